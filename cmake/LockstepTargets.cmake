@@ -1,0 +1,83 @@
+# One CMake target per folder of lockstep/, and one way to declare a test.
+#
+#   lockstep_folder(spec SOURCES a.cpp b.cpp DEPENDS base LIBRARIES yaml-cpp)   target lockstep_spec
+#   lockstep_folder(nn TORCH SOURCES ... DEPENDS spec)                          the libtorch half
+#   lockstep_test(spec_units SOURCES units_test.cpp FOLDERS spec LABELS fast)
+#
+# tests/architecture checks that DEPENDS and the #include lines agree with the order of folders in docs/architecture.md.
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+
+add_library(lockstep_options INTERFACE)
+target_include_directories(lockstep_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_options(lockstep_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers)
+target_link_libraries(lockstep_options INTERFACE Threads::Threads fmt::fmt nlohmann_json::nlohmann_json)
+if(LOCKSTEP_SANITIZE)
+  target_compile_options(lockstep_options INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -O1 -g)
+  target_link_options(lockstep_options INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
+  target_compile_definitions(lockstep_options INTERFACE LOCKSTEP_SANITIZED=1)
+endif()
+
+find_program(LOCKSTEP_CCACHE ccache)
+if(LOCKSTEP_CCACHE)
+  # The sloppiness is what ccache asks for to cache translation units that use a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      ${LOCKSTEP_CCACHE})
+  target_compile_options(lockstep_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+endif()
+find_program(LOCKSTEP_MOLD mold)
+if(LOCKSTEP_MOLD)
+  target_link_options(lockstep_options INTERFACE -fuse-ld=mold)
+endif()
+
+if(LOCKSTEP_ENGINE)
+  find_package(Libtorch REQUIRED)
+  # One precompiled header for the whole libtorch half: parsing libtorch takes 20-30 s, once instead of per file.
+  file(WRITE ${CMAKE_BINARY_DIR}/lockstep_torch_pch.cpp "// Owner of the precompiled libtorch header.\n")
+  add_library(lockstep_torch_pch OBJECT ${CMAKE_BINARY_DIR}/lockstep_torch_pch.cpp)
+  target_link_libraries(lockstep_torch_pch PUBLIC lockstep_options Libtorch::Libtorch)
+  target_precompile_headers(lockstep_torch_pch PRIVATE
+    <torch/types.h> <torch/autograd.h> <torch/nn/module.h> <string> <vector> <memory> <map> <nlohmann/json.hpp>)
+endif()
+
+function(_lockstep_use_torch target)
+  target_link_libraries(${target} PUBLIC Libtorch::Libtorch)
+  target_precompile_headers(${target} REUSE_FROM lockstep_torch_pch)
+endfunction()
+
+function(lockstep_folder name)
+  cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPENDS;LIBRARIES;PRIVATE_LIBRARIES" ${ARGN})
+  set(target lockstep_${name})
+  add_library(${target} STATIC ${ARG_SOURCES})
+  target_link_libraries(${target} PUBLIC lockstep_options ${ARG_LIBRARIES} PRIVATE ${ARG_PRIVATE_LIBRARIES})
+  foreach(dependency ${ARG_DEPENDS})
+    target_link_libraries(${target} PUBLIC lockstep_${dependency})
+  endforeach()
+  if(ARG_TORCH)
+    _lockstep_use_torch(${target})
+  endif()
+endfunction()
+
+function(lockstep_test name)
+  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;FOLDERS;LIBRARIES;LABELS" ${ARGN})
+  find_package(GTest REQUIRED)
+  set(target ${name}_test)
+  add_executable(${target} ${ARG_SOURCES})
+  set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  target_link_libraries(${target} PRIVATE lockstep_options GTest::gtest GTest::gtest_main ${ARG_LIBRARIES})
+  foreach(folder ${ARG_FOLDERS})
+    target_link_libraries(${target} PRIVATE lockstep_${folder})
+  endforeach()
+  target_compile_definitions(${target} PRIVATE
+    LOCKSTEP_SOURCE_DIR="${PROJECT_SOURCE_DIR}" LOCKSTEP_BUILD_DIR="${CMAKE_BINARY_DIR}")
+  if(ARG_TORCH)
+    target_link_libraries(${target} PRIVATE Libtorch::Libtorch)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  add_test(NAME ${name} COMMAND ${target})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()

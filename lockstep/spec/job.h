@@ -1,0 +1,115 @@
+// Job: Model + Cluster + data + goals, as the user wrote them. Fields keep the names of the job file (docs/job-file.md).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/spec/cluster.h"
+#include "lockstep/spec/model.h"
+
+namespace lockstep::spec {
+
+enum class DataKind { kMnist, kCifar10, kText, kTokens, kClassification, kInstruction };
+enum class OptimizerKind { kAdamW, kSgd };
+enum class ScheduleKind { kConstant, kLinear, kCosine };
+enum class Precision { kFp64, kFp32, kFp16, kBf16, kFp8 };
+enum class Compression { kNone, kFp16, kBf16, kPowerSgd, kOneBit };
+
+struct Data {
+  DataKind kind = DataKind::kText;
+  std::string path;                  // file or folder
+  std::string tokenizer = "bytes";   // "bytes", or a folder / file with Hugging Face tokenizer files
+  double holdout = 0.05;             // text, tokens: share kept for evaluation, taken from the end
+  std::string evaluation_path;       // instead of holdout
+  bool shuffle = true;
+};
+
+struct Batch {
+  std::int64_t micro = 1;         // samples per rank per micro-step
+  std::int64_t accumulation = 1;  // micro-steps per optimizer step
+  std::int64_t sequence_length = 0;
+};
+
+struct Optimizer {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  double learning_rate = 3e-4;
+  double min_learning_rate = 0.0;
+  ScheduleKind schedule = ScheduleKind::kConstant;
+  std::int64_t warmup_steps = 0;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;  // AdamW: decoupled; SGD: L2
+  double momentum = 0.9;       // SGD
+  bool nesterov = false;
+  double clip_norm = 0.0;  // 0: no clipping
+};
+
+struct Loader {
+  std::int64_t num_workers = 1;
+  std::int64_t prefetch_factor = 2;
+};
+
+struct Communication {
+  std::string backend;              // "", local, gloo, mpi, nccl; "": chosen from where the run is started
+  double timeout_seconds = 300.0;
+  double bucket_mib = 25.0;
+  Compression compression = Compression::kNone;
+  std::int64_t powersgd_rank = 4;
+};
+
+struct Evaluation {
+  std::int64_t every_steps = 0;  // 0: only at the end
+  std::int64_t batches = 0;      // 0: the whole evaluation set
+};
+
+struct CheckpointPolicy {
+  std::string directory;         // "": under the run folder
+  double every_seconds = 600.0;  // `every: 10m`
+  std::int64_t every_steps = 0;  // `every_steps: 100`
+  std::int64_t keep = 3;
+};
+
+// Axes given by the user; unset ones are 1 (see plan::Layout for the value the engine executes).
+struct LayoutRequest {
+  std::map<std::string, std::int64_t> axes;    // pp dp shard cp tp ep zero virtual_stages
+  std::map<std::string, std::string> choices;  // schedule, recompute
+};
+
+struct Job {
+  std::string name;  // file stem
+  Model model;
+  Cluster cluster;
+  Data data;
+  Batch batch;
+  Optimizer optimizer;
+  Loader loader;
+  Communication communication;
+  Evaluation evaluation;
+  CheckpointPolicy checkpoint;
+  std::optional<LayoutRequest> layout;
+  std::string plan_file;  // `plan: FILE`
+  Precision precision = Precision::kFp32;
+  std::int64_t steps = 0;  // exactly one of steps, tokens, epochs is set
+  std::int64_t tokens = 0;
+  double epochs = 0.0;
+  std::int64_t seed = 1;
+  std::int64_t threads_per_rank = 0;  // CPU threads; 0: cores / ranks on the node, at least 1
+};
+
+// Reads a job file and applies `key=value` overrides ("batch.micro=8"); relative paths in the file are taken from
+// the file's folder, in overrides from the working directory. Throws UserError with file:line:column and the nearest key.
+Job load_job(const std::string& path, const std::vector<std::string>& overrides = {});
+
+// The job as YAML that load_job() reads back to the same value; this is what the run store and checkpoints keep.
+std::string to_yaml(const Job& job);
+Job parse_job(const std::string& yaml_text, const std::string& name_for_errors);
+
+const char* to_string(Precision precision);
+const char* to_string(DataKind kind);
+const char* to_string(Compression compression);
+
+}  // namespace lockstep::spec

@@ -1,0 +1,76 @@
+// Model: what is trained. Architecture and its numbers, nothing about where or how.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lockstep::spec {
+
+enum class Arch { kMnistCnn, kCifarCnn, kResNet, kBert, kGpt, kLlama, kMoe, kMamba };
+
+enum class Activation { kRelu, kGelu, kGeluTanh, kSilu };
+
+struct Model {
+  std::string name;  // preset name, file stem, or "inline"
+  Arch arch = Arch::kGpt;
+
+  // Transformers and SSMs.
+  std::int64_t layers = 0;
+  std::int64_t hidden = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;    // = heads unless grouped-query attention
+  std::int64_t head_dim = 0;    // = hidden / heads unless given
+  std::int64_t ffn_hidden = 0;  // inner size of the MLP (per expert for MoE)
+  std::int64_t vocab = 0;
+  std::int64_t max_sequence = 0;  // positions (learned) or context length
+  bool tied_embeddings = false;
+  bool bias = true;  // GPT and BERT have biases, Llama does not
+  Activation activation = Activation::kGeluTanh;
+  double norm_epsilon = 1e-5;
+  double rope_theta = 10000.0;
+  double dropout = 0.0;
+  double init_std = 0.02;
+
+  // Mixture of experts.
+  std::int64_t experts = 0;
+  std::int64_t experts_per_token = 0;
+  std::int64_t shared_experts = 0;
+
+  // State-space models (Mamba).
+  std::int64_t state_size = 0;
+  std::int64_t conv_kernel = 0;
+  std::int64_t expand = 0;
+  std::int64_t dt_rank = 0;
+
+  // BERT.
+  std::int64_t type_vocab = 0;
+
+  // Images, and classification heads.
+  std::int64_t image_size = 0;
+  std::int64_t image_channels = 0;
+  std::int64_t classes = 0;
+  std::vector<std::int64_t> stage_blocks;  // ResNet: {3,4,6,3} for 50
+  bool bottleneck = false;                 // ResNet: 50 and deeper
+
+  bool is_language_model() const {
+    return arch == Arch::kGpt || arch == Arch::kLlama || arch == Arch::kMoe || arch == Arch::kMamba ||
+           arch == Arch::kBert;
+  }
+  bool is_image_model() const { return !is_language_model(); }
+};
+
+// Exact number of trainable parameters, and the same without the input embedding (the count MFU uses;
+// a tied LM head counts once, as the head).
+std::int64_t parameter_count(const Model& model);
+std::int64_t parameter_count_without_input_embedding(const Model& model);
+
+const char* to_string(Arch arch);
+
+// `name` is a preset ("gpt2-124m"), a YAML file, or a folder with a Hugging Face config.json.
+// Throws UserError naming the nearest preset, or file:line:column and the nearest key.
+Model load_model(const std::string& name);
+
+std::vector<std::string> model_preset_names();
+
+}  // namespace lockstep::spec
