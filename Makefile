@@ -1,0 +1,86 @@
+# make          installs what is missing, builds build/release/lockstep
+# make demo     the same, then trains a GPT on 4 ranks of this machine
+# make test     the same, then the tests (under 30 minutes on 2 cores)
+# make test-all slow tests, comparison with PyTorch, and everything again against PyPI's torch
+SHELL := /bin/bash
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+VENV ?= .cache/venv
+TORCH_REQUIREMENT ?= torch==2.13.0
+CTEST = ctest --output-on-failure --timeout 600
+
+.PHONY: all build setup demo test test-all lint format bench install data-mnist data-cifar-like cuda dev tsan pypi venv clean
+all: build
+
+setup:
+	@scripts/setup.sh build
+
+define configure_and_build
+	@cmake --preset $(1) $(2) >build/$(1).configure.log 2>&1 || { cat build/$(1).configure.log; exit 4; }
+	@cmake --build --preset $(1) -j $(JOBS)
+endef
+
+build: setup
+	@mkdir -p build
+	$(call configure_and_build,release)
+
+demo: build
+	@build/release/lockstep demo
+
+test: build
+	cd build/release && $(CTEST) -LE 'slow|interop'
+
+venv:
+	@scripts/setup.sh build interop
+	@test -x $(VENV)/bin/python3 || python3 -m venv $(VENV)
+	@$(VENV)/bin/python3 -c 'import torch, transformers, tokenizers' 2>/dev/null || \
+	  $(VENV)/bin/pip install --quiet '$(TORCH_REQUIREMENT)' numpy transformers tokenizers safetensors
+
+pypi: setup venv
+	@mkdir -p build
+	$(call configure_and_build,pypi,-DLOCKSTEP_TORCH_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3)
+
+test-all: venv
+	@mkdir -p build
+	$(call configure_and_build,release,-DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3)
+	cd build/release && $(CTEST)
+	$(MAKE) pypi
+	cd build/pypi && $(CTEST)
+
+dev: setup
+	@mkdir -p build
+	$(call configure_and_build,dev)
+	cd build/dev && $(CTEST) -LE 'slow|interop'
+
+tsan: setup
+	@mkdir -p build
+	$(call configure_and_build,tsan)
+	cd build/tsan && $(CTEST) -LE 'slow|interop'
+
+cuda:
+	@mkdir -p build
+	$(call configure_and_build,cuda,-DLOCKSTEP_TORCH_PYTHON=$(or $(LOCKSTEP_TORCH_PYTHON),$(shell command -v python3)))
+
+lint: setup
+	@scripts/setup.sh lint
+	@scripts/lint.sh
+
+format:
+	@scripts/setup.sh lint
+	@git ls-files '*.h' '*.cpp' '*.cu' | xargs clang-format -i
+
+bench: build pypi
+	$(VENV)/bin/python3 bench/ddp_vs_pytorch/run.py
+	python3 bench/scaling/run.py
+
+data-mnist:
+	@scripts/data_mnist.sh
+
+data-cifar-like:
+	@python3 scripts/make_cifar_like.py --output data/cifar10
+
+install: build
+	cmake --install build/release --prefix $(PREFIX)
+
+clean:
+	rm -rf build

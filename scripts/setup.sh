@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Installs what the build needs from Debian's packages: scripts/setup.sh [build] [lint] [interop]
+# Idempotent; takes a fraction of a second when nothing is missing. Set LOCKSTEP_NO_INSTALL=1 to never install.
+set -euo pipefail
+
+build_packages=(
+  g++ cmake ninja-build ccache mold pkg-config python3
+  libtorch-dev        # the engine
+  libopenblas-dev     # Debian's libtorch otherwise falls back to the reference BLAS, some 30 times slower
+  libgloo-dev libopenmpi-dev openmpi-bin
+  libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libspdlog-dev libsqlite3-dev libutf8proc-dev
+  libgtest-dev libbenchmark-dev
+)
+lint_packages=(clang-format clang-tidy)
+interop_packages=(python3-venv)
+
+wanted=()
+for group in "${@:-build}"; do
+  case "$group" in
+    build) wanted+=("${build_packages[@]}") ;;
+    lint) wanted+=("${lint_packages[@]}") ;;
+    interop) wanted+=("${interop_packages[@]}") ;;
+    *) echo "setup: unknown group '$group'; use build, lint, interop" >&2; exit 2 ;;
+  esac
+done
+
+if ! command -v dpkg-query >/dev/null; then
+  echo "setup: not a Debian system; install the equivalents of: ${wanted[*]}" >&2
+  exit 0  # the build itself says what it does not find
+fi
+
+missing=()
+for package in "${wanted[@]}"; do
+  status=$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)
+  [ "$status" = installed ] || missing+=("$package")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if [ "${LOCKSTEP_NO_INSTALL:-}" = 1 ]; then
+  echo "setup: missing packages: ${missing[*]}; install them or unset LOCKSTEP_NO_INSTALL" >&2
+  exit 4
+fi
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "setup: missing packages: ${missing[*]}; run as root or install sudo" >&2; exit 4; }
+  as_root=(sudo)
+fi
+echo "setup: installing ${#missing[@]} packages: ${missing[*]}"
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
