@@ -1,0 +1,53 @@
+// What one micro-step of a model computes: the list of its operators with FLOPs, traffic and what backward needs kept.
+// Pure functions. One multiply-add is two FLOPs; backward of a matrix product is twice its forward.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/cost/profile.h"
+#include "lockstep/spec/model.h"
+
+namespace lockstep::cost {
+
+enum class OperatorKind { kMatmul, kConvolution, kAttention, kPointwise };
+
+// One operator, `count` times per micro-step with the same shape.
+struct Operator {
+  const char* name = "";  // "qkv", "mlp_down", ...; a literal
+  OperatorKind kind = OperatorKind::kPointwise;
+  std::int64_t count = 1;
+  // kMatmul, kConvolution: Y[m,n] = X[m,k] W[n,k]^T
+  std::int64_t m = 0, n = 0, k = 0;
+  bool needs_input_gradient = true;  // false for the first layer of a network
+  // kAttention
+  std::int64_t heads = 0, sequence = 0, head_dim = 0;  // heads = batch x query heads
+  bool causal = false;
+  // kPointwise
+  PointwiseKernel kernel = PointwiseKernel::kAdd;
+  std::int64_t elements = 0;  // of the output
+  // Elements kept from forward to backward because of this operator, beyond what another operator already keeps.
+  std::int64_t saved_elements = 0;
+
+  double forward_flops() const;   // of one; 0 for kPointwise (it is priced by traffic)
+  double backward_flops() const;  // of one
+};
+
+// `samples` sequences of `sequence` tokens, or images (sequence ignored). GPT, Llama, the CNNs and ResNet so far;
+// others are a UserError (exit code 3) that says which architectures are priced.
+std::vector<Operator> list_operators(const spec::Model& model, std::int64_t samples, std::int64_t sequence);
+
+// Sum over list_operators(): FLOPs of forward, and of forward + backward.
+double forward_flops(const spec::Model& model, std::int64_t samples, std::int64_t sequence);
+double training_flops(const spec::Model& model, std::int64_t samples, std::int64_t sequence);
+
+// FLOPs per token as MFU counts them: 6 x (parameters without the input embedding) + 6 x layers x hidden x sequence
+// (causal).
+double mfu_flops_per_token(const spec::Model& model, std::int64_t sequence);
+
+// Model FLOPs utilisation: tokens/s x mfu_flops_per_token / (devices x peak of one device).
+double mfu(const spec::Model& model, std::int64_t sequence, double tokens_per_second, std::int64_t devices,
+           double peak_flops_per_device);
+
+}  // namespace lockstep::cost

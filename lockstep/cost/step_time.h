@@ -1,0 +1,58 @@
+// Predicted time of one optimizer step of a data-parallel layout on a Profile: matrix products by the shape table,
+// attention and pointwise operators by theirs, a fixed cost per operator, the optimizer's traffic, and the gradient
+// all-reduce less what backward hides. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "lockstep/cost/flops.h"
+#include "lockstep/cost/profile.h"
+#include "lockstep/plan/plan.h"
+#include "lockstep/spec/job.h"
+
+namespace lockstep::cost {
+
+// What is executed; the part of a Job that prices a step.
+struct Workload {
+  spec::Model model;
+  plan::BatchPlan batch;
+  spec::Precision precision = spec::Precision::kFp32;
+  spec::OptimizerKind optimizer = spec::OptimizerKind::kAdamW;
+  double bucket_mib = 25.0;
+};
+
+struct OperatorSeconds {
+  double forward = 0;
+  double backward = 0;
+};
+
+// One operator, once, from the tables (correction not applied).
+OperatorSeconds operator_seconds(const Profile& profile, const Operator& op, spec::Precision precision);
+
+// FLOP/s for a product of this kind and shape: inverse-distance interpolation in (log m, log n, log k) over the nearest
+// measured shapes. Nothing when the profile has no product of any kind.
+std::optional<double> matmul_flops_per_second(const Profile& profile, MatmulKind kind, spec::Precision precision,
+                                              std::int64_t m, std::int64_t n, std::int64_t k);
+
+// From the tables alone; what calibration compares with the check models. Pure data parallel only (every other axis 1).
+// Throws UserError (exit code 3) for layouts and architectures that are not priced yet.
+plan::TimeBreakdown price_step(const Profile& profile, const Workload& workload, const plan::Layout& layout);
+
+// How far the tables are off, from the checks of the profile: measured / predicted.
+struct Correction {
+  double factor = 1;      // geometric mean of the ratios (1 without checks)
+  double half_width = 0;  // relative half-width of the 90% interval
+};
+// Half-width: 90% of a normal (1.645) times the root of the summed squares of the residuals' spread around the factor,
+// and the repetitions' spread. Without checks: the factor is unknown, and the half-width is `unchecked_half_width()`.
+Correction correction_of(const Profile& profile);
+
+// price_step() x correction, with interval, throughput and MFU.
+struct StepPrediction {
+  plan::Prediction prediction;
+  plan::TimeBreakdown breakdown;
+};
+StepPrediction predict_step(const Profile& profile, const Workload& workload, const plan::Layout& layout);
+
+}  // namespace lockstep::cost

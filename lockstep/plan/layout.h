@@ -1,0 +1,73 @@
+// Layout: how the ranks of a run are arranged. A plain value; the mesh of the engine and every cost formula read it.
+//
+// world = pp x dp x shard x cp x tp. Rank order, fastest axis first: tp, cp, shard, dp, pp.
+// `dp` counts replicas, `shard` the ranks that the state of one replica is sharded over; data ranks = dp x shard.
+// `ep` is no axis of its own: it divides dp x shard x cp.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/spec/job.h"
+
+namespace lockstep::plan {
+
+enum class Schedule { kNone, kGpipe, kOneForwardOneBackward, kInterleaved, kZeroBubble };
+enum class Recompute { kNone, kSelective, kFull };
+
+struct Layout {
+  std::int64_t pp = 1;
+  std::int64_t dp = 1;
+  std::int64_t shard = 1;
+  std::int64_t zero = 0;  // ZeRO stage 0..3; 0 means shard = 1
+  std::int64_t cp = 1;
+  std::int64_t tp = 1;
+  std::int64_t ep = 1;
+  bool sequence_parallel = false;   // with tp: activations outside the tensor-parallel blocks are split too
+  std::int64_t virtual_stages = 1;  // pipeline chunks per rank
+  std::vector<std::int64_t>
+      stage_layers;  // layers of each of the pp x virtual_stages stages; empty: as even as possible
+  Schedule schedule = Schedule::kNone;
+  Recompute recompute = Recompute::kNone;
+  spec::Precision precision = spec::Precision::kFp32;
+
+  std::int64_t world() const { return pp * dp * shard * cp * tp; }
+  std::int64_t data_ranks() const { return dp * shard; }
+  // Ranks that hold the same weights and so share the state under ZeRO.
+  std::int64_t sharding_ranks() const { return shard * cp; }
+  bool operator==(const Layout&) const = default;
+};
+
+// The first rule that `layout` breaks, as one line that names the axes and their values; nothing when it is valid.
+// With a model the rules that depend on it are checked too (heads divisible by tp, layers by stages, experts by ep).
+std::optional<std::string> find_layout_problem(const Layout& layout, const spec::Model* model = nullptr);
+
+// Throws UserError (exit code 2) with that line.
+void require_valid_layout(const Layout& layout, const spec::Model* model = nullptr);
+
+// "dp=4,shard=8,tp=1": axes by name, absent ones keep their default. Also zero, virtual_stages, sequence_parallel
+// (true or false), schedule, recompute, precision, stage_layers=8+8+7+9. Where `zero` is absent and shard > 1, zero is
+// 3 (plain FSDP); where `schedule` is absent and pp > 1, it is 1f1b, or interleaved with virtual stages. Throws
+// UserError naming the nearest right key. The result is valid without a model.
+Layout parse_layout(std::string_view text);
+
+// The same for the `layout:` of a job file.
+Layout layout_from_request(const spec::LayoutRequest& request, spec::Precision precision);
+
+// Text that parse_layout() reads back to the same value; axes that are 1 and choices at their default are left out
+// (a layout of one rank prints "dp=1").
+std::string to_string(const Layout& layout);
+
+const char* to_string(Schedule schedule);
+const char* to_string(Recompute recompute);
+std::optional<Schedule> parse_schedule(std::string_view text);
+std::optional<Recompute> parse_recompute(std::string_view text);
+std::optional<spec::Precision> parse_precision(std::string_view text);
+
+// Bytes of one number in `precision`.
+std::int64_t bytes_per_element(spec::Precision precision);
+
+}  // namespace lockstep::plan

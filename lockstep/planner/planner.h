@@ -1,0 +1,20 @@
+// Planner: Job in, Plan out. So far one pass: the job's own layout, or plain data parallel over every rank of the
+// cluster, priced by cost/ and checked against the memory of the device.
+#pragma once
+
+#include "lockstep/cost/profile.h"
+#include "lockstep/plan/plan.h"
+#include "lockstep/spec/job.h"
+
+namespace lockstep::planner {
+
+// `profile` may be null: the plan then has no time prediction, and its reasons say how to get one. Pure; no files, no
+// clocks beyond the search time it reports. Throws UserError: exit code 3 when the plan needs more memory than a device
+// has (names the largest term, the excess and a fix), exit code 2 when the layout is invalid or needs another number of
+// ranks.
+plan::Plan make_plan(const spec::Job& job, const cost::Profile* profile = nullptr);
+
+// The cluster's device whose memory binds (smallest); asserts that there is one.
+const spec::Device& binding_device(const spec::Cluster& cluster);
+
+}  // namespace lockstep::planner
