@@ -1,0 +1,63 @@
+// Differentiable pieces that libtorch lacks or runs in more passes than needed. CPU tensors in fp32 and fp64 take the
+// kernels of lockstep/kernels; bf16 and fp16 on the CPU compute element-wise parts in fp32; other devices take ATen.
+// Only first derivatives exist. Matrices inside are flattened: x may be [..., features].
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include <torch/types.h>
+
+#include "lockstep/nn/random.h"
+
+namespace lockstep::nn {
+
+// kOutIn: torch.nn.Linear, weight [out, in]. kInOut: GPT-2's Conv1D, weight [in, out].
+enum class WeightLayout { kOutIn, kInOut };
+
+// x W + b; bias may be undefined.
+torch::Tensor linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
+                     WeightLayout layout);
+
+// residual + x W + b: the residual and bias are the start of the product's accumulation, so no extra pass is made.
+torch::Tensor linear_residual(const torch::Tensor& residual, const torch::Tensor& x, const torch::Tensor& weight,
+                              const torch::Tensor& bias, WeightLayout layout);
+
+// gelu_tanh(x + bias), "gelu_new". Keeps x only. bias may be undefined.
+torch::Tensor bias_gelu(const torch::Tensor& x, const torch::Tensor& bias);
+
+// silu(gate) * up. Keeps gate and up only.
+torch::Tensor swiglu(const torch::Tensor& gate, const torch::Tensor& up);
+
+torch::Tensor layer_norm(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
+                         double epsilon);
+
+// weight * x / sqrt(mean(x^2) + epsilon) over the last dim, statistics in fp32 or better (Llama).
+torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, double epsilon);
+
+// Rotary position embedding in Hugging Face's rotate_half convention on x [batch, seq, heads, head_dim]; cos and sin
+// [seq, head_dim / 2] in fp32 or fp64 (see rope_tables).
+torch::Tensor rope(const torch::Tensor& x, const torch::Tensor& cos, const torch::Tensor& sin);
+struct RopeTables {
+  torch::Tensor cos;  // [seq, head_dim / 2]
+  torch::Tensor sin;
+};
+RopeTables rope_tables(std::int64_t seq, std::int64_t head_dim, double theta, const torch::TensorOptions& options);
+
+// Inverted dropout by Philox masks (random.h); the mask is drawn again in backward instead of being kept.
+// probability 0 returns x itself.
+torch::Tensor dropout(const torch::Tensor& x, double probability, const DropoutSite& site);
+
+struct CrossEntropy {
+  torch::Tensor loss_sum;    // 0-dim, fp32 or fp64
+  std::int64_t count = 0;    // targets that are not ignored
+  std::int64_t correct = 0;  // only with `count_correct`
+};
+
+// Sum over rows of -log softmax(x W^T + bias)[target]: the head's product and the loss in one, `chunk_rows` rows of
+// logits at a time; their gradient overwrites them, so logits of the whole batch never exist. x [..., hidden],
+// weight [classes, hidden], bias [classes] or undefined, target int64 with x's leading shape, -100 ignored.
+CrossEntropy linear_cross_entropy(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
+                                  const torch::Tensor& target, bool count_correct, std::int64_t chunk_rows = 0);
+
+}  // namespace lockstep::nn

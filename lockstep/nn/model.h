@@ -1,0 +1,71 @@
+// The models that can be trained: one interface, one function that builds any of them from a spec::Model.
+//
+// Parameter and buffer names are those of Hugging Face transformers (GPT-2, Llama) and torchvision (ResNet), so a
+// safetensors file maps one to one. Initial weights depend on (seed, parameter name) alone.
+//
+//   auto model = nn::build_model(spec::load_model("gpt2-124m"), {.dtype = torch::kFloat32, .seed = 1});
+//   nn::LossResult result = model->loss(batch.input, batch.target, {.seed = 1, .step = k, .training = true});
+//   (result.loss_sum / global_target_count).backward();
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include <torch/nn/module.h>
+#include <torch/types.h>
+
+#include "lockstep/spec/model.h"
+
+namespace lockstep::nn {
+
+// What a forward pass needs to know beside its input. `first_index` is the place of the input's first sample inside
+// the global batch of `step`; together with the seed it fixes every dropout mask.
+struct ForwardContext {
+  std::uint64_t seed = 0;
+  std::int64_t step = 0;
+  std::int64_t first_index = 0;
+  bool training = true;  // dropout on, batch norm uses (and updates) batch statistics
+};
+
+struct LossResult {
+  torch::Tensor loss_sum;    // 0-dim, fp32 (fp64 models: fp64), summed over the counted targets
+  std::int64_t count = 0;    // targets that are not kIgnoredTarget
+  std::int64_t correct = 0;  // arg-max hits; filled only when !context.training
+};
+
+inline constexpr std::int64_t kIgnoredTarget = -100;
+
+// One model on one device. Not thread-safe; independent models are. Parameters all have BuildOptions::dtype; buffers
+// (batch norm's running statistics) are fp32, or fp64 in an fp64 model, and belong to the training state.
+class TrainableModel : public torch::nn::Module {
+ public:
+  // Language models: int64 [samples, seq] -> logits [samples, seq, vocab]. Images: float [samples, C, H, W] (cast to
+  // the model's dtype when it differs) -> logits [samples, classes].
+  virtual torch::Tensor forward(const torch::Tensor& input, const ForwardContext& context) = 0;
+
+  // Cross-entropy of forward(input) against target (int64 [samples, seq] or [samples]). Logits are not kept for
+  // backward. Only first derivatives exist. Zero samples, or only ignored targets, give a loss_sum of 0 (with zero
+  // samples it has no graph). A target outside [0, classes) other than kIgnoredTarget is bad_input.
+  virtual LossResult loss(const torch::Tensor& input, const torch::Tensor& target, const ForwardContext& context);
+
+  const spec::Model& spec() const { return spec_; }
+  torch::Dtype dtype() const { return dtype_; }
+
+ protected:
+  TrainableModel(spec::Model spec, torch::Dtype dtype) : spec_(std::move(spec)), dtype_(dtype) {}
+
+ private:
+  spec::Model spec_;
+  torch::Dtype dtype_;
+};
+
+struct BuildOptions {
+  torch::Dtype dtype = torch::kFloat32;  // fp64, fp32, bf16, fp16
+  torch::Device device = torch::kCPU;    // meta: shapes only, no weights
+  std::uint64_t seed = 0;
+};
+
+// Throws UserError for an architecture that cannot be trained yet, and for sizes that do not fit together.
+std::shared_ptr<TrainableModel> build_model(const spec::Model& spec, const BuildOptions& options = {});
+
+}  // namespace lockstep::nn
