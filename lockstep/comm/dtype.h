@@ -1,0 +1,88 @@
+// Element types, reductions and raw buffers of the communicator. No libtorch here: a buffer is a pointer and a count.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lockstep::comm {
+
+// The numbers are part of the plugin interface.
+enum class DType : std::int32_t { kF64 = 0, kF32 = 1, kF16 = 2, kBF16 = 3, kI64 = 4, kI32 = 5, kU8 = 6 };
+inline constexpr DType kAllDTypes[] = {DType::kF64, DType::kF32, DType::kF16, DType::kBF16,
+                                       DType::kI64, DType::kI32, DType::kU8};
+
+enum class ReduceOp : std::int32_t { kSum = 0, kMax = 1, kMin = 2 };
+inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin};
+
+constexpr std::int64_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+    case DType::kI64:
+      return 8;
+    case DType::kF32:
+    case DType::kI32:
+      return 4;
+    case DType::kF16:
+    case DType::kBF16:
+      return 2;
+    case DType::kU8:
+      return 1;
+  }
+  return 0;
+}
+
+constexpr const char* name_of(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return "f64";
+    case DType::kF32:
+      return "f32";
+    case DType::kF16:
+      return "f16";
+    case DType::kBF16:
+      return "bf16";
+    case DType::kI64:
+      return "i64";
+    case DType::kI32:
+      return "i32";
+    case DType::kU8:
+      return "u8";
+  }
+  return "?";
+}
+
+constexpr const char* name_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return "sum";
+    case ReduceOp::kMax:
+      return "max";
+    case ReduceOp::kMin:
+      return "min";
+  }
+  return "?";
+}
+
+// Memory that the caller owns and keeps alive and untouched until the operation is done. Host memory for local, gloo
+// and mpi; memory of the communicator's device for nccl.
+struct Buffer {
+  void* data = nullptr;
+  std::int64_t count = 0;  // elements
+  DType dtype = DType::kF32;
+
+  std::int64_t bytes() const { return count * size_of(dtype); }
+};
+
+struct ConstBuffer {
+  const void* data = nullptr;
+  std::int64_t count = 0;  // elements
+  DType dtype = DType::kF32;
+
+  ConstBuffer() = default;
+  ConstBuffer(const void* data, std::int64_t count, DType dtype) : data(data), count(count), dtype(dtype) {}
+  ConstBuffer(const Buffer& buffer) : data(buffer.data), count(buffer.count), dtype(buffer.dtype) {}
+
+  std::int64_t bytes() const { return count * size_of(dtype); }
+};
+
+}  // namespace lockstep::comm
