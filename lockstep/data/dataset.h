@@ -1,0 +1,47 @@
+// Dataset: numbered samples that can be fetched in any order.
+//
+// Implementations are immutable after construction: every method is const and safe from any number of threads at once.
+// Files are memory-mapped and converted at batch time, so opening a data set costs neither time nor memory.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace lockstep::data {
+
+// n samples side by side.
+//   language models: input int64 [n, seq], target int64 [n, seq], already shifted; -100 is not counted in the loss
+//   images:          input float32 [n, C, H, W] normalised, target int64 [n]
+//   classification:  input int64 [n, seq] padded with Dataset::padding_id(), target int64 [n]
+struct Samples {
+  torch::Tensor input;
+  torch::Tensor target;
+};
+
+// The target that no loss counts (PyTorch's ignore_index).
+inline constexpr std::int64_t kIgnoredTarget = -100;
+
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+
+  virtual std::int64_t size() const = 0;
+
+  // Fetches the samples in the order given; no indices give tensors with a first dimension of 0. The tensors own
+  // their memory. Throws UserError when a record turns out to be wrong.
+  virtual Samples fetch(std::span<const std::int64_t> indices) const = 0;
+
+  // One line for logs: "MNIST, 60000 images of 28x28".
+  virtual std::string describe() const = 0;
+
+  // Tokens per sample (0 for images): what tokens per second are counted with.
+  virtual std::int64_t tokens_per_sample() const { return 0; }
+
+  // The id that fills up short sequences, from which the attention mask is derived; -1: samples are never padded.
+  virtual std::int64_t padding_id() const { return -1; }
+};
+
+}  // namespace lockstep::data

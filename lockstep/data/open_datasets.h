@@ -1,0 +1,31 @@
+// From a Job to its data sets.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/spec/job.h"
+
+namespace lockstep::data {
+
+struct Datasets {
+  std::shared_ptr<const Dataset> train;
+  std::shared_ptr<const Dataset> evaluation;  // null: the job keeps nothing for evaluation
+};
+
+// Opens what `job.data` names; relative paths are taken from `base_folder` ("": the working directory).
+//
+//   mnist           folder with the four IDX files
+//   cifar10         folder with data_batch_*.bin (or train*.bin) and test_batch.bin (or test*.bin); or one .bin file
+//   text            file or folder (all its files, by name), as bytes or with a Hugging Face tokenizer
+//   tokens          token shard file or folder of them (data/token_shard.h)
+//   classification  TSV file `label<TAB>sentence`
+//
+// Evaluation comes from `data.evaluation_path`, else from the format's own test files, else from the end of the
+// stream (`data.holdout`), and shares no token with training. Text and tokens need `batch.sequence_length`
+// (else `model.max_sequence`), and ids below `model.vocab`. Throws UserError: exit 4 when a file is missing, 2 when it
+// is wrong.
+Datasets open_datasets(const spec::Job& job, const std::string& base_folder = {});
+
+}  // namespace lockstep::data
