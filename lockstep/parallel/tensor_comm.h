@@ -1,0 +1,16 @@
+// torch::Tensor -> comm::Buffer: the Communicator moves raw memory and knows nothing of libtorch.
+#pragma once
+
+#include <torch/types.h>
+
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::parallel {
+
+// Throws InternalError for dtypes that no collective carries (bool, int16, complex).
+comm::DType dtype_of(torch::ScalarType type);
+
+// The tensor's memory. It must be contiguous and outlive the operation: keep the tensor until Work::wait() returned.
+comm::Buffer buffer_of(const torch::Tensor& tensor);
+
+}  // namespace lockstep::parallel
