@@ -1,0 +1,32 @@
+// Small text helpers: splitting, joining, and the nearest name for "did you mean".
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep {
+
+// Pieces between separators; empty pieces are kept, so join(split(t, c), c) == t. split("", c) is {""}.
+std::vector<std::string> split(std::string_view text, char separator);
+std::string join(const std::vector<std::string>& parts, std::string_view separator);
+
+std::string_view trim(std::string_view text);  // ASCII white space at both ends
+std::string to_lower(std::string_view text);   // ASCII
+
+// Damerau-Levenshtein distance (insert, delete, replace, swap of neighbours, each 1). Cost O(|a| |b|); longer than
+// 256 characters are compared by their first 256.
+int edit_distance(std::string_view a, std::string_view b);
+
+// The candidate nearest to `name` (letter case ignored), if it is near enough to be a slip of the pen: distance at
+// most a third of the longer length, at least 1. Ties go to the earlier candidate.
+std::optional<std::string> nearest(std::string_view name, const std::vector<std::string>& candidates);
+
+// The fix for an unknown name: "did you mean `micro`?" or "known: a, b, c" when nothing is near.
+std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
+
+// Hostile text made fit for one line of a message: control characters escaped, at most `max` bytes, "..." if cut.
+std::string printable(std::string_view text, std::size_t max = 60);
+
+}  // namespace lockstep
