@@ -1,0 +1,77 @@
+// Files that are on disk when we say so: written with checksums, fsynced, renamed, and their folders fsynced too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep::checkpoint {
+
+// A POSIX file descriptor that closes itself.
+class FileHandle {
+ public:
+  FileHandle() = default;
+  explicit FileHandle(int descriptor) : descriptor_(descriptor) {}
+  FileHandle(FileHandle&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  FileHandle& operator=(FileHandle&& other) noexcept;
+  FileHandle(const FileHandle&) = delete;
+  FileHandle& operator=(const FileHandle&) = delete;
+  ~FileHandle();
+
+  int get() const { return descriptor_; }
+  explicit operator bool() const { return descriptor_ >= 0; }
+
+ private:
+  int descriptor_ = -1;
+};
+
+// Checksums are kept per block, so that damage can be told by place and not only by file.
+inline constexpr std::uint64_t kDigestBlockBytes = 4u << 20;
+
+struct FileDigest {
+  std::uint64_t bytes = 0;
+  std::uint32_t crc32c = 0;  // of the whole file
+  std::vector<std::uint32_t>
+      blocks{};  // CRC-32C of each kDigestBlockBytes, the last one shorter; empty for an empty file
+
+  bool operator==(const FileDigest&) const = default;
+};
+
+// Writes one new file front to back and computes its digest on the way. Not thread-safe.
+class DurableFile {
+ public:
+  // Creates or empties `path`. Throws UserError (environment) as all methods do: disk full, quota, permission, I/O
+  // error; the message names the file and what to do.
+  explicit DurableFile(std::filesystem::path path);
+
+  void write(const void* data, std::size_t bytes);
+  // fsync and close. Without it (an exception) the file is left behind incomplete; its folder is junk by then.
+  FileDigest finish();
+
+ private:
+  void digest(const unsigned char* data, std::size_t bytes);
+
+  std::filesystem::path path_;
+  FileHandle file_;
+  FileDigest digest_;
+  std::uint32_t block_crc_ = 0;
+  std::uint64_t block_fill_ = 0;
+};
+
+FileDigest write_durable_file(const std::filesystem::path& path, const std::string& text);
+
+// Opens a regular file for reading; UserError (environment) when it cannot.
+FileHandle open_for_reading(const std::filesystem::path& path);
+std::uint64_t file_size(const FileHandle& file, const std::filesystem::path& path);
+// Reads exactly `bytes` at `offset`; a short file is a UserError (bad input) naming it.
+void read_exactly(const FileHandle& file, const std::filesystem::path& path, void* out, std::uint64_t bytes,
+                  std::uint64_t offset);
+
+void sync_folder(const std::filesystem::path& folder);
+// rename() within one folder, then fsync of the folder: after a crash either the old name or the new one is there.
+void publish(const std::filesystem::path& from, const std::filesystem::path& to);
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,54 @@
+// The report of one run from the store: what was predicted, what was measured, and what happened.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lockstep/telemetry/run_store.h"
+
+namespace lockstep::report {
+
+struct RateOfRank {
+  int rank = 0;
+  double step_seconds = 0.0;     // mean without warm-up
+  double compute_seconds = 0.0;  // mean; 0: not recorded
+  double memory_bytes = 0.0;     // peak; 0: not recorded
+  double slowdown = 0.0;         // compute (else step) time over the median of the ranks, minus 1
+  bool straggler = false;        // slowdown above kStragglerSlowdown
+};
+
+inline constexpr double kStragglerSlowdown = 0.10;
+
+struct RunReport {
+  telemetry::RunRow run;
+  std::string unit = "tokens";        // of the two rates below
+  double predicted_per_second = 0.0;  // 0: the run had no prediction
+  double predicted_low = 0.0, predicted_high = 0.0;
+  double measured_per_second = 0.0;  // median over steps without warm-up; 0: not recorded
+  std::int64_t steps = 0;
+  std::vector<telemetry::Point> loss;             // thinned
+  std::vector<telemetry::Point> evaluation_loss;  // thinned
+  std::vector<RateOfRank> ranks;
+  std::vector<telemetry::Event> events;  // checkpoints included
+  std::vector<telemetry::SpanSummary> spans;
+  double peak_memory_bytes = 0.0;  // largest of the ranks
+
+  // Measured over predicted, minus 1; 0 when either is missing.
+  double residual() const;
+};
+
+// `id`: a run id, its unique beginning, or "last". Throws UserError (bad input) when there is no such run.
+RunReport make_run_report(const telemetry::RunStore& store, const std::string& id);
+
+struct TextOptions {
+  int width = 80;
+  bool colour = false;
+  bool unicode = true;
+  std::size_t max_events = 20;
+};
+std::string to_text(const RunReport& report, const TextOptions& options = {});
+// Schema "lockstep.report/1" (docs/run-store.md).
+nlohmann::json to_json(const RunReport& report);
+
+}  // namespace lockstep::report

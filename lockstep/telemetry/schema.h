@@ -1,0 +1,129 @@
+// What a run reports: the one schema of metrics, spans and events (docs/run-store.md), shared by the SQLite store, the
+// JSON-lines files and everything that reads them. Plain values; times are seconds since 1970 (UTC).
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace lockstep::telemetry {
+
+// Names of metrics that more than one folder uses. Others are welcome: lower_snake_case, unit in the name.
+namespace metric {
+inline constexpr std::string_view kLoss = "loss";
+inline constexpr std::string_view kEvaluationLoss = "evaluation_loss";
+inline constexpr std::string_view kEvaluationAccuracy = "evaluation_accuracy";
+inline constexpr std::string_view kLearningRate = "learning_rate";
+inline constexpr std::string_view kGradientNorm = "gradient_norm";
+inline constexpr std::string_view kTokensPerSecond = "tokens_per_second";    // of the whole job
+inline constexpr std::string_view kSamplesPerSecond = "samples_per_second";  // of the whole job
+inline constexpr std::string_view kStepSeconds = "step_seconds";
+inline constexpr std::string_view kComputeSeconds = "compute_seconds";   // forward + backward of this rank
+inline constexpr std::string_view kExposedCommSeconds = "comm_seconds";  // waited for communication
+inline constexpr std::string_view kDataSeconds = "data_seconds";         // waited for the loader
+inline constexpr std::string_view kOptimizerSeconds = "optimizer_seconds";
+inline constexpr std::string_view kMemoryBytes = "memory_bytes";  // peak so far
+inline constexpr std::string_view kEfficiency = "efficiency";
+inline constexpr std::string_view kMfu = "mfu";
+}  // namespace metric
+
+// Kinds of events that reports look for.
+namespace event_kind {
+inline constexpr std::string_view kCheckpoint = "checkpoint";  // data: {"path", "bytes", "seconds"}
+inline constexpr std::string_view kResume = "resume";          // data: {"path", "step"}
+inline constexpr std::string_view kEvaluation = "evaluation";
+inline constexpr std::string_view kRankLost = "rank_lost";
+inline constexpr std::string_view kFailure = "failure";
+inline constexpr std::string_view kInterrupted = "interrupted";
+}  // namespace event_kind
+
+enum class Level { kDebug, kInfo, kWarning, kError };
+// kLost is never written: it is what a running run whose process is gone looks like to a reader.
+enum class RunStatus { kRunning, kDone, kFailed, kInterrupted, kLost };
+
+const char* to_string(Level level);
+const char* to_string(RunStatus status);
+// Throw UserError (bad input) for other words.
+Level parse_level(std::string_view text);
+RunStatus parse_status(std::string_view text);
+
+struct RunInfo {
+  std::string id;    // make_run_id()
+  std::string name;  // of the job
+  double started_at = 0.0;
+  int world = 1;
+  std::string backend;
+  std::string host;
+  std::int64_t pid = 0;          // of the process whose end is the run's end
+  std::int64_t pid_started = 0;  // its start in clock ticks since boot, so that a reused pid is not mistaken for it
+  std::string job_yaml;
+  nlohmann::json versions = nlohmann::json::object();
+};
+
+struct PlanRecord {
+  nlohmann::json plan;  // lockstep.plan/1, or at least {"best": {"prediction": {...}}}
+};
+
+struct Metric {
+  std::string name;
+  double value = 0.0;  // NaN and infinities are kept
+};
+
+struct MetricBatch {
+  int rank = 0;
+  std::int64_t step = 0;
+  double time = 0.0;
+  std::vector<Metric> metrics;
+};
+
+struct Span {
+  int rank = 0;
+  std::int64_t step = 0;
+  std::string name;
+  double start = 0.0;
+  double seconds = 0.0;
+};
+
+struct Event {
+  double time = 0.0;
+  Level level = Level::kInfo;
+  std::string kind;
+  int rank = -1;           // -1: the run as a whole
+  std::int64_t step = -1;  // -1: outside any step
+  std::string message;     // one line
+  nlohmann::json data = nlohmann::json::object();
+};
+
+struct RunEnd {
+  double time = 0.0;
+  RunStatus status = RunStatus::kDone;
+  std::string exit_reason;  // one line; "" when done
+  nlohmann::json summary = nlohmann::json::object();
+};
+
+using Record = std::variant<RunInfo, PlanRecord, MetricBatch, Span, Event, RunEnd>;
+
+// One line of a JSON-lines file, without the newline, and back. `run` is the run's id.
+std::string to_json_line(const std::string& run, const Record& record);
+struct ParsedLine {
+  std::string run;
+  Record record;
+};
+// Throws UserError (bad input) when the line is no record.
+ParsedLine parse_json_line(std::string_view line);
+
+// Sortable and short: "20261115-031500-a1b2c3-jobname" (UTC; the name reduced to letters, digits, '-' and '_').
+std::string make_run_id(const std::string& name);
+// Seconds since 1970 now, and as "2026-11-15 03:15:00" UTC.
+double wall_clock();
+std::string format_time(double seconds_since_1970);
+
+// Fills started_at, host, pid and pid_started from this process, and an id when there is none.
+RunInfo describe_this_process(RunInfo info);
+// Is the process that `info` names still there? True when that cannot be told (another host).
+bool process_is_alive(const RunInfo& info);
+
+}  // namespace lockstep::telemetry
