@@ -33,8 +33,8 @@ struct SourcePlace {
   // "job.yaml:3:7", "job.yaml:3", "job.yaml" or "".
   std::string to_string() const {
     std::string text = file;
-    if (line > 0) text += ":" + std::to_string(line);
-    if (line > 0 && column > 0) text += ":" + std::to_string(column);
+    if (line > 0) text.append(":").append(std::to_string(line));
+    if (line > 0 && column > 0) text.append(":").append(std::to_string(column));
     return text;
   }
 };
