@@ -107,7 +107,7 @@ class CheckpointReader {
 
   CheckpointInfo info_;
   nlohmann::json manifest_;
-  FileHandle lock_;
+  UniqueFd lock_;
 };
 
 // Deletes the oldest checkpoints until `keep` are left. The newest one that verifies is always among those left, and

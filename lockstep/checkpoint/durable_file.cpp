@@ -40,20 +40,8 @@ UserError io_error(const char* call, const std::filesystem::path& path, int erro
 
 }  // namespace
 
-FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
-  if (this != &other) {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    descriptor_ = std::exchange(other.descriptor_, -1);
-  }
-  return *this;
-}
-
-FileHandle::~FileHandle() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
 DurableFile::DurableFile(std::filesystem::path path) : path_(std::move(path)) {
-  file_ = FileHandle(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  file_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!file_) throw io_error("open", path_, errno);
 }
 
@@ -91,7 +79,7 @@ FileDigest DurableFile::finish() {
     block_fill_ = 0;
   }
   if (::fsync(file_.get()) != 0) throw io_error("fsync", path_, errno);
-  file_ = FileHandle();
+  file_ = UniqueFd();
   return std::move(digest_);
 }
 
@@ -101,9 +89,9 @@ FileDigest write_durable_file(const std::filesystem::path& path, const std::stri
   return file.finish();
 }
 
-FileHandle open_for_reading(const std::filesystem::path& path) {
+UniqueFd open_for_reading(const std::filesystem::path& path) {
   // O_NONBLOCK: a FIFO that somebody put there must not make us wait for its writer.
-  FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) throw io_error("open", path, errno);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw io_error("stat", path, errno);
@@ -111,13 +99,13 @@ FileHandle open_for_reading(const std::filesystem::path& path) {
   return file;
 }
 
-std::uint64_t file_size(const FileHandle& file, const std::filesystem::path& path) {
+std::uint64_t file_size(const UniqueFd& file, const std::filesystem::path& path) {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw io_error("stat", path, errno);
   return static_cast<std::uint64_t>(status.st_size);
 }
 
-void read_exactly(const FileHandle& file, const std::filesystem::path& path, void* out, std::uint64_t bytes,
+void read_exactly(const UniqueFd& file, const std::filesystem::path& path, void* out, std::uint64_t bytes,
                   std::uint64_t offset) {
   auto* next = static_cast<unsigned char*>(out);
   while (bytes > 0) {
@@ -133,13 +121,6 @@ void read_exactly(const FileHandle& file, const std::filesystem::path& path, voi
     offset += static_cast<std::uint64_t>(got);
     bytes -= static_cast<std::uint64_t>(got);
   }
-}
-
-void sync_folder(const std::filesystem::path& folder) {
-  const FileHandle handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!handle) throw io_error("open", folder, errno);
-  // Some network file systems cannot fsync a folder and say EINVAL; their rename is durable by their own rules.
-  if (::fsync(handle.get()) != 0 && errno != EINVAL) throw io_error("fsync", folder, errno);
 }
 
 void publish(const std::filesystem::path& from, const std::filesystem::path& to) {

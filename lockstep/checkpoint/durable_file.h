@@ -5,28 +5,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "lockstep/base/file.h"
+
 namespace lockstep::checkpoint {
-
-// A POSIX file descriptor that closes itself.
-class FileHandle {
- public:
-  FileHandle() = default;
-  explicit FileHandle(int descriptor) : descriptor_(descriptor) {}
-  FileHandle(FileHandle&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  FileHandle& operator=(FileHandle&& other) noexcept;
-  FileHandle(const FileHandle&) = delete;
-  FileHandle& operator=(const FileHandle&) = delete;
-  ~FileHandle();
-
-  int get() const { return descriptor_; }
-  explicit operator bool() const { return descriptor_ >= 0; }
-
- private:
-  int descriptor_ = -1;
-};
 
 // Checksums are kept per block, so that damage can be told by place and not only by file.
 inline constexpr std::uint64_t kDigestBlockBytes = 4u << 20;
@@ -55,7 +38,7 @@ class DurableFile {
   void digest(const unsigned char* data, std::size_t bytes);
 
   std::filesystem::path path_;
-  FileHandle file_;
+  UniqueFd file_;
   FileDigest digest_;
   std::uint32_t block_crc_ = 0;
   std::uint64_t block_fill_ = 0;
@@ -64,13 +47,12 @@ class DurableFile {
 FileDigest write_durable_file(const std::filesystem::path& path, const std::string& text);
 
 // Opens a regular file for reading; UserError (environment) when it cannot.
-FileHandle open_for_reading(const std::filesystem::path& path);
-std::uint64_t file_size(const FileHandle& file, const std::filesystem::path& path);
+UniqueFd open_for_reading(const std::filesystem::path& path);
+std::uint64_t file_size(const UniqueFd& file, const std::filesystem::path& path);
 // Reads exactly `bytes` at `offset`; a short file is a UserError (bad input) naming it.
-void read_exactly(const FileHandle& file, const std::filesystem::path& path, void* out, std::uint64_t bytes,
+void read_exactly(const UniqueFd& file, const std::filesystem::path& path, void* out, std::uint64_t bytes,
                   std::uint64_t offset);
 
-void sync_folder(const std::filesystem::path& folder);
 // rename() within one folder, then fsync of the folder: after a crash either the old name or the new one is there.
 void publish(const std::filesystem::path& from, const std::filesystem::path& to);
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 
 namespace lockstep::checkpoint {
@@ -34,8 +35,12 @@ std::optional<torch::ScalarType> dtype_from_name(const std::string& name) {
   return std::nullopt;
 }
 
+// What a hostile file says may hold control characters; a message is one printable line.
+constexpr std::size_t kMessageBytes = 300;
+
 UserError lie(const std::filesystem::path& path, const std::string& problem) {
-  return bad_input("not a valid safetensors file: " + problem, "download or write it again", {path.string()});
+  return bad_input("not a valid safetensors file: " + printable(problem, kMessageBytes), "download or write it again",
+                   {path.string()});
 }
 
 // Bytes of `shape`, or nothing when the product leaves int64. Zero-size dims must not hide an overflow: libtorch

@@ -61,7 +61,7 @@ class SafetensorsFile {
   SafetensorsFile() = default;
 
   std::filesystem::path path_;
-  FileHandle file_;
+  UniqueFd file_;
   std::map<std::string, TensorEntry> entries_;
   std::map<std::string, std::string> metadata_;
 };

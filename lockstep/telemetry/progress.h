@@ -77,7 +77,5 @@ std::string format_progress(const ProgressSample& sample, int width, bool colour
 
 // Columns a string takes on a terminal (UTF-8, without colour codes).
 int display_width(const std::string& text);
-// No colour codes, control characters or line breaks: text from elsewhere made safe to print on one line.
-std::string printable(const std::string& text);
 
 }  // namespace lockstep::telemetry

@@ -117,9 +117,6 @@ ParsedLine parse_json_line(std::string_view line);
 
 // Sortable and short: "20261115-031500-a1b2c3-jobname" (UTC; the name reduced to letters, digits, '-' and '_').
 std::string make_run_id(const std::string& name);
-// Seconds since 1970 now, and as "2026-11-15 03:15:00" UTC.
-double wall_clock();
-std::string format_time(double seconds_since_1970);
 
 // Fills started_at, host, pid and pid_started from this process, and an id when there is none.
 RunInfo describe_this_process(RunInfo info);
