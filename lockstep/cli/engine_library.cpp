@@ -1,0 +1,94 @@
+#include "lockstep/cli/engine_library.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <mutex>
+
+#include "lockstep/base/error.h"
+#include "lockstep/engine/engine_api.h"
+
+namespace lockstep::cli {
+namespace {
+
+constexpr const char* kLibraryName = "liblockstep_engine.so";
+
+template <typename Function>
+Function* symbol(void* handle, const char* name) {
+  void* address = dlsym(handle, name);
+  if (address == nullptr) {
+    throw environment_error(std::string(kLibraryName) + " has no symbol " + name, "build it again with `make`");
+  }
+  return reinterpret_cast<Function*>(address);
+}
+
+struct HostContext {
+  const EngineCallbacks* callbacks;
+  std::mutex mutex;
+};
+
+void forward_message(void* context, const char* json) {
+  auto* host = static_cast<HostContext*>(context);
+  const std::lock_guard lock(host->mutex);
+  if (host->callbacks->on_message) host->callbacks->on_message(nlohmann::json::parse(json, nullptr, false));
+}
+
+int ask_stop(void* context) {
+  auto* host = static_cast<HostContext*>(context);
+  return host->callbacks->stop_requested && host->callbacks->stop_requested() ? 1 : 0;
+}
+
+}  // namespace
+
+std::filesystem::path executable_path() { return std::filesystem::read_symlink("/proc/self/exe"); }
+
+std::filesystem::path executable_folder() { return executable_path().parent_path(); }
+
+std::filesystem::path find_engine_library() {
+  if (const char* given = std::getenv("LOCKSTEP_ENGINE"); given != nullptr && *given != '\0') return given;
+  const std::filesystem::path folder = executable_folder();
+  for (const auto& candidate : {folder / kLibraryName, folder / ".." / "lib" / "lockstep" / kLibraryName}) {
+    if (std::filesystem::exists(candidate)) return std::filesystem::weakly_canonical(candidate);
+  }
+  return {};
+}
+
+void set_compute_threads(int threads) {
+  const std::string text = std::to_string(threads);
+  for (const char* name : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}) {
+    setenv(name, text.c_str(), 1);
+  }
+}
+
+EngineLibrary::EngineLibrary() {
+  const std::filesystem::path path = find_engine_library();
+  if (path.empty()) {
+    throw environment_error(std::string(kLibraryName) + " is not beside the executable",
+                            "build it with `make`, or set LOCKSTEP_ENGINE to its path");
+  }
+  handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle_ == nullptr) {
+    throw environment_error("cannot open the engine: " + std::string(dlerror()),
+                            "run `lockstep doctor`, or install libtorch (`make setup`)");
+  }
+  const int abi = symbol<int()>(handle_, "lockstep_engine_abi")();
+  if (abi != LOCKSTEP_ENGINE_ABI) {
+    throw environment_error(path.string() + " is of another build (ABI " + std::to_string(abi) + ", wanted " +
+                                std::to_string(LOCKSTEP_ENGINE_ABI) + ")",
+                            "build executable and engine together with `make`");
+  }
+}
+
+int EngineLibrary::call(const std::string& verb, const nlohmann::json& request,
+                        const EngineCallbacks& callbacks) const {
+  HostContext context{&callbacks, {}};
+  const LockstepEngineHost host{&context, &forward_message, &ask_stop};
+  using Call = int(const char*, const char*, const LockstepEngineHost*);
+  return symbol<Call>(handle_, "lockstep_engine_call")(verb.c_str(), request.dump().c_str(), &host);
+}
+
+nlohmann::json EngineLibrary::versions() const {
+  return nlohmann::json::parse(symbol<const char*()>(handle_, "lockstep_engine_versions")());
+}
+
+}  // namespace lockstep::cli

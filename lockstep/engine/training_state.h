@@ -1,0 +1,50 @@
+// TrainingState: everything of one rank that a step reads or changes, and its way into and out of a checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/data/open_datasets.h"
+#include "lockstep/engine/loss_scaler.h"
+#include "lockstep/engine/optimizer.h"
+#include "lockstep/engine/precision.h"
+#include "lockstep/nn/model.h"
+#include "lockstep/parallel/flat_parameters.h"
+#include "lockstep/parallel/gradient_reducer.h"
+#include "lockstep/spec/job.h"
+
+namespace lockstep::engine {
+
+// Belongs to one rank's thread. Members are destroyed in reverse order, so what refers to `parameters` comes after it.
+struct TrainingState {
+  std::shared_ptr<nn::TrainableModel> model;
+  std::unique_ptr<parallel::FlatParameters> parameters;
+  std::unique_ptr<Optimizer> optimizer;
+  LossScaler scaler;
+  std::unique_ptr<parallel::GradientReducer> reducer;
+  std::unique_ptr<data::Loader> loader;
+  data::Datasets datasets;
+  std::int64_t step = 0;         // optimizer steps done (skipped ones included)
+  std::int64_t total_steps = 0;  // of the whole job
+};
+
+// Builds model, optimizer, reducer and loader for this rank of the data-parallel group, and makes sure that all ranks
+// begin with the same parameters. Collective. Throws UserError for what the job cannot have.
+TrainingState build_training_state(const spec::Job& job, comm::Communicator& data_group);
+
+// Optimizer steps that the job's goal (steps, tokens or epochs) comes to.
+std::int64_t total_steps_of(const spec::Job& job, const data::Loader& loader);
+
+// What a checkpoint keeps. The first is the same on all ranks (rank 0 writes it), the second is each rank's own.
+// Tensors are views of live state: write them before the next step.
+checkpoint::CheckpointContents shared_contents(const TrainingState& state, const spec::Job& job);
+checkpoint::RankContents rank_contents(const TrainingState& state);
+
+// Puts a loaded checkpoint back. The number of ranks may differ from when it was saved; compression's error feedback is
+// then dropped, and the function returns a sentence that says so (empty otherwise).
+std::string restore(TrainingState& state, const checkpoint::LoadedCheckpoint& loaded, int rank, int world);
+
+}  // namespace lockstep::engine

@@ -1,0 +1,113 @@
+#include "lockstep/engine/training_step.h"
+
+#include <torch/autograd.h>
+
+#include <array>
+#include <chrono>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/engine/grad_clip.h"
+#include "lockstep/engine/schedule.h"
+#include "lockstep/parallel/tensor_comm.h"
+
+namespace lockstep::engine {
+namespace {
+
+// Targets of the whole global batch: what every micro-batch's summed loss is divided by, so that the sum over ranks and
+// micro-steps of the gradients is the gradient of the global mean, however unevenly a short batch was spread.
+double global_targets(const data::Batch& batch, std::int64_t targets_per_sample) {
+  return static_cast<double>(batch.global_samples * targets_per_sample);
+}
+
+struct MicroStepSums {
+  double loss_sum = 0.0;
+  double data_seconds = 0.0;
+  std::int64_t samples = 0;
+};
+
+MicroStepSums run_micro_steps(TrainingState& state, const spec::Job& job) {
+  MicroStepSums sums;
+  const std::int64_t targets_per_sample = std::max<std::int64_t>(1, state.datasets.train->tokens_per_sample());
+  for (bool last = false; !last;) {
+    const double asked = monotonic_seconds();
+    const data::Batch batch = state.loader->next();
+    sums.data_seconds += monotonic_seconds() - asked;
+    last = batch.last_of_step;
+    sums.samples = batch.global_samples;
+    state.reducer->begin_micro_step(last);
+    if (batch.samples == 0) continue;  // a short last batch: this rank only takes part in the exchange
+    const nn::ForwardContext context{static_cast<std::uint64_t>(job.seed), state.step, batch.first_index, true};
+    const nn::LossResult result = state.model->loss(batch.input, batch.target, context);
+    (result.loss_sum * (state.scaler.scale() / global_targets(batch, targets_per_sample))).backward();
+    sums.loss_sum += result.loss_sum.item<double>();
+  }
+  return sums;
+}
+
+}  // namespace
+
+StepResult run_step(TrainingState& state, const spec::Job& job, comm::Communicator& data_group, StepWishes wishes) {
+  const double begin = monotonic_seconds();
+  state.parameters->zero_gradients();
+  const MicroStepSums sums = run_micro_steps(state, job);
+
+  // Queued behind the last bucket, so waiting for it costs no extra round.
+  std::array<double, 3> shared = {sums.loss_sum, wishes.stop ? 1.0 : 0.0, wishes.save ? 1.0 : 0.0};
+  state.reducer->finish();
+  comm::Work sharing = data_group.all_reduce({shared.data(), shared.size(), comm::DType::kF64});
+
+  const GradientNorm norm = gradient_norm(*state.parameters, job.optimizer.clip_norm, state.scaler.scale());
+  StepResult result;
+  result.learning_rate = learning_rate_at(job.optimizer, state.step, state.total_steps);
+  result.skipped = !norm.finite;
+  if (norm.finite) state.optimizer->step(result.learning_rate, norm.factor);
+  state.scaler.update(norm.finite);
+  sharing.wait();
+  state.step += 1;
+
+  const std::int64_t targets_per_sample = std::max<std::int64_t>(1, state.datasets.train->tokens_per_sample());
+  result.samples = sums.samples;
+  result.tokens = sums.samples * state.datasets.train->tokens_per_sample();
+  result.loss = shared[0] / static_cast<double>(sums.samples * targets_per_sample);
+  result.gradient_norm = norm.norm;
+  result.wishes = {shared[1] > 0, shared[2] > 0};
+  result.data_seconds = sums.data_seconds;
+  result.comm_seconds = state.reducer->statistics().wait_seconds;
+  result.seconds = monotonic_seconds() - begin;
+  return result;
+}
+
+EvaluationResult evaluate(TrainingState& state, const spec::Job& job, comm::Communicator& data_group) {
+  for (torch::Tensor& buffer : state.model->buffers()) {
+    data_group.broadcast(parallel::buffer_of(buffer), 0).wait();
+  }
+  data::LoaderOptions options;
+  options.micro = job.batch.micro;
+  options.data_rank = data_group.rank();
+  options.data_world = data_group.size();
+  options.shuffle = false;
+  options.num_workers = job.loader.num_workers;
+  options.prefetch_factor = job.loader.prefetch_factor;
+  options.epochs = 1;
+  data::Loader loader(state.datasets.evaluation, options);
+
+  const torch::NoGradGuard no_grad;
+  state.model->eval();
+  std::array<double, 3> sums = {0.0, 0.0, 0.0};  // loss, targets, hits
+  for (std::int64_t done = 0; !loader.done() && (job.evaluation.batches == 0 || done < job.evaluation.batches);
+       ++done) {
+    const data::Batch batch = loader.next();
+    if (batch.samples == 0) continue;
+    const nn::ForwardContext context{static_cast<std::uint64_t>(job.seed), state.step, batch.first_index, false};
+    const nn::LossResult result = state.model->loss(batch.input, batch.target, context);
+    sums[0] += result.loss_sum.item<double>();
+    sums[1] += static_cast<double>(result.count);
+    sums[2] += static_cast<double>(result.correct);
+  }
+  state.model->train();
+  data_group.all_reduce({sums.data(), sums.size(), comm::DType::kF64}).wait();
+  const double targets = std::max(1.0, sums[1]);
+  return {sums[0] / targets, sums[2] / targets, static_cast<std::int64_t>(sums[1])};
+}
+
+}  // namespace lockstep::engine
