@@ -1,0 +1,321 @@
+#include "lockstep/plan/layout.h"
+
+#include <array>
+#include <charconv>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::plan {
+namespace {
+
+constexpr std::array<std::pair<Schedule, const char*>, 5> kSchedules{{{Schedule::kNone, "none"},
+                                                                      {Schedule::kGpipe, "gpipe"},
+                                                                      {Schedule::kOneForwardOneBackward, "1f1b"},
+                                                                      {Schedule::kInterleaved, "interleaved"},
+                                                                      {Schedule::kZeroBubble, "zero_bubble"}}};
+constexpr std::array<std::pair<Recompute, const char*>, 3> kRecomputes{
+    {{Recompute::kNone, "none"}, {Recompute::kSelective, "selective"}, {Recompute::kFull, "full"}}};
+constexpr std::array<std::pair<spec::Precision, const char*>, 5> kPrecisions{{{spec::Precision::kFp64, "fp64"},
+                                                                              {spec::Precision::kFp32, "fp32"},
+                                                                              {spec::Precision::kFp16, "fp16"},
+                                                                              {spec::Precision::kBf16, "bf16"},
+                                                                              {spec::Precision::kFp8, "fp8"}}};
+
+// Far beyond any machine; keeps world() inside 63 bits for whatever a file says.
+constexpr std::int64_t kLargestAxis = 1 << 20;
+constexpr double kLargestWorld = 1 << 24;
+
+template <class Table>
+auto find_by_name(const Table& table, std::string_view name) {
+  using Value = typename Table::value_type::first_type;
+  for (const auto& [value, text] : table) {
+    if (name == text) return std::optional<Value>(value);
+  }
+  return std::optional<Value>();
+}
+
+template <class Table, class Value>
+const char* find_name(const Table& table, Value wanted) {
+  for (const auto& [value, text] : table) {
+    if (value == wanted) return text;
+  }
+  return "?";
+}
+
+struct Axis {
+  const char* name;
+  std::int64_t Layout::*field;
+};
+constexpr std::array<Axis, 8> kAxes{{{"pp", &Layout::pp},
+                                     {"dp", &Layout::dp},
+                                     {"shard", &Layout::shard},
+                                     {"zero", &Layout::zero},
+                                     {"cp", &Layout::cp},
+                                     {"tp", &Layout::tp},
+                                     {"ep", &Layout::ep},
+                                     {"virtual_stages", &Layout::virtual_stages}}};
+
+std::vector<std::string> layout_keys() {
+  std::vector<std::string> keys;
+  for (const Axis& axis : kAxes) keys.emplace_back(axis.name);
+  for (const char* key : {"sequence_parallel", "stage_layers", "schedule", "recompute", "precision"})
+    keys.emplace_back(key);
+  return keys;
+}
+
+std::int64_t parse_axis(std::string_view key, std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw bad_input(fmt::format("layout: {}={} is no whole number", key, printable(text)),
+                    "write for instance dp=4,shard=8");
+  }
+  return value;
+}
+
+std::vector<std::int64_t> parse_stage_layers(std::string_view text) {
+  std::vector<std::int64_t> layers;
+  while (true) {
+    const std::size_t plus = text.find('+');
+    layers.push_back(parse_axis("stage_layers", text.substr(0, plus)));
+    if (plus == std::string_view::npos) return layers;
+    text.remove_prefix(plus + 1);
+  }
+}
+
+// What the user said, to tell "absent" from "given as the default".
+struct Given {
+  bool zero = false;
+  bool schedule = false;
+};
+
+void assign(Layout& layout, Given& given, std::string_view key, std::string_view value) {
+  for (const Axis& axis : kAxes) {
+    if (key != axis.name) continue;
+    layout.*axis.field = parse_axis(key, value);
+    given.zero |= key == "zero";
+    return;
+  }
+  const auto refuse = [&](const char* choices) {
+    throw bad_input(fmt::format("layout: {}={} is unknown", key, printable(value)),
+                    fmt::format("use one of {}", choices));
+  };
+  if (key == "schedule") {
+    const auto schedule = parse_schedule(value);
+    if (!schedule) refuse("none, gpipe, 1f1b, interleaved, zero_bubble");
+    layout.schedule = *schedule;
+    given.schedule = true;
+  } else if (key == "recompute") {
+    const auto recompute = parse_recompute(value);
+    if (!recompute) refuse("none, selective, full");
+    layout.recompute = *recompute;
+  } else if (key == "precision") {
+    const auto precision = parse_precision(value);
+    if (!precision) refuse("fp64, fp32, fp16, bf16, fp8");
+    layout.precision = *precision;
+  } else if (key == "sequence_parallel") {
+    if (value != "true" && value != "false") refuse("true, false");
+    layout.sequence_parallel = value == "true";
+  } else if (key == "stage_layers") {
+    layout.stage_layers = parse_stage_layers(value);
+  } else {
+    throw bad_input(fmt::format("layout: unknown key \"{}\"", printable(key)), did_you_mean(key, layout_keys()));
+  }
+}
+
+void fill_in(Layout& layout, const Given& given) {
+  if (!given.zero && layout.shard > 1) layout.zero = 3;
+  if (!given.schedule && layout.pp > 1) {
+    layout.schedule = layout.virtual_stages > 1 ? Schedule::kInterleaved : Schedule::kOneForwardOneBackward;
+  }
+}
+
+std::optional<std::string> find_axis_problem(const Layout& layout) {
+  for (const Axis& axis : kAxes) {
+    const std::int64_t value = layout.*axis.field;
+    if (std::string_view(axis.name) == "zero") {
+      if (value < 0 || value > 3) return fmt::format("zero={} is no ZeRO stage; use 0, 1, 2 or 3", value);
+    } else if (value < 1 || value > kLargestAxis) {
+      return fmt::format("{}={} is out of range; use 1 to {}", axis.name, value, kLargestAxis);
+    }
+  }
+  double world = 1;
+  for (const std::int64_t axis : {layout.pp, layout.dp, layout.shard, layout.cp, layout.tp})
+    world *= static_cast<double>(axis);
+  if (world > kLargestWorld) return fmt::format("a world of {:.0f} ranks is out of range", world);
+  return std::nullopt;
+}
+
+std::optional<std::string> find_state_problem(const Layout& layout) {
+  if (layout.zero == 0 && layout.shard > 1) {
+    return fmt::format("shard={} shards nothing with zero=0; set zero to 1, 2 or 3, or use dp={} and shard=1",
+                       layout.shard, layout.dp * layout.shard);
+  }
+  if (layout.zero > 0 && layout.sharding_ranks() == 1) {
+    return fmt::format("zero={} needs ranks to shard over; set shard (or cp) above 1, or zero=0", layout.zero);
+  }
+  const std::int64_t expert_ranks = layout.dp * layout.shard * layout.cp;
+  if (expert_ranks % layout.ep != 0) {
+    return fmt::format("ep={} does not divide dp x shard x cp = {}", layout.ep, expert_ranks);
+  }
+  if (layout.sequence_parallel && layout.tp == 1) return "sequence_parallel needs tp above 1";
+  return std::nullopt;
+}
+
+std::optional<std::string> find_pipeline_problem(const Layout& layout) {
+  if (layout.pp == 1) {
+    if (layout.schedule != Schedule::kNone) {
+      return fmt::format("schedule={} needs pp above 1", to_string(layout.schedule));
+    }
+    if (layout.virtual_stages > 1) return fmt::format("virtual_stages={} needs pp above 1", layout.virtual_stages);
+    if (!layout.stage_layers.empty()) return "stage_layers needs pp above 1";
+    return std::nullopt;
+  }
+  if (layout.schedule == Schedule::kNone) {
+    return fmt::format("pp={} needs a schedule; use gpipe, 1f1b, interleaved or zero_bubble", layout.pp);
+  }
+  const bool interleaved = layout.schedule == Schedule::kInterleaved;
+  if (interleaved && layout.virtual_stages == 1) return "schedule=interleaved needs virtual_stages above 1";
+  if (layout.virtual_stages > 1 &&
+      (layout.schedule == Schedule::kGpipe || layout.schedule == Schedule::kOneForwardOneBackward)) {
+    return fmt::format("virtual_stages={} needs schedule=interleaved or zero_bubble", layout.virtual_stages);
+  }
+  const std::size_t stages = static_cast<std::size_t>(layout.pp * layout.virtual_stages);
+  if (!layout.stage_layers.empty() && layout.stage_layers.size() != stages) {
+    return fmt::format("stage_layers has {} entries for pp x virtual_stages = {} stages", layout.stage_layers.size(),
+                       stages);
+  }
+  for (const std::int64_t layers : layout.stage_layers) {
+    if (layers < 0) return fmt::format("stage_layers has a negative entry ({})", layers);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> find_model_problem(const Layout& layout, const spec::Model& model) {
+  const bool attention = model.heads > 0;
+  if (layout.tp > 1) {
+    if (model.is_image_model()) return fmt::format("tp={}: {} has no tensor-parallel layers", layout.tp, model.name);
+    if (attention && model.heads % layout.tp != 0) {
+      return fmt::format("tp={} does not divide the {} heads of {}", layout.tp, model.heads, model.name);
+    }
+    // Fewer key/value heads than ranks are replicated, so one of the two must divide the other.
+    const std::int64_t kv = model.kv_heads;
+    if (attention && kv > 0 && kv % layout.tp != 0 && layout.tp % kv != 0) {
+      return fmt::format("tp={} and the {} key/value heads of {} do not divide each other", layout.tp, kv, model.name);
+    }
+    if (model.ffn_hidden % layout.tp != 0) {
+      return fmt::format("tp={} does not divide the MLP width {} of {}", layout.tp, model.ffn_hidden, model.name);
+    }
+  }
+  if (layout.cp > 1 && !model.is_language_model())
+    return fmt::format("cp={}: {} has no sequence", layout.cp, model.name);
+  if (layout.ep > 1 && (model.experts == 0 || model.experts % layout.ep != 0)) {
+    return fmt::format("ep={} does not divide the {} experts of {}", layout.ep, model.experts, model.name);
+  }
+  if (layout.pp > 1 && model.is_language_model()) {
+    if (layout.pp * layout.virtual_stages > model.layers) {
+      return fmt::format("pp x virtual_stages = {} stages for the {} layers of {}", layout.pp * layout.virtual_stages,
+                         model.layers, model.name);
+    }
+    const std::int64_t placed =
+        std::accumulate(layout.stage_layers.begin(), layout.stage_layers.end(), std::int64_t{0});
+    if (!layout.stage_layers.empty() && placed != model.layers) {
+      return fmt::format("stage_layers places {} layers, {} has {}", placed, model.name, model.layers);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> find_layout_problem(const Layout& layout, const spec::Model* model) {
+  if (auto problem = find_axis_problem(layout)) return problem;
+  if (auto problem = find_state_problem(layout)) return problem;
+  if (auto problem = find_pipeline_problem(layout)) return problem;
+  return model != nullptr ? find_model_problem(layout, *model) : std::nullopt;
+}
+
+void require_valid_layout(const Layout& layout, const spec::Model* model) {
+  if (const auto problem = find_layout_problem(layout, model)) throw bad_input("layout: " + *problem);
+}
+
+Layout parse_layout(std::string_view text) {
+  Layout layout;
+  Given given;
+  while (!text.empty()) {
+    const std::size_t comma = text.find(',');
+    const std::string_view item = text.substr(0, comma);
+    const std::size_t equals = item.find('=');
+    if (equals == std::string_view::npos) {
+      throw bad_input(fmt::format("layout: \"{}\" is no key=value", printable(item)),
+                      "write for instance dp=4,shard=8,tp=1");
+    }
+    assign(layout, given, item.substr(0, equals), item.substr(equals + 1));
+    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
+  }
+  fill_in(layout, given);
+  require_valid_layout(layout);
+  return layout;
+}
+
+Layout layout_from_request(const spec::LayoutRequest& request, spec::Precision precision) {
+  Layout layout;
+  layout.precision = precision;
+  Given given;
+  for (const auto& [key, value] : request.axes) assign(layout, given, key, std::to_string(value));
+  for (const auto& [key, value] : request.choices) assign(layout, given, key, value);
+  fill_in(layout, given);
+  require_valid_layout(layout);
+  return layout;
+}
+
+std::string to_string(const Layout& layout) {
+  std::string text;
+  const auto append = [&](std::string_view key, std::string_view value) {
+    if (!text.empty()) text += ',';
+    text += fmt::format("{}={}", key, value);
+  };
+  for (const Axis& axis : kAxes) {
+    const bool is_zero = std::string_view(axis.name) == "zero";
+    const bool is_default = is_zero ? layout.zero == (layout.shard > 1 ? 3 : 0) : layout.*axis.field == 1;
+    if (!is_default) append(axis.name, std::to_string(layout.*axis.field));
+  }
+  Layout filled = layout;
+  filled.schedule = Schedule::kNone;
+  fill_in(filled, {.zero = true});
+  if (layout.schedule != filled.schedule) append("schedule", to_string(layout.schedule));
+  if (layout.sequence_parallel) append("sequence_parallel", "true");
+  if (!layout.stage_layers.empty()) append("stage_layers", fmt::format("{}", fmt::join(layout.stage_layers, "+")));
+  if (layout.recompute != Recompute::kNone) append("recompute", to_string(layout.recompute));
+  if (layout.precision != spec::Precision::kFp32) append("precision", find_name(kPrecisions, layout.precision));
+  return text.empty() ? "dp=1" : text;
+}
+
+const char* to_string(Schedule schedule) { return find_name(kSchedules, schedule); }
+const char* to_string(Recompute recompute) { return find_name(kRecomputes, recompute); }
+std::optional<Schedule> parse_schedule(std::string_view text) { return find_by_name(kSchedules, text); }
+std::optional<Recompute> parse_recompute(std::string_view text) { return find_by_name(kRecomputes, text); }
+std::optional<spec::Precision> parse_precision(std::string_view text) { return find_by_name(kPrecisions, text); }
+
+std::int64_t bytes_per_element(spec::Precision precision) {
+  switch (precision) {
+    case spec::Precision::kFp64:
+      return 8;
+    case spec::Precision::kFp32:
+      return 4;
+    case spec::Precision::kFp16:
+    case spec::Precision::kBf16:
+      return 2;
+    case spec::Precision::kFp8:
+      return 1;
+  }
+  return 0;
+}
+
+}  // namespace lockstep::plan
