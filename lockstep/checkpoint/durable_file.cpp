@@ -89,9 +89,10 @@ FileDigest write_durable_file(const std::filesystem::path& path, const std::stri
   return file.finish();
 }
 
-UniqueFd open_for_reading(const std::filesystem::path& path) {
+UniqueFd open_for_reading(const std::filesystem::path& path, const UniqueFd* folder) {
   // O_NONBLOCK: a FIFO that somebody put there must not make us wait for its writer.
-  UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const std::filesystem::path name = folder ? path.filename() : path;
+  UniqueFd file(::openat(folder ? folder->get() : AT_FDCWD, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) throw io_error("open", path, errno);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw io_error("stat", path, errno);

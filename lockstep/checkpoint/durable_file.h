@@ -46,8 +46,9 @@ class DurableFile {
 
 FileDigest write_durable_file(const std::filesystem::path& path, const std::string& text);
 
-// Opens a regular file for reading; UserError (environment) when it cannot.
-UniqueFd open_for_reading(const std::filesystem::path& path);
+// Opens a regular file for reading; UserError (environment) when it cannot. With `folder`, an open folder, only the
+// last part of `path` is looked up there, so that a renamed folder is still the one that was opened.
+UniqueFd open_for_reading(const std::filesystem::path& path, const UniqueFd* folder = nullptr);
 std::uint64_t file_size(const UniqueFd& file, const std::filesystem::path& path);
 // Reads exactly `bytes` at `offset`; a short file is a UserError (bad input) naming it.
 void read_exactly(const UniqueFd& file, const std::filesystem::path& path, void* out, std::uint64_t bytes,

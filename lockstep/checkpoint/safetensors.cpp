@@ -107,10 +107,12 @@ std::string safetensors_dtype(torch::ScalarType dtype) {
                   "convert the tensor first");
 }
 
-SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
+SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) { return open(open_for_reading(path), path); }
+
+SafetensorsFile SafetensorsFile::open(UniqueFd file, const std::filesystem::path& path) {
   SafetensorsFile result;
   result.path_ = path;
-  result.file_ = open_for_reading(path);
+  result.file_ = std::move(file);
   const std::uint64_t size = file_size(result.file_, path);
   if (size < kLengthBytes + 2) throw lie(path, "only " + std::to_string(size) + " bytes long");
   unsigned char raw[kLengthBytes];

@@ -37,6 +37,8 @@ class SafetensorsFile {
  public:
   // Throws UserError: environment when the file is not there or not readable, bad input when it lies.
   static SafetensorsFile open(const std::filesystem::path& path);
+  // The same for a file that is open already; `path` is for messages only.
+  static SafetensorsFile open(UniqueFd file, const std::filesystem::path& path);
 
   SafetensorsFile(SafetensorsFile&&) noexcept = default;
   SafetensorsFile& operator=(SafetensorsFile&&) noexcept = default;
