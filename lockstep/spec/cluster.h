@@ -9,13 +9,14 @@ namespace lockstep::spec {
 
 // One accelerator (or, for kind "cpu", one rank's share of a machine).
 struct Device {
-  std::string kind;                           // "H100", "cpu", ...
+  std::string kind;  // "H100", "cpu", ...
   double memory_bytes = 0;
   double memory_bytes_per_second = 0;
-  double peak_bf16_flops = 0;                 // dense
-  double peak_fp32_flops = 0;                 // without tensor cores' reduced precision
-  double peak_fp8_flops = 0;                  // 0: none
+  double peak_bf16_flops = 0;  // dense; V100: fp16, it has no bf16. 0 for cpu: see Profile
+  double peak_fp32_flops = 0;  // without tensor cores' reduced precision
+  double peak_fp8_flops = 0;   // 0: none
   bool is_cpu() const { return kind == "cpu"; }
+  bool operator==(const Device&) const = default;
 };
 
 enum class LinkKind { kNvlink, kPcie, kXgmi, kSharedMemory, kInfiniband, kRoce, kEthernet };
@@ -25,6 +26,7 @@ struct Link {
   LinkKind kind = LinkKind::kPcie;
   double bytes_per_second = 0;
   double latency_seconds = 0;
+  bool operator==(const Link&) const = default;
 };
 
 struct NodeGroup {
@@ -32,16 +34,18 @@ struct NodeGroup {
   std::int64_t nodes = 1;
   std::int64_t devices_per_node = 1;
   Device device;
-  Link intra;                       // between devices of a node
-  Link nic;                         // one NIC
+  Link intra;  // between devices of a node
+  Link nic;    // one NIC
   std::int64_t nics_per_node = 1;
   double price_per_device_hour_usd = 0;
   double failures_per_1000_node_days = 0;
+  bool operator==(const NodeGroup&) const = default;
 };
 
 struct Storage {
-  double read_bytes_per_second = 0;   // of the whole cluster
+  double read_bytes_per_second = 0;  // of the whole cluster
   double write_bytes_per_second = 0;
+  bool operator==(const Storage&) const = default;
 };
 
 struct Cluster {
@@ -55,10 +59,16 @@ struct Cluster {
     for (const NodeGroup& group : groups) total += group.nodes * group.devices_per_node;
     return total;
   }
+  bool operator==(const Cluster&) const = default;
 };
 
-// `name` is NODESxGPUSxKIND ("4x8xH100", "1x4xcpu"), a preset or a YAML file. Throws UserError.
+// `name` is NODESxGPUSxKIND ("4x8xH100", "1x4xcpu"), a kind ("H100": one usual node of it) or a YAML file.
+// For kind cpu the memory of this machine is split evenly over the ranks of a node and all speeds are 0: they are
+// measured (`lockstep calibrate`), not guessed. Throws UserError.
 Cluster load_cluster(const std::string& name);
+
+// The cluster as a YAML map that reads back to the same value.
+std::string to_yaml(const Cluster& cluster, int indent = 0);
 
 std::vector<std::string> device_kind_names();
 const char* to_string(LinkKind kind);

@@ -1,4 +1,5 @@
-// Job: Model + Cluster + data + goals, as the user wrote them. Fields keep the names of the job file (docs/job-file.md).
+// Job: Model + Cluster + data + goals, as the user wrote them. Fields keep the names of the job file
+// (docs/job-file.md).
 #pragma once
 
 #include <cstdint>
@@ -20,17 +21,19 @@ enum class Compression { kNone, kFp16, kBf16, kPowerSgd, kOneBit };
 
 struct Data {
   DataKind kind = DataKind::kText;
-  std::string path;                  // file or folder
-  std::string tokenizer = "bytes";   // "bytes", or a folder / file with Hugging Face tokenizer files
-  double holdout = 0.05;             // text, tokens: share kept for evaluation, taken from the end
-  std::string evaluation_path;       // instead of holdout
+  std::string path;                 // file or folder
+  std::string tokenizer = "bytes";  // "bytes", or a folder / file with Hugging Face tokenizer files
+  double holdout = 0.05;            // text, tokens: share kept for evaluation, taken from the end
+  std::string evaluation_path;      // instead of holdout
   bool shuffle = true;
+  bool operator==(const Data&) const = default;
 };
 
 struct Batch {
-  std::int64_t micro = 1;         // samples per rank per micro-step
-  std::int64_t accumulation = 1;  // micro-steps per optimizer step
-  std::int64_t sequence_length = 0;
+  std::int64_t micro = 1;            // samples per rank per micro-step
+  std::int64_t accumulation = 1;     // micro-steps per optimizer step
+  std::int64_t sequence_length = 0;  // 0 for images; language models: the model's context unless given
+  bool operator==(const Batch&) const = default;
 };
 
 struct Optimizer {
@@ -46,37 +49,45 @@ struct Optimizer {
   double momentum = 0.9;       // SGD
   bool nesterov = false;
   double clip_norm = 0.0;  // 0: no clipping
+  bool operator==(const Optimizer&) const = default;
 };
 
 struct Loader {
   std::int64_t num_workers = 1;
   std::int64_t prefetch_factor = 2;
+  bool operator==(const Loader&) const = default;
 };
 
 struct Communication {
-  std::string backend;              // "", local, gloo, mpi, nccl; "": chosen from where the run is started
+  std::string backend;  // "", local, gloo, mpi, nccl; "": chosen from where the run is started
   double timeout_seconds = 300.0;
   double bucket_mib = 25.0;
   Compression compression = Compression::kNone;
   std::int64_t powersgd_rank = 4;
+  bool operator==(const Communication&) const = default;
 };
 
 struct Evaluation {
   std::int64_t every_steps = 0;  // 0: only at the end
   std::int64_t batches = 0;      // 0: the whole evaluation set
+  bool operator==(const Evaluation&) const = default;
 };
 
 struct CheckpointPolicy {
   std::string directory;         // "": under the run folder
-  double every_seconds = 600.0;  // `every: 10m`
-  std::int64_t every_steps = 0;  // `every_steps: 100`
+  double every_seconds = 600.0;  // `every: 10m`; 0: not by time. Becomes 0 when only every_steps is given
+  std::int64_t every_steps = 0;  // `every_steps: 100`; 0: not by steps. Both: whichever comes first
   std::int64_t keep = 3;
+  bool operator==(const CheckpointPolicy&) const = default;
 };
 
 // Axes given by the user; unset ones are 1 (see plan::Layout for the value the engine executes).
 struct LayoutRequest {
   std::map<std::string, std::int64_t> axes;    // pp dp shard cp tp ep zero virtual_stages
   std::map<std::string, std::string> choices;  // schedule, recompute
+  bool sequence_parallel = false;
+  std::vector<std::int64_t> stage_layers;  // uneven pipeline stages, sum = model layers; empty: even
+  bool operator==(const LayoutRequest&) const = default;
 };
 
 struct Job {
@@ -98,18 +109,23 @@ struct Job {
   double epochs = 0.0;
   std::int64_t seed = 1;
   std::int64_t threads_per_rank = 0;  // CPU threads; 0: cores / ranks on the node, at least 1
+  bool operator==(const Job&) const = default;
 };
 
 // Reads a job file and applies `key=value` overrides ("batch.micro=8"); relative paths in the file are taken from
-// the file's folder, in overrides from the working directory. Throws UserError with file:line:column and the nearest key.
+// the file's folder, in overrides from the working directory. Throws UserError with file:line:column and the nearest
+// key. An override of steps, tokens or epochs replaces whichever the file has; so do layout and plan each other.
 Job load_job(const std::string& path, const std::vector<std::string>& overrides = {});
 
 // The job as YAML that load_job() reads back to the same value; this is what the run store and checkpoints keep.
 std::string to_yaml(const Job& job);
+// Relative paths in `yaml_text` are kept as written.
 Job parse_job(const std::string& yaml_text, const std::string& name_for_errors);
 
 const char* to_string(Precision precision);
 const char* to_string(DataKind kind);
 const char* to_string(Compression compression);
+const char* to_string(OptimizerKind kind);
+const char* to_string(ScheduleKind kind);
 
 }  // namespace lockstep::spec

@@ -11,6 +11,17 @@ enum class Arch { kMnistCnn, kCifarCnn, kResNet, kBert, kGpt, kLlama, kMoe, kMam
 
 enum class Activation { kRelu, kGelu, kGeluTanh, kSilu };
 
+// Stretching of rotary positions beyond the trained context (Hugging Face `rope_scaling`).
+struct RopeScaling {
+  enum class Kind { kNone, kLinear, kLlama3 };
+  Kind kind = Kind::kNone;
+  double factor = 1.0;
+  double low_freq_factor = 1.0;            // llama3
+  double high_freq_factor = 4.0;           // llama3
+  std::int64_t original_max_sequence = 0;  // llama3
+  bool operator==(const RopeScaling&) const = default;
+};
+
 struct Model {
   std::string name;  // preset name, file stem, or "inline"
   Arch arch = Arch::kGpt;
@@ -25,10 +36,11 @@ struct Model {
   std::int64_t vocab = 0;
   std::int64_t max_sequence = 0;  // positions (learned) or context length
   bool tied_embeddings = false;
-  bool bias = true;  // GPT and BERT have biases, Llama does not
+  bool bias = true;  // of linear layers and LayerNorm: GPT and BERT have them, Llama and Mamba do not
   Activation activation = Activation::kGeluTanh;
   double norm_epsilon = 1e-5;
   double rope_theta = 10000.0;
+  RopeScaling rope_scaling;  // kind kNone: plain RoPE
   double dropout = 0.0;
   double init_std = 0.02;
 
@@ -46,30 +58,43 @@ struct Model {
   // BERT.
   std::int64_t type_vocab = 0;
 
-  // Images, and classification heads.
+  // Images, and classification heads. A language model with classes > 0 ends in a classifier instead of the LM head:
+  // BERT hidden x classes with bias on the pooled token, the others hidden x classes without bias on the last one.
   std::int64_t image_size = 0;
   std::int64_t image_channels = 0;
   std::int64_t classes = 0;
   std::vector<std::int64_t> stage_blocks;  // ResNet: {3,4,6,3} for 50
   bool bottleneck = false;                 // ResNet: 50 and deeper
 
+  // The usual global batch of this model in tokens (published recipe); 0: unknown. The planner's default.
+  std::int64_t global_batch_tokens = 0;
+
   bool is_language_model() const {
     return arch == Arch::kGpt || arch == Arch::kLlama || arch == Arch::kMoe || arch == Arch::kMamba ||
            arch == Arch::kBert;
   }
   bool is_image_model() const { return !is_language_model(); }
+  bool operator==(const Model&) const = default;
 };
 
 // Exact number of trainable parameters, and the same without the input embedding (the count MFU uses;
-// a tied LM head counts once, as the head).
+// a tied LM head counts once, as the head; learned positions and token types belong to the input embedding).
+// BERT counts the pooler and no MLM head, as Hugging Face's BertModel does.
 std::int64_t parameter_count(const Model& model);
 std::int64_t parameter_count_without_input_embedding(const Model& model);
+// As above with only experts_per_token (and shared) experts of each layer: what one token passes through.
+std::int64_t active_parameter_count_without_input_embedding(const Model& model);
 
 const char* to_string(Arch arch);
+const char* to_string(Activation activation);
 
-// `name` is a preset ("gpt2-124m"), a YAML file, or a folder with a Hugging Face config.json.
+// `name` is a preset ("gpt2-124m"), a YAML file, a Hugging Face config.json or a folder that holds one.
 // Throws UserError naming the nearest preset, or file:line:column and the nearest key.
 Model load_model(const std::string& name);
+
+// The model as a YAML map (`arch: ...` and every field, two spaces of indent per level) that reads back to the same
+// value.
+std::string to_yaml(const Model& model, int indent = 0);
 
 std::vector<std::string> model_preset_names();
 
