@@ -29,6 +29,14 @@ torch::Tensor bias_gelu(const torch::Tensor& x, const torch::Tensor& bias);
 // silu(gate) * up. Keeps gate and up only.
 torch::Tensor swiglu(const torch::Tensor& gate, const torch::Tensor& up);
 
+// residual + gelu_tanh(x W1 + b1) W2 + b2. Keeps x and x W1; the inner activations are computed again in backward.
+torch::Tensor gelu_mlp(const torch::Tensor& residual, const torch::Tensor& x, const torch::Tensor& w1,
+                       const torch::Tensor& b1, const torch::Tensor& w2, const torch::Tensor& b2, WeightLayout layout);
+
+// residual + (silu(x G^T) * (x U^T)) D^T, weights as in torch.nn.Linear.
+torch::Tensor swiglu_mlp(const torch::Tensor& residual, const torch::Tensor& x, const torch::Tensor& gate,
+                         const torch::Tensor& up, const torch::Tensor& down);
+
 torch::Tensor layer_norm(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
                          double epsilon);
 

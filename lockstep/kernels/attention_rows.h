@@ -1,0 +1,31 @@
+// The element-wise halves of causal attention, on one block of score rows; the products between them are BLAS calls.
+// Row i of a block has `first_valid + i` valid scores (causal); the rest up to `cols` is masked. Serial.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep::kernels {
+
+// In place: scores [rows, cols] become probabilities (masked ones 0); lse[i] = log(sum(exp(row i))).
+void causal_softmax_rows(float* scores, float* lse, std::int64_t rows, std::int64_t cols, std::int64_t first_valid);
+void causal_softmax_rows(double* scores, double* lse, std::int64_t rows, std::int64_t cols, std::int64_t first_valid);
+
+// The same probabilities from the scores and lse, for backward.
+void causal_probability_rows(float* scores, const float* lse, std::int64_t rows, std::int64_t cols,
+                             std::int64_t first_valid);
+void causal_probability_rows(double* scores, const double* lse, std::int64_t rows, std::int64_t cols,
+                             std::int64_t first_valid);
+
+// In place over dprob: gradient of the scores, prob * (dprob - delta[i]) * scale.
+void softmax_backward_rows(const float* prob, float* dprob, const float* delta, float scale, std::int64_t rows,
+                           std::int64_t cols);
+void softmax_backward_rows(const double* prob, double* dprob, const double* delta, double scale, std::int64_t rows,
+                           std::int64_t cols);
+
+// out[i] = dot(a row i, b row i) over `cols`; rows begin every a_stride, b_stride elements.
+void row_dots(const float* a, std::int64_t a_stride, const float* b, std::int64_t b_stride, float* out,
+              std::int64_t rows, std::int64_t cols);
+void row_dots(const double* a, std::int64_t a_stride, const double* b, std::int64_t b_stride, double* out,
+              std::int64_t rows, std::int64_t cols);
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,186 @@
+#include <torch/autograd.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/kernels/cross_entropy.h"
+#include "lockstep/kernels/parallel_blocks.h"
+#include "lockstep/nn/functional.h"
+#include "lockstep/nn/model.h"
+
+namespace lockstep::nn {
+namespace {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// 64 MiB of fp32 logits: few enough to stay small beside a model, enough rows for an efficient product.
+constexpr std::int64_t kChunkElements = std::int64_t{1} << 24;
+constexpr std::int64_t kRowsPerTask = 32;
+
+struct Sums {
+  double loss = 0;
+  std::int64_t count = 0;
+  std::int64_t correct = 0;
+};
+
+void check_targets(const Tensor& target, std::int64_t classes) {
+  if (target.numel() == 0) return;
+  const Tensor counted = target.masked_fill(target == kIgnoredTarget, 0);
+  const auto lowest = counted.min().item<std::int64_t>(), highest = counted.max().item<std::int64_t>();
+  if (lowest >= 0 && highest < classes) return;
+  throw bad_input("target " + std::to_string(lowest < 0 ? lowest : highest) + " is not one of the model's " +
+                      std::to_string(classes) + " classes",
+                  "use the tokenizer or data set that the model was made for, or set the model's vocab / classes");
+}
+
+template <typename T>
+Sums kernel_sums(Tensor& logits, const Tensor& target, bool write_gradient) {
+  const std::int64_t rows = logits.size(0), classes = logits.size(1);
+  const std::int64_t tasks = (rows + kRowsPerTask - 1) / kRowsPerTask;
+  std::vector<kernels::CrossEntropyRows> parts(static_cast<std::size_t>(tasks));
+  kernels::parallel_blocks(tasks, [&](std::int64_t task) {
+    const std::int64_t first = task * kRowsPerTask;
+    parts[static_cast<std::size_t>(task)] = kernels::cross_entropy_rows(
+        logits.data_ptr<T>() + first * classes, target.data_ptr<std::int64_t>() + first, kIgnoredTarget,
+        write_gradient, std::min(kRowsPerTask, rows - first), classes);
+  });
+  Sums sums;  // added in order: the same for any number of threads
+  for (const auto& part : parts) {
+    sums.loss += part.loss_sum;
+    sums.count += part.count;
+    sums.correct += part.correct;
+  }
+  return sums;
+}
+
+// The same through ATen, for other devices.
+Sums aten_sums(Tensor& logits, const Tensor& target, bool write_gradient) {
+  const Tensor counted = target != kIgnoredTarget;
+  const Tensor safe = target.masked_fill(~counted, 0).unsqueeze(1);
+  const Tensor log_prob = at::log_softmax(logits, 1);
+  Sums sums;
+  sums.loss = -log_prob.gather(1, safe).squeeze(1).masked_fill(~counted, 0).sum(torch::kDouble).item<double>();
+  sums.count = counted.sum().item<std::int64_t>();
+  sums.correct = (logits.argmax(1).eq(target) & counted).sum().item<std::int64_t>();
+  if (write_gradient) {
+    logits = log_prob.exp().scatter_add(1, safe, -torch::ones_like(safe, logits.options()));
+    logits.masked_fill_(~counted.unsqueeze(1), 0);
+  }
+  return sums;
+}
+
+// `logits` [rows, classes] in fp32 or fp64; replaced by its gradient when asked.
+Sums sums_of(Tensor& logits, const Tensor& target, bool write_gradient) {
+  if (!logits.is_cpu()) return aten_sums(logits, target, write_gradient);
+  return logits.scalar_type() == torch::kDouble ? kernel_sums<double>(logits, target, write_gradient)
+                                                : kernel_sums<float>(logits, target, write_gradient);
+}
+
+struct Inputs {
+  Tensor x;       // [rows, hidden]
+  Tensor weight;  // [classes, hidden]
+  Tensor bias;    // [classes] or undefined
+  Tensor target;  // [rows], contiguous
+  std::int64_t chunk_rows;
+};
+
+// Chunk by chunk: logits, loss and, where wanted, the gradients of a unit loss_sum.
+struct Gradients {
+  Tensor x, weight, bias;
+};
+
+Sums chunked(const Inputs& in, Gradients* gradients) {
+  const std::int64_t rows = in.x.size(0);
+  const auto dtype = in.x.scalar_type();
+  const auto wide = dtype == torch::kDouble ? torch::kDouble : torch::kFloat;
+  if (gradients) gradients->x = torch::empty_like(in.x);
+  Sums total;
+  for (std::int64_t first = 0; first < rows; first += in.chunk_rows) {
+    const std::int64_t count = std::min(in.chunk_rows, rows - first);
+    const Tensor x = in.x.narrow(0, first, count);
+    Tensor logits = (in.bias.defined() ? at::addmm(in.bias, x, in.weight.t()) : x.mm(in.weight.t())).to(wide);
+    const Sums sums = sums_of(logits, in.target.narrow(0, first, count), gradients != nullptr);
+    total.loss += sums.loss;
+    total.count += sums.count;
+    total.correct += sums.correct;
+    if (!gradients) continue;
+    const Tensor dlogits = logits.to(dtype);
+    Tensor dx = gradients->x.narrow(0, first, count);
+    at::mm_out(dx, dlogits, in.weight);
+    if (first == 0) {
+      // With more than one chunk the sum over chunks is kept in fp32 at least.
+      gradients->weight = dlogits.t().mm(x);
+      if (count < rows) gradients->weight = gradients->weight.to(wide);
+      if (in.bias.defined()) gradients->bias = logits.sum(0);
+    } else if (dtype == wide) {
+      gradients->weight.addmm_(dlogits.t(), x);
+      if (in.bias.defined()) gradients->bias += logits.sum(0);
+    } else {
+      gradients->weight += dlogits.t().mm(x);
+      if (in.bias.defined()) gradients->bias += logits.sum(0);
+    }
+  }
+  return total;
+}
+
+Tensor loss_tensor(double loss, const Tensor& x) {
+  const auto dtype = x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  return torch::full({}, loss, torch::dtype(dtype).device(x.device()));
+}
+
+// The gradients are made in forward, where the logits are; backward only scales them, in place.
+class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                        const Tensor& target, std::int64_t chunk_rows, Sums* sums) {
+    Gradients gradients;
+    *sums = chunked({x, weight, bias, target, chunk_rows}, &gradients);
+    ctx->saved_data["x"] = gradients.x;
+    ctx->saved_data["weight"] = gradients.weight.to(weight.scalar_type());
+    if (bias.defined()) ctx->saved_data["bias"] = gradients.bias.to(bias.scalar_type());
+    return loss_tensor(sums->loss, x);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    LOCKSTEP_ASSERT(ctx->saved_data.count("x") == 1, "backward of a loss was called twice");
+    const auto scaled = [&](const char* name) {
+      const auto found = ctx->saved_data.find(name);
+      if (found == ctx->saved_data.end()) return Tensor();
+      Tensor gradient = found->second.toTensor();
+      return gradient.mul_(grads[0]);
+    };
+    variable_list result{scaled("x"), scaled("weight"), scaled("bias"), Tensor(), Tensor(), Tensor()};
+    ctx->saved_data.clear();
+    return result;
+  }
+};
+
+}  // namespace
+
+CrossEntropy linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& target,
+                                  bool count_correct, std::int64_t chunk_rows) {
+  const std::int64_t classes = weight.size(0);
+  check_targets(target, classes);
+  const Tensor x2 = x.reshape({-1, x.size(-1)});
+  const Tensor flat_target = target.reshape({-1}).contiguous();
+  LOCKSTEP_ASSERT(flat_target.size(0) == x2.size(0), "one target per row");
+  if (x2.size(0) == 0) return {loss_tensor(0.0, x), 0, 0};
+  if (chunk_rows <= 0) chunk_rows = std::max<std::int64_t>(32, kChunkElements / classes / 32 * 32);
+  Sums sums;
+  CrossEntropy result;
+  if (torch::GradMode::is_enabled() && (x2.requires_grad() || weight.requires_grad())) {
+    result.loss_sum = LinearCrossEntropy::apply(x2, weight, bias, flat_target, chunk_rows, &sums);
+  } else {
+    sums = chunked({x2, weight, bias, flat_target, chunk_rows}, nullptr);
+    result.loss_sum = loss_tensor(sums.loss, x);
+  }
+  result.count = sums.count;
+  result.correct = count_correct ? sums.correct : 0;
+  return result;
+}
+
+}  // namespace lockstep::nn

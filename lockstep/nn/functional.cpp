@@ -1,0 +1,396 @@
+#include "lockstep/nn/functional.h"
+
+#include <ATen/Dispatch.h>
+#include <torch/autograd.h>
+
+#include <algorithm>
+
+#include "lockstep/kernels/bias_gelu.h"
+#include "lockstep/kernels/parallel_blocks.h"
+#include "lockstep/kernels/rms_norm.h"
+#include "lockstep/kernels/rope.h"
+#include "lockstep/kernels/swiglu.h"
+
+namespace lockstep::nn {
+namespace {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+bool has_kernels(const Tensor& x) {
+  return x.is_cpu() && (x.scalar_type() == torch::kFloat || x.scalar_type() == torch::kDouble);
+}
+
+Tensor as_matrix(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
+
+template <typename T>
+T* pointer(const Tensor& t) {
+  return t.defined() ? t.data_ptr<T>() : nullptr;
+}
+
+// The matrix that x is multiplied by, [in, out], as a view of the weight.
+Tensor in_out(const Tensor& weight, WeightLayout layout) {
+  return layout == WeightLayout::kInOut ? weight : weight.t();
+}
+
+// Gradient of a weight from x [rows, in] and dy [rows, out], in the weight's own layout.
+Tensor weight_gradient(const Tensor& x, const Tensor& dy, WeightLayout layout) {
+  return layout == WeightLayout::kInOut ? x.t().mm(dy) : dy.t().mm(x);
+}
+
+// Rows cut into at most kSumBlocks blocks. Each block sums columns on its own and the sums are added in order, so a
+// column sum does not depend on the number of threads.
+constexpr std::int64_t kSumBlocks = 16;
+
+struct RowBlocks {
+  std::int64_t rows;
+  std::int64_t per_block;
+  std::int64_t count;
+
+  explicit RowBlocks(std::int64_t rows_)
+      : rows(rows_),
+        per_block(std::max<std::int64_t>(1, (rows_ + kSumBlocks - 1) / kSumBlocks)),
+        count((rows_ + per_block - 1) / per_block) {}
+  std::int64_t begin(std::int64_t block) const { return block * per_block; }
+  std::int64_t size(std::int64_t block) const { return std::min(per_block, rows - begin(block)); }
+};
+
+Tensor gelu_forward(const Tensor& x, const Tensor& bias) {
+  Tensor y = torch::empty_like(x);
+  const std::int64_t cols = x.size(1);
+  const RowBlocks blocks(x.size(0));
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "bias_gelu", [&] {
+    kernels::parallel_blocks(blocks.count, [&](std::int64_t b) {
+      const std::int64_t at = blocks.begin(b) * cols;
+      kernels::bias_gelu_forward(x.data_ptr<scalar_t>() + at, pointer<scalar_t>(bias), y.data_ptr<scalar_t>() + at,
+                                 blocks.size(b), cols);
+    });
+  });
+  return y;
+}
+
+// Writes dx and, where defined, the forward value y; returns the bias gradient (undefined without a bias). dx may be dy.
+Tensor gelu_backward(const Tensor& x, const Tensor& bias, const Tensor& dy, Tensor& dx, const Tensor& y) {
+  const std::int64_t cols = x.size(1);
+  const RowBlocks blocks(x.size(0));
+  Tensor partial = bias.defined() ? torch::zeros({blocks.count, cols}, x.options()) : Tensor();
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "bias_gelu_backward", [&] {
+    kernels::parallel_blocks(blocks.count, [&](std::int64_t b) {
+      const std::int64_t at = blocks.begin(b) * cols;
+      scalar_t* value = pointer<scalar_t>(y);
+      scalar_t* sums = pointer<scalar_t>(partial);
+      kernels::bias_gelu_backward(x.data_ptr<scalar_t>() + at, pointer<scalar_t>(bias), dy.data_ptr<scalar_t>() + at,
+                                  dx.data_ptr<scalar_t>() + at, value ? value + at : nullptr,
+                                  sums ? sums + b * cols : nullptr, blocks.size(b), cols);
+    });
+  });
+  return bias.defined() ? partial.sum(0) : Tensor();
+}
+
+Tensor swiglu_value(const Tensor& gate, const Tensor& up) {
+  Tensor h = torch::empty_like(gate);
+  const RowBlocks blocks(gate.numel());
+  AT_DISPATCH_FLOATING_TYPES(gate.scalar_type(), "swiglu", [&] {
+    kernels::parallel_blocks(blocks.count, [&](std::int64_t b) {
+      const std::int64_t at = blocks.begin(b);
+      kernels::swiglu_forward(gate.data_ptr<scalar_t>() + at, up.data_ptr<scalar_t>() + at,
+                              h.data_ptr<scalar_t>() + at, blocks.size(b));
+    });
+  });
+  return h;
+}
+
+// h, where defined, gets the forward value; it may be dh.
+void swiglu_gradient(const Tensor& gate, const Tensor& up, const Tensor& dh, Tensor& dgate, Tensor& dup,
+                     const Tensor& h) {
+  const RowBlocks blocks(gate.numel());
+  AT_DISPATCH_FLOATING_TYPES(gate.scalar_type(), "swiglu_backward", [&] {
+    kernels::parallel_blocks(blocks.count, [&](std::int64_t b) {
+      const std::int64_t at = blocks.begin(b);
+      scalar_t* value = pointer<scalar_t>(h);
+      kernels::swiglu_backward(gate.data_ptr<scalar_t>() + at, up.data_ptr<scalar_t>() + at,
+                               dh.data_ptr<scalar_t>() + at, dgate.data_ptr<scalar_t>() + at,
+                               dup.data_ptr<scalar_t>() + at, value ? value + at : nullptr, blocks.size(b));
+    });
+  });
+}
+
+void rotate(const Tensor& x, Tensor& y, const Tensor& cos, const Tensor& sin, int direction) {
+  const std::int64_t seq = x.size(1), heads = x.size(2), dim = x.size(3);
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rope", [&] {
+    kernels::parallel_blocks(x.size(0) * heads, [&](std::int64_t i) {
+      const std::int64_t batch = i / heads, head = i % heads;
+      kernels::rope_rotate(x.data_ptr<scalar_t>() + batch * x.stride(0) + head * x.stride(2), x.stride(1),
+                           y.data_ptr<scalar_t>() + batch * y.stride(0) + head * y.stride(2), y.stride(1),
+                           cos.data_ptr<scalar_t>(), sin.data_ptr<scalar_t>(), direction, seq, dim);
+    });
+  });
+}
+
+class LinearResidual : public torch::autograd::Function<LinearResidual> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& residual, const Tensor& x, const Tensor& weight,
+                        const Tensor& bias, std::int64_t layout) {
+    const Tensor x2 = as_matrix(x);
+    const Tensor start = as_matrix(residual);
+    ctx->save_for_backward({x2, weight});
+    ctx->saved_data["layout"] = layout;
+    ctx->saved_data["shape"] = x.sizes();
+    ctx->saved_data["bias"] = bias.defined();
+    Tensor out = bias.defined() ? start + bias : start.clone();
+    out.addmm_(x2, in_out(weight, static_cast<WeightLayout>(layout)));
+    return out.view(residual.sizes());
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto layout = static_cast<WeightLayout>(ctx->saved_data["layout"].toInt());
+    const Tensor dy = as_matrix(grads[0]);
+    const Tensor dx = dy.mm(in_out(saved[1], layout).t()).view(ctx->saved_data["shape"].toIntVector());
+    const Tensor dbias = ctx->saved_data["bias"].toBool() ? dy.sum(0) : Tensor();
+    return {grads[0], dx, weight_gradient(saved[0], dy, layout), dbias, Tensor()};
+  }
+};
+
+class BiasGelu : public torch::autograd::Function<BiasGelu> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& bias) {
+    const Tensor x2 = as_matrix(x).contiguous();
+    ctx->save_for_backward({x2, bias});
+    return gelu_forward(x2, bias).view(x.sizes());
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    Tensor dx = torch::empty_like(saved[0]);
+    const Tensor dbias = gelu_backward(saved[0], saved[1], as_matrix(grads[0]).contiguous(), dx, Tensor());
+    return {dx.view(grads[0].sizes()), dbias};
+  }
+};
+
+class Swiglu : public torch::autograd::Function<Swiglu> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& gate_any, const Tensor& up_any) {
+    const Tensor gate = gate_any.contiguous(), up = up_any.contiguous();
+    ctx->save_for_backward({gate, up});
+    return swiglu_value(gate, up);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    Tensor dgate = torch::empty_like(saved[0]), dup = torch::empty_like(saved[1]);
+    swiglu_gradient(saved[0], saved[1], grads[0].contiguous(), dgate, dup, Tensor());
+    return {dgate, dup};
+  }
+};
+
+// The inner activations are computed again from the pre-activations in backward, in the pass that needs them anyway:
+// one [tokens, ffn] tensor less is kept per layer.
+class GeluMlp : public torch::autograd::Function<GeluMlp> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& residual, const Tensor& x, const Tensor& w1,
+                        const Tensor& b1, const Tensor& w2, const Tensor& b2, std::int64_t layout_number) {
+    const auto layout = static_cast<WeightLayout>(layout_number);
+    const Tensor x2 = as_matrix(x);
+    const Tensor pre = x2.mm(in_out(w1, layout));
+    ctx->save_for_backward({x2, pre, w1, b1, w2});
+    ctx->saved_data["layout"] = layout_number;
+    ctx->saved_data["bias"] = b2.defined();
+    const Tensor start = as_matrix(residual);
+    Tensor out = b2.defined() ? start + b2 : start.clone();
+    out.addmm_(gelu_forward(pre, b1), in_out(w2, layout));
+    return out.view(residual.sizes());
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &pre = saved[1], &w1 = saved[2], &b1 = saved[3], &w2 = saved[4];
+    const auto layout = static_cast<WeightLayout>(ctx->saved_data["layout"].toInt());
+    const Tensor dy = as_matrix(grads[0]).contiguous();
+    Tensor dpre = dy.mm(in_out(w2, layout).t());
+    Tensor h = torch::empty_like(pre);
+    const Tensor db1 = gelu_backward(pre, b1, dpre, dpre, h);
+    const Tensor dw2 = weight_gradient(h, dy, layout);
+    h.reset();
+    const Tensor db2 = ctx->saved_data["bias"].toBool() ? dy.sum(0) : Tensor();
+    const Tensor dx = dpre.mm(in_out(w1, layout).t()).view(grads[0].sizes());
+    return {grads[0], dx, weight_gradient(x, dpre, layout), db1, dw2, db2, Tensor()};
+  }
+};
+
+class SwigluMlp : public torch::autograd::Function<SwigluMlp> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& residual, const Tensor& x, const Tensor& gate_weight,
+                        const Tensor& up_weight, const Tensor& down_weight) {
+    const Tensor x2 = as_matrix(x);
+    const Tensor gate = x2.mm(gate_weight.t()), up = x2.mm(up_weight.t());
+    ctx->save_for_backward({x2, gate, up, gate_weight, up_weight, down_weight});
+    Tensor out = at::addmm(as_matrix(residual), swiglu_value(gate, up), down_weight.t());
+    return out.view(residual.sizes());
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &gate = saved[1], &up = saved[2];
+    const Tensor dy = as_matrix(grads[0]).contiguous();
+    Tensor h = dy.mm(saved[5]);  // first dh, then overwritten by the forward value
+    Tensor dgate = torch::empty_like(gate), dup = torch::empty_like(up);
+    swiglu_gradient(gate, up, h, dgate, dup, h);
+    const Tensor ddown = dy.t().mm(h);
+    h.reset();
+    Tensor dx = dgate.mm(saved[3]);
+    dx.addmm_(dup, saved[4]);
+    return {grads[0], dx.view(grads[0].sizes()), dgate.t().mm(x), dup.t().mm(x), ddown};
+  }
+};
+
+class RmsNormFunction : public torch::autograd::Function<RmsNormFunction> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, double epsilon) {
+    const Tensor x2 = as_matrix(x).contiguous();
+    Tensor y = torch::empty_like(x2);
+    Tensor rstd = torch::empty({x2.size(0)}, x2.options());
+    const std::int64_t cols = x2.size(1);
+    const RowBlocks blocks(x2.size(0));
+    AT_DISPATCH_FLOATING_TYPES(x2.scalar_type(), "rms_norm", [&] {
+      kernels::parallel_blocks(blocks.count, [&](std::int64_t b) {
+        const std::int64_t row = blocks.begin(b);
+        kernels::rms_norm_forward(x2.data_ptr<scalar_t>() + row * cols, weight.data_ptr<scalar_t>(),
+                                  y.data_ptr<scalar_t>() + row * cols, rstd.data_ptr<scalar_t>() + row, epsilon,
+                                  blocks.size(b), cols);
+      });
+    });
+    ctx->save_for_backward({x2, weight, rstd});
+    return y.view(x.sizes());
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &x = saved[0], &weight = saved[1], &rstd = saved[2];
+    const Tensor dy = as_matrix(grads[0]).contiguous();
+    const std::int64_t cols = x.size(1);
+    const RowBlocks blocks(x.size(0));
+    Tensor dx = torch::empty_like(x);
+    Tensor partial = torch::zeros({blocks.count, cols}, x.options());
+    AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rms_norm_backward", [&] {
+      kernels::parallel_blocks(blocks.count, [&](std::int64_t b) {
+        const std::int64_t row = blocks.begin(b);
+        kernels::rms_norm_backward(x.data_ptr<scalar_t>() + row * cols, weight.data_ptr<scalar_t>(),
+                                   rstd.data_ptr<scalar_t>() + row, dy.data_ptr<scalar_t>() + row * cols,
+                                   dx.data_ptr<scalar_t>() + row * cols, partial.data_ptr<scalar_t>() + b * cols,
+                                   blocks.size(b), cols);
+      });
+    });
+    return {dx.view(grads[0].sizes()), partial.sum(0), Tensor()};
+  }
+};
+
+class Rope : public torch::autograd::Function<Rope> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& cos, const Tensor& sin) {
+    ctx->save_for_backward({cos, sin});
+    Tensor y = torch::empty(x.sizes(), x.options());
+    rotate(x.stride(3) == 1 ? x : x.contiguous(), y, cos, sin, +1);
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor dy = grads[0].stride(3) == 1 ? grads[0] : grads[0].contiguous();
+    Tensor dx = torch::empty(dy.sizes(), dy.options());
+    rotate(dy, dx, saved[0], saved[1], -1);
+    return {dx, Tensor(), Tensor()};
+  }
+};
+
+class Dropout : public torch::autograd::Function<Dropout> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, double probability, const DropoutSite& site) {
+    ctx->saved_data["probability"] = probability;
+    ctx->saved_data["seed"] = static_cast<std::int64_t>(site.seed);
+    ctx->saved_data["step"] = site.step;
+    ctx->saved_data["first_index"] = site.first_index;
+    ctx->saved_data["layer"] = static_cast<std::int64_t>(site.layer);
+    return dropout_multipliers(x.sizes(), x.options(), probability, site).mul_(x);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const DropoutSite site{static_cast<std::uint64_t>(ctx->saved_data["seed"].toInt()),
+                           ctx->saved_data["step"].toInt(), ctx->saved_data["first_index"].toInt(),
+                           static_cast<std::uint32_t>(ctx->saved_data["layer"].toInt())};
+    const double probability = ctx->saved_data["probability"].toDouble();
+    return {dropout_multipliers(grads[0].sizes(), grads[0].options(), probability, site).mul_(grads[0]), Tensor(),
+            Tensor()};
+  }
+};
+
+}  // namespace
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, WeightLayout layout) {
+  const Tensor x2 = as_matrix(x);
+  const Tensor matrix = in_out(weight, layout);
+  const Tensor y = bias.defined() ? at::addmm(bias, x2, matrix) : at::mm(x2, matrix);
+  std::vector<std::int64_t> shape = x.sizes().vec();
+  shape.back() = matrix.size(1);
+  return y.view(shape);
+}
+
+Tensor linear_residual(const Tensor& residual, const Tensor& x, const Tensor& weight, const Tensor& bias,
+                       WeightLayout layout) {
+  return LinearResidual::apply(residual, x, weight, bias, static_cast<std::int64_t>(layout));
+}
+
+Tensor bias_gelu(const Tensor& x, const Tensor& bias) {
+  if (!has_kernels(x)) return at::gelu(bias.defined() ? x + bias : x, "tanh");
+  return BiasGelu::apply(x, bias);
+}
+
+Tensor swiglu(const Tensor& gate, const Tensor& up) {
+  return has_kernels(gate) ? Swiglu::apply(gate, up) : at::silu(gate) * up;
+}
+
+Tensor gelu_mlp(const Tensor& residual, const Tensor& x, const Tensor& w1, const Tensor& b1, const Tensor& w2,
+                const Tensor& b2, WeightLayout layout) {
+  if (has_kernels(x)) return GeluMlp::apply(residual, x, w1, b1, w2, b2, static_cast<std::int64_t>(layout));
+  return linear_residual(residual, bias_gelu(linear(x, w1, Tensor(), layout), b1), w2, b2, layout);
+}
+
+Tensor swiglu_mlp(const Tensor& residual, const Tensor& x, const Tensor& gate, const Tensor& up, const Tensor& down) {
+  if (has_kernels(x)) return SwigluMlp::apply(residual, x, gate, up, down);
+  const auto layout = WeightLayout::kOutIn;
+  return linear_residual(residual, swiglu(linear(x, gate, Tensor(), layout), linear(x, up, Tensor(), layout)), down,
+                         Tensor(), layout);
+}
+
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon) {
+  return at::layer_norm(x, {x.size(-1)}, weight, bias, epsilon);
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon) {
+  if (has_kernels(x)) return RmsNormFunction::apply(x, weight, epsilon);
+  const Tensor wide = x.to(torch::kFloat);
+  return weight * (wide * at::rsqrt(wide.square().mean({-1}, true) + epsilon)).to(x.scalar_type());
+}
+
+Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {
+  if (has_kernels(x)) return Rope::apply(x, cos, sin);
+  const auto halves = x.chunk(2, -1);
+  const Tensor c = cos.unsqueeze(1).to(x.scalar_type()), s = sin.unsqueeze(1).to(x.scalar_type());  // [seq, 1, dim / 2]
+  return at::cat({halves[0] * c - halves[1] * s, halves[1] * c + halves[0] * s}, -1);
+}
+
+RopeTables rope_tables(std::int64_t seq, std::int64_t head_dim, double theta, const torch::TensorOptions& options) {
+  // As Hugging Face: frequencies and angles in fp32 (fp64 models: in fp64), whatever the model's dtype.
+  const auto dtype = options.dtype() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const auto wide = torch::dtype(dtype).device(options.device());
+  const Tensor exponents = torch::arange(0, head_dim, 2, wide) / static_cast<double>(head_dim);
+  const Tensor angles = at::outer(torch::arange(seq, wide), 1.0 / at::pow(theta, exponents));  // [seq, head_dim / 2]
+  return {angles.cos(), angles.sin()};
+}
+
+Tensor dropout(const Tensor& x, double probability, const DropoutSite& site) {
+  return probability > 0 && x.numel() > 0 ? Dropout::apply(x, probability, site) : x;
+}
+
+}  // namespace lockstep::nn
