@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 // One operation, its arguments already checked. Fields that a kind does not use are empty.
 struct Operation {
   OpKind kind = OpKind::kBarrier;
-  std::int64_t sequence = 0;  // the same on all ranks for collectives; per peer and direction for send and recv
+  std::int64_t sequence = 0;  // counts this rank's operations in the group; for messages, not for matching
   ConstBuffer input;          // equals `output` for the kinds that work in place (all_reduce, broadcast)
   Buffer output;
   ReduceOp reduce = ReduceOp::kSum;

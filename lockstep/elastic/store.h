@@ -146,6 +146,7 @@ class StoreClient final : public KeyValueStore {
 
  private:
   class Impl;
+  milliseconds call_timeout_;
   std::unique_ptr<Impl> impl_;
 };
 
