@@ -29,6 +29,8 @@ struct Operator {
   std::int64_t elements = 0;  // of the output
   // Elements kept from forward to backward because of this operator, beyond what another operator already keeps.
   std::int64_t saved_elements = 0;
+  // Computed a few rows at a time: the whole output never exists.
+  bool chunked = false;
 
   double forward_flops() const;   // of one; 0 for kPointwise (it is priced by traffic)
   double backward_flops() const;  // of one

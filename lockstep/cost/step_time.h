@@ -42,10 +42,10 @@ plan::TimeBreakdown price_step(const Profile& profile, const Workload& workload,
 // How far the tables are off, from the checks of the profile: measured / predicted.
 struct Correction {
   double factor = 1;      // geometric mean of the ratios (1 without checks)
-  double half_width = 0;  // relative half-width of the 90% interval
+  double half_width = 0;  // of the 90% interval, relative: [x e^-w, x e^w]
 };
-// Half-width: 90% of a normal (1.645) times the root of the summed squares of the residuals' spread around the factor,
-// and the repetitions' spread. Without checks: the factor is unknown, and the half-width is `unchecked_half_width()`.
+// Half-width of the logarithm: the residuals of the checks around the factor (Student's t for their number), and the
+// spread of the repetitions, added as independent errors. Without checks only the repetitions are left: a plan says so.
 Correction correction_of(const Profile& profile);
 
 // price_step() x correction, with interval, throughput and MFU.

@@ -1,0 +1,178 @@
+#include "lockstep/planner/planner.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/units.h"
+#include "lockstep/cost/flops.h"
+#include "lockstep/cost/memory.h"
+#include "lockstep/cost/step_time.h"
+
+namespace lockstep::planner {
+namespace {
+
+plan::Layout choose_layout(const spec::Job& job, std::vector<std::string>& reasons) {
+  const std::int64_t devices = job.cluster.devices();
+  if (job.layout) {
+    plan::Layout layout = plan::layout_from_request(*job.layout, job.precision);
+    plan::require_valid_layout(layout, &job.model);
+    if (layout.world() != devices) {
+      throw bad_input(fmt::format("layout {} needs {} ranks, cluster {} has {}", plan::to_string(layout),
+                                  layout.world(), job.cluster.name, devices),
+                      "change the layout or the cluster so that they agree");
+    }
+    reasons.push_back(fmt::format("layout {}: given by the job", plan::to_string(layout)));
+    return layout;
+  }
+  plan::Layout layout;
+  layout.dp = devices;
+  layout.precision = job.precision;
+  reasons.push_back(
+      fmt::format("layout {}: the model's state fits on every rank, so each holds a replica and only gradients travel",
+                  plan::to_string(layout)));
+  return layout;
+}
+
+plan::BatchPlan batch_of(const spec::Job& job, const plan::Layout& layout) {
+  plan::BatchPlan batch;
+  batch.micro = job.batch.micro;
+  batch.accumulation = job.batch.accumulation;
+  batch.global_sequences = batch.micro * batch.accumulation * layout.data_ranks();
+  if (job.model.is_language_model()) {
+    batch.sequence_length = job.batch.sequence_length > 0 ? job.batch.sequence_length : job.model.max_sequence;
+  }
+  return batch;
+}
+
+plan::Knobs knobs_of(const spec::Job& job) {
+  plan::Knobs knobs;
+  knobs.backend = job.communication.backend;
+  knobs.bucket_mib = job.communication.bucket_mib;
+  knobs.compression = spec::to_string(job.communication.compression);
+  knobs.num_workers = job.loader.num_workers;
+  knobs.prefetch_factor = job.loader.prefetch_factor;
+  knobs.threads_per_rank = job.threads_per_rank;
+  return knobs;
+}
+
+struct Term {
+  const char* name;
+  double bytes;
+  const char* fix;
+};
+
+Term largest_term(const plan::MemoryBreakdown& memory) {
+  const std::array<Term, 6> terms{
+      {{"parameters", memory.parameters, "use a smaller model or more memory per device"},
+       {"gradients", memory.gradients, "use a smaller model or more memory per device"},
+       {"optimizer state", memory.optimizer, "use optimizer.kind=sgd, a smaller model or more memory per device"},
+       {"activations", memory.activations, "lower batch.micro and raise batch.accumulation"},
+       {"buffers", memory.buffers, "lower communication.bucket_mib"},
+       {"framework overhead", memory.overhead, "run fewer ranks on the node"}}};
+  return *std::max_element(terms.begin(), terms.end(), [](const Term& a, const Term& b) { return a.bytes < b.bytes; });
+}
+
+void require_fit(const plan::MemoryBreakdown& memory, const plan::Layout& layout, const spec::Device& device) {
+  if (memory.capacity <= 0 || memory.total() <= memory.capacity) return;
+  const Term term = largest_term(memory);
+  throw does_not_fit(
+      fmt::format("plan {} needs {} per rank and {} has {}: {} too much, most of it {} ({})", plan::to_string(layout),
+                  format_bytes(memory.total()), device.kind, format_bytes(memory.capacity),
+                  format_bytes(memory.total() - memory.capacity), term.name, format_bytes(term.bytes)),
+      term.fix);
+}
+
+std::int64_t steps_of(const spec::Job& job, const plan::BatchPlan& batch) {
+  if (job.steps > 0) return job.steps;
+  const std::int64_t tokens_per_step = batch.global_sequences * batch.sequence_length;
+  if (job.tokens > 0 && tokens_per_step > 0) return (job.tokens + tokens_per_step - 1) / tokens_per_step;
+  return 0;  // epochs: needs the size of the data, which the planner does not open
+}
+
+std::optional<plan::Cost> cost_of(const spec::Job& job, const plan::Candidate& candidate) {
+  const std::int64_t steps = steps_of(job, candidate.batch);
+  if (steps == 0 || !candidate.prediction) return std::nullopt;
+  const double seconds = static_cast<double>(steps) * candidate.prediction->step_seconds.expected;
+  double price_per_hour = 0;
+  for (const spec::NodeGroup& group : job.cluster.groups) {
+    price_per_hour += static_cast<double>(group.nodes * group.devices_per_node) * group.price_per_device_hour_usd;
+  }
+  return plan::Cost{.gpu_hours = seconds / 3600 * static_cast<double>(candidate.layout.world()),
+                    .usd = seconds / 3600 * price_per_hour,
+                    .days = seconds / 86400};
+}
+
+void append_time_reasons(const cost::Profile& profile, const plan::Candidate& candidate,
+                         std::vector<std::string>& reasons) {
+  const plan::TimeBreakdown& time = *candidate.breakdown;
+  const double total = time.total();
+  reasons.push_back(fmt::format("step {}: {:.0f}% compute, {:.0f}% gradient all-reduce, {:.0f}% optimizer",
+                                format_seconds(total), 100 * time.compute / total, 100 * time.dp_comm / total,
+                                100 * time.optimizer / total));
+  const cost::Correction correction = cost::correction_of(profile);
+  if (profile.checks.empty()) {
+    reasons.emplace_back("interval: spread of the repetitions only; the profile has no check models");
+  } else {
+    reasons.push_back(
+        fmt::format("interval: {} check models of the profile took {:.2f} times the tables' sum, +-{:.0f}%",
+                    profile.checks.size(), correction.factor, 100 * correction.half_width));
+  }
+  const cost::Provenance& measured = profile.provenance;
+  if (measured.ranks != candidate.layout.world()) {
+    reasons.push_back(
+        fmt::format("the profile was measured on {} ranks, the plan has {}", measured.ranks, candidate.layout.world()));
+  }
+}
+
+void price(const spec::Job& job, const cost::Profile* profile, plan::Candidate& candidate) {
+  const cost::Workload workload{job.model, candidate.batch, job.precision, job.optimizer.kind,
+                                job.communication.bucket_mib};
+  const spec::Device& device = binding_device(job.cluster);
+  candidate.memory = cost::memory_of(workload, candidate.layout, profile);
+  candidate.memory.capacity = device.memory_bytes;
+  require_fit(candidate.memory, candidate.layout, device);
+  const plan::MemoryBreakdown& memory = candidate.memory;
+  const Term term = largest_term(memory);
+  candidate.reasons.push_back(fmt::format("memory {} of {} per rank, most of it {} ({})", format_bytes(memory.total()),
+                                          format_bytes(memory.capacity), term.name, format_bytes(term.bytes)));
+  if (profile == nullptr) {
+    candidate.reasons.emplace_back("no time prediction without a profile; run `lockstep calibrate` on this machine");
+    return;
+  }
+  const cost::StepPrediction predicted = cost::predict_step(*profile, workload, candidate.layout);
+  candidate.prediction = predicted.prediction;
+  candidate.breakdown = predicted.breakdown;
+  append_time_reasons(*profile, candidate, candidate.reasons);
+  candidate.cost = cost_of(job, candidate);
+}
+
+}  // namespace
+
+const spec::Device& binding_device(const spec::Cluster& cluster) {
+  LOCKSTEP_ASSERT(!cluster.groups.empty(), "a cluster without node groups");
+  const auto smallest =
+      std::min_element(cluster.groups.begin(), cluster.groups.end(),
+                       [](const auto& a, const auto& b) { return a.device.memory_bytes < b.device.memory_bytes; });
+  return smallest->device;
+}
+
+plan::Plan make_plan(const spec::Job& job, const cost::Profile* profile) {
+  const Stopwatch watch;
+  plan::Plan plan;
+  plan.model = job.model;
+  plan.cluster = job.cluster;
+  plan.profile = profile != nullptr ? profile->identity() : "";
+  plan.best.layout = choose_layout(job, plan.best.reasons);
+  plan.best.batch = batch_of(job, plan.best.layout);
+  plan.best.knobs = knobs_of(job);
+  price(job, profile, plan.best);
+  plan.search = {.candidates = 1, .feasible = 1, .seconds = watch.seconds()};
+  return plan;
+}
+
+}  // namespace lockstep::planner
