@@ -41,6 +41,7 @@ std::vector<Check> run_checks(const DoctorOptions& options);
 int run_doctor(const DoctorOptions& options);
 
 // --- probes ---
+inline constexpr const char* kNoGpu = "none found; training runs on the CPU";
 Check probe_cpu(const std::string& root);
 Check probe_cpu_limit(const std::string& root, std::int64_t cores_seen);
 Check probe_memory(const std::string& root);
