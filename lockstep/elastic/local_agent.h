@@ -1,8 +1,8 @@
 // LocalAgent: spawns the ranks of one machine, listens to them, ends them together and names one root cause.
 //
 // A rank process gets LOCKSTEP_RANK, LOCKSTEP_LOCAL_RANK, LOCKSTEP_WORLD_SIZE, LOCKSTEP_LOCAL_WORLD_SIZE,
-// LOCKSTEP_MASTER_ADDR / _PORT (the agent's rendezvous store) and LOCKSTEP_MESSAGE_FD, a pipe on which it writes one JSON
-// object per line (engine/engine_api.h has their meaning). What it prints goes to `log_folder`/rank-00003.log.
+// LOCKSTEP_MASTER_ADDR / _PORT (the agent's rendezvous store) and LOCKSTEP_MESSAGE_FD, a pipe on which it writes one
+// JSON object per line (engine/engine_api.h has their meaning). What it prints goes to `log_folder`/rank-00003.log.
 #pragma once
 
 #include <filesystem>
@@ -16,7 +16,7 @@
 namespace lockstep::elastic {
 
 struct AgentOptions {
-  std::vector<std::string> argv;                   // of every rank; argv[0] is the executable
+  std::vector<std::string> argv;  // of every rank; argv[0] is the executable
   int world = 1;
   std::map<std::string, std::string> environment;  // added for every rank
   std::filesystem::path log_folder;

@@ -65,8 +65,7 @@ RankEnvironment from_slurm(const VariableLookup& lookup) {
   // SLURM_STEP_TASKS_PER_NODE is "4(x2)" or "4,3"; only equal shares give a plain number.
   result.local_world = result.one_node ? result.world : result.world / optional_int(lookup, "SLURM_STEP_NUM_NODES", 1);
   if (!result.one_node) result.master_host = first_host_of(lookup("SLURM_STEP_NODELIST").value_or("127.0.0.1"));
-  result.master_port =
-      derived_port(lookup("SLURM_JOB_ID").value_or("0") + "." + lookup("SLURM_STEP_ID").value_or("0"));
+  result.master_port = derived_port(lookup("SLURM_JOB_ID").value_or("0") + "." + lookup("SLURM_STEP_ID").value_or("0"));
   return result;
 }
 

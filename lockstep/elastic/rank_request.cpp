@@ -20,7 +20,7 @@ nlohmann::json to_json(const RankRequest& request) {
             {"source", ranks.source}}},
           {"backend", request.backend},
           {"run_id", request.run_id},
-          {"run_store", request.run_store},
+          {"home", request.home},
           {"run_directory", request.run_directory},
           {"checkpoint_directory", request.checkpoint_directory},
           {"resume_from", request.resume_from},
@@ -45,7 +45,7 @@ RankRequest rank_request_from_json(const nlohmann::json& value) {
     value.at("job_yaml").get_to(request.job_yaml);
     value.at("backend").get_to(request.backend);
     value.at("run_id").get_to(request.run_id);
-    value.at("run_store").get_to(request.run_store);
+    value.at("home").get_to(request.home);
     value.at("run_directory").get_to(request.run_directory);
     value.at("checkpoint_directory").get_to(request.checkpoint_directory);
     value.at("resume_from").get_to(request.resume_from);

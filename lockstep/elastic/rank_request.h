@@ -16,7 +16,7 @@ struct RankRequest {
   RankEnvironment ranks;
   std::string backend = "gloo";
   std::string run_id;
-  std::string run_store;             // SQLite file; "": do not record
+  std::string home;                  // telemetry::home_directory() of the first rank; "": do not record
   std::string run_directory;         // logs, JSON lines
   std::string checkpoint_directory;  // "": no checkpoints
   std::string resume_from;           // a checkpoint folder; "": start fresh

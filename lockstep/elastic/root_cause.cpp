@@ -32,10 +32,11 @@ bool failed(const RankEnd& end) {
 std::string describe(const RankEnd& end) {
   if (end.error) return fmt::format("rank {}: {}", end.rank, end.error->value("message", "failed"));
   if (end.signal == SIGKILL) {
-    return fmt::format("rank {} was killed (signal 9, SIGKILL): by hand or by the kernel for want of memory (see dmesg)",
-                       end.rank);
+    return fmt::format(
+        "rank {} was killed (signal 9, SIGKILL): by hand or by the kernel for want of memory (see dmesg)", end.rank);
   }
-  if (end.signal != 0) return fmt::format("rank {} died of signal {} ({})", end.rank, end.signal, strsignal(end.signal));
+  if (end.signal != 0)
+    return fmt::format("rank {} died of signal {} ({})", end.rank, end.signal, strsignal(end.signal));
   return fmt::format("rank {} ended with exit code {} and no message", end.rank, end.exit_code);
 }
 

@@ -13,12 +13,10 @@ extern "C" {
 struct LockstepEngineHost {
   void* context;
   // One JSON object per call, valid during the call. "type" is one of:
-  //   progress    {rank, step, steps, loss, rate, unit, efficiency, gradient_norm, memory_bytes, learning_rate, eta_seconds}
-  //   evaluation  {step, loss, accuracy?}
-  //   checkpoint  {step, path, seconds}
-  //   note        {text}
-  //   error       {rank, kind: user|peer_lost|timeout|aborted|internal, exit_code, message, suspect_rank}
-  //   result      the verb's answer (train: rank 0's summary; calibrate: the profile)
+  //   progress    {rank, step, steps, loss, rate, unit, efficiency, gradient_norm, memory_bytes, learning_rate,
+  //   eta_seconds} evaluation  {step, loss, accuracy?} checkpoint  {step, path, seconds} note        {text} error
+  //   {rank, kind: user|peer_lost|timeout|aborted|internal, exit_code, message, suspect_rank} result      the verb's
+  //   answer (train: rank 0's summary; calibrate: the profile)
   void (*message)(void* context, const char* json);
   // Polled once per step: non-zero asks all ranks to stop at the same step, save and return 130.
   int (*stop_requested)(void* context);

@@ -38,13 +38,14 @@ TrainingState build_training_state(const spec::Job& job, comm::Communicator& dat
 // Optimizer steps that the job's goal (steps, tokens or epochs) comes to.
 std::int64_t total_steps_of(const spec::Job& job, const data::Loader& loader);
 
-// What a checkpoint keeps. The first is the same on all ranks (rank 0 writes it), the second is each rank's own.
-// Tensors are views of live state: write them before the next step.
-checkpoint::CheckpointContents shared_contents(const TrainingState& state, const spec::Job& job);
-checkpoint::RankContents rank_contents(const TrainingState& state);
+// What a checkpoint keeps: the shared part, the same on all ranks, and this rank's own. Tensors are views of live
+// state: write them before the next step.
+checkpoint::CheckpointContents checkpoint_contents(const TrainingState& state, const spec::Job& job, int world);
 
 // Puts a loaded checkpoint back. The number of ranks may differ from when it was saved; compression's error feedback is
-// then dropped, and the function returns a sentence that says so (empty otherwise).
-std::string restore(TrainingState& state, const checkpoint::LoadedCheckpoint& loaded, int rank, int world);
+// then dropped, and the function returns a sentence that says so (empty otherwise). Throws UserError when the
+// checkpoint is of another model, optimizer or data set.
+std::string restore(TrainingState& state, const checkpoint::CheckpointContents& contents, const spec::Job& job,
+                    int world);
 
 }  // namespace lockstep::engine

@@ -16,16 +16,16 @@ struct StepWishes {
 };
 
 struct StepResult {
-  double loss = 0.0;             // mean over every target of the global batch
-  double gradient_norm = 0.0;    // before clipping
+  double loss = 0.0;           // mean over every target of the global batch
+  double gradient_norm = 0.0;  // before clipping
   double learning_rate = 0.0;
-  bool skipped = false;          // gradient not finite: weights were left alone
-  std::int64_t samples = 0;      // of the global batch
-  std::int64_t tokens = 0;       // of the global batch; 0 for models without tokens
+  bool skipped = false;      // gradient not finite: weights were left alone
+  std::int64_t samples = 0;  // of the global batch
+  std::int64_t tokens = 0;   // of the global batch; 0 for models without tokens
   double seconds = 0.0;
-  double data_seconds = 0.0;     // waited for the loader
-  double comm_seconds = 0.0;     // waited for gradients after backward
-  StepWishes wishes;             // of any rank
+  double data_seconds = 0.0;  // waited for the loader
+  double comm_seconds = 0.0;  // waited for gradients after backward
+  StepWishes wishes;          // of any rank
 };
 
 // Collective over `data_group`. Throws Fault when a peer is lost, UserError when a sample turns out to be wrong.

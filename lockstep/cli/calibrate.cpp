@@ -1,0 +1,103 @@
+// `lockstep calibrate`: measures this machine and keeps a Profile that prices plans.
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/base/units.h"
+#include "lockstep/cli/calibrate.h"
+#include "lockstep/cli/profiles.h"
+#include "lockstep/cli/verbs.h"
+#include "lockstep/spec/embedded.h"
+
+namespace lockstep::cli {
+namespace {
+
+struct CalibrateOptions {
+  std::string job_file, output, backend;
+  std::vector<std::string> overrides;
+  int ranks = 0;
+  bool quick = false, json = false;
+};
+
+int calibrate_verb(const CalibrateOptions& options) {
+  std::vector<std::string> overrides = options.overrides;
+  if (options.ranks > 0) overrides.push_back(fmt::format("cluster=1x{}xcpu", options.ranks));
+  const spec::Job job = options.job_file.empty() ? spec::load_embedded_job("gpt-bytes-demo", overrides)
+                                                 : spec::load_job(options.job_file, overrides);
+  const Placement placement = place(job, options.backend);
+  std::FILE* display = options.json ? stderr : stdout;
+  fmt::print(display, "measuring {} ranks x {} threads over {} ({})\n", placement.world, placement.threads,
+             placement.backend, options.quick ? "quick: some seconds" : "about a minute");
+  std::fflush(display);
+  const cost::Profile profile = calibrate(job, placement, options.quick, display);
+  const std::string path = options.output.empty() ? profile_path(placement).string() : options.output;
+  make_folders(std::filesystem::absolute(path).parent_path());
+  cost::save_profile(profile, path);
+  if (options.json) {
+    fmt::print(
+        "{}\n",
+        nlohmann::json{{"schema", "lockstep.calibrate/1"}, {"path", path}, {"profile", cost::to_json(profile)}}.dump());
+    return 0;
+  }
+  show_profile(stdout, profile);
+  fmt::print("\nkept in {}\nNext: lockstep train {} --dry-run\n", path,
+             options.job_file.empty() ? "specs/jobs/gpt-bytes-demo.yaml" : options.job_file);
+  return 0;
+}
+
+}  // namespace
+
+cost::Profile calibrate(const spec::Job& job, const Placement& placement, bool quick, std::FILE* display) {
+  SessionOptions session;
+  session.verb = "calibrate";
+  session.record = false;
+  session.display = display;
+  session.verb_options = {{"quick", quick}};
+  const SessionResult outcome = run_session(job, placement, session);
+  if (outcome.exit_code != 0 || outcome.result.is_null()) {
+    throw UserError(outcome.exit_code == 130 ? ExitCode::kInterrupted : ExitCode::kRunFailed,
+                    "calibration failed: " + (outcome.error.empty() ? "stopped" : outcome.error),
+                    "run `lockstep doctor`");
+  }
+  return cost::read_profile(outcome.result.at("profile"), "calibration");
+}
+
+void show_profile(std::FILE* out, const cost::Profile& profile) {
+  fmt::print(out, "  hardware    {}\n  software    {}\n", profile.provenance.hardware, profile.provenance.software);
+  fmt::print(out, "  products    up to {:.1f} GFLOP/s per rank over {} shapes\n", profile.peak_flops / 1e9,
+             profile.matmuls.size());
+  fmt::print(out, "  memory      {:.1f} GB/s per rank\n", profile.memory_bytes_per_second / 1e9);
+  for (const cost::CollectivePoint& point : profile.collectives) {
+    if (&point != &profile.collectives.back() || point.op != cost::CollectiveOp::kAllReduce) continue;
+    fmt::print(out, "  all-reduce  {} in {} over {} ranks\n", format_bytes(static_cast<double>(point.bytes)),
+               format_seconds(point.seconds), point.ranks);
+  }
+  for (const cost::CheckPoint& check : profile.checks) {
+    fmt::print(out, "  check       {}: predicted {}, measured {} ({:+.1f}%)\n", check.name,
+               format_seconds(check.predicted_seconds), format_seconds(check.measured_seconds),
+               100.0 * (check.measured_seconds / check.predicted_seconds - 1.0));
+  }
+}
+
+void add_calibrate(CLI::App& app, Outcome& outcome) {
+  auto options = std::make_shared<CalibrateOptions>();
+  CLI::App* verb = app.add_subcommand("calibrate", "Measures this machine; plans are priced from the result");
+  verb->add_option("job", options->job_file, "Measure the shapes of this job too (default: the demo's)");
+  verb->add_option("overrides", options->overrides, "key=value for any field of the job");
+  verb->add_option("--ranks", options->ranks, "Ranks that measure at the same time (default: the job's)");
+  verb->add_option("--backend", options->backend, "Communicator")
+      ->check(CLI::IsMember({"local", "gloo", "mpi", "nccl"}));
+  verb->add_option("--output", options->output, "Profile file (default: under the run store, found by `train`)");
+  verb->add_flag("--quick", options->quick, "Some seconds instead of a minute");
+  verb->add_flag("--json", options->json, "JSON on stdout (lockstep.calibrate/1)");
+  set_examples(*verb,
+               "  lockstep calibrate --quick\n"
+               "  lockstep calibrate specs/jobs/mnist-cnn.yaml\n"
+               "  lockstep calibrate --ranks 2 --output here.json");
+  verb->callback([options, &outcome] {
+    outcome.json = options->json;
+    outcome.exit_code = calibrate_verb(*options);
+  });
+}
+
+}  // namespace lockstep::cli

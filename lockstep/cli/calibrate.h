@@ -1,0 +1,17 @@
+// Calibration as a function, for the verbs that need a Profile.
+#pragma once
+
+#include <cstdio>
+
+#include "lockstep/cli/session.h"
+#include "lockstep/cost/profile.h"
+
+namespace lockstep::cli {
+
+// Measures with the placement's ranks, in the shapes of `job` among others. Blocks (some seconds when `quick`).
+// Throws UserError when it fails or is stopped.
+cost::Profile calibrate(const spec::Job& job, const Placement& placement, bool quick, std::FILE* display);
+
+void show_profile(std::FILE* out, const cost::Profile& profile);
+
+}  // namespace lockstep::cli

@@ -1,0 +1,63 @@
+// lockstep: parses the command line, runs one verb, turns errors into one line and an exit code.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "lockstep/cli/verbs.h"
+
+namespace {
+
+using lockstep::cli::Outcome;
+
+int fail(const Outcome& outcome, int code, const std::string& message) {
+  fmt::print(stderr, "lockstep: {}\n", message);
+  if (outcome.json) {
+    fmt::print("{}\n", nlohmann::json{{"schema", "lockstep.error/1"}, {"exit_code", code}, {"error", message}}.dump());
+  }
+  return code;
+}
+
+int run(CLI::App& app, Outcome& outcome, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+    return outcome.exit_code;
+  } catch (const CLI::ParseError& error) {
+    const bool asked_for_help = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);
+    if (asked_for_help) return app.exit(error);
+    fmt::print(stderr, "lockstep: {}; see `lockstep --help`\n", error.what());
+    return static_cast<int>(lockstep::ExitCode::kUsage);
+  } catch (const lockstep::UserError& error) {
+    return fail(outcome, static_cast<int>(error.code()), error.what());
+  } catch (const lockstep::Fault& error) {
+    return fail(outcome, static_cast<int>(lockstep::ExitCode::kRunFailed), error.what());
+  } catch (const std::exception& error) {
+    return fail(outcome, static_cast<int>(lockstep::ExitCode::kRunFailed),
+                std::string("internal error: ") + error.what());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Plans, runs, measures and records distributed training.", "lockstep");
+  app.set_version_flag("--version", std::string("lockstep ") + LOCKSTEP_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Start here:\n"
+      "  lockstep demo                          trains a small GPT on 4 ranks of this machine\n"
+      "  lockstep doctor                        is this machine fit to train?\n"
+      "  lockstep train specs/jobs/mnist-cnn.yaml\n"
+      "Exit codes: 0 done, 1 run failed, 2 usage or bad file, 3 the answer is no, 4 environment, 75 retry, 130 "
+      "stopped.");
+  Outcome outcome;
+  lockstep::cli::add_demo(app, outcome);
+  lockstep::cli::add_doctor(app, outcome);
+  lockstep::cli::add_train(app, outcome);
+  lockstep::cli::add_calibrate(app, outcome);
+  lockstep::cli::add_report(app, outcome);
+  lockstep::cli::add_completion(app, outcome);
+  lockstep::cli::add_rank(app, outcome);
+  return run(app, outcome, argc, argv);
+}

@@ -1,0 +1,24 @@
+#include "lockstep/cli/profiles.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "lockstep/telemetry/recorder.h"
+
+namespace lockstep::cli {
+
+std::filesystem::path profile_path(const Placement& placement) {
+  char host[256] = "localhost";
+  gethostname(host, sizeof(host) - 1);
+  return telemetry::home_directory() / "profiles" /
+         fmt::format("{}-{}x{}-{}.json", host, placement.world, placement.threads, placement.backend);
+}
+
+std::optional<cost::Profile> find_profile(const Placement& placement, const std::string& given) {
+  if (!given.empty()) return cost::load_profile(given);
+  const std::filesystem::path path = profile_path(placement);
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  return cost::load_profile(path.string());
+}
+
+}  // namespace lockstep::cli

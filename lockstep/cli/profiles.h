@@ -1,0 +1,19 @@
+// Where calibrated Profiles of this machine are kept, and which one fits a placement.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "lockstep/cli/session.h"
+#include "lockstep/cost/profile.h"
+
+namespace lockstep::cli {
+
+// $LOCKSTEP_HOME/profiles/<host>-<ranks>x<threads>-<backend>.json: contention belongs to the profile.
+std::filesystem::path profile_path(const Placement& placement);
+
+// `given` (a file) wins; else this machine's profile for the placement; nullopt when none was made yet.
+std::optional<cost::Profile> find_profile(const Placement& placement, const std::string& given);
+
+}  // namespace lockstep::cli

@@ -1,0 +1,305 @@
+#include "lockstep/cli/session.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/base/units.h"
+#include "lockstep/cli/engine_library.h"
+#include "lockstep/cli/signals.h"
+#include "lockstep/elastic/local_agent.h"
+#include "lockstep/telemetry/progress.h"
+#include "lockstep/telemetry/recorder.h"
+#include "lockstep/telemetry/run_store.h"
+
+namespace lockstep::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has_checkpoints(const fs::path& directory) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
+    if (entry.path().filename().string().rfind("step-", 0) == 0) return true;
+  }
+  return false;
+}
+
+// The checkpoints of the newest run with this job's name.
+fs::path checkpoints_of_last_run(const fs::path& home, const std::string& job_name) {
+  if (!fs::exists(telemetry::store_file(home))) return {};
+  const auto store = telemetry::RunStore::open(telemetry::store_file(home), false);
+  for (const telemetry::RunRow& row : store.runs(1000)) {
+    const fs::path directory = telemetry::run_folder(home, row.info.id) / "checkpoints";
+    if (row.info.name == job_name && has_checkpoints(directory)) return directory;
+  }
+  return {};
+}
+
+fs::path checkpoint_directory(const spec::Job& job, const SessionOptions& options, const fs::path& home,
+                              const fs::path& run_folder) {
+  if (!options.resume) {
+    return job.checkpoint.directory.empty() ? run_folder / "checkpoints" : fs::absolute(job.checkpoint.directory);
+  }
+  if (!options.resume_from.empty()) {
+    const fs::path given = fs::absolute(options.resume_from).lexically_normal();
+    if (!fs::exists(given)) {
+      throw environment_error("--resume " + given.string() + ": no such folder",
+                              "name a checkpoint or its parent folder");
+    }
+    return has_checkpoints(given) ? given : given.parent_path();
+  }
+  if (!job.checkpoint.directory.empty()) return fs::absolute(job.checkpoint.directory);
+  const fs::path found = checkpoints_of_last_run(home, job.name);
+  if (found.empty()) {
+    throw environment_error("--resume: no earlier run of job `" + job.name + "` left a checkpoint in " + home.string(),
+                            "start it without --resume, or name the folder: --resume FOLDER");
+  }
+  return found;
+}
+
+elastic::RankRequest make_request(const spec::Job& job, const Placement& placement, const SessionOptions& options) {
+  elastic::RankRequest request;
+  request.verb = options.verb;
+  request.job_yaml = spec::to_yaml(job);
+  if (options.plan) request.plan = plan::to_json(*options.plan);
+  request.ranks = placement.launched.value_or(elastic::RankEnvironment{});
+  request.ranks.world = placement.world;
+  if (!placement.launched) {
+    request.ranks.local_world = placement.world;
+    request.ranks.source = "lockstep";
+  }
+  request.backend = placement.backend;
+  request.threads = placement.threads;
+  request.options = options.verb_options;
+  const fs::path home = telemetry::home_directory();
+  request.run_id = telemetry::make_run_id(job.name);
+  const fs::path folder = telemetry::run_folder(home, request.run_id);
+  request.run_directory = folder.string();
+  if (options.record) request.home = home.string();
+  if (options.verb == "train" && request.ranks.rank == 0) {
+    request.checkpoint_directory = checkpoint_directory(job, options, home, folder).string();
+    request.options["resume"] = options.resume;
+    const fs::path given = options.resume_from.empty() ? fs::path() : fs::absolute(options.resume_from);
+    if (!given.empty() && fs::exists(given / "manifest.json")) request.resume_from = given.string();
+  }
+  return request;
+}
+
+telemetry::ProgressSample sample_of(const nlohmann::json& message) {
+  const auto optional = [&](const char* key) -> std::optional<double> {
+    if (!message.contains(key) || !message.at(key).is_number()) return std::nullopt;
+    return message.at(key).get<double>();
+  };
+  telemetry::ProgressSample sample;
+  sample.step = message.value("step", std::int64_t{0});
+  sample.steps_total = message.value("steps", std::int64_t{0});
+  sample.unit = message.value("unit", "tokens");
+  sample.loss = optional("loss");
+  sample.per_second = optional("rate");
+  sample.efficiency = optional("efficiency");
+  sample.gradient_norm = optional("gradient_norm");
+  sample.memory_bytes = optional("memory_bytes");
+  sample.eta_seconds = optional("eta_seconds");
+  sample.learning_rate = optional("learning_rate");
+  return sample;
+}
+
+// Shows what ranks say and remembers the answer and the errors.
+class Listener {
+ public:
+  Listener(std::FILE* display, const std::string& title) {
+    if (display == nullptr) return;
+    telemetry::ProgressRenderer::Options options;
+    options.title = title;
+    renderer_.emplace(display, options);
+  }
+
+  void hear(const nlohmann::json& message) {
+    const std::string type = message.value("type", "");
+    if (type == "result") result = message;
+    if (type == "error" && error.empty()) {
+      error = message.value("message", "failed");
+      error_rank = message.value("rank", -1);
+    }
+    if (!renderer_) return;
+    if (type == "progress") renderer_->update(sample_of(message));
+    if (type == "note") renderer_->message(message.value("text", ""));
+    if (type == "evaluation") {
+      renderer_->message(fmt::format("step {}: held-out loss {:.4f}, accuracy {:.2f}%", message.value("step", 0),
+                                     message.value("loss", 0.0), 100.0 * message.value("accuracy", 0.0)));
+    }
+    if (type == "checkpoint") {
+      renderer_->message(fmt::format("step {}: saved {} in {}", message.value("step", 0), message.value("path", ""),
+                                     format_seconds(message.value("seconds", 0.0))));
+    }
+  }
+
+  void finish() {
+    if (renderer_) renderer_->finish();
+  }
+
+  nlohmann::json result;
+  std::string error;
+  int error_rank = -1;
+
+ private:
+  std::optional<telemetry::ProgressRenderer> renderer_;
+};
+
+// The agent's process owns the run: it begins and ends it in the store, whatever becomes of the ranks.
+class RunRecord {
+ public:
+  RunRecord(const elastic::RankRequest& request, const spec::Job& job) {
+    if (request.home.empty()) return;
+    recorder_ = telemetry::open_recorder(request.home, request.run_id, 0);
+    telemetry::RunInfo info;
+    info.id = request.run_id;
+    info.name = job.name;
+    info.world = request.ranks.world;
+    info.backend = request.backend;
+    info.job_yaml = request.job_yaml;
+    info.versions = {{"lockstep", LOCKSTEP_VERSION}};
+    recorder_->begin_run(telemetry::describe_this_process(info));
+    if (!request.plan.is_null()) recorder_->plan(request.plan);
+    recorder_->flush(5.0);
+  }
+
+  void end(const SessionResult& outcome, std::optional<int> lost_rank) {
+    if (!recorder_) return;
+    if (lost_rank) {
+      recorder_->event({.level = telemetry::Level::kError,
+                        .kind = std::string(telemetry::event_kind::kFailure),
+                        .rank = *lost_rank,
+                        .message = outcome.error});
+    }
+    const auto status = outcome.exit_code == 0     ? telemetry::RunStatus::kDone
+                        : outcome.exit_code == 130 ? telemetry::RunStatus::kInterrupted
+                                                   : telemetry::RunStatus::kFailed;
+    recorder_->end_run(status, outcome.error, outcome.result.is_null() ? nlohmann::json::object() : outcome.result);
+    recorder_->flush(10.0);
+  }
+
+ private:
+  std::unique_ptr<telemetry::Recorder> recorder_;
+};
+
+SessionResult run_launched(const elastic::RankRequest& request, Listener& listener) {
+  elastic::RankRequest mine = request;
+  mine.owns_run = true;
+  SessionResult outcome;
+  outcome.is_rank_zero = request.ranks.rank == 0;
+  outcome.exit_code = run_rank_here(mine, [&](const nlohmann::json& message) { listener.hear(message); });
+  if (!listener.error.empty()) outcome.error = fmt::format("rank {}: {}", request.ranks.rank, listener.error);
+  return outcome;
+}
+
+SessionResult run_in_process(const elastic::RankRequest& request, const spec::Job& job, Listener& listener) {
+  RunRecord record(request, job);
+  SessionResult outcome;
+  outcome.exit_code = run_rank_here(request, [&](const nlohmann::json& message) { listener.hear(message); });
+  outcome.result = listener.result;
+  std::optional<int> failed_rank;
+  if (!listener.error.empty()) {
+    outcome.error = fmt::format("rank {}: {}", listener.error_rank, listener.error);
+    failed_rank = listener.error_rank;
+  }
+  record.end(outcome, failed_rank);
+  return outcome;
+}
+
+SessionResult run_spawned(const elastic::RankRequest& request, const spec::Job& job, Listener& listener) {
+  make_folders(request.run_directory);
+  const fs::path request_file = fs::path(request.run_directory) / "request.json";
+  write_file_atomically(request_file, elastic::to_json(request).dump(1));
+  RunRecord record(request, job);
+
+  elastic::AgentOptions options;
+  options.argv = {executable_path().string(), "rank", request_file.string()};
+  options.world = request.ranks.world;
+  options.log_folder = request.run_directory;
+  for (const char* name : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}) {
+    options.environment[name] = std::to_string(request.threads);
+  }
+  elastic::AgentCallbacks callbacks;
+  callbacks.on_message = [&](int, const nlohmann::json& message) { listener.hear(message); };
+  callbacks.stop_requests = stop_signals;
+  const elastic::AgentResult agent = elastic::run_local_ranks(options, callbacks);
+
+  SessionResult outcome;
+  outcome.exit_code = agent.exit_code;
+  outcome.result = listener.result;
+  if (agent.cause) {
+    outcome.error = fmt::format("{}; logs: {}", agent.cause->message, request.run_directory);
+  }
+  record.end(outcome, agent.cause ? std::optional(agent.cause->rank) : std::nullopt);
+  return outcome;
+}
+
+}  // namespace
+
+Placement place(const spec::Job& job, const std::string& backend) {
+  Placement placement;
+  placement.launched = elastic::detect_rank_environment();
+  placement.world = static_cast<int>(job.cluster.devices());
+  if (placement.launched && placement.launched->world != placement.world) {
+    throw bad_input(fmt::format("{} started {} ranks but the job's cluster {} has {}", placement.launched->source,
+                                placement.launched->world, job.cluster.name, placement.world),
+                    fmt::format("start {} ranks, or add cluster=1x{}xcpu", placement.world, placement.launched->world));
+  }
+  for (const spec::NodeGroup& group : job.cluster.groups) {
+    if (!group.device.is_cpu()) {
+      throw environment_error(
+          fmt::format("the job's cluster {} has {} devices; this build trains on CPUs", job.cluster.name,
+                      group.device.kind),
+          fmt::format("add cluster=1x{}xcpu to run it on this machine", std::min(placement.world, 4)));
+    }
+  }
+  const int here = placement.launched ? placement.launched->local_world : placement.world;
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  placement.threads = job.threads_per_rank > 0 ? static_cast<int>(job.threads_per_rank) : std::max(1, cores / here);
+  placement.backend = !backend.empty() ? backend : job.communication.backend;
+  if (placement.backend.empty()) {
+    const bool under_mpi = placement.launched && placement.launched->source == "openmpi";
+    placement.backend = under_mpi ? "mpi" : placement.world == 1 ? "local" : "gloo";
+  }
+  if (placement.backend == "mpi" && !placement.launched) {
+    throw bad_input("the mpi backend needs ranks started by MPI",
+                    fmt::format("use `mpirun -np {} lockstep train ...`, or --backend gloo", placement.world));
+  }
+  if (placement.backend == "local" && placement.launched) {
+    throw bad_input("the local backend runs all ranks in one process", "start `lockstep train` by itself, or use gloo");
+  }
+  return placement;
+}
+
+int run_rank_here(const elastic::RankRequest& request, const std::function<void(const nlohmann::json&)>& on_message) {
+  count_stop_signals();
+  set_compute_threads(request.threads);
+  const EngineLibrary engine;
+  return engine.call(request.verb, elastic::to_json(request), {on_message, [] { return stop_signals() > 0; }});
+}
+
+SessionResult run_session(const spec::Job& job, const Placement& placement, const SessionOptions& options) {
+  count_stop_signals();
+  const elastic::RankRequest request = make_request(job, placement, options);
+  const bool shows = request.ranks.rank == 0;
+  Listener listener(shows ? options.display : nullptr, options.title);
+  SessionResult outcome;
+  if (placement.launched) {
+    outcome = run_launched(request, listener);
+  } else if (placement.backend == "local") {
+    outcome = run_in_process(request, job, listener);
+  } else {
+    outcome = run_spawned(request, job, listener);
+  }
+  listener.finish();
+  outcome.run_id = request.run_id;
+  outcome.result = listener.result;
+  return outcome;
+}
+
+}  // namespace lockstep::cli

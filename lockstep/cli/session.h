@@ -1,0 +1,56 @@
+// A session: one Job taken from plan to result on this machine, or this process's part of it under a foreign launcher.
+// `train`, `calibrate` and `demo` are thin over it.
+#pragma once
+
+#include <cstdio>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "lockstep/elastic/rank_environment.h"
+#include "lockstep/elastic/rank_request.h"
+#include "lockstep/plan/plan.h"
+#include "lockstep/spec/job.h"
+
+namespace lockstep::cli {
+
+struct SessionOptions {
+  std::string verb = "train";  // or "calibrate"
+  std::string backend;         // "": the job's, else by where we run
+  bool resume = false;
+  std::string resume_from;  // checkpoint or run folder; "": the last run of this job
+  bool record = true;
+  nlohmann::json verb_options = nlohmann::json::object();
+  std::FILE* display = stdout;  // progress and notes; nullptr: silent
+  std::string title;
+  std::optional<plan::Plan> plan;  // null: none; its prediction is recorded with the run
+};
+
+struct SessionResult {
+  int exit_code = 0;
+  std::string run_id;
+  nlohmann::json result;  // the engine's answer on success (rank 0's), else null
+  std::string error;      // one line, "" when exit_code is 0 or 130
+  bool is_rank_zero = true;
+};
+
+// Where and how the ranks of this job run here.
+struct Placement {
+  std::optional<elastic::RankEnvironment> launched;  // by mpirun, srun, torchrun: this process is one rank
+  int world = 1;
+  int threads = 1;      // per rank
+  std::string backend;  // resolved
+};
+
+// Throws UserError when the launcher's world and the job's differ, or the job needs GPUs that are not here.
+Placement place(const spec::Job& job, const std::string& backend);
+
+// Blocks until the run is over. Errors of the run are in the result; only what went wrong before any rank started is
+// thrown.
+SessionResult run_session(const spec::Job& job, const Placement& placement, const SessionOptions& options);
+
+// Runs one rank described by `request` in this process (opens the engine), sending messages to `on_message`.
+int run_rank_here(const elastic::RankRequest& request, const std::function<void(const nlohmann::json&)>& on_message);
+
+}  // namespace lockstep::cli

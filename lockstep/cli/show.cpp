@@ -1,0 +1,110 @@
+#include "lockstep/cli/show.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/base/units.h"
+#include "lockstep/plan/layout.h"
+
+namespace lockstep::cli {
+namespace {
+
+const plan::Interval& rate_of(const plan::Prediction& prediction, bool tokens) {
+  return tokens ? prediction.tokens_per_second : prediction.samples_per_second;
+}
+
+void row(std::FILE* out, const std::string& name, const std::string& value) {
+  fmt::print(out, "  {:<12} {}\n", name, value);
+}
+
+std::string batch_text(const plan::BatchPlan& batch, std::int64_t ranks) {
+  std::string text = fmt::format("{} samples = {} per rank x {} accumulation x {} ranks", batch.global_sequences,
+                                 batch.micro, batch.accumulation, ranks);
+  if (batch.sequence_length > 0) {
+    text += fmt::format(", {} tokens", batch.global_sequences * batch.sequence_length);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string memory_bar(const plan::MemoryBreakdown& memory, int width) {
+  const struct {
+    double bytes;
+    char mark;
+  } parts[] = {{memory.parameters, 'P'},  {memory.gradients, 'G'}, {memory.optimizer, 'O'},
+               {memory.activations, 'A'}, {memory.buffers, 'B'},   {memory.overhead, 'x'}};
+  const double full = std::max(memory.capacity, memory.total());
+  std::string cells;
+  double so_far = 0;
+  for (const auto& part : parts) {
+    so_far += part.bytes;
+    const auto end = static_cast<std::size_t>(std::lround(so_far / full * width));
+    if (end > cells.size()) cells.append(end - cells.size(), part.mark);
+  }
+  cells.resize(static_cast<std::size_t>(width), '.');
+  return fmt::format("[{}] {} of {}", cells, format_bytes(memory.total()), format_bytes(full));
+}
+
+void show_plan(std::FILE* out, const spec::Job& job, const plan::Plan& plan, const Placement& placement) {
+  const plan::Candidate& best = plan.best;
+  const bool tokens = best.batch.sequence_length > 0;
+  fmt::print(out, "{}: {} ({} parameters)\n", job.name, job.model.name,
+             format_count(static_cast<double>(spec::parameter_count(job.model))));
+  row(out, "where",
+      fmt::format("{}: {} ranks x {} threads, {}", job.cluster.name, placement.world, placement.threads,
+                  placement.backend));
+  row(out, "layout", fmt::format("{}, {}", plan::to_string(best.layout), spec::to_string(best.layout.precision)));
+  row(out, "batch", batch_text(best.batch, best.layout.data_ranks()));
+  row(out, "memory/rank", memory_bar(best.memory, 30));
+  row(out, "", "P parameters, G gradients, O optimizer, A activations, B buffers, x framework");
+  if (best.prediction) {
+    const plan::Interval& rate = rate_of(*best.prediction, tokens);
+    const char* unit = tokens ? "tokens" : "samples";
+    row(out, "predicted",
+        fmt::format("{} ({} to {})", format_rate(rate.expected, unit), format_rate(rate.low, unit),
+                    format_rate(rate.high, unit)));
+  } else {
+    row(out, "predicted", "nothing: no profile of this machine yet (`lockstep calibrate`)");
+  }
+  fmt::print(out, "\n");
+  std::fflush(out);
+}
+
+void show_run_summary(std::FILE* out, const nlohmann::json& result) {
+  const bool tokens = result.at("tokens_per_second").is_number();
+  const char* unit = tokens ? "tokens" : "samples";
+  const nlohmann::json& measured = result.at(tokens ? "tokens_per_second" : "samples_per_second");
+  const nlohmann::json& predicted = result.at(tokens ? "predicted_tokens_per_second" : "predicted_samples_per_second");
+  fmt::print(out, "\n{}: {} after {} of {} steps in {}\n", result.value("run", ""), result.value("status", ""),
+             result.value("steps", 0), result.value("steps_total", 0),
+             format_seconds(result.value("training_seconds", 0.0)));
+  row(out, "loss", fmt::format("{:.4f}", result.value("final_loss", NAN)));
+  const nlohmann::json& evaluations = result.at("evaluations");
+  if (!evaluations.empty()) {
+    const nlohmann::json& last = evaluations.back();
+    std::string text =
+        fmt::format("loss {:.4f}, accuracy {:.2f}%", last.value("loss", NAN), 100 * last.value("accuracy", 0.0));
+    if (evaluations.size() > 1) {
+      text += fmt::format(" (loss was {:.4f} at step {})", evaluations.front().value("loss", NAN),
+                          evaluations.front().value("step", 0));
+    }
+    row(out, "held out", text);
+  }
+  row(out, "measured", format_rate(measured.is_number() ? measured.get<double>() : 0.0, unit));
+  if (predicted.is_number() && measured.is_number()) {
+    const double off = measured.get<double>() / predicted.get<double>() - 1.0;
+    row(out, "predicted",
+        fmt::format("{}  (measured {:+.1f}%)", format_rate(predicted.get<double>(), unit), 100 * off));
+  }
+  if (result.at("mfu_or_efficiency").is_number()) {
+    row(out, "efficiency",
+        fmt::format("{:.1f}% of the best matrix product seen here",
+                    100 * result.at("mfu_or_efficiency").get<double>()));
+  }
+  row(out, "memory/rank", format_bytes(result.value("peak_memory_bytes", 0.0)) + " at the peak");
+}
+
+}  // namespace lockstep::cli

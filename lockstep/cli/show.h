@@ -1,0 +1,22 @@
+// What people see of a plan and of a finished run.
+#pragma once
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "lockstep/cli/session.h"
+#include "lockstep/plan/plan.h"
+#include "lockstep/spec/job.h"
+
+namespace lockstep::cli {
+
+// A few lines before training: what, where, how, memory bar, predicted throughput with its interval.
+void show_plan(std::FILE* out, const spec::Job& job, const plan::Plan& plan, const Placement& placement);
+
+// The table after training, predicted and measured side by side. `result` is lockstep.run/1.
+void show_run_summary(std::FILE* out, const nlohmann::json& result);
+
+// "[#####.....] 5.1 of 24.0 GiB"; width is the number of cells.
+std::string memory_bar(const plan::MemoryBreakdown& memory, int width);
+
+}  // namespace lockstep::cli

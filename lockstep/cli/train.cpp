@@ -1,0 +1,115 @@
+// `lockstep train JOB.yaml`: plan, run, record; predicted beside measured at the end.
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/units.h"
+#include "lockstep/cli/profiles.h"
+#include "lockstep/cli/session.h"
+#include "lockstep/cli/show.h"
+#include "lockstep/cli/verbs.h"
+#include "lockstep/planner/planner.h"
+
+namespace lockstep::cli {
+namespace {
+
+struct TrainOptions {
+  std::string job_file;
+  std::vector<std::string> overrides;
+  std::string plan_file, profile, backend, resume;
+  bool resuming = false, json = false, dry_run = false, no_record = false;
+};
+
+plan::Plan plan_for(const spec::Job& job, const TrainOptions& options, const Placement& placement) {
+  const std::string file = !options.plan_file.empty() ? options.plan_file : job.plan_file;
+  if (!file.empty()) return plan::load_plan(file);
+  const std::optional<cost::Profile> profile = find_profile(placement, options.profile);
+  return planner::make_plan(job, profile ? &*profile : nullptr);
+}
+
+// A plan that was read from a file decides batch and layout; the job follows it.
+void follow_plan(spec::Job& job, const plan::Plan& plan) {
+  job.batch.micro = plan.best.batch.micro;
+  job.batch.accumulation = plan.best.batch.accumulation;
+  if (plan.best.batch.sequence_length > 0) job.batch.sequence_length = plan.best.batch.sequence_length;
+  job.precision = plan.best.layout.precision;
+}
+
+int finish(const SessionResult& outcome, const TrainOptions& options) {
+  if (!outcome.is_rank_zero) return outcome.exit_code;  // under a launcher the first rank speaks for all
+  if (!outcome.error.empty()) fmt::print(stderr, "lockstep: {}\n", outcome.error);
+  nlohmann::json last = outcome.result;
+  if (last.is_null()) {
+    last = {{"schema", "lockstep.run/1"},
+            {"run", outcome.run_id},
+            {"status", outcome.exit_code == 130 ? "interrupted" : "failed"},
+            {"error", outcome.error}};
+  }
+  if (options.json) {
+    fmt::print("{}\n", last.dump());
+  } else if (!outcome.result.is_null()) {
+    show_run_summary(stdout, outcome.result);
+    const std::string next = outcome.exit_code == 130 ? fmt::format("lockstep train {} --resume", options.job_file)
+                                                      : std::string("lockstep report last");
+    fmt::print("\nNext: {}\n", next);
+  }
+  return outcome.exit_code;
+}
+
+int train(const TrainOptions& options) {
+  spec::Job job = spec::load_job(options.job_file, options.overrides);
+  const Placement placement = place(job, options.backend);
+  const plan::Plan plan = plan_for(job, options, placement);
+  if (!options.plan_file.empty() || !job.plan_file.empty()) follow_plan(job, plan);
+  const bool speaks = !placement.launched || placement.launched->rank == 0;
+  if (options.dry_run) {
+    if (options.json) {
+      fmt::print("{}\n", plan::to_json(plan).dump(1));
+    } else if (speaks) {
+      show_plan(stdout, job, plan, placement);
+    }
+    return 0;
+  }
+  SessionOptions session;
+  session.backend = options.backend;
+  session.resume = options.resuming;
+  session.resume_from = options.resume;
+  session.record = !options.no_record;
+  session.display = options.json ? stderr : stdout;
+  session.title = job.name;
+  session.plan = plan;
+  if (speaks && !options.json) show_plan(stdout, job, plan, placement);
+  return finish(run_session(job, placement, session), options);
+}
+
+}  // namespace
+
+void add_train(CLI::App& app, Outcome& outcome) {
+  auto options = std::make_shared<TrainOptions>();
+  CLI::App* verb = app.add_subcommand("train", "Trains a job and records the run");
+  verb->add_option("job", options->job_file, "Job file (docs/job-file.md)")->required();
+  verb->add_option("overrides", options->overrides, "key=value for any field of the file: batch.micro=8");
+  verb->add_option("--plan", options->plan_file, "Execute this Plan instead of making one");
+  verb->add_option("--profile", options->profile, "Profile that prices the plan (default: this machine's)")
+      ->envname("LOCKSTEP_PROFILE");
+  verb->add_option("--backend", options->backend, "Communicator: local, gloo, mpi, nccl")
+      ->envname("LOCKSTEP_BACKEND")
+      ->check(CLI::IsMember({"local", "gloo", "mpi", "nccl"}));
+  CLI::Option* resume = verb->add_option("--resume", options->resume,
+                                         "Go on from the last checkpoint of this job, or of the folder named")
+                            ->expected(0, 1);
+  verb->add_flag("--dry-run", options->dry_run, "Show the plan and stop");
+  verb->add_flag("--no-record", options->no_record, "Do not write to the run store");
+  verb->add_flag("--json", options->json, "Last line of stdout is JSON (lockstep.run/1); all else goes to stderr");
+  set_examples(*verb,
+               "  lockstep train specs/jobs/mnist-cnn.yaml\n"
+               "  lockstep train job.yaml batch.micro=8 optimizer.learning_rate=1e-3\n"
+               "  lockstep train job.yaml --resume\n"
+               "  mpirun -np 4 lockstep train job.yaml      (also srun, torchrun: rank and world come from them)");
+  verb->callback([options, resume, &outcome] {
+    outcome.json = options->json;
+    options->resuming = resume->count() > 0;
+    outcome.exit_code = train(*options);
+  });
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,25 @@
+// The verbs of the command line, one file each. A verb adds its subcommand to the app; when that is chosen, its
+// callback leaves the exit code in `outcome`. Errors are thrown (base/error.h) and printed by main().
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace lockstep::cli {
+
+struct Outcome {
+  int exit_code = 0;
+  bool json = false;  // the chosen verb was asked for JSON: errors go out as JSON too
+};
+
+void add_train(CLI::App& app, Outcome& outcome);
+void add_rank(CLI::App& app, Outcome& outcome);  // hidden: what the local agent starts
+void add_calibrate(CLI::App& app, Outcome& outcome);
+void add_demo(CLI::App& app, Outcome& outcome);
+void add_doctor(CLI::App& app, Outcome& outcome);
+void add_report(CLI::App& app, Outcome& outcome);
+void add_completion(CLI::App& app, Outcome& outcome);
+
+// Text shown under a verb's --help.
+inline void set_examples(CLI::App& verb, const std::string& examples) { verb.footer("Examples:\n" + examples); }
+
+}  // namespace lockstep::cli

@@ -1,0 +1,33 @@
+#include "lockstep/engine/engine_api.h"
+
+#include <ATen/Parallel.h>
+#include <torch/version.h>
+
+#include <string>
+
+#include "lockstep/engine/run_context.h"
+
+extern "C" {
+
+__attribute__((visibility("default"))) int lockstep_engine_abi() { return LOCKSTEP_ENGINE_ABI; }
+
+__attribute__((visibility("default"))) const char* lockstep_engine_versions() {
+  static const std::string text =
+      nlohmann::json{{"lockstep", LOCKSTEP_VERSION}, {"torch", TORCH_VERSION}, {"threads", at::get_num_threads()}}
+          .dump();
+  return text.c_str();
+}
+
+__attribute__((visibility("default"))) int lockstep_engine_call(const char* verb, const char* request_json,
+                                                                const LockstepEngineHost* host) {
+  const lockstep::engine::Host out(host);
+  try {
+    auto request = lockstep::elastic::rank_request_from_json(nlohmann::json::parse(request_json));
+    request.verb = verb;
+    return lockstep::engine::run_rank(request, out);
+  } catch (const std::exception& error) {
+    out.send({{"type", "error"}, {"rank", -1}, {"kind", "internal"}, {"exit_code", 1}, {"message", error.what()}});
+    return 1;
+  }
+}
+}

@@ -1,0 +1,268 @@
+// From a request to a running rank: rendezvous, shared facts, recorder, verb, and errors turned into messages.
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/comm/local.h"
+#include "lockstep/elastic/store.h"
+#include "lockstep/engine/calibration.h"
+#include "lockstep/engine/run_context.h"
+#include "lockstep/engine/trainer.h"
+
+namespace lockstep::engine {
+namespace {
+
+comm::milliseconds timeout_of(const spec::Job& job) {
+  return comm::milliseconds(static_cast<std::int64_t>(job.communication.timeout_seconds * 1e3));
+}
+
+// The communicator and what must live as long as it.
+struct Joined {
+  std::unique_ptr<elastic::StoreServer> server;
+  comm::Communicator world;
+};
+
+Joined join_world(const elastic::RankRequest& request, const spec::Job& job) {
+  const elastic::RankEnvironment& ranks = request.ranks;
+  Joined joined;
+  comm::CommOptions options;
+  options.backend = request.backend;
+  options.rank = ranks.rank;
+  options.size = ranks.world;
+  options.device = ranks.local_rank;
+  options.timeout = timeout_of(job);
+  if (request.backend != "mpi") {
+    if (ranks.master_port == 0) {
+      throw bad_input(ranks.source + " gave no meeting point",
+                      "set MASTER_ADDR and MASTER_PORT, or use the mpi backend");
+    }
+    const std::string token = elastic::token_from_environment();
+    // Under a foreign launcher nobody else serves the store, so the first rank does.
+    const bool agent_serves = ranks.source == "agent";
+    if (!agent_serves && ranks.rank == 0) {
+      joined.server = std::make_unique<elastic::StoreServer>(
+          elastic::StoreServerOptions{ranks.master_host, ranks.master_port, token});
+    }
+    options.store = std::make_shared<elastic::StoreClient>(
+        elastic::StoreClientOptions{.address = ranks.master_host, .port = ranks.master_port, .token = token});
+    if (!ranks.one_node) options.address = "";  // the backend takes this host's own address
+  }
+  joined.world = comm::open_communicator(options);
+  return joined;
+}
+
+// On the first rank: which checkpoint to go on from, or that the folder is free for a new run.
+void settle_checkpoints(elastic::RankRequest& request, const Host& host) {
+  const bool resume = request.options.value("resume", false);
+  if (request.checkpoint_directory.empty() || !request.resume_from.empty()) return;
+  if (!resume) {
+    const auto found = checkpoint::list_checkpoints(request.checkpoint_directory);
+    if (found.empty()) return;
+    throw bad_input(
+        fmt::format("{} already holds checkpoints up to step {}", request.checkpoint_directory, found.front().step),
+        "add --resume to go on from there, or choose another checkpoint.directory");
+  }
+  const auto latest = checkpoint::find_latest(request.checkpoint_directory,
+                                              [&](const std::string& warning) { host.note("warning: " + warning); });
+  if (!latest) {
+    throw environment_error("--resume: no sound checkpoint in " + request.checkpoint_directory,
+                            "start without --resume, or name the folder: --resume FOLDER");
+  }
+  request.resume_from = latest->path.string();
+}
+
+// Rank 0's run id, folders and resume point hold for everybody.
+void share_facts(elastic::RankRequest& request, comm::Communicator& world) {
+  const nlohmann::json mine = {{"run_id", request.run_id},
+                               {"home", request.home},
+                               {"run_directory", request.run_directory},
+                               {"checkpoint_directory", request.checkpoint_directory},
+                               {"resume_from", request.resume_from}};
+  const nlohmann::json shared = nlohmann::json::parse(broadcast_text(world, mine.dump(), 0));
+  shared.at("run_id").get_to(request.run_id);
+  shared.at("home").get_to(request.home);
+  shared.at("run_directory").get_to(request.run_directory);
+  shared.at("checkpoint_directory").get_to(request.checkpoint_directory);
+  shared.at("resume_from").get_to(request.resume_from);
+}
+
+std::shared_ptr<telemetry::Recorder> open_run_recorder(const RunContext& context) {
+  const elastic::RankRequest& request = context.request;
+  if (request.home.empty()) return nullptr;
+  std::shared_ptr<telemetry::Recorder> recorder =
+      telemetry::open_recorder(request.home, request.run_id, context.rank());
+  if (request.owns_run && context.rank() == 0) {
+    telemetry::RunInfo info;
+    info.id = request.run_id;
+    info.name = context.job.name;
+    info.world = context.world.size();
+    info.backend = context.world.backend_name();
+    info.job_yaml = request.job_yaml;
+    info.versions = nlohmann::json::parse(lockstep_engine_versions());
+    recorder->begin_run(telemetry::describe_this_process(info));
+    if (!request.plan.is_null()) recorder->plan(request.plan);
+  }
+  return recorder;
+}
+
+nlohmann::json train(RunContext& context) {
+  Trainer trainer(context);
+  nlohmann::json summary = trainer.run();
+  if (context.recorder && context.request.owns_run && context.rank() == 0) {
+    const bool done = summary.at("exit_code") == 0;
+    context.recorder->end_run(done ? telemetry::RunStatus::kDone : telemetry::RunStatus::kInterrupted,
+                              done ? "" : "stopped by Ctrl-C", summary);
+  }
+  return summary;
+}
+
+nlohmann::json calibrate(RunContext& context) {
+  CalibrationOptions options;
+  options.quick = context.request.options.value("quick", false);
+  options.threads = context.request.threads;
+  options.timeout_seconds = context.job.communication.timeout_seconds;
+  options.precisions = {context.job.precision};
+  options.backend = context.world.backend_name();
+  options.lockstep_version = LOCKSTEP_VERSION;
+  cost::Workload workload;
+  workload.model = context.job.model;
+  workload.batch = {context.job.batch.micro, context.job.batch.accumulation,
+                    context.job.batch.micro * context.job.batch.accumulation * context.world.size(),
+                    context.job.batch.sequence_length};
+  workload.precision = context.job.precision;
+  workload.optimizer = context.job.optimizer.kind;
+  workload.bucket_mib = context.job.communication.bucket_mib;
+  options.workloads = {workload};
+  return {{"exit_code", 0}, {"profile", cost::to_json(measure_profile(context.world, options))}};
+}
+
+void send_error(const Host& host, int rank, const std::string& kind, int exit_code, const std::string& message,
+                int suspect = -1) {
+  host.send({{"type", "error"},
+             {"rank", rank},
+             {"kind", kind},
+             {"exit_code", exit_code},
+             {"message", message},
+             {"suspect_rank", suspect}});
+}
+
+const char* kind_name(FaultKind kind) {
+  switch (kind) {
+    case FaultKind::kPeerLost:
+      return "peer_lost";
+    case FaultKind::kTimeout:
+      return "timeout";
+    case FaultKind::kAborted:
+      return "aborted";
+  }
+  return "internal";
+}
+
+// Runs `body` and turns whatever it throws into a message and an exit code.
+template <typename Body>
+int guarded(const Host& host, int rank, const Body& body) {
+  try {
+    return body();
+  } catch (const UserError& error) {
+    send_error(host, rank, "user", static_cast<int>(error.code()), error.what());
+    return static_cast<int>(error.code());
+  } catch (const Fault& fault) {
+    send_error(host, rank, kind_name(fault.kind()), 1, fault.what(), fault.rank());
+  } catch (const c10::Error& error) {
+    send_error(host, rank, "internal", 1, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    send_error(host, rank, "internal", 1, error.what());
+  }
+  return 1;
+}
+
+int run_joined(elastic::RankRequest request, const spec::Job& job, comm::Communicator world, const Host& host) {
+  at::set_num_threads(request.threads);
+  if (world.rank() == 0) settle_checkpoints(request, host);
+  share_facts(request, world);
+  RunContext context{std::move(request), job, std::move(world), nullptr, host};
+  context.recorder = open_run_recorder(context);
+  nlohmann::json result;
+  try {
+    result = context.request.verb == "calibrate" ? calibrate(context) : train(context);
+  } catch (const std::exception& error) {
+    if (context.recorder && context.request.owns_run && context.rank() == 0) {
+      context.recorder->end_run(telemetry::RunStatus::kFailed, error.what(), nlohmann::json::object());
+      context.recorder->flush(5.0);
+    }
+    throw;
+  }
+  context.world.barrier().wait();  // nobody closes a connection while a peer still needs it
+  if (context.recorder) context.recorder->flush(10.0);
+  if (context.rank() == 0) {
+    result["type"] = "result";
+    host.send(result);
+  }
+  return result.at("exit_code");
+}
+
+int run_threads(const elastic::RankRequest& request, const spec::Job& job, const Host& host) {
+  comm::LocalWorld world(request.ranks.world, timeout_of(job));
+  std::atomic<int> exit_code{0};
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < request.ranks.world; ++rank) {
+    threads.emplace_back([&, rank] {
+      const int code = guarded(host, rank, [&] {
+        elastic::RankRequest mine = request;
+        mine.ranks.rank = mine.ranks.local_rank = rank;
+        return run_joined(mine, job, world.communicator(rank), host);
+      });
+      // The first failure is the cause; peers that lost it follow with 1.
+      int none = 0;
+      if (code != 0) exit_code.compare_exchange_strong(none, code);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return exit_code;
+}
+
+}  // namespace
+
+std::string broadcast_text(comm::Communicator& group, const std::string& text, int root) {
+  std::int64_t size = static_cast<std::int64_t>(text.size());
+  group.broadcast({&size, 1, comm::DType::kI64}, root).wait();
+  std::string result = group.rank() == root ? text : std::string(static_cast<std::size_t>(size), '\0');
+  group.broadcast({result.data(), size, comm::DType::kU8}, root).wait();
+  return result;
+}
+
+double peak_memory_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stod(line.substr(6)) * 1024.0;
+  }
+  return 0.0;
+}
+
+void Host::send(const nlohmann::json& message) const {
+  if (host_ == nullptr || host_->message == nullptr) return;
+  const std::string text = message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  host_->message(host_->context, text.c_str());
+}
+
+bool Host::stop_requested() const {
+  return host_ != nullptr && host_->stop_requested != nullptr && host_->stop_requested(host_->context) != 0;
+}
+
+int run_rank(const elastic::RankRequest& request, const Host& host) {
+  return guarded(host, request.ranks.rank, [&] {
+    const spec::Job job = spec::parse_job(request.job_yaml, "job");
+    if (request.backend == "local") return run_threads(request, job, host);
+    at::set_num_threads(request.threads);
+    Joined joined = join_world(request, job);
+    return run_joined(request, job, joined.world, host);
+  });
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,50 @@
+// What a rank works with: its request, its communicator, its recorder and the process around it. Passed in, never
+// global.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/elastic/rank_request.h"
+#include "lockstep/engine/engine_api.h"
+#include "lockstep/spec/job.h"
+#include "lockstep/telemetry/recorder.h"
+
+namespace lockstep::engine {
+
+// The process that opened the engine, seen from one rank. Thread-safe as far as the callbacks are.
+class Host {
+ public:
+  explicit Host(const LockstepEngineHost* host) : host_(host) {}
+
+  void send(const nlohmann::json& message) const;
+  void note(const std::string& text) const { send({{"type", "note"}, {"text", text}}); }
+  bool stop_requested() const;
+
+ private:
+  const LockstepEngineHost* host_;  // may be null: nobody listens
+};
+
+struct RunContext {
+  elastic::RankRequest request;  // rank 0's facts (run id, folders, resume point) on every rank
+  spec::Job job;
+  comm::Communicator world;
+  std::shared_ptr<telemetry::Recorder> recorder;  // null: not recorded
+  Host host;
+
+  int rank() const { return world.rank(); }
+};
+
+// Text from `root` to every rank of the group; blocks.
+std::string broadcast_text(comm::Communicator& group, const std::string& text, int root);
+
+// Peak resident bytes of this process.
+double peak_memory_bytes();
+
+// Joins the run, executes request.verb and returns the exit code; errors are sent to the host, never thrown.
+// With backend "local" all ranks of the world run as threads of this process.
+int run_rank(const elastic::RankRequest& request, const Host& host);
+
+}  // namespace lockstep::engine

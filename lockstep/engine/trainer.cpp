@@ -1,0 +1,255 @@
+#include "lockstep/engine/trainer.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/tensor_comm.h"
+
+namespace lockstep::engine {
+namespace {
+
+constexpr double kProgressSeconds = 0.1;
+constexpr int kSkippedStepsBeforeGivingUp = 10;
+constexpr double kRecentDecay = 0.9;
+
+// The engine executes data parallelism so far; a plan that wants more is refused before anything is built.
+void require_executable(const nlohmann::json& plan) {
+  if (plan.is_null()) return;
+  for (const auto& [axis, value] : plan.at("best").at("layout").items()) {
+    const bool plain =
+        axis == "dp" || !value.is_number_integer() || value.get<std::int64_t>() <= (axis == "zero" ? 0 : 1);
+    if (!plain) {
+      throw bad_input(fmt::format("layout {}={} cannot be executed yet", axis, value.dump()),
+                      "this version trains data-parallel: use `layout: {dp: <ranks>}`");
+    }
+  }
+}
+
+bool counts_tokens(const TrainingState& state) { return state.datasets.train->tokens_per_sample() > 0; }
+
+}  // namespace
+
+void ThroughputMeter::add(double items, double seconds) {
+  recent_items_ = kRecentDecay * recent_items_ + items;
+  recent_seconds_ = kRecentDecay * recent_seconds_ + seconds;
+  if (++seen_ <= warmup_) return;
+  items_ += items;
+  seconds_ += seconds;
+}
+
+double ThroughputMeter::overall() const { return seconds_ > 0 ? items_ / seconds_ : recent(); }
+double ThroughputMeter::recent() const { return recent_seconds_ > 0 ? recent_items_ / recent_seconds_ : 0.0; }
+double ThroughputMeter::seconds_per_step() const {
+  const std::int64_t counted = seen_ - warmup_;
+  return counted > 0 ? seconds_ / static_cast<double>(counted) : 0.0;
+}
+
+Trainer::Trainer(RunContext& context) : context_(context) {
+  require_executable(context.request.plan);
+  state_ = build_training_state(context.job, context.world);
+  if (!context.request.resume_from.empty()) resume();
+  first_step_ = state_.step;
+  meter_ = ThroughputMeter(state_.total_steps - state_.step);
+}
+
+void Trainer::resume() {
+  const auto reader = checkpoint::CheckpointReader::open(context_.request.resume_from);
+  const std::string remark = restore(state_, reader.read(context_.rank()), context_.job, context_.world.size());
+  saved_step_ = state_.step;
+  if (context_.rank() != 0) return;
+  context_.host.note(fmt::format("resumed from {} at step {}", context_.request.resume_from, state_.step));
+  if (!remark.empty()) context_.host.note(remark);
+  if (context_.recorder) {
+    context_.recorder->event({.kind = std::string(telemetry::event_kind::kResume),
+                              .rank = 0,
+                              .step = state_.step,
+                              .message = "resumed from " + context_.request.resume_from,
+                              .data = {{"path", context_.request.resume_from}, {"step", state_.step}}});
+  }
+}
+
+nlohmann::json Trainer::run() {
+  const bool evaluating = state_.datasets.evaluation != nullptr;
+  if (evaluating && context_.job.evaluation.every_steps > 0 && state_.step == 0) run_evaluation();
+  bool stopped = false;
+  while (state_.step < state_.total_steps && !stopped) {
+    const StepResult result = run_step(state_, context_.job, context_.world, wishes());
+    after_step(result);
+    stopped = result.wishes.stop;
+    const std::int64_t every = context_.job.evaluation.every_steps;
+    const bool last = state_.step == state_.total_steps;
+    if (evaluating && !stopped && (last || (every > 0 && state_.step % every == 0))) run_evaluation();
+    if (stopped || last || save_is_due(result)) save();
+  }
+  return summary(stopped && state_.step < state_.total_steps);
+}
+
+StepWishes Trainer::wishes() const {
+  StepWishes wishes;
+  wishes.stop = context_.host.stop_requested();
+  // Clocks differ between ranks, so the first one decides when it is time to save.
+  const double every = context_.job.checkpoint.every_seconds;
+  wishes.save = context_.rank() == 0 && every > 0 && since_save_.seconds() >= every;
+  return wishes;
+}
+
+bool Trainer::save_is_due(const StepResult& result) const {
+  const std::int64_t every = context_.job.checkpoint.every_steps;
+  return result.wishes.save || (every > 0 && state_.step % every == 0);
+}
+
+void Trainer::after_step(const StepResult& result) {
+  last_loss_ = result.loss;
+  meter_.add(static_cast<double>(counts_tokens(state_) ? result.tokens : result.samples), result.seconds);
+  record_step(result);
+  check_loss(result);
+  if (context_.rank() == 0) report_progress(result);
+}
+
+void Trainer::check_loss(const StepResult& result) {
+  skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
+  if (skipped_in_a_row_ >= kSkippedStepsBeforeGivingUp && context_.job.precision != spec::Precision::kFp16) {
+    throw UserError(
+        ExitCode::kRunFailed,
+        fmt::format("the gradient was not finite in {} steps in a row, up to step {}", skipped_in_a_row_, state_.step),
+        "lower optimizer.learning_rate, add warmup_steps or clip_norm");
+  }
+}
+
+void Trainer::record_step(const StepResult& result) {
+  if (!context_.recorder) return;
+  const double items = static_cast<double>(counts_tokens(state_) ? result.tokens : result.samples);
+  const auto rate = counts_tokens(state_) ? telemetry::metric::kTokensPerSecond : telemetry::metric::kSamplesPerSecond;
+  std::vector<telemetry::Metric> metrics;
+  const auto add = [&](std::string_view name, double value) { metrics.push_back({std::string(name), value}); };
+  add(telemetry::metric::kStepSeconds, result.seconds);
+  add(telemetry::metric::kComputeSeconds, result.seconds - result.data_seconds - result.comm_seconds);
+  add(telemetry::metric::kExposedCommSeconds, result.comm_seconds);
+  add(telemetry::metric::kDataSeconds, result.data_seconds);
+  add(telemetry::metric::kMemoryBytes, peak_memory_bytes());
+  if (context_.rank() == 0) {
+    add(telemetry::metric::kLoss, result.loss);
+    add(telemetry::metric::kGradientNorm, result.gradient_norm);
+    add(telemetry::metric::kLearningRate, result.learning_rate);
+    add(rate, items / result.seconds);
+  }
+  context_.recorder->metrics(context_.rank(), state_.step, std::move(metrics));
+}
+
+void Trainer::report_progress(const StepResult& result) {
+  const double now = monotonic_seconds();
+  if (now - last_progress_ < kProgressSeconds && state_.step != state_.total_steps) return;
+  last_progress_ = now;
+  nlohmann::json message = {{"type", "progress"},
+                            {"step", state_.step},
+                            {"steps", state_.total_steps},
+                            {"loss", result.loss},
+                            {"rate", meter_.recent()},
+                            {"unit", counts_tokens(state_) ? "tokens" : "samples"},
+                            {"gradient_norm", result.gradient_norm},
+                            {"learning_rate", result.learning_rate},
+                            {"memory_bytes", peak_memory_bytes()}};
+  if (const auto value = efficiency(meter_.recent())) message["efficiency"] = *value;
+  const double per_step = running_.seconds() / static_cast<double>(state_.step - first_step_);
+  message["eta_seconds"] = per_step * static_cast<double>(state_.total_steps - state_.step);
+  context_.host.send(message);
+}
+
+void Trainer::run_evaluation() {
+  const EvaluationResult result = evaluate(state_, context_.job, context_.world);
+  nlohmann::json entry = {
+      {"step", state_.step}, {"loss", result.loss}, {"accuracy", result.accuracy}, {"targets", result.targets}};
+  evaluations_.push_back(entry);
+  if (context_.rank() != 0) return;
+  if (context_.recorder) {
+    context_.recorder->metrics(0, state_.step,
+                               {{std::string(telemetry::metric::kEvaluationLoss), result.loss},
+                                {std::string(telemetry::metric::kEvaluationAccuracy), result.accuracy}});
+  }
+  entry["type"] = "evaluation";
+  context_.host.send(entry);
+}
+
+void Trainer::save() {
+  if (context_.request.checkpoint_directory.empty() || saved_step_ == state_.step) return;
+  for (torch::Tensor& buffer : state_.model->buffers()) {
+    context_.world.broadcast(parallel::buffer_of(buffer), 0).wait();
+  }
+  checkpoint::SaveOptions options;
+  options.directory = context_.request.checkpoint_directory;
+  options.rank = context_.rank();
+  options.world = context_.world.size();
+  options.keep = context_.job.checkpoint.keep;
+  options.barrier = [this] { context_.world.barrier().wait(); };
+  const checkpoint::SaveResult saved =
+      checkpoint::save_checkpoint(checkpoint_contents(state_, context_.job, context_.world.size()), options);
+  saved_step_ = state_.step;
+  since_save_.restart();
+  if (context_.rank() != 0) return;
+  const nlohmann::json data = {{"path", saved.path.string()}, {"bytes", saved.bytes}, {"seconds", saved.seconds}};
+  if (context_.recorder) {
+    context_.recorder->event({.kind = std::string(telemetry::event_kind::kCheckpoint),
+                              .rank = 0,
+                              .step = state_.step,
+                              .message = "saved " + saved.path.string(),
+                              .data = data});
+  }
+  context_.host.send(
+      {{"type", "checkpoint"}, {"step", state_.step}, {"path", saved.path.string()}, {"seconds", saved.seconds}});
+}
+
+double Trainer::predicted_items_per_second() const {
+  const nlohmann::json& plan = context_.request.plan;
+  const char* key = counts_tokens(state_) ? "tokens_per_second" : "samples_per_second";
+  const nlohmann::json::json_pointer path(std::string("/best/prediction/") + key);
+  return plan.is_object() && plan.contains(path) && plan.at(path).is_number() ? plan.at(path).get<double>() : 0.0;
+}
+
+// The plan's MFU belongs to its predicted rate; the measured one scales with the measured rate.
+std::optional<double> Trainer::efficiency(double items_per_second) const {
+  const double predicted = predicted_items_per_second();
+  const nlohmann::json::json_pointer path("/best/prediction/mfu");
+  if (predicted <= 0 || !context_.request.plan.contains(path) || !context_.request.plan.at(path).is_number()) {
+    return std::nullopt;
+  }
+  const double mfu = context_.request.plan.at(path).get<double>();
+  if (mfu <= 0) return std::nullopt;
+  return mfu * items_per_second / predicted;
+}
+
+nlohmann::json Trainer::summary(bool stopped) const {
+  const bool tokens = counts_tokens(state_);
+  const double rate = meter_.overall();
+  const double predicted = predicted_items_per_second();
+  const auto measured_efficiency = efficiency(rate);
+  nlohmann::json result = {{"schema", "lockstep.run/1"},
+                           {"run", context_.request.run_id},
+                           {"status", stopped ? "interrupted" : "done"},
+                           {"exit_code", stopped ? 130 : 0},
+                           {"steps", state_.step},
+                           {"steps_total", state_.total_steps},
+                           {"final_loss", last_loss_},
+                           {"peak_memory_bytes", peak_memory_bytes()},
+                           {"restarts", 0},
+                           {"lost_steps", 0},
+                           {"world", context_.world.size()},
+                           {"backend", context_.world.backend_name()},
+                           {"precision", spec::to_string(context_.job.precision)},
+                           {"parameters", state_.parameters->parameter_count()},
+                           {"seconds_per_step", meter_.seconds_per_step()},
+                           {"training_seconds", running_.seconds()},
+                           {"loader_stall_seconds", state_.loader->statistics().stall_seconds},
+                           {"skipped_steps", state_.scaler.skipped_steps()},
+                           {"communicated_bytes", context_.world.traffic().total_bytes()},
+                           {"evaluations", evaluations_}};
+  result["tokens_per_second"] = tokens ? nlohmann::json(rate) : nlohmann::json();
+  result["samples_per_second"] = tokens ? nlohmann::json() : nlohmann::json(rate);
+  result["predicted_tokens_per_second"] = tokens && predicted > 0 ? nlohmann::json(predicted) : nlohmann::json();
+  result["predicted_samples_per_second"] = !tokens && predicted > 0 ? nlohmann::json(predicted) : nlohmann::json();
+  result["mfu_or_efficiency"] = measured_efficiency ? nlohmann::json(*measured_efficiency) : nlohmann::json();
+  return result;
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,68 @@
+// The training loop of one rank: steps, evaluation, checkpoints, progress, and the summary that stands beside the plan.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/engine/run_context.h"
+#include "lockstep/engine/training_state.h"
+#include "lockstep/engine/training_step.h"
+
+namespace lockstep::engine {
+
+// Throughput over the steps after warm-up, and over the last few for the progress line. Evaluation and checkpoints are
+// outside the steps and do not count.
+class ThroughputMeter {
+ public:
+  // The first steps pay for lazy allocation and cold caches; a tenth of the run, at most ten steps.
+  explicit ThroughputMeter(std::int64_t steps_to_do) : warmup_(std::min<std::int64_t>(10, steps_to_do / 10)) {}
+
+  void add(double items, double seconds);
+  double overall() const;  // items per second, 0 before the first step
+  double recent() const;
+  double seconds_per_step() const;
+
+ private:
+  std::int64_t warmup_;
+  std::int64_t seen_ = 0;
+  double items_ = 0.0, seconds_ = 0.0, recent_items_ = 0.0, recent_seconds_ = 0.0;
+};
+
+class Trainer {
+ public:
+  // Collective: builds or resumes the state. `context` must outlive the trainer.
+  explicit Trainer(RunContext& context);
+
+  // Collective: trains to the end or until somebody asks to stop. Returns the summary (schema lockstep.run/1, the same
+  // on every rank but for memory); `exit_code` in it is 0 or 130.
+  nlohmann::json run();
+
+ private:
+  void resume();
+  StepWishes wishes() const;
+  void after_step(const StepResult& result);
+  void record_step(const StepResult& result);
+  void report_progress(const StepResult& result);
+  void check_loss(const StepResult& result);
+  void run_evaluation();
+  void save();
+  bool save_is_due(const StepResult& result) const;
+  nlohmann::json summary(bool stopped) const;
+  std::optional<double> efficiency(double items_per_second) const;
+  double predicted_items_per_second() const;
+
+  RunContext& context_;
+  TrainingState state_;
+  ThroughputMeter meter_{0};
+  Stopwatch since_save_;
+  Stopwatch running_;
+  double last_progress_ = -1.0;
+  double last_loss_ = 0.0;
+  std::int64_t first_step_ = 0;
+  std::int64_t saved_step_ = -1;
+  int skipped_in_a_row_ = 0;
+  nlohmann::json evaluations_ = nlohmann::json::array();
+};
+
+}  // namespace lockstep::engine

@@ -1,0 +1,138 @@
+#include "lockstep/engine/training_state.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::engine {
+namespace {
+
+std::unique_ptr<data::Loader> make_loader(const spec::Job& job, const data::Datasets& datasets,
+                                          const comm::Communicator& group) {
+  data::LoaderOptions options;
+  options.micro = job.batch.micro;
+  options.accumulation = job.batch.accumulation;
+  options.data_rank = group.rank();
+  options.data_world = group.size();
+  options.seed = static_cast<std::uint64_t>(job.seed);
+  options.shuffle = job.data.shuffle;
+  options.num_workers = job.loader.num_workers;
+  options.prefetch_factor = job.loader.prefetch_factor;
+  options.timeout_seconds = job.communication.timeout_seconds;
+  return std::make_unique<data::Loader>(datasets.train, options);
+}
+
+parallel::ReducerOptions reducer_options(const spec::Job& job) {
+  parallel::ReducerOptions options;
+  options.bucket_mib = job.communication.bucket_mib;
+  options.first_bucket_mib = std::min(1.0, options.bucket_mib);
+  options.compression.kind = job.communication.compression;
+  options.compression.powersgd_rank = job.communication.powersgd_rank;
+  options.compression.seed = static_cast<std::uint64_t>(job.seed);
+  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(job.communication.timeout_seconds * 1e3));
+  return options;
+}
+
+constexpr const char* kMasterPrefix = "master.";
+
+}  // namespace
+
+TrainingState build_training_state(const spec::Job& job, comm::Communicator& data_group) {
+  TrainingState state;
+  const PrecisionPolicy precision = precision_policy(job.precision, torch::kCPU);
+  state.datasets = data::open_datasets(job);
+  nn::BuildOptions build;
+  build.dtype = precision.model;
+  build.seed = static_cast<std::uint64_t>(job.seed);
+  state.model = nn::build_model(job.model, build);
+  state.parameters = std::make_unique<parallel::FlatParameters>(state.model, precision.flat_options());
+  state.optimizer = make_optimizer(job.optimizer, *state.parameters);
+  LossScalerOptions scaling;
+  scaling.enabled = precision.loss_scaling;
+  state.scaler = LossScaler(scaling);
+  const parallel::ReducerOptions reducing = reducer_options(job);
+  state.reducer = std::make_unique<parallel::GradientReducer>(*state.parameters, data_group, reducing);
+  state.loader = make_loader(job, state.datasets, data_group);
+  state.total_steps = total_steps_of(job, *state.loader);
+  parallel::check_same_parameters(*state.parameters, data_group, reducing.timeout);
+  parallel::broadcast_parameters(*state.parameters, data_group, reducing.timeout);
+  return state;
+}
+
+std::int64_t total_steps_of(const spec::Job& job, const data::Loader& loader) {
+  if (job.steps > 0) return job.steps;
+  if (job.tokens > 0) {
+    const std::int64_t per_step = loader.global_batch() * loader.dataset().tokens_per_sample();
+    if (per_step == 0) throw bad_input("`tokens` was given but this data has no tokens", "use `epochs` or `steps`");
+    return (job.tokens + per_step - 1) / per_step;
+  }
+  return static_cast<std::int64_t>(std::ceil(job.epochs * static_cast<double>(loader.steps_per_epoch())));
+}
+
+checkpoint::CheckpointContents checkpoint_contents(const TrainingState& state, const spec::Job& job, int world) {
+  checkpoint::CheckpointContents contents;
+  contents.step = state.step;
+  contents.model = state.parameters->views(state.parameters->values());
+  for (const auto& buffer : state.model->named_buffers()) contents.model[buffer.key()] = buffer.value();
+  contents.optimizer = state.optimizer->state();
+  contents.optimizer.merge(state.scaler.state());
+  if (state.parameters->has_master()) {
+    contents.optimizer.merge(state.parameters->views(state.parameters->master(), kMasterPrefix));
+  }
+  const data::Position position = state.loader->position();
+  contents.loader = {
+      {"epoch", position.epoch}, {"samples", position.samples}, {"dataset_samples", state.loader->dataset().size()}};
+  contents.job_yaml = spec::to_yaml(job);
+  contents.extra = {{"world", world}};
+  // Random numbers are keyed by (seed, step, place), so seed and step are the whole state of every generator of ours;
+  // libtorch's own is kept for operators that draw from it.
+  contents.rank_state = {{"seed", job.seed}, {"step", state.step}};
+  contents.rank_tensors = state.reducer->state();
+  contents.rank_tensors["libtorch.generator"] = at::globalContext().defaultGenerator(torch::kCPU).get_state();
+  return contents;
+}
+
+std::string restore(TrainingState& state, const checkpoint::CheckpointContents& contents, const spec::Job& job,
+                    int world) {
+  const torch::NoGradGuard no_grad;
+  const std::int64_t dataset_samples = contents.loader.value("dataset_samples", std::int64_t{-1});
+  if (dataset_samples != state.loader->dataset().size()) {
+    throw bad_input(fmt::format("the checkpoint was made on a data set of {} samples, this one has {}", dataset_samples,
+                                state.loader->dataset().size()),
+                    "resume on the same data and sequence length, or start afresh without --resume");
+  }
+  torch::Tensor values = state.parameters->values();
+  state.parameters->load(values, contents.model);
+  for (auto& buffer : state.model->named_buffers()) {
+    const auto found = contents.model.find(buffer.key());
+    if (found == contents.model.end()) {
+      throw bad_input("the checkpoint has no tensor " + buffer.key(),
+                      "it is of another model; check `model` in the job");
+    }
+    buffer.value().copy_(found->second);
+  }
+  if (state.parameters->has_master()) {
+    torch::Tensor master = state.parameters->master();
+    state.parameters->load(master, contents.optimizer, kMasterPrefix);
+  }
+  state.optimizer->load_state(contents.optimizer);
+  state.scaler.load_state(contents.optimizer);
+  state.loader->seek({contents.loader.at("epoch"), contents.loader.at("samples")});
+  state.step = contents.step;
+
+  parallel::TensorMap own = contents.rank_tensors;
+  if (const auto generator = own.find("libtorch.generator"); generator != own.end()) {
+    at::globalContext().defaultGenerator(torch::kCPU).set_state(generator->second);
+    own.erase(generator);
+  }
+  if (contents.extra.value("world", world) == world) {
+    state.reducer->load_state(own);
+  } else if (job.communication.compression != spec::Compression::kNone) {
+    return "the number of ranks changed: error feedback of the gradient compression starts anew";
+  }
+  return {};
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,98 @@
+#include "lockstep/elastic/local_agent.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/file.h"
+
+namespace lockstep::elastic {
+namespace {
+
+// Ranks are small shell programs here; the texts are constants of the test.
+AgentOptions ranks_running(const std::string& script, int world, const TemporaryFolder& folder) {
+  AgentOptions options;
+  options.argv = {"/bin/sh", "-c", script};
+  options.world = world;
+  options.log_folder = folder.path();
+  options.grace_seconds = 0.5;
+  return options;
+}
+
+RankEnd ended(int rank, int exit_code, int signal = 0, const std::string& kind = "") {
+  RankEnd end{rank, false, exit_code, signal, std::nullopt};
+  if (!kind.empty()) end.error = {{"kind", kind}, {"message", kind + " of " + std::to_string(rank)}, {"exit_code", 1}};
+  return end;
+}
+
+TEST(RootCause, is_absent_when_every_rank_ended_well) {
+  EXPECT_FALSE(find_root_cause({ended(0, 0), ended(1, 130)}));
+}
+
+TEST(RootCause, is_the_killed_rank_and_not_the_peers_that_lost_it) {
+  const auto cause = find_root_cause({ended(0, 1, 0, "peer_lost"), ended(1, 1, 0, "timeout"), ended(2, 0, SIGKILL)});
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rank, 2);
+  EXPECT_NE(cause->message.find("SIGKILL"), std::string::npos);
+}
+
+TEST(RootCause, is_the_rank_with_an_error_of_its_own) {
+  const auto cause = find_root_cause({ended(0, 1, 0, "peer_lost"), ended(1, 2, 0, "user")});
+  ASSERT_TRUE(cause);
+  EXPECT_EQ(cause->rank, 1);
+}
+
+TEST(LocalAgent, gives_each_rank_its_number_and_hears_its_messages) {
+  TemporaryFolder folder;
+  std::map<int, int> heard;
+  AgentCallbacks callbacks;
+  callbacks.on_message = [&](int rank, const nlohmann::json& message) { heard[rank] = message.at("me"); };
+  const AgentResult result = run_local_ranks(
+      ranks_running("eval \"echo '{\\\"type\\\":\\\"note\\\",\\\"me\\\":$LOCKSTEP_RANK}' >&$LOCKSTEP_MESSAGE_FD\"; "
+                    "echo logged; test $LOCKSTEP_WORLD_SIZE = 3",
+                    3, folder),
+      callbacks);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(heard, (std::map<int, int>{{0, 0}, {1, 1}, {2, 2}}));
+  EXPECT_EQ(read_file(folder.path() / "rank-00002.log"), "logged\n");
+}
+
+TEST(LocalAgent, ends_the_others_when_one_rank_is_killed) {
+  TemporaryFolder folder;
+  const double begin = monotonic_seconds();
+  const AgentResult result =
+      run_local_ranks(ranks_running("if [ $LOCKSTEP_RANK = 1 ]; then kill -9 $$; fi; trap '' TERM; "
+                                    "while true; do sleep 0.1; done",
+                                    3, folder),
+                      {});
+  EXPECT_EQ(result.exit_code, 1);
+  ASSERT_TRUE(result.cause);
+  EXPECT_EQ(result.cause->rank, 1);
+  EXPECT_LT(monotonic_seconds() - begin, 10.0);
+}
+
+TEST(LocalAgent, passes_a_stop_on_and_reports_it) {
+  TemporaryFolder folder;
+  const double begin = monotonic_seconds();
+  AgentCallbacks callbacks;
+  callbacks.stop_requests = [&] { return monotonic_seconds() - begin > 0.5 ? 1 : 0; };
+  const AgentResult result =
+      run_local_ranks(ranks_running("trap 'exit 130' INT; while true; do sleep 0.05; done", 2, folder), callbacks);
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_FALSE(result.cause);
+}
+
+TEST(LocalAgent, kills_ranks_that_ignore_a_second_stop) {
+  TemporaryFolder folder;
+  const double begin = monotonic_seconds();
+  AgentCallbacks callbacks;
+  callbacks.stop_requests = [&] { return static_cast<int>((monotonic_seconds() - begin) / 0.4); };
+  const AgentResult result =
+      run_local_ranks(ranks_running("trap '' INT; while true; do sleep 0.05; done", 2, folder), callbacks);
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_LT(monotonic_seconds() - begin, 10.0);
+}
+
+}  // namespace
+}  // namespace lockstep::elastic
