@@ -18,7 +18,6 @@
 
 #include <torch/types.h>
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -40,8 +39,9 @@ struct Bucket {
 class PendingExchange {
  public:
   virtual ~PendingExchange() = default;
-  // Waits for the round in flight (Fault on timeout or lost peer), then starts the next. True: the bucket is summed.
-  virtual bool advance(std::chrono::milliseconds timeout) = 0;
+  // Waits for the round in flight (Fault when the group's timeout passed or a peer was lost), then starts the next.
+  // True: the bucket is summed.
+  virtual bool advance() = 0;
 };
 
 class GradientExchange {
@@ -49,8 +49,8 @@ class GradientExchange {
   virtual ~GradientExchange() = default;
   // `bucket` outlives the pending exchange; nobody else touches its gradient until advance() returned true.
   virtual std::unique_ptr<PendingExchange> start(const Bucket& bucket, comm::Communicator& group) = 0;
-  // State of this rank, by name; empty before the first step and for stateless kinds. load_state() restores exactly;
-  // bad_input names a tensor that is unknown or of the wrong kind.
+  // State of this rank, by name, as views of the live state; empty for stateless kinds. load_state() restores exactly;
+  // bad_input names a tensor that is missing or misshapen.
   virtual TensorMap state() const = 0;
   virtual void load_state(const TensorMap& state) = 0;
 };
@@ -62,6 +62,9 @@ struct CompressionOptions {
   std::uint64_t seed = 1;           // of PowerSGD's first Q; the same on all ranks
 };
 
-std::unique_ptr<GradientExchange> make_exchange(const CompressionOptions& options);
+// For these buckets (all of the flat gradient, in order of reduction) and a group of `ranks`. bad_input for options
+// that make no sense.
+std::unique_ptr<GradientExchange> make_exchange(const CompressionOptions& options, const std::vector<Bucket>& buckets,
+                                                int ranks);
 
 }  // namespace lockstep::parallel

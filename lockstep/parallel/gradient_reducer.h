@@ -9,11 +9,10 @@
 //   reducer.finish();     // gradients() of the FlatParameters now hold the sum over all ranks and micro-steps
 //
 // Gradients are summed, never averaged: the loss carries the weight. A group of one rank communicates nothing.
-// Threads: as FlatParameters. The reducer must be destroyed before its FlatParameters. After a Fault the reducer is
-// spent.
+// Threads: as FlatParameters. Waits end with the group's timeout. The reducer must be destroyed before its
+// FlatParameters. After a Fault the reducer is spent.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -28,7 +27,6 @@ struct ReducerOptions {
   double bucket_mib = 25.0;
   double first_bucket_mib = 1.0;  // at most bucket_mib
   CompressionOptions compression;
-  std::chrono::milliseconds timeout = std::chrono::minutes(5);  // for each wait
 };
 
 // Of the last step that finish() completed.
@@ -68,7 +66,6 @@ class GradientReducer {
   FlatParameters& parameters_;
   comm::Communicator group_;
   std::unique_ptr<GradientExchange> exchange_;
-  std::chrono::milliseconds timeout_;
   std::vector<Bucket> buckets_;
   std::vector<std::size_t> bucket_of_;  // parameter -> bucket
   std::vector<char> seen_;              // parameter: gradient arrived in this pass
@@ -80,11 +77,9 @@ class GradientReducer {
 
 // Collective over `group`, before the first step. Throws UserError on every rank when ranks hold different parameters
 // (count, order, name, shape, dtype), naming the first difference and the ranks.
-void check_same_parameters(const FlatParameters& parameters, comm::Communicator& group,
-                           std::chrono::milliseconds timeout = std::chrono::minutes(5));
+void check_same_parameters(const FlatParameters& parameters, comm::Communicator& group);
 
 // Collective: values, master weights and the module's buffers become rank 0's of the group.
-void broadcast_parameters(FlatParameters& parameters, comm::Communicator& group,
-                          std::chrono::milliseconds timeout = std::chrono::minutes(5));
+void broadcast_parameters(FlatParameters& parameters, comm::Communicator& group);
 
 }  // namespace lockstep::parallel

@@ -1,0 +1,101 @@
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/parallel/gradient_reducer.h"
+#include "lockstep/parallel/tensor_comm.h"
+
+namespace lockstep::parallel {
+namespace {
+
+std::string describe(const ParameterRange& range, torch::ScalarType dtype) {
+  std::string text = range.name + " [";
+  for (std::size_t i = 0; i < range.sizes.size(); ++i) text += (i ? ", " : "") + std::to_string(range.sizes[i]);
+  return text + "] " + c10::toString(dtype);
+}
+
+// FNV-1a, chained. Not std::hash: that may differ between builds.
+std::uint64_t hash_of(const std::string& text, std::uint64_t hash = 0xcbf29ce484222325u) {
+  for (const unsigned char byte : text) hash = (hash ^ byte) * 0x100000001b3u;
+  return (hash ^ 0xffu) * 0x100000001b3u;  // so that "a","bc" differs from "ab","c"
+}
+
+// True on every rank when all ranks hold the same value at every index; else `first` is the first index that differs.
+bool all_equal(const std::vector<std::int64_t>& values, comm::Communicator& group, std::size_t* first) {
+  std::vector<std::int64_t> lowest = values;
+  std::vector<std::int64_t> highest = values;
+  const std::int64_t count = static_cast<std::int64_t>(values.size());
+  group.all_reduce({lowest.data(), count, comm::DType::kI64}, comm::ReduceOp::kMin).wait();
+  group.all_reduce({highest.data(), count, comm::DType::kI64}, comm::ReduceOp::kMax).wait();
+  const auto differs = std::mismatch(lowest.begin(), lowest.end(), highest.begin()).first;
+  *first = static_cast<std::size_t>(differs - lowest.begin());
+  return differs == lowest.end();
+}
+
+constexpr std::int64_t kDescriptionBytes = 256;
+
+[[noreturn]] void report_difference(const FlatParameters& parameters, comm::Communicator& group, std::size_t index) {
+  const std::vector<ParameterRange>& ranges = parameters.ranges();
+  const std::string mine =
+      index < ranges.size() ? describe(ranges[index], parameters.values().scalar_type()) : std::string("absent");
+  std::vector<char> own(kDescriptionBytes, 0);
+  std::memcpy(own.data(), mine.data(), std::min<std::size_t>(mine.size(), kDescriptionBytes - 1));
+  std::vector<char> all(static_cast<std::size_t>(kDescriptionBytes * group.size()), 0);
+  group
+      .all_gather({own.data(), kDescriptionBytes, comm::DType::kU8},
+                  {all.data(), static_cast<std::int64_t>(all.size()), comm::DType::kU8})
+      .wait();
+  for (int rank = 1; rank < group.size(); ++rank) {
+    const std::string theirs = all.data() + rank * kDescriptionBytes;
+    if (theirs == all.data()) continue;
+    throw bad_input("ranks " + std::to_string(group.global_rank(0)) + " and " +
+                        std::to_string(group.global_rank(rank)) + " hold different models: parameter " +
+                        std::to_string(index) + " is " + all.data() + " and " + theirs,
+                    "start every rank with the same job and the same version");
+  }
+  throw bad_input("ranks hold different models, beginning with parameter " + std::to_string(index) + " (" + mine + ")",
+                  "start every rank with the same job and the same version");
+}
+
+void broadcast_bytes(const torch::Tensor& tensor, comm::Communicator& group) {
+  const torch::Tensor dense = tensor.contiguous();
+  group.broadcast({dense.data_ptr(), static_cast<std::int64_t>(dense.nbytes()), comm::DType::kU8}, 0).wait();
+  if (!dense.is_same(tensor)) tensor.copy_(dense);
+}
+
+}  // namespace
+
+void check_same_parameters(const FlatParameters& parameters, comm::Communicator& group) {
+  if (group.size() == 1) return;
+  std::vector<std::int64_t> hashes;
+  std::uint64_t chained = 0;
+  for (const ParameterRange& range : parameters.ranges()) {
+    const std::string text = describe(range, parameters.values().scalar_type());
+    hashes.push_back(static_cast<std::int64_t>(hash_of(text)));
+    chained = hash_of(text, chained);
+  }
+  std::size_t first = 0;
+  const std::int64_t count = static_cast<std::int64_t>(hashes.size());
+  // One small exchange in the good case; the list only when something differs.
+  if (all_equal({count, parameters.length(), static_cast<std::int64_t>(chained)}, group, &first)) return;
+  std::int64_t longest = count;
+  group.all_reduce({&longest, 1, comm::DType::kI64}, comm::ReduceOp::kMax).wait();
+  hashes.resize(static_cast<std::size_t>(longest), 0);
+  if (all_equal(hashes, group, &first)) {
+    throw bad_input("ranks lay out their parameters differently", "start every rank with the same job and precision");
+  }
+  report_difference(parameters, group, first);
+}
+
+void broadcast_parameters(FlatParameters& parameters, comm::Communicator& group) {
+  if (group.size() == 1) return;
+  torch::NoGradGuard no_grad;
+  broadcast_bytes(parameters.values(), group);
+  if (parameters.has_master()) broadcast_bytes(parameters.master(), group);
+  for (const torch::Tensor& buffer : parameters.module().buffers()) {
+    if (buffer.defined()) broadcast_bytes(buffer, group);
+  }
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,33 @@
+#include "lockstep/parallel/tensor_comm.h"
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::parallel {
+
+comm::DType dtype_of(torch::ScalarType type) {
+  switch (type) {
+    case torch::kFloat64:
+      return comm::DType::kF64;
+    case torch::kFloat32:
+      return comm::DType::kF32;
+    case torch::kHalf:
+      return comm::DType::kF16;
+    case torch::kBFloat16:
+      return comm::DType::kBF16;
+    case torch::kInt64:
+      return comm::DType::kI64;
+    case torch::kInt32:
+      return comm::DType::kI32;
+    case torch::kUInt8:
+      return comm::DType::kU8;
+    default:
+      throw InternalError(std::string("no collective carries tensors of dtype ") + c10::toString(type));
+  }
+}
+
+comm::Buffer buffer_of(const torch::Tensor& tensor) {
+  LOCKSTEP_ASSERT(tensor.is_contiguous(), "only contiguous tensors travel");
+  return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor.scalar_type())};
+}
+
+}  // namespace lockstep::parallel
