@@ -1,0 +1,176 @@
+#include <fmt/format.h>
+
+#include <queue>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/unicode.h"
+#include "lockstep/data/word_model.h"
+
+namespace lockstep::data {
+namespace {
+
+struct MergeRule {
+  std::int64_t rank;
+  TokenId result;
+};
+
+std::uint64_t pair_key(TokenId left, TokenId right) {
+  return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32) | static_cast<std::uint32_t>(right);
+}
+
+std::array<std::string, 256> make_stand_ins() {
+  std::array<std::string, 256> stand_ins;
+  char32_t next = 256;
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool printable_byte = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+    append_utf8(stand_ins[byte], printable_byte ? static_cast<char32_t>(byte) : next++);
+  }
+  return stand_ins;
+}
+
+class Bpe final : public WordModel {
+ public:
+  Bpe(BpeOptions options, const std::string& place) : options_(std::move(options)) {
+    const auto& stand_ins = byte_stand_ins();
+    for (int byte = 0; byte < 256; ++byte) {
+      bytes_.emplace(decode_utf8(stand_ins[byte]).front(), static_cast<char>(byte));
+      const auto found = options_.vocabulary.find(stand_ins[byte]);
+      byte_ids_[byte] = found == options_.vocabulary.end() ? kMissing : found->second;
+    }
+    if (options_.unknown) unknown_ = id_of(*options_.unknown, "the unknown token", place);
+    std::int64_t rank = 0;
+    for (const Merge& merge : options_.merges) {
+      const MergeRule rule{rank++, id_of(merge.left + merge.right, "the result of a merge", place)};
+      const TokenId left = id_of(merge.left, "a merge", place);
+      rules_.insert_or_assign(pair_key(left, id_of(merge.right, "a merge", place)), rule);
+    }
+    options_.merges.clear();
+    options_.merges.shrink_to_fit();
+  }
+
+  void encode_word(std::string_view word, std::vector<TokenId>& ids) const override {
+    if (options_.ignore_merges) {
+      std::string spelled;
+      for (const char byte : word) spelled += byte_stand_ins()[static_cast<unsigned char>(byte)];
+      if (const auto found = options_.vocabulary.find(spelled); found != options_.vocabulary.end()) {
+        ids.push_back(found->second);
+        return;
+      }
+    }
+    std::vector<Symbol> symbols = spell(word);
+    merge_all(symbols);
+    for (const Symbol& symbol : symbols) {
+      if (symbol.alive) ids.push_back(symbol.id);
+    }
+  }
+
+  void decode_token(std::string_view token, bool, std::string& text) const override {
+    std::string bytes;
+    for (const char32_t c : decode_utf8(token)) {
+      const auto found = bytes_.find(c);
+      if (found == bytes_.end()) {  // not spelled in stand-ins: an added token
+        text += token;
+        return;
+      }
+      bytes.push_back(found->second);
+    }
+    text += bytes;
+  }
+
+ private:
+  static constexpr TokenId kMissing = -1;
+
+  // One symbol of the word in a doubly linked list over the vector.
+  struct Symbol {
+    TokenId id;
+    int previous;
+    int next;
+    bool alive = true;
+  };
+
+  struct Candidate {
+    std::int64_t rank;
+    int place;
+    TokenId result;
+    bool operator>(const Candidate& other) const {
+      return rank != other.rank ? rank > other.rank : place > other.place;
+    }
+  };
+  using Queue = std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>>;
+
+  TokenId id_of(const std::string& token, const char* what, const std::string& place) const {
+    const auto found = options_.vocabulary.find(token);
+    if (found != options_.vocabulary.end()) return found->second;
+    throw bad_input(fmt::format("{} is `{}`, which the vocabulary lacks", what, printable(token)),
+                    "take vocabulary and merges from the same tokenizer", {place});
+  }
+
+  std::vector<Symbol> spell(std::string_view word) const {
+    std::vector<Symbol> symbols;
+    symbols.reserve(word.size());
+    for (const char byte : word) {
+      TokenId id = byte_ids_[static_cast<unsigned char>(byte)];
+      if (id == kMissing) {
+        if (!unknown_) continue;
+        id = *unknown_;
+        if (options_.fuse_unknown && !symbols.empty() && symbols.back().id == id) continue;
+      }
+      const int place = static_cast<int>(symbols.size());
+      symbols.push_back({id, place - 1, place + 1});
+    }
+    if (!symbols.empty()) symbols.back().next = -1;
+    return symbols;
+  }
+
+  const MergeRule* rule_at(const std::vector<Symbol>& symbols, int place) const {
+    const int next = symbols[place].next;
+    if (next < 0) return nullptr;
+    const auto found = rules_.find(pair_key(symbols[place].id, symbols[next].id));
+    return found == rules_.end() ? nullptr : &found->second;
+  }
+
+  // The merge of lowest rank first, the leftmost of equals, one at a time: O(n log n) for a word of n bytes.
+  void merge_all(std::vector<Symbol>& symbols) const {
+    Queue queue;
+    const auto consider = [&](int place) {
+      if (place < 0) return;
+      if (const MergeRule* rule = rule_at(symbols, place)) queue.push({rule->rank, place, rule->result});
+    };
+    for (int place = 0; place < static_cast<int>(symbols.size()); ++place) consider(place);
+    while (!queue.empty()) {
+      const Candidate best = queue.top();
+      queue.pop();
+      Symbol& left = symbols[best.place];
+      if (!left.alive) continue;
+      const MergeRule* rule = rule_at(symbols, best.place);
+      if (rule == nullptr || rule->result != best.result) continue;  // a neighbour was merged meanwhile
+      Symbol& right = symbols[left.next];
+      right.alive = false;
+      left.id = rule->result;
+      left.next = right.next;
+      if (left.next >= 0) symbols[left.next].previous = best.place;
+      consider(left.previous);
+      consider(best.place);
+    }
+  }
+
+  BpeOptions options_;
+  std::array<TokenId, 256> byte_ids_{};
+  std::unordered_map<char32_t, char> bytes_;  // stand-in -> byte
+  std::optional<TokenId> unknown_;
+  std::unordered_map<std::uint64_t, MergeRule> rules_;
+};
+
+}  // namespace
+
+const std::array<std::string, 256>& byte_stand_ins() {
+  static const std::array<std::string, 256> stand_ins = make_stand_ins();
+  return stand_ins;
+}
+
+std::shared_ptr<const WordModel> make_bpe(BpeOptions options, const std::string& place) {
+  return std::make_shared<Bpe>(std::move(options), place);
+}
+
+}  // namespace lockstep::data

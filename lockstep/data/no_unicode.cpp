@@ -1,0 +1,22 @@
+// Chosen by CMake where utf8proc is not installed: the bytes tokenizer works, those from files say what is missing.
+#include "lockstep/base/error.h"
+#include "lockstep/data/unicode.h"
+
+namespace lockstep::data {
+
+void require_unicode() {
+  throw environment_error("this build of lockstep has no Unicode tables, so tokenizer files cannot be used",
+                          "install libutf8proc-dev and build again, or use tokenizer: bytes");
+}
+
+bool is_letter(char32_t) { return require_unicode(), false; }
+bool is_number(char32_t) { return require_unicode(), false; }
+bool is_word(char32_t) { return require_unicode(), false; }
+std::u32string normalize(std::u32string_view, NormalForm) { return require_unicode(), std::u32string(); }
+std::u32string to_lower(std::u32string_view) { return require_unicode(), std::u32string(); }
+bool is_bert_control(char32_t) { return require_unicode(), false; }
+bool is_bert_punctuation(char32_t) { return require_unicode(), false; }
+bool is_bert_accent(char32_t) { return require_unicode(), false; }
+bool is_bert_cjk(char32_t) { return require_unicode(), false; }
+
+}  // namespace lockstep::data

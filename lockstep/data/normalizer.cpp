@@ -1,0 +1,71 @@
+#include "lockstep/data/normalizer.h"
+
+#include "lockstep/data/unicode.h"
+
+namespace lockstep::data {
+namespace {
+
+std::u32string clean(const std::u32string& text) {
+  std::u32string cleaned;
+  cleaned.reserve(text.size());
+  for (const char32_t c : text) {
+    if (c == 0 || c == 0xFFFD || is_bert_control(c)) continue;
+    cleaned.push_back(is_white_space(c) ? U' ' : c);
+  }
+  return cleaned;
+}
+
+std::u32string space_out_chinese(const std::u32string& text) {
+  std::u32string spaced;
+  spaced.reserve(text.size());
+  for (const char32_t c : text) {
+    if (is_bert_cjk(c)) {
+      spaced += {U' ', c, U' '};
+    } else {
+      spaced.push_back(c);
+    }
+  }
+  return spaced;
+}
+
+std::u32string normalize_for_bert(std::u32string text, const BertNormalization& how) {
+  if (how.clean_text) text = clean(text);
+  if (how.handle_chinese_chars) text = space_out_chinese(text);
+  if (how.strip_accents) {
+    text = normalize(text, NormalForm::kNfd);
+    std::erase_if(text, is_bert_accent);
+  }
+  if (how.lowercase) text = to_lower(text);
+  return text;
+}
+
+}  // namespace
+
+std::u32string apply(const Normalizer& normalizer, std::u32string text) {
+  using Kind = NormalizerStep::Kind;
+  for (const NormalizerStep& step : normalizer) {
+    switch (step.kind) {
+      case Kind::kNfc:
+        text = normalize(text, NormalForm::kNfc);
+        break;
+      case Kind::kNfd:
+        text = normalize(text, NormalForm::kNfd);
+        break;
+      case Kind::kNfkc:
+        text = normalize(text, NormalForm::kNfkc);
+        break;
+      case Kind::kNfkd:
+        text = normalize(text, NormalForm::kNfkd);
+        break;
+      case Kind::kLowercase:
+        text = to_lower(text);
+        break;
+      case Kind::kBert:
+        text = normalize_for_bert(std::move(text), step.bert);
+        break;
+    }
+  }
+  return text;
+}
+
+}  // namespace lockstep::data

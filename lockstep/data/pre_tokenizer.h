@@ -1,0 +1,36 @@
+// The pre-tokenisation step: text to words, the pieces that the model encodes one by one.
+//
+// The regular expressions of the tokenizers in use are few; each is matched by hand, in one pass and without
+// backtracking, so that time is linear in the text whatever the text is.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::data {
+
+struct PreTokenizerStep {
+  enum class Kind {
+    kGpt2,        // GPT-2's pattern: 's|'t|...| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+    kLlama3,      // Llama 3's and Qwen 2's: (?i:'s|...)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,k}|...
+    kBert,        // white space removed, punctuation on its own
+    kPrefixSpace  // every piece that does not begin with a space gets one
+  } kind;
+  int digits = 3;  // kLlama3: k, the longest group of digits
+};
+
+using PreTokenizer = std::vector<PreTokenizerStep>;
+
+// The words of `text`, in order, as pairs (begin, end) into it; `text` itself changes where a step adds spaces.
+struct Word {
+  std::size_t begin;
+  std::size_t end;
+};
+std::vector<Word> split_words(const PreTokenizer& steps, std::u32string& text);
+
+// The step for a pattern as it stands in tokenizer.json; false when the pattern is not known.
+bool find_pattern(std::string_view pattern, PreTokenizerStep& step);
+
+}  // namespace lockstep::data

@@ -1,0 +1,181 @@
+#include "lockstep/data/token_shard.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <string>
+
+#include "lockstep/base/crc32c.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+
+namespace lockstep::data {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "token shards are little-endian and mapped as they are");
+
+constexpr char kMagic[8] = {'L', 'K', 'S', 'T', 'T', 'O', 'K', 'S'};
+constexpr const char* kRepair = "write the shard again";
+
+// As in the file; see token_shard.h.
+struct Header {
+  char magic[8];
+  std::uint32_t version;
+  std::uint32_t bytes_per_token;
+  std::uint64_t tokens;
+  std::uint64_t vocab_size;
+  std::uint32_t payload_crc;
+  std::uint8_t zero[24];
+  std::uint32_t header_crc;
+};
+static_assert(sizeof(Header) == 64 && offsetof(Header, header_crc) == 60);
+
+template <typename Stored>
+void store(std::string& bytes, std::span<const TokenId> ids) {
+  std::vector<Stored> stored(ids.begin(), ids.end());
+  bytes.append(reinterpret_cast<const char*>(stored.data()), stored.size() * sizeof(Stored));
+}
+
+// The copy and the bound are one pass each, both vectorised; the slow search runs only to name the culprit.
+template <typename Stored>
+void load(const std::uint8_t* payload, std::int64_t first, std::int64_t vocab_size, const std::string& path,
+          std::span<std::int64_t> out) {
+  const Stored* ids = reinterpret_cast<const Stored*>(payload) + first;
+  Stored largest = 0;
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    out[i] = ids[i];
+    largest = std::max(largest, ids[i]);
+  }
+  if (largest < vocab_size) return;
+  const auto culprit = std::max_element(out.begin(), out.end()) - out.begin();
+  throw bad_input(fmt::format("token {} is {}, not below the vocabulary size {} of the header", first + culprit,
+                              out[culprit], vocab_size),
+                  kRepair, {path});
+}
+
+class ShardStream final : public TokenStream {
+ public:
+  explicit ShardStream(std::vector<TokenShard> shards) : shards_(std::move(shards)) {
+    for (const TokenShard& shard : shards_) {
+      starts_.push_back(size_);
+      size_ += shard.size();
+    }
+  }
+
+  std::int64_t size() const override { return size_; }
+  std::int64_t vocab_size() const override { return shards_.front().vocab_size(); }
+
+  void copy(std::int64_t first, std::span<std::int64_t> out) const override {
+    LOCKSTEP_ASSERT(first >= 0 && first + static_cast<std::int64_t>(out.size()) <= size_, "range outside the stream");
+    std::size_t shard = std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin() - 1;
+    for (std::size_t done = 0; done < out.size(); ++shard) {
+      const std::int64_t offset = first + static_cast<std::int64_t>(done) - starts_[shard];
+      const std::size_t take = std::min(static_cast<std::size_t>(shards_[shard].size() - offset), out.size() - done);
+      shards_[shard].copy(offset, out.subspan(done, take));
+      done += take;
+    }
+  }
+
+ private:
+  std::vector<TokenShard> shards_;
+  std::vector<std::int64_t> starts_;
+  std::int64_t size_ = 0;
+};
+
+}  // namespace
+
+void write_token_shard(const std::filesystem::path& path, std::span<const TokenId> ids, std::int64_t vocab_size) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < vocab_size) continue;
+    throw bad_input(fmt::format("token {} is {}, not in [0, {})", i, ids[i], vocab_size),
+                    "give the size of the vocabulary that the ids come from", {path.string()});
+  }
+  Header header{};
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  header.version = 1;
+  header.bytes_per_token = vocab_size <= 65536 ? 2 : 4;
+  header.tokens = ids.size();
+  header.vocab_size = static_cast<std::uint64_t>(vocab_size);
+  std::string bytes(sizeof header, '\0');
+  bytes.reserve(sizeof header + ids.size() * header.bytes_per_token);
+  header.bytes_per_token == 2 ? store<std::uint16_t>(bytes, ids) : store<std::uint32_t>(bytes, ids);
+  header.payload_crc = crc32c(bytes.data() + sizeof header, bytes.size() - sizeof header);
+  header.header_crc = crc32c(&header, offsetof(Header, header_crc));
+  std::memcpy(bytes.data(), &header, sizeof header);
+  write_file_atomically(path, bytes);
+}
+
+TokenShard::TokenShard(const std::filesystem::path& path)
+    : file_(path, "check data.path in the job file, or write the shards first") {
+  const SourcePlace place{file_.path()};
+  Header header;
+  if (file_.size() < sizeof header) {
+    throw bad_input(fmt::format("truncated: {} bytes, the header of a token shard has {}", file_.size(), sizeof header),
+                    kRepair, place);
+  }
+  std::memcpy(&header, file_.bytes().data(), sizeof header);
+  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) {
+    throw bad_input("not a token shard (wrong magic)", "name shards written by lockstep, or use data.kind: text",
+                    place);
+  }
+  if (header.version != 1) {
+    throw bad_input(fmt::format("token shard of version {}, this build reads version 1", header.version),
+                    "write the shard again with this version of lockstep", place);
+  }
+  if (header.header_crc != crc32c(&header, offsetof(Header, header_crc))) {
+    throw bad_input("the header is damaged (CRC-32C differs)", kRepair, place);
+  }
+  if (header.bytes_per_token != 2 && header.bytes_per_token != 4) {
+    throw bad_input(fmt::format("{} bytes per token, expected 2 or 4", header.bytes_per_token), kRepair, place);
+  }
+  const std::uint64_t payload = file_.size() - sizeof header;
+  if (payload % header.bytes_per_token != 0 || payload / header.bytes_per_token != header.tokens) {
+    throw bad_input(fmt::format("the header announces {} tokens of {} bytes, the file holds {} bytes of tokens",
+                                header.tokens, header.bytes_per_token, payload),
+                    kRepair, place);
+  }
+  if (header.vocab_size == 0 || header.vocab_size > (std::uint64_t{1} << 31)) {
+    throw bad_input(fmt::format("vocabulary size {} out of range", header.vocab_size), kRepair, place);
+  }
+  count_ = static_cast<std::int64_t>(header.tokens);
+  vocab_size_ = static_cast<std::int64_t>(header.vocab_size);
+  bytes_per_token_ = header.bytes_per_token;
+  crc_ = header.payload_crc;
+}
+
+void TokenShard::copy(std::int64_t first, std::span<std::int64_t> out) const {
+  LOCKSTEP_ASSERT(first >= 0 && first + static_cast<std::int64_t>(out.size()) <= count_, "range outside the shard");
+  const std::uint8_t* payload = file_.bytes().data() + sizeof(Header);
+  bytes_per_token_ == 2 ? load<std::uint16_t>(payload, first, vocab_size_, path(), out)
+                        : load<std::uint32_t>(payload, first, vocab_size_, path(), out);
+}
+
+void TokenShard::verify() const {
+  const auto payload = file_.bytes().subspan(sizeof(Header));
+  if (crc32c(payload.data(), payload.size()) == crc_) return;
+  throw bad_input("the tokens are damaged (CRC-32C differs from the header)", kRepair, {path()});
+}
+
+std::shared_ptr<const TokenStream> open_token_shards(const std::vector<std::filesystem::path>& paths,
+                                                     std::int64_t verify_up_to_bytes) {
+  LOCKSTEP_ASSERT(!paths.empty(), "no token shards named");
+  std::vector<TokenShard> shards;
+  std::int64_t tokens = 0;
+  for (const auto& path : paths) {
+    shards.emplace_back(path);
+    tokens += shards.back().size();
+    if (shards.back().vocab_size() != shards.front().vocab_size()) {
+      throw bad_input(fmt::format("vocabulary size {}, but {} has {}", shards.back().vocab_size(),
+                                  shards.front().path(), shards.front().vocab_size()),
+                      "write all shards of a data set with the same tokenizer", {shards.back().path()});
+    }
+  }
+  if (tokens * 4 <= verify_up_to_bytes) {
+    for (const TokenShard& shard : shards) shard.verify();
+  }
+  return std::make_shared<ShardStream>(std::move(shards));
+}
+
+}  // namespace lockstep::data

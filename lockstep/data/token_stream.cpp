@@ -1,0 +1,125 @@
+#include "lockstep/data/token_stream.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/mapped_file.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr const char* kTextFix = "check data.path in the job file";
+
+class ByteStream final : public TokenStream {
+ public:
+  explicit ByteStream(const std::vector<std::filesystem::path>& paths) {
+    for (const auto& path : paths) {
+      files_.emplace_back(path, kTextFix);
+      starts_.push_back(size_);
+      size_ += static_cast<std::int64_t>(files_.back().size());
+    }
+  }
+
+  std::int64_t size() const override { return size_; }
+  std::int64_t vocab_size() const override { return 256; }
+
+  void copy(std::int64_t first, std::span<std::int64_t> out) const override {
+    LOCKSTEP_ASSERT(first >= 0 && first + static_cast<std::int64_t>(out.size()) <= size_, "range outside the stream");
+    std::size_t file = std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin() - 1;
+    for (std::size_t done = 0; done < out.size(); ++file) {
+      const auto offset = static_cast<std::size_t>(first + static_cast<std::int64_t>(done) - starts_[file]);
+      const auto bytes = files_[file].bytes().subspan(offset);
+      const std::size_t take = std::min(bytes.size(), out.size() - done);
+      std::copy_n(bytes.begin(), take, out.begin() + done);
+      done += take;
+    }
+  }
+
+ private:
+  std::vector<MappedFile> files_;
+  std::vector<std::int64_t> starts_;
+  std::int64_t size_ = 0;
+};
+
+class MemoryStream final : public TokenStream {
+ public:
+  MemoryStream(std::vector<TokenId> ids, std::int64_t vocab_size) : ids_(std::move(ids)), vocab_size_(vocab_size) {}
+
+  std::int64_t size() const override { return static_cast<std::int64_t>(ids_.size()); }
+  std::int64_t vocab_size() const override { return vocab_size_; }
+
+  void copy(std::int64_t first, std::span<std::int64_t> out) const override {
+    LOCKSTEP_ASSERT(first >= 0 && first + static_cast<std::int64_t>(out.size()) <= size(), "range outside the stream");
+    std::copy_n(ids_.begin() + first, out.size(), out.begin());
+  }
+
+ private:
+  std::vector<TokenId> ids_;
+  std::int64_t vocab_size_;
+};
+
+class WindowDataset final : public Dataset {
+ public:
+  WindowDataset(std::shared_ptr<const TokenStream> stream, std::int64_t begin, std::int64_t end, std::int64_t length)
+      : stream_(std::move(stream)), begin_(begin), length_(length), size_((end - begin - 1) / length) {}
+
+  std::int64_t size() const override { return size_; }
+  std::int64_t tokens_per_sample() const override { return length_; }
+
+  Samples fetch(std::span<const std::int64_t> indices) const override {
+    const auto n = static_cast<std::int64_t>(indices.size());
+    Samples samples{torch::empty({n, length_}, torch::kInt64), torch::empty({n, length_}, torch::kInt64)};
+    std::int64_t* input = samples.input.data_ptr<std::int64_t>();
+    std::int64_t* target = samples.target.data_ptr<std::int64_t>();
+    std::vector<std::int64_t> window(static_cast<std::size_t>(length_) + 1);
+    for (const std::int64_t index : indices) {
+      stream_->copy(begin_ + index * length_, window);
+      input = std::copy_n(window.begin(), length_, input);
+      target = std::copy_n(window.begin() + 1, length_, target);
+    }
+    return samples;
+  }
+
+  std::string describe() const override { return fmt::format("{} windows of {} tokens", size_, length_); }
+
+ private:
+  std::shared_ptr<const TokenStream> stream_;
+  std::int64_t begin_;
+  std::int64_t length_;
+  std::int64_t size_;
+};
+
+}  // namespace
+
+std::shared_ptr<const TokenStream> open_byte_stream(const std::vector<std::filesystem::path>& files) {
+  return std::make_shared<ByteStream>(files);
+}
+
+std::shared_ptr<const TokenStream> tokenize_files(const std::vector<std::filesystem::path>& files,
+                                                  const Tokenizer& tokenizer) {
+  std::vector<TokenId> ids;
+  const std::optional<TokenId> end = end_of_text_id(tokenizer);
+  for (const auto& path : files) {
+    const MappedFile file(path, kTextFix);
+    tokenizer.encode({reinterpret_cast<const char*>(file.bytes().data()), file.size()}, ids);
+    if (end) ids.push_back(*end);
+  }
+  ids.shrink_to_fit();
+  return std::make_shared<MemoryStream>(std::move(ids), tokenizer.vocab_size());
+}
+
+std::shared_ptr<const Dataset> language_model_windows(std::shared_ptr<const TokenStream> stream, std::int64_t begin,
+                                                      std::int64_t end, std::int64_t sequence_length,
+                                                      const std::string& what) {
+  LOCKSTEP_ASSERT(sequence_length >= 1 && begin >= 0 && begin <= end && end <= stream->size(), "window out of range");
+  if (end - begin <= sequence_length) {
+    throw bad_input(fmt::format("{} has {} tokens, one window of sequence_length {} needs {}", what, end - begin,
+                                sequence_length, sequence_length + 1),
+                    "use more text, a smaller batch.sequence_length, or another data.holdout");
+  }
+  return std::make_shared<WindowDataset>(std::move(stream), begin, end, sequence_length);
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,59 @@
+// What turns one word into token ids: byte-pair encoding or WordPiece.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "lockstep/data/tokenizer.h"
+
+namespace lockstep::data {
+
+// Token -> id, as in the vocabulary file.
+using Vocabulary = std::unordered_map<std::string, TokenId>;
+
+// Immutable; safe from many threads.
+class WordModel {
+ public:
+  virtual ~WordModel() = default;
+  // Appends the ids of `word` (UTF-8, not empty).
+  virtual void encode_word(std::string_view word, std::vector<TokenId>& ids) const = 0;
+  // Appends to `text` what comes out for the token `token` of the vocabulary; `first` is true at the start of the text.
+  virtual void decode_token(std::string_view token, bool first, std::string& text) const = 0;
+};
+
+struct Merge {
+  std::string left;
+  std::string right;
+};
+
+// Byte-level BPE: the vocabulary spells bytes with GPT-2's printable stand-ins (space is U+0120, ...).
+struct BpeOptions {
+  Vocabulary vocabulary;
+  std::vector<Merge> merges;           // in order of rank
+  std::optional<std::string> unknown;  // for bytes the vocabulary lacks; none: such bytes vanish
+  bool fuse_unknown = false;           // neighbouring unknowns become one
+  bool ignore_merges = false;          // a word that is a token stays whole (Llama 3)
+};
+// Throws bad_input at `place` when a merge names a token that is not in the vocabulary.
+std::shared_ptr<const WordModel> make_bpe(BpeOptions options, const std::string& place);
+
+struct WordPieceOptions {
+  Vocabulary vocabulary;
+  std::string unknown = "[UNK]";
+  std::string continuation = "##";
+  std::size_t max_characters = 100;  // longer words are unknown
+  bool clean_up = true;              // decode: "do n't ." becomes "don't."
+};
+// Throws bad_input at `place` when the vocabulary lacks the unknown token.
+std::shared_ptr<const WordModel> make_word_piece(WordPieceOptions options, const std::string& place);
+
+// GPT-2's stand-in for every byte, as UTF-8.
+const std::array<std::string, 256>& byte_stand_ins();
+
+}  // namespace lockstep::data
