@@ -1,0 +1,149 @@
+"""Drives the built `lockstep` as a user would: real processes, real files, a run store of its own per test."""
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+
+BUILD = pathlib.Path(os.environ["LOCKSTEP_BUILD_DIR"])
+SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
+LOCKSTEP = str(BUILD / "lockstep")
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+class EndToEnd(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-e2e-"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.environment = {k: v for k, v in os.environ.items()
+                            if k not in LAUNCHER_VARIABLES and not k.startswith(("SLURM_", "OMPI_", "PMI"))}
+        self.environment["LOCKSTEP_HOME"] = str(self.folder / "home")
+        self.environment["OMPI_ALLOW_RUN_AS_ROOT"] = self.environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
+
+    # --- running -----------------------------------------------------------------------------------------------------
+    def start(self, *arguments, prefix=(), environment=None, **options):
+        return subprocess.Popen([*prefix, LOCKSTEP, *map(str, arguments)], cwd=self.folder, text=True,
+                                env={**self.environment, **(environment or {})}, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, **options)
+
+    def run_lockstep(self, *arguments, prefix=(), timeout=240, environment=None):
+        process = self.start(*arguments, prefix=prefix, environment=environment)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            self.fail(f"lockstep {arguments} took more than {timeout} s\n{out[-3000:]}\n{err[-3000:]}")
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def train(self, job, *arguments, expect=0, **options):
+        """Runs `train --json` and returns the last line's value."""
+        done = self.run_lockstep("train", job, *arguments, "--json", **options)
+        self.assertEqual(done.returncode, expect, f"exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+        return json.loads(done.stdout.strip().splitlines()[-1])
+
+    def expect_error(self, code, pieces, *arguments, **options):
+        """The command must fail with `code` and one line on stderr that holds every piece."""
+        done = self.run_lockstep(*arguments, **options)
+        lines = [line for line in done.stderr.splitlines() if line.startswith("lockstep: ")]
+        self.assertEqual(done.returncode, code, done.stdout[-2000:] + done.stderr[-2000:])
+        self.assertEqual(len(lines), 1, done.stderr)
+        for piece in pieces:
+            self.assertIn(piece, lines[0])
+        return lines[0]
+
+    def losses(self, run):
+        """{step: loss} with every digit."""
+        done = self.run_lockstep("report", run, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return {point["step"]: point["value"] for point in json.loads(done.stdout)["loss"]}
+
+    # --- jobs and data -----------------------------------------------------------------------------------------------
+    def text_job(self, ranks=2, **fields):
+        """A tiny byte-level GPT on seeded text; a step takes some milliseconds."""
+        words = "the lamb and the wolf walk in step over the hill to the old mill by the river".split()
+        rng = random.Random(5)
+        (self.folder / "text.txt").write_text(" ".join(rng.choice(words) for _ in range(6000)))
+        job = {"model": {"arch": "gpt", "layers": 2, "hidden": 32, "heads": 2, "vocab": 256, "max_sequence": 32},
+               "cluster": f"1x{ranks}xcpu", "data": {"kind": "text", "path": str(self.folder / "text.txt")},
+               "batch": {"micro": 4, "accumulation": 2, "sequence_length": 32},
+               "optimizer": {"kind": "adamw", "learning_rate": 2e-3, "schedule": "cosine", "warmup_steps": 5,
+                             "clip_norm": 1.0},
+               "steps": 40, "threads_per_rank": 1, "seed": 3}
+        job.update(fields)
+        path = self.folder / "job.yaml"
+        path.write_text(json.dumps(job))  # JSON is YAML
+        return path
+
+    def write_idx_mnist(self, train=512, test=128, seed=1):
+        """A small learnable set in MNIST's own format."""
+        folder = self.folder / "mnist"
+        folder.mkdir(exist_ok=True)
+        rng = random.Random(seed)
+        for name, count in (("train", train), ("t10k", test)):
+            labels = bytes(rng.randrange(10) for _ in range(count))
+            images = bytearray()
+            for label in labels:
+                image = bytearray(rng.randrange(40) for _ in range(784))
+                for row in range(28):
+                    for column in range(2 * label + 2, 2 * label + 6):
+                        image[28 * row + column] = 200 + rng.randrange(55)
+                images += image
+            (folder / f"{name}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 2051, count, 28, 28) + bytes(images))
+            (folder / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, count) + labels)
+        return folder
+
+    def mnist_job(self, ranks=2, **fields):
+        job = {"model": "mnist-cnn", "cluster": f"1x{ranks}xcpu",
+               "data": {"kind": "mnist", "path": str(self.folder / "mnist")}, "batch": {"micro": 32 // ranks},
+               "optimizer": {"kind": "sgd", "learning_rate": 0.05, "momentum": 0.9}, "epochs": 1, "seed": 1,
+               "threads_per_rank": 1}
+        job.update(fields)
+        path = self.folder / f"mnist-{ranks}.yaml"
+        path.write_text(json.dumps(job))
+        return path
+
+
+def rank_processes(parent):
+    """{rank: pid} of the rank processes below `parent`."""
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            variables = (entry / "environ").read_bytes().split(b"\0")
+        except (OSError, IndexError):
+            continue
+        if int(fields[1]) == parent:
+            for variable in variables:
+                if variable.startswith(b"LOCKSTEP_RANK="):
+                    found[int(variable.split(b"=")[1])] = int(entry.name)
+    return found
+
+
+def wait_for(condition, timeout=120, interval=0.05):
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(interval)
+    raise AssertionError("condition did not come true in time")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+__all__ = ["EndToEnd", "rank_processes", "wait_for", "free_port", "LOCKSTEP", "SOURCE", "BUILD", "signal", "json",
+           "random", "time", "unittest"]

@@ -1,0 +1,97 @@
+"""What goes wrong is said once, in one line, with the right exit code, and nothing is lost."""
+import sqlite3
+import struct
+
+from harness import *
+
+
+class Failures(EndToEnd):
+    def test_a_killed_rank_ends_the_run_within_ten_seconds(self):
+        job = self.text_job(ranks=4, steps=100000)
+        process = self.start("train", job)
+        ranks = wait_for(lambda: (found := rank_processes(process.pid)) and len(found) == 4 and found)
+        log = self.folder / "home" / "runs.db"
+        wait_for(lambda: log.exists() and self.recorded_steps(log) > 3)
+        killed = time.monotonic()
+        __import__("os").kill(ranks[2], signal.SIGKILL)
+        out, err = process.communicate(timeout=60)
+        taken = time.monotonic() - killed
+        print(f"ended {taken:.2f} s after the kill: {err.strip()}")
+        self.assertEqual(process.returncode, 1)
+        self.assertLess(taken, 10)
+        messages = [line for line in err.splitlines() if line.startswith("lockstep: ")]
+        self.assertEqual(len(messages), 1, err)
+        self.assertIn("rank 2", messages[0])
+        self.assertIn("SIGKILL", messages[0])
+        with sqlite3.connect(log) as store:
+            self.assertEqual(store.execute("PRAGMA integrity_check").fetchone()[0], "ok")
+        report = json.loads(self.run_lockstep("report", "last", "--json").stdout)
+        self.assertEqual(report["status"] if "status" in report else report["run"]["status"], "failed")
+
+    def recorded_steps(self, path):
+        try:
+            with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5) as store:
+                return store.execute("SELECT count(DISTINCT step) FROM metrics").fetchone()[0]
+        except sqlite3.OperationalError:
+            return 0
+
+    def test_a_stalled_rank_is_a_timeout_that_names_it(self):
+        job = self.text_job(ranks=2, steps=100000, communication={"timeout": "3s"})
+        process = self.start("train", job)
+        ranks = wait_for(lambda: (found := rank_processes(process.pid)) and len(found) == 2 and found)
+        wait_for(lambda: self.recorded_steps(self.folder / "home" / "runs.db") > 3)
+        __import__("os").kill(ranks[1], signal.SIGSTOP)
+        stopped = time.monotonic()
+        out, err = process.communicate(timeout=90)
+        print(f"ended {time.monotonic() - stopped:.1f} s after the stall: {err.strip()}")
+        self.assertEqual(process.returncode, 1, out + err)
+        self.assertIn("rank", err)
+
+    def test_a_killed_mpi_rank_ends_the_job(self):
+        job = self.text_job(ranks=3, steps=100000)
+        process = self.start("train", job, prefix=("mpirun", "--oversubscribe", "-np", "3"))
+        wait_for(lambda: self.recorded_steps(self.folder / "home" / "runs.db") > 3)
+        children = [int(pid) for pid in __import__("subprocess").run(
+            ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True).stdout.split()]
+        killed = time.monotonic()
+        __import__("os").kill(children[1], signal.SIGKILL)
+        out, err = process.communicate(timeout=90)
+        self.assertNotEqual(process.returncode, 0)
+        self.assertLess(time.monotonic() - killed, 30)
+        self.assertRegex(out + err, "rank|process")
+
+    def test_wrong_keys_units_and_files(self):
+        job = self.text_job()
+        self.expect_error(2, ["batch.mciro", "micro"], "train", job, "batch.mciro=4")
+        text = (self.folder / "bad.yaml")
+        text.write_text("model: gpt2-124m\ncluster: 1x2xcpu\nbatsh: {micro: 1}\nsteps: 3\n")
+        self.expect_error(2, ["bad.yaml:3:1", "batsh", "batch"], "train", text)
+        text.write_text("model: gpt2-124m\ncluster: 1x2xcpu\ndata: {kind: text, path: x}\nsteps: 3\n"
+                        "checkpoint: {every: 10 parsecs}\n")
+        self.expect_error(2, ["bad.yaml:5:", "parsecs"], "train", text)
+        self.expect_error(4, ["nowhere.yaml"], "train", "nowhere.yaml")
+        self.expect_error(2, ["llama2-7x", "llama2-7b"], "train", job, "model=llama2-7x")
+        self.expect_error(4, ["H100"], "train", job, "model=gpt2-124m", "cluster=1x8xH100")
+        self.expect_error(2, ["tp"], "train", job, "layout.tp=2")
+        self.expect_error(2, ["--nonsense"], "train", job, "--nonsense")
+
+    def test_missing_truncated_and_lying_data(self):
+        self.expect_error(4, ["no-such.txt"], "train", self.text_job(), "data.path=/no-such.txt")
+        folder = self.write_idx_mnist()
+        job = self.mnist_job(ranks=2)
+        images = folder / "train-images-idx3-ubyte"
+        whole = images.read_bytes()
+        images.write_bytes(whole[:-100])
+        self.expect_error(2, ["train-images-idx3-ubyte", "100"], "train", job)
+        images.write_bytes(struct.pack(">IIII", 2051, 0xFFFFFFFF, 28, 28) + whole[16:])
+        self.expect_error(2, ["train-images-idx3-ubyte"], "train", job)
+        images.unlink()
+        self.expect_error(4, ["train-images", "make data-mnist"], "train", job)
+
+    def test_errors_speak_json_when_asked(self):
+        done = self.run_lockstep("train", "nowhere.yaml", "--json")
+        self.assertEqual(json.loads(done.stdout)["exit_code"], 4)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

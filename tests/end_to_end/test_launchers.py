@@ -1,0 +1,73 @@
+"""The same job, started in every way, gives the same losses."""
+import subprocess
+
+from harness import *
+
+
+class Launchers(EndToEnd):
+    def assert_close(self, a, b, relative):
+        self.assertEqual(a.keys(), b.keys())
+        worst = max(abs(a[step] - b[step]) / abs(b[step]) for step in b)
+        self.assertLessEqual(worst, relative)
+        print(f"worst relative difference over {len(b)} steps: {worst:.1e}")
+
+    def test_threads_processes_and_mpi_agree(self):
+        job = self.text_job(ranks=4)
+        gloo = self.losses(self.train(job, "--backend", "gloo")["run"])
+        local = self.losses(self.train(job, "--backend", "local")["run"])
+        mpi = self.train(job, prefix=("mpirun", "--oversubscribe", "-np", "4"))
+        self.assertEqual(mpi["backend"], "mpi")
+        self.assert_close(self.losses(mpi["run"]), gloo, 1e-6)
+        self.assert_close(local, gloo, 1e-6)
+
+    def test_torchrun_style_variables_form_a_world(self):
+        job = self.text_job(ranks=2)
+        alone = self.losses(self.train(job)["run"])
+        port = str(free_port())
+        ranks = [self.start("train", job, "--json", environment={"RANK": str(rank), "WORLD_SIZE": "2",
+                                                                 "LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1",
+                                                                 "MASTER_PORT": port}) for rank in range(2)]
+        outputs = [rank.communicate(timeout=240) for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [0, 0], outputs)
+        self.assertEqual(outputs[1][0], "")  # the first rank speaks for all
+        run = json.loads(outputs[0][0].strip().splitlines()[-1])["run"]
+        self.assertEqual(self.losses(run), alone)
+
+    def test_a_slurm_step_forms_a_world(self):
+        job = self.text_job(ranks=2)
+        ranks = [self.start("train", job, "--json",
+                            environment={"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": str(rank),
+                                         "SLURM_JOB_ID": str(free_port()), "SLURM_STEP_ID": "0"} |
+                            {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self.port()}) for rank in range(2)]
+        outputs = [rank.communicate(timeout=240) for rank in ranks]
+        self.assertEqual([rank.returncode for rank in ranks], [0, 0], outputs)
+
+    def port(self):
+        if not hasattr(self, "port_"):
+            self.port_ = str(free_port())
+        return self.port_
+
+    def test_a_world_of_another_size_is_refused(self):
+        self.expect_error(2, ["torchrun started 3 ranks", "has 2", "cluster=1x3xcpu"], "train", self.text_job(ranks=2),
+                          environment={"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})
+
+    def test_a_port_in_use_is_named(self):
+        with __import__("socket").socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = str(taken.getsockname()[1])
+            self.expect_error(4, [port, "in use"], "train", self.text_job(ranks=2),
+                              environment={"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                           "MASTER_PORT": port})
+
+    def test_an_installed_tree_trains(self):
+        prefix = self.folder / "prefix"
+        subprocess.run(["cmake", "--install", str(BUILD), "--prefix", str(prefix)], check=True, capture_output=True,
+                       timeout=120)
+        done = subprocess.run([prefix / "bin" / "lockstep", "train", str(self.text_job(steps=3)), "--json"],
+                              env=self.environment, cwd=self.folder, capture_output=True, text=True, timeout=240)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,91 @@
+"""Stopping and going on: the losses after a resume are the undisturbed run's, bit for bit."""
+from harness import *
+
+
+class Resume(EndToEnd):
+    def interrupted_losses(self, job, stop_after_seconds):
+        """Ctrl-C in the middle, then --resume; returns the losses of both parts and the step of the stop."""
+        process = self.start("train", job, "--json")
+        wait_for(lambda: len(rank_processes(process.pid)) == 2)
+        runs = self.folder / "home" / "runs"
+        wait_for(lambda: "\nstep" in "\n" + (self.peek(process) or "") or any(runs.glob("*/request.json")))
+        time.sleep(stop_after_seconds)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 130, out + err)
+        first = json.loads(out.strip().splitlines()[-1])
+        self.assertEqual(first["status"], "interrupted")
+        second = self.train(job, "--resume")
+        self.assertEqual(second["status"], "done")
+        return self.losses(first["run"]), self.losses(second["run"]), first["steps"]
+
+    def peek(self, _process):
+        return None
+
+    def test_ctrl_c_then_resume_is_bit_identical(self):
+        for seed in (1, 2, 3):
+            with self.subTest(seed=seed):
+                home = self.environment["LOCKSTEP_HOME"]
+                self.environment["LOCKSTEP_HOME"] = str(self.folder / f"home-{seed}")
+                (self.folder / "home").mkdir(exist_ok=True)
+                job = self.text_job(ranks=2, seed=seed, steps=400)
+                undisturbed = self.losses(self.train(job, f"checkpoint.directory={self.folder}/clean-{seed}")["run"])
+                before, after, stopped_at = self.interrupted_losses(job, random.Random(seed).uniform(1.0, 2.0))
+                print(f"seed {seed}: stopped at step {stopped_at} of 400")
+                self.assertGreater(stopped_at, 0)
+                self.assertLess(stopped_at, 400)
+                self.assertEqual(set(before) | set(after), set(undisturbed))
+                self.assertFalse(set(before) & set(after))
+                self.assertEqual({**before, **after}, undisturbed)
+                self.environment["LOCKSTEP_HOME"] = home
+
+    def test_a_resume_on_more_ranks_sees_the_same_batches(self):
+        folder = self.folder / "checkpoints"
+        job = self.text_job(ranks=2, precision="fp64", checkpoint={"directory": str(folder), "every_steps": 10})
+        whole = self.losses(self.train(job)["run"])
+        for later in sorted(folder.glob("step-*"))[1:]:
+            __import__("shutil").rmtree(later)
+        first = sorted(folder.glob("step-*"))[0]
+        wider = self.train(job, "--resume", folder, "cluster=1x4xcpu", "batch.micro=2")
+        start = int(first.name.split("-")[1])
+        after = self.losses(wider["run"])
+        self.assertEqual(min(after), start + 1)
+        for step, loss in after.items():
+            self.assertAlmostEqual(loss, whole[step], delta=1e-9 * abs(whole[step]))
+
+    def test_compressed_training_resumes_exactly(self):
+        for compression in ("powersgd", "onebit", "bf16"):
+            with self.subTest(compression=compression):
+                folder = self.folder / compression
+                job = self.text_job(ranks=2, communication={"compression": compression}, steps=24,
+                                    checkpoint={"directory": str(folder), "every_steps": 8, "keep": 9})
+                whole = self.losses(self.train(job)["run"])
+                for later in sorted(folder.glob("step-*"))[1:]:
+                    __import__("shutil").rmtree(later)
+                after = self.losses(self.train(job, "--resume")["run"])
+                self.assertEqual(after, {step: loss for step, loss in whole.items() if step > 8})
+
+    def test_a_used_checkpoint_folder_is_not_overwritten(self):
+        job = self.text_job(steps=4, checkpoint={"directory": str(self.folder / "kept")})
+        self.train(job)
+        self.expect_error(2, ["already holds checkpoints", "--resume"], "train", job)
+
+    def test_resume_without_a_checkpoint_says_so(self):
+        self.expect_error(4, ["--resume", "no earlier run"], "train", self.text_job(), "--resume")
+
+    def test_a_damaged_checkpoint_is_passed_over(self):
+        folder = self.folder / "checkpoints"
+        job = self.text_job(checkpoint={"directory": str(folder), "every_steps": 10, "keep": 9})
+        whole = self.losses(self.train(job)["run"])
+        newest = sorted(folder.glob("step-*"))[-2:]
+        for checkpoint in newest:
+            victim = checkpoint / "model.safetensors"
+            data = bytearray(victim.read_bytes())
+            data[len(data) // 2] ^= 1
+            victim.write_bytes(data)
+        after = self.losses(self.train(job, "--resume")["run"])
+        self.assertEqual(after, {step: loss for step, loss in whole.items() if step > 20})
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
