@@ -21,6 +21,8 @@ struct Operator {
   // kMatmul, kConvolution: Y[m,n] = X[m,k] W[n,k]^T
   std::int64_t m = 0, n = 0, k = 0;
   bool needs_input_gradient = true;  // false for the first layer of a network
+  // kConvolution: the images behind m and k, [samples, channels, size, size]
+  std::int64_t samples = 0, channels = 0, size = 0, kernel_size = 0, stride = 1, padding = 0;
   // kAttention
   std::int64_t heads = 0, sequence = 0, head_dim = 0;  // heads = batch x query heads
   bool causal = false;

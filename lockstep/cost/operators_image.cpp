@@ -64,6 +64,12 @@ class ImageNetwork {
     Operator op =
         matmul(name, 1, samples_ * out_size * out_size, out, in * kernel * kernel, samples_ * in * in_size * in_size);
     op.kind = OperatorKind::kConvolution;
+    op.samples = samples_;
+    op.channels = in;
+    op.size = in_size;
+    op.kernel_size = kernel;
+    op.stride = stride;
+    op.padding = padding;
     return op;
   }
 
@@ -119,6 +125,33 @@ std::vector<Operator> resnet_operators(const spec::Model& model, std::int64_t sa
     width *= 2;
   }
   network.pool("average_pool", PointwiseKernel::kAveragePool, network.size(), 1, 0);
+  network.linear("classifier", model.classes);
+  network.apply("cross_entropy", PointwiseKernel::kCrossEntropy);
+  return network.take();
+}
+
+// The two small networks of specs/models, layer by layer as lockstep/nn builds them.
+std::vector<Operator> cnn_operators(const spec::Model& model, std::int64_t samples) {
+  ImageNetwork network(samples, model.image_channels, model.image_size);
+  if (model.arch == spec::Arch::kMnistCnn) {
+    for (const std::int64_t width : {32, 64}) {
+      network.convolution("conv", width, 3, 1, 0);
+      network.apply("relu", PointwiseKernel::kRelu);
+    }
+    network.pool("max_pool", PointwiseKernel::kMaxPool, 2, 2, 0);
+    network.linear("hidden", 128);
+    network.apply("relu", PointwiseKernel::kRelu);
+  } else {
+    bool pools = false;
+    for (const std::int64_t width : {64, 128, 256, 256}) {
+      network.convolution("conv", width, 3, 1, 1);
+      network.apply("norm", PointwiseKernel::kBatchNorm, network.elements());
+      network.apply("relu", PointwiseKernel::kRelu);
+      if (pools) network.pool("max_pool", PointwiseKernel::kMaxPool, 2, 2, 0);
+      pools = !pools;
+    }
+    network.pool("average_pool", PointwiseKernel::kAveragePool, network.size(), 1, 0);
+  }
   network.linear("classifier", model.classes);
   network.apply("cross_entropy", PointwiseKernel::kCrossEntropy);
   return network.take();

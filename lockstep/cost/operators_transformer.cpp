@@ -72,7 +72,7 @@ std::vector<Operator> gpt_operators(const spec::Model& model, std::int64_t sampl
   list.push_back(matmul("qkv", layers, tokens, qkv_width, model.hidden, width));
   list.push_back(causal_attention(layers, model, samples, sequence));
   list.push_back(matmul("attention_output", layers, tokens, model.hidden, heads_width, tokens * heads_width));
-  list.push_back(pointwise("residual_add", PointwiseKernel::kAdd, 2 * layers, width, 0));
+  list.push_back(pointwise("residual_add", PointwiseKernel::kResidualAdd, 2 * layers, width, 0));
   list.push_back(matmul("mlp_up", layers, tokens, model.ffn_hidden, model.hidden, width));
   list.push_back(pointwise("gelu", PointwiseKernel::kGelu, layers, inner, inner));
   list.push_back(matmul("mlp_down", layers, tokens, model.hidden, model.ffn_hidden, inner));
@@ -97,7 +97,7 @@ std::vector<Operator> llama_operators(const spec::Model& model, std::int64_t sam
   list.push_back(pointwise("rotary", PointwiseKernel::kRotary, layers, tokens * (heads_width + kv_width), 0));
   list.push_back(causal_attention(layers, model, samples, sequence));
   list.push_back(matmul("attention_output", layers, tokens, model.hidden, heads_width, tokens * heads_width));
-  list.push_back(pointwise("residual_add", PointwiseKernel::kAdd, 2 * layers, width, 0));
+  list.push_back(pointwise("residual_add", PointwiseKernel::kResidualAdd, 2 * layers, width, 0));
   // Gate and up read the same input, kept once.
   list.push_back(matmul("mlp_gate", layers, tokens, model.ffn_hidden, model.hidden, width));
   list.push_back(matmul("mlp_up", layers, tokens, model.ffn_hidden, model.hidden, 0));

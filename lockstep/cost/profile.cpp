@@ -6,13 +6,14 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/file.h"
-#include "lockstep/plan/json_reader.h"
+#include "lockstep/base/json.h"
 #include "lockstep/plan/layout.h"
+#include "lockstep/plan/strict_reader.h"
 
 namespace lockstep::cost {
 namespace {
 
-using plan::JsonReader;
+using plan::StrictReader;
 
 constexpr const char* kSchema = "lockstep.profile/1";
 
@@ -23,9 +24,9 @@ const std::vector<std::string>& matmul_names() {
   return names;
 }
 const std::vector<std::string>& kernel_names() {
-  static const std::vector<std::string> names{"add",        "gelu",          "silu",       "relu",        "multiply",
-                                              "layer_norm", "rms_norm",      "batch_norm", "rotary",      "dropout",
-                                              "embedding",  "cross_entropy", "max_pool",   "average_pool"};
+  static const std::vector<std::string> names{
+      "add",    "gelu",    "silu",      "relu",          "multiply", "layer_norm",   "rms_norm",    "batch_norm",
+      "rotary", "dropout", "embedding", "cross_entropy", "max_pool", "average_pool", "residual_add"};
   return names;
 }
 const std::vector<std::string>& collective_names() {
@@ -34,11 +35,11 @@ const std::vector<std::string>& collective_names() {
   return names;
 }
 
-spec::Precision read_precision(JsonReader& reader) {
+spec::Precision read_precision(StrictReader& reader) {
   return static_cast<spec::Precision>(reader.choice("precision", {"fp64", "fp32", "fp16", "bf16", "fp8"}));
 }
 
-double read_rate(JsonReader& reader, const char* key) {
+double read_rate(StrictReader& reader, const char* key) {
   const double rate = reader.number(key);
   if (rate <= 0) reader.fail(key, "expected a number above 0");
   return rate;
@@ -50,7 +51,7 @@ nlohmann::json provenance_to_json(const Provenance& provenance) {
           {"threads", provenance.threads},   {"cores", provenance.cores},       {"backend", provenance.backend}};
 }
 
-Provenance read_provenance(JsonReader reader) {
+Provenance read_provenance(StrictReader reader) {
   Provenance provenance;
   provenance.hardware = reader.text("hardware");
   provenance.software = reader.text("software");
@@ -75,7 +76,7 @@ nlohmann::json point_to_json(const MatmulPoint& point) {
           {"spread", point.spread}};
 }
 
-MatmulPoint read_matmul(JsonReader& reader) {
+MatmulPoint read_matmul(StrictReader& reader) {
   MatmulPoint point;
   point.kind = static_cast<MatmulKind>(reader.choice("kind", matmul_names()));
   point.precision = read_precision(reader);
@@ -99,7 +100,7 @@ nlohmann::json point_to_json(const AttentionPoint& point) {
           {"spread", point.spread}};
 }
 
-AttentionPoint read_attention(JsonReader& reader) {
+AttentionPoint read_attention(StrictReader& reader) {
   AttentionPoint point;
   point.precision = read_precision(reader);
   point.causal = reader.boolean("causal");
@@ -122,7 +123,7 @@ nlohmann::json point_to_json(const PointwisePoint& point) {
           {"spread", point.spread}};
 }
 
-PointwisePoint read_pointwise(JsonReader& reader) {
+PointwisePoint read_pointwise(StrictReader& reader) {
   PointwisePoint point;
   point.kernel = static_cast<PointwiseKernel>(reader.choice("kernel", kernel_names()));
   point.precision = read_precision(reader);
@@ -142,7 +143,7 @@ nlohmann::json point_to_json(const CollectivePoint& point) {
           {"spread", point.spread}};
 }
 
-CollectivePoint read_collective(JsonReader& reader) {
+CollectivePoint read_collective(StrictReader& reader) {
   CollectivePoint point;
   point.op = static_cast<CollectiveOp>(reader.choice("op", collective_names()));
   point.ranks = reader.positive("ranks");
@@ -155,14 +156,16 @@ CollectivePoint read_collective(JsonReader& reader) {
 
 nlohmann::json point_to_json(const CheckPoint& point) {
   return {{"name", point.name},
+          {"family", point.family == CheckFamily::kTransformer ? "transformer" : "image"},
           {"predicted_seconds", point.predicted_seconds},
           {"measured_seconds", point.measured_seconds},
           {"spread", point.spread}};
 }
 
-CheckPoint read_check(JsonReader& reader) {
+CheckPoint read_check(StrictReader& reader) {
   CheckPoint point;
   point.name = reader.text("name");
+  point.family = static_cast<CheckFamily>(reader.choice("family", {"transformer", "image"}));
   point.predicted_seconds = read_rate(reader, "predicted_seconds");
   point.measured_seconds = read_rate(reader, "measured_seconds");
   point.spread = reader.non_negative("spread");
@@ -178,9 +181,9 @@ nlohmann::json points_to_json(const std::vector<Point>& points) {
 }
 
 template <class Read>
-auto read_points(JsonReader& reader, const char* key, Read read) {
-  std::vector<decltype(read(std::declval<JsonReader&>()))> points;
-  for (JsonReader& item : reader.objects(key)) points.push_back(read(item));
+auto read_points(StrictReader& reader, const char* key, Read read) {
+  std::vector<decltype(read(std::declval<StrictReader&>()))> points;
+  for (StrictReader& item : reader.objects(key)) points.push_back(read(item));
   return points;
 }
 
@@ -209,7 +212,7 @@ nlohmann::json to_json(const Profile& profile) {
 }
 
 Profile read_profile(const nlohmann::json& document, const std::string& name_for_errors) {
-  JsonReader reader(document, name_for_errors);
+  StrictReader reader(document, name_for_errors);
   reader.require_text("schema", kSchema);
   Profile profile;
   profile.provenance = read_provenance(reader.object("provenance"));
@@ -234,7 +237,7 @@ void save_profile(const Profile& profile, const std::string& path) {
   write_file_atomically(path, to_json(profile).dump(1) + "\n");
 }
 
-Profile load_profile(const std::string& path) { return read_profile(plan::parse_json(read_file(path), path), path); }
+Profile load_profile(const std::string& path) { return read_profile(read_json_file(path), path); }
 
 const char* to_string(MatmulKind kind) { return matmul_names()[static_cast<std::size_t>(kind)].c_str(); }
 const char* to_string(PointwiseKernel kernel) { return kernel_names()[static_cast<std::size_t>(kernel)].c_str(); }

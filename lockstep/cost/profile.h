@@ -52,7 +52,8 @@ enum class PointwiseKernel {
   kEmbedding,
   kCrossEntropy,
   kMaxPool,
-  kAveragePool
+  kAveragePool,
+  kResidualAdd  // a transformer's residual: stacks that fuse it into the product before it measure a forward of 0
 };
 
 struct PointwisePoint {
@@ -74,10 +75,13 @@ struct CollectivePoint {
   double spread = 0;
 };
 
+enum class CheckFamily { kTransformer, kImage };
+
 // A whole training step that was timed after the sweeps and priced from them: its residual is where the width of the
 // intervals and the correction come from.
 struct CheckPoint {
   std::string name;
+  CheckFamily family = CheckFamily::kTransformer;
   double predicted_seconds = 0;  // from the tables alone, without correction
   double measured_seconds = 0;
   double spread = 0;

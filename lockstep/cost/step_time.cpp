@@ -161,10 +161,18 @@ double student_t_95(std::size_t degrees) {
   return degrees <= kTable.size() ? kTable[degrees - 1] : 1.812;
 }
 
+std::vector<const CheckPoint*> checks_of(const Profile& profile, const spec::Model& model) {
+  const CheckFamily family = model.is_language_model() ? CheckFamily::kTransformer : CheckFamily::kImage;
+  std::vector<const CheckPoint*> checks;
+  for (const CheckPoint& check : profile.checks) {
+    if (check.family == family) checks.push_back(&check);
+  }
+  return checks;
+}
+
 double median_spread(const Profile& profile) {
   std::vector<double> spreads;
   for (const MatmulPoint& point : profile.matmuls) spreads.push_back(point.spread);
-  for (const CheckPoint& check : profile.checks) spreads.push_back(check.spread);
   if (spreads.empty()) return 0;
   const auto middle = spreads.begin() + static_cast<std::ptrdiff_t>(spreads.size() / 2);
   std::nth_element(spreads.begin(), middle, spreads.end());
@@ -234,27 +242,33 @@ plan::TimeBreakdown price_step(const Profile& profile, const Workload& workload,
   return time;
 }
 
-Correction correction_of(const Profile& profile) {
+Correction correction_of(const Profile& profile, const spec::Model& model) {
   Correction correction;
-  const double noise = median_spread(profile);
-  const std::size_t count = profile.checks.size();
+  const std::vector<const CheckPoint*> checks = checks_of(profile, model);
+  correction.checks = static_cast<std::int64_t>(checks.size());
+  const double count = static_cast<double>(checks.size());
   double residual = 0;
-  if (count > 0) {
+  double noise = median_spread(profile);
+  if (!checks.empty()) {
+    const auto log_ratio = [](const CheckPoint& check) {
+      return std::log(check.measured_seconds / check.predicted_seconds);
+    };
     double sum = 0;
-    for (const CheckPoint& check : profile.checks) sum += std::log(check.measured_seconds / check.predicted_seconds);
-    const double mean = sum / static_cast<double>(count);
+    double spreads = 0;
+    for (const CheckPoint* check : checks) {
+      sum += log_ratio(*check);
+      spreads += check->spread;
+    }
+    const double mean = sum / count;
     correction.factor = std::exp(mean);
+    // A whole step averages over its operators: its own repetitions say how steady it is.
+    noise = spreads / count;
     double squares = 0;
-    for (const CheckPoint& check : profile.checks) {
-      const double off = std::log(check.measured_seconds / check.predicted_seconds) - mean;
-      squares += off * off;
-    }
+    for (const CheckPoint* check : checks) squares += (log_ratio(*check) - mean) * (log_ratio(*check) - mean);
     // One check says how far off the tables are but not how steady that is: all of its residual is uncertainty.
-    if (count == 1) residual = std::abs(mean);
-    if (count > 1) {
-      const double n = static_cast<double>(count);
-      residual = student_t_95(count - 1) * std::sqrt(squares / (n - 1) * (1 + 1 / n));
-    }
+    residual = checks.size() == 1
+                   ? std::abs(mean)
+                   : student_t_95(checks.size() - 1) * std::sqrt(squares / (count - 1) * (1 + 1 / count));
   }
   // The quartile half-distance of a normal is 0.674 sigma; 1.645 sigma cover 90%.
   constexpr double kSpreadToNinety = 1.645 / 0.674;
@@ -263,7 +277,7 @@ Correction correction_of(const Profile& profile) {
 }
 
 StepPrediction predict_step(const Profile& profile, const Workload& workload, const plan::Layout& layout) {
-  const Correction correction = correction_of(profile);
+  const Correction correction = correction_of(profile, workload.model);
   StepPrediction result;
   result.breakdown = price_step(profile, workload, layout);
   for (double* term : {&result.breakdown.compute, &result.breakdown.dp_comm, &result.breakdown.optimizer}) {

@@ -39,14 +39,15 @@ std::optional<double> matmul_flops_per_second(const Profile& profile, MatmulKind
 // Throws UserError (exit code 3) for layouts and architectures that are not priced yet.
 plan::TimeBreakdown price_step(const Profile& profile, const Workload& workload, const plan::Layout& layout);
 
-// How far the tables are off, from the checks of the profile: measured / predicted.
+// How far the tables are off, from the checks of the profile that are of the model's family: measured / predicted.
 struct Correction {
-  double factor = 1;      // geometric mean of the ratios (1 without checks)
-  double half_width = 0;  // of the 90% interval, relative: [x e^-w, x e^w]
+  std::int64_t checks = 0;  // of the model's family
+  double factor = 1;        // geometric mean of the ratios (1 without checks)
+  double half_width = 0;    // of the 90% interval, relative: [x e^-w, x e^w]
 };
 // Half-width of the logarithm: the residuals of the checks around the factor (Student's t for their number), and the
 // spread of the repetitions, added as independent errors. Without checks only the repetitions are left: a plan says so.
-Correction correction_of(const Profile& profile);
+Correction correction_of(const Profile& profile, const spec::Model& model);
 
 // price_step() x correction, with interval, throughput and MFU.
 struct StepPrediction {

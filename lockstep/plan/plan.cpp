@@ -7,9 +7,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/units.h"
-#include "lockstep/plan/json_reader.h"
 #include "lockstep/plan/spec_json.h"
+#include "lockstep/plan/strict_reader.h"
 
 namespace lockstep::plan {
 namespace {
@@ -20,7 +21,7 @@ nlohmann::json interval_to_json(const Interval& interval) {
   return {{"low", interval.low}, {"expected", interval.expected}, {"high", interval.high}};
 }
 
-Interval read_interval(JsonReader reader) {
+Interval read_interval(StrictReader reader) {
   Interval interval{reader.non_negative("low"), reader.non_negative("expected"), reader.non_negative("high")};
   reader.finish();
   if (interval.low > interval.expected || interval.expected > interval.high) {
@@ -43,8 +44,8 @@ nlohmann::json layout_to_json(const Layout& layout) {
 }
 
 // schedule, recompute and precision stand beside the layout in the file (they are the same value in memory).
-Layout read_layout(JsonReader& candidate, const spec::Model& model) {
-  JsonReader reader = candidate.object("layout");
+Layout read_layout(StrictReader& candidate, const spec::Model& model) {
+  StrictReader reader = candidate.object("layout");
   Layout layout;
   layout.pp = reader.positive("pp");
   layout.dp = reader.positive("dp");
@@ -73,7 +74,7 @@ nlohmann::json batch_to_json(const BatchPlan& batch) {
           {"sequence_length", batch.sequence_length}};
 }
 
-BatchPlan read_batch(JsonReader reader, const Layout& layout) {
+BatchPlan read_batch(StrictReader reader, const Layout& layout) {
   BatchPlan batch;
   batch.micro = reader.positive("micro");
   batch.accumulation = reader.positive("accumulation");
@@ -100,7 +101,7 @@ nlohmann::json knobs_to_json(const Knobs& knobs) {
           {"threads_per_rank", knobs.threads_per_rank}};
 }
 
-Knobs read_knobs(JsonReader reader) {
+Knobs read_knobs(StrictReader reader) {
   Knobs knobs;
   knobs.backend = reader.text("backend");
   knobs.bucket_mib = reader.non_negative("bucket_mib");
@@ -119,7 +120,7 @@ nlohmann::json memory_to_json(const MemoryBreakdown& memory) {
           {"overhead", memory.overhead / kGiB},       {"capacity", memory.capacity / kGiB}};
 }
 
-MemoryBreakdown read_memory(JsonReader reader) {
+MemoryBreakdown read_memory(StrictReader reader) {
   MemoryBreakdown memory;
   memory.parameters = reader.non_negative("parameters") * kGiB;
   memory.gradients = reader.non_negative("gradients") * kGiB;
@@ -153,8 +154,8 @@ nlohmann::json prediction_to_json(const Prediction& prediction, std::int64_t wor
             {"mfu", interval_to_json(prediction.mfu)}}}};
 }
 
-Prediction read_prediction(JsonReader reader) {
-  JsonReader intervals = reader.object("intervals");
+Prediction read_prediction(StrictReader reader) {
+  StrictReader intervals = reader.object("intervals");
   Prediction prediction;
   prediction.tokens_per_second = read_interval(intervals.object("tokens_per_second"));
   prediction.samples_per_second = read_interval(intervals.object("samples_per_second"));
@@ -181,7 +182,7 @@ nlohmann::json breakdown_to_json(const TimeBreakdown& time) {
           {"other", time.other}};
 }
 
-TimeBreakdown read_breakdown(JsonReader reader) {
+TimeBreakdown read_breakdown(StrictReader reader) {
   TimeBreakdown time;
   time.compute = reader.non_negative("compute");
   time.tp_comm = reader.non_negative("tp_comm");
@@ -222,7 +223,7 @@ nlohmann::json candidate_to_json(const Candidate& candidate) {
   return json;
 }
 
-Candidate read_candidate(JsonReader reader, const spec::Model& model, const spec::Cluster& cluster) {
+Candidate read_candidate(StrictReader reader, const spec::Model& model, const spec::Cluster& cluster) {
   Candidate candidate;
   candidate.layout = read_layout(reader, model);
   if (candidate.layout.world() > cluster.devices()) {
@@ -235,12 +236,12 @@ Candidate read_candidate(JsonReader reader, const spec::Model& model, const spec
   if (reader.has("prediction")) candidate.prediction = read_prediction(reader.object("prediction"));
   if (reader.has("breakdown_seconds")) candidate.breakdown = read_breakdown(reader.object("breakdown_seconds"));
   if (reader.has("cost")) {
-    JsonReader cost = reader.object("cost");
+    StrictReader cost = reader.object("cost");
     candidate.cost = Cost{cost.non_negative("gpu_hours"), cost.non_negative("usd"), cost.non_negative("days")};
     cost.finish();
   }
   if (reader.has("checkpoint")) {
-    JsonReader cadence = reader.object("checkpoint");
+    StrictReader cadence = reader.object("checkpoint");
     candidate.checkpoint =
         CheckpointCadence{cadence.non_negative("interval_seconds"), cadence.non_negative("expected_lost_seconds"),
                           cadence.non_negative("goodput")};
@@ -269,17 +270,17 @@ nlohmann::json to_json(const Plan& plan) {
 }
 
 Plan read_plan(const nlohmann::json& document, const std::string& name_for_errors) {
-  JsonReader reader(document, name_for_errors);
+  StrictReader reader(document, name_for_errors);
   reader.require_text("schema", kSchema);
   Plan plan;
   plan.model = read_model(reader.object("model"));
   plan.cluster = read_cluster(reader.object("cluster"));
   plan.profile = reader.text("profile");
   plan.best = read_candidate(reader.object("best"), plan.model, plan.cluster);
-  for (JsonReader& candidate : reader.objects("alternatives")) {
+  for (StrictReader& candidate : reader.objects("alternatives")) {
     plan.alternatives.push_back(read_candidate(std::move(candidate), plan.model, plan.cluster));
   }
-  JsonReader search = reader.object("search");
+  StrictReader search = reader.object("search");
   plan.search = {search.integer("candidates"), search.integer("feasible"), search.non_negative("seconds")};
   search.finish();
   reader.finish();
@@ -288,6 +289,6 @@ Plan read_plan(const nlohmann::json& document, const std::string& name_for_error
 
 void save_plan(const Plan& plan, const std::string& path) { write_file_atomically(path, to_json(plan).dump(2) + "\n"); }
 
-Plan load_plan(const std::string& path) { return read_plan(parse_json(read_file(path), path), path); }
+Plan load_plan(const std::string& path) { return read_plan(read_json_file(path), path); }
 
 }  // namespace lockstep::plan

@@ -66,7 +66,7 @@ const char* name_of(spec::Arch arch) { return spec::to_string(arch); }
 const char* name_of(spec::LinkKind kind) { return spec::to_string(kind); }
 
 template <class Values>
-auto read_enum(JsonReader& reader, const char* key, const Values& values) {
+auto read_enum(StrictReader& reader, const char* key, const Values& values) {
   std::vector<std::string> names;
   for (const auto value : values) names.emplace_back(name_of(value));
   return values[reader.choice(key, names)];
@@ -78,7 +78,7 @@ nlohmann::json link_to_json(const spec::Link& link) {
           {"latency_seconds", link.latency_seconds}};
 }
 
-spec::Link read_link(JsonReader reader) {
+spec::Link read_link(StrictReader reader) {
   spec::Link link;
   link.kind = read_enum(reader, "kind", kLinks);
   link.bytes_per_second = reader.non_negative("bytes_per_second");
@@ -96,7 +96,7 @@ nlohmann::json device_to_json(const spec::Device& device) {
           {"peak_fp8_flops", device.peak_fp8_flops}};
 }
 
-spec::Device read_device(JsonReader reader) {
+spec::Device read_device(StrictReader reader) {
   spec::Device device;
   device.kind = reader.text("kind");
   device.memory_bytes = reader.non_negative("memory_bytes");
@@ -120,7 +120,7 @@ nlohmann::json group_to_json(const spec::NodeGroup& group) {
           {"failures_per_1000_node_days", group.failures_per_1000_node_days}};
 }
 
-spec::NodeGroup read_group(JsonReader reader) {
+spec::NodeGroup read_group(StrictReader reader) {
   spec::NodeGroup group;
   group.name = reader.text("name");
   group.nodes = reader.positive("nodes");
@@ -149,7 +149,7 @@ nlohmann::json model_to_json(const spec::Model& model) {
   return json;
 }
 
-spec::Model read_model(JsonReader reader) {
+spec::Model read_model(StrictReader reader) {
   spec::Model model;
   model.name = reader.text("name");
   model.arch = read_enum(reader, "arch", kArchs);
@@ -177,13 +177,13 @@ nlohmann::json cluster_to_json(const spec::Cluster& cluster) {
             {"write_bytes_per_second", cluster.storage.write_bytes_per_second}}}};
 }
 
-spec::Cluster read_cluster(JsonReader reader) {
+spec::Cluster read_cluster(StrictReader reader) {
   spec::Cluster cluster;
   cluster.name = reader.text("name");
-  for (JsonReader& group : reader.objects("groups")) cluster.groups.push_back(read_group(std::move(group)));
+  for (StrictReader& group : reader.objects("groups")) cluster.groups.push_back(read_group(std::move(group)));
   if (cluster.groups.empty()) reader.fail("groups", "is empty");
   cluster.between_groups = read_link(reader.object("between_groups"));
-  JsonReader storage = reader.object("storage");
+  StrictReader storage = reader.object("storage");
   cluster.storage.read_bytes_per_second = storage.non_negative("read_bytes_per_second");
   cluster.storage.write_bytes_per_second = storage.non_negative("write_bytes_per_second");
   storage.finish();

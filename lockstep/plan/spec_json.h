@@ -4,16 +4,16 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lockstep/plan/json_reader.h"
+#include "lockstep/plan/strict_reader.h"
 #include "lockstep/spec/cluster.h"
 #include "lockstep/spec/model.h"
 
 namespace lockstep::plan {
 
 nlohmann::json model_to_json(const spec::Model& model);
-spec::Model read_model(JsonReader reader);
+spec::Model read_model(StrictReader reader);
 
 nlohmann::json cluster_to_json(const spec::Cluster& cluster);
-spec::Cluster read_cluster(JsonReader reader);
+spec::Cluster read_cluster(StrictReader reader);
 
 }  // namespace lockstep::plan

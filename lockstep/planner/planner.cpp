@@ -107,20 +107,20 @@ std::optional<plan::Cost> cost_of(const spec::Job& job, const plan::Candidate& c
                     .days = seconds / 86400};
 }
 
-void append_time_reasons(const cost::Profile& profile, const plan::Candidate& candidate,
+void append_time_reasons(const cost::Profile& profile, const spec::Model& model, const plan::Candidate& candidate,
                          std::vector<std::string>& reasons) {
   const plan::TimeBreakdown& time = *candidate.breakdown;
   const double total = time.total();
   reasons.push_back(fmt::format("step {}: {:.0f}% compute, {:.0f}% gradient all-reduce, {:.0f}% optimizer",
                                 format_seconds(total), 100 * time.compute / total, 100 * time.dp_comm / total,
                                 100 * time.optimizer / total));
-  const cost::Correction correction = cost::correction_of(profile);
-  if (profile.checks.empty()) {
-    reasons.emplace_back("interval: spread of the repetitions only; the profile has no check models");
+  const cost::Correction correction = cost::correction_of(profile, model);
+  if (correction.checks == 0) {
+    reasons.emplace_back("interval: spread of the repetitions only; the profile has no check models of this family");
   } else {
     reasons.push_back(
         fmt::format("interval: {} check models of the profile took {:.2f} times the tables' sum, +-{:.0f}%",
-                    profile.checks.size(), correction.factor, 100 * correction.half_width));
+                    correction.checks, correction.factor, 100 * correction.half_width));
   }
   const cost::Provenance& measured = profile.provenance;
   if (measured.ranks != candidate.layout.world()) {
@@ -147,7 +147,7 @@ void price(const spec::Job& job, const cost::Profile* profile, plan::Candidate& 
   const cost::StepPrediction predicted = cost::predict_step(*profile, workload, candidate.layout);
   candidate.prediction = predicted.prediction;
   candidate.breakdown = predicted.breakdown;
-  append_time_reasons(*profile, candidate, candidate.reasons);
+  append_time_reasons(*profile, job.model, candidate, candidate.reasons);
   candidate.cost = cost_of(job, candidate);
 }
 

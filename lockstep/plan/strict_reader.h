@@ -14,10 +14,10 @@
 namespace lockstep::plan {
 
 // View of one JSON object; the document must outlive it. All methods throw UserError (exit code 2).
-class JsonReader {
+class StrictReader {
  public:
   // Throws when `value` is no object.
-  JsonReader(const nlohmann::json& value, std::string document, std::string path = {});
+  StrictReader(const nlohmann::json& value, std::string document, std::string path = {});
 
   // Whether the key is there and not null. Marks it as known either way.
   bool has(const char* key);
@@ -28,8 +28,8 @@ class JsonReader {
   std::int64_t positive(const char* key);  // whole number >= 1
   bool boolean(const char* key);
   std::string text(const char* key);
-  JsonReader object(const char* key);
-  std::vector<JsonReader> objects(const char* key);     // array of objects
+  StrictReader object(const char* key);
+  std::vector<StrictReader> objects(const char* key);   // array of objects
   std::vector<std::string> texts(const char* key);      // array of strings
   std::vector<std::int64_t> integers(const char* key);  // array of whole numbers
 
@@ -54,8 +54,5 @@ class JsonReader {
   std::string path_;
   std::set<std::string> known_;
 };
-
-// Parses text to JSON; a syntax error is a UserError with the document's name and line.
-nlohmann::json parse_json(const std::string& text, const std::string& document);
 
 }  // namespace lockstep::plan
