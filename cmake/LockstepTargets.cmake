@@ -45,6 +45,12 @@ endif()
 function(_lockstep_use_torch target)
   target_link_libraries(${target} PUBLIC Libtorch::Libtorch)
   target_precompile_headers(${target} REUSE_FROM lockstep_torch_pch)
+  get_target_property(type ${target} TYPE)
+  if(type STREQUAL "EXECUTABLE")
+    # CMake would pass -fPIE, and GCC refuses a precompiled header that was made with -fPIC.
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
+  endif()
 endfunction()
 
 function(lockstep_folder name)
