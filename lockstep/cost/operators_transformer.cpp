@@ -75,7 +75,9 @@ std::vector<Operator> gpt_operators(const spec::Model& model, std::int64_t sampl
   list.push_back(pointwise("residual_add", PointwiseKernel::kResidualAdd, 2 * layers, width, 0));
   list.push_back(matmul("mlp_up", layers, tokens, model.ffn_hidden, model.hidden, width));
   list.push_back(pointwise("gelu", PointwiseKernel::kGelu, layers, inner, inner));
-  list.push_back(matmul("mlp_down", layers, tokens, model.hidden, model.ffn_hidden, inner));
+  // Without dropout the MLP is one node that draws gelu's output again from its input instead of keeping it.
+  const bool fused = model.dropout == 0 && model.activation == spec::Activation::kGeluTanh;
+  list.push_back(matmul("mlp_down", layers, tokens, model.hidden, model.ffn_hidden, fused ? 0 : inner));
   append_head(list, model, tokens);
   return list;
 }

@@ -1,0 +1,129 @@
+#include "lockstep/engine/calibration.h"
+
+#include <torch/types.h>
+#include <torch/version.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/file.h"
+#include "lockstep/base/text.h"
+#include "lockstep/engine/calibration_operators.h"
+#include "lockstep/engine/calibration_sampler.h"
+#include "lockstep/engine/calibration_steps.h"
+#include "lockstep/nn/torch_compat.h"
+
+namespace lockstep::engine {
+namespace {
+
+// Much longer than a scheduler's time slice, so that ranks that share a core are timed with their share of it.
+constexpr double kQuickWindow = 0.025;
+constexpr double kFullWindow = 0.06;
+constexpr int kQuickWindows = 2;
+constexpr int kFullWindows = 3;
+
+double resident_bytes() {
+  std::istringstream words(read_file("/proc/self/statm"));
+  std::int64_t virtual_pages = 0, resident_pages = 0;
+  words >> virtual_pages >> resident_pages;
+  return static_cast<double>(resident_pages) * static_cast<double>(sysconf(_SC_PAGESIZE));
+}
+
+std::string processor_name() {
+  std::istringstream lines(read_file("/proc/cpuinfo"));
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t colon = line.find(':');
+    if (line.rfind("model name", 0) == 0 && colon != std::string::npos)
+      return std::string(trim(std::string_view(line).substr(colon + 1)));
+  }
+  return "unknown processor";
+}
+
+cost::Provenance provenance_of(const comm::Communicator& communicator, const CalibrationOptions& options) {
+  cost::Provenance provenance;
+  provenance.cores = sysconf(_SC_NPROCESSORS_ONLN);
+  provenance.hardware = std::to_string(provenance.cores) + " x " + processor_name();
+  provenance.software = std::string("libtorch ") + TORCH_VERSION + ", " + options.backend;
+  provenance.version = options.lockstep_version;
+  provenance.date = utc_timestamp(unix_seconds());
+  provenance.method = options.quick ? "lockstep calibrate --quick" : "lockstep calibrate";
+  provenance.ranks = communicator.size();
+  provenance.threads = std::max<std::int64_t>(1, options.threads > 0 ? options.threads : at::get_num_threads());
+  provenance.backend = options.backend;
+  return provenance;
+}
+
+// In a quick run: the products that make up most of a workload's FLOPs and, of each pointwise kernel, the largest and
+// the smallest size. The rest is interpolated.
+std::vector<cost::Operator> most_important(std::vector<cost::Operator> operators) {
+  constexpr std::size_t kProducts = 10;
+  std::vector<cost::Operator> kept;
+  std::map<cost::PointwiseKernel, std::pair<cost::Operator, cost::Operator>> sizes;
+  std::stable_sort(operators.begin(), operators.end(), [](const cost::Operator& a, const cost::Operator& b) {
+    return static_cast<double>(a.count) * a.forward_flops() > static_cast<double>(b.count) * b.forward_flops();
+  });
+  for (const cost::Operator& op : operators) {
+    if (op.kind != cost::OperatorKind::kPointwise) {
+      if (kept.size() < kProducts) kept.push_back(op);
+      continue;
+    }
+    const auto [entry, is_new] = sizes.try_emplace(op.kernel, op, op);
+    if (is_new) continue;
+    if (op.elements < entry->second.first.elements) entry->second.first = op;
+    if (op.elements > entry->second.second.elements) entry->second.second = op;
+  }
+  for (const auto& [kernel, ends] : sizes) {
+    kept.push_back(ends.first);
+    kept.push_back(ends.second);
+  }
+  return kept;
+}
+
+std::vector<cost::Operator> operators_of(const cost::Workload& workload) {
+  std::int64_t sequence = workload.batch.sequence_length;
+  if (sequence == 0) sequence = workload.model.max_sequence;
+  return cost::list_operators(workload.model, workload.batch.micro, sequence);
+}
+
+}  // namespace
+
+cost::Profile measure_profile(comm::Communicator& communicator, const CalibrationOptions& options) {
+  if (options.threads > 0) nn::compat::set_compute_threads(static_cast<int>(options.threads));
+  cost::Profile profile;
+  profile.provenance = provenance_of(communicator, options);
+  const comm::milliseconds timeout(static_cast<std::int64_t>(1000 * options.timeout_seconds));
+  Sampler sampler(communicator, options.quick ? kQuickWindow : kFullWindow,
+                  options.quick ? kQuickWindows : kFullWindows, timeout);
+  profile.framework_bytes = sampler.mean(resident_bytes());
+
+  SweepPlan sweep = general_sweep(options.quick);
+  bool transformers = !options.quick || options.workloads.empty();
+  bool images = !options.quick;
+  std::int64_t parameters = 1 << 22;
+  for (const cost::Workload& workload : options.workloads) {
+    add_shapes(sweep, options.quick ? most_important(operators_of(workload)) : operators_of(workload));
+    (workload.model.is_language_model() ? transformers : images) = true;
+    // Beyond the caches it makes no difference how many more there are.
+    parameters = std::min(parameters, spec::parameter_count(workload.model));
+  }
+  measure_memory_and_overhead(sampler, profile);
+  measure_optimizer(sampler, parameters, profile);
+  for (const spec::Precision precision : options.precisions) {
+    measure_matmuls(sampler, sweep, precision, profile);
+    measure_convolutions(sampler, sweep, precision, profile);
+    measure_attention(sampler, sweep, precision, profile);
+    measure_pointwise(sampler, sweep, precision, profile);
+  }
+  measure_collectives(sampler, communicator, options.quick, profile);
+  measure_overlap(sampler, communicator, profile);
+  // Steps are longer than operators: the same two or three windows, each at least one step.
+  for (const cost::Workload& workload : check_workloads(transformers, images, options.precisions.front())) {
+    measure_check(sampler, communicator, workload, profile);
+  }
+  return profile;
+}
+
+}  // namespace lockstep::engine

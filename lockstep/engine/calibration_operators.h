@@ -1,0 +1,36 @@
+// The operator sweeps of calibration: matrix products, convolutions, attention, pointwise kernels, memory, optimizer.
+#pragma once
+
+#include <set>
+#include <vector>
+
+#include "lockstep/cost/flops.h"
+#include "lockstep/cost/profile.h"
+#include "lockstep/engine/calibration_sampler.h"
+
+namespace lockstep::engine {
+
+// What to measure: shapes without repetition.
+struct SweepPlan {
+  std::vector<cost::Operator> matmuls;       // m, n, k
+  std::vector<cost::Operator> convolutions;  // samples .. padding
+  std::vector<cost::Operator> attentions;    // heads, sequence, head_dim; causal
+  std::vector<cost::Operator> pointwise;     // kernel, elements
+};
+
+// Adds the shapes of `operators` that the plan does not have yet.
+void add_shapes(SweepPlan& plan, const std::vector<cost::Operator>& operators);
+
+// Shapes that transformers and convolutional networks train with: a handful when `quick`, a grid otherwise.
+SweepPlan general_sweep(bool quick);
+
+// Each fills its table of the profile. Collective.
+void measure_matmuls(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile);
+void measure_convolutions(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile);
+void measure_attention(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile);
+void measure_pointwise(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile);
+void measure_memory_and_overhead(Sampler& sampler, cost::Profile& profile);
+// AdamW with the gradient's norm and reset, as one step makes them, over `parameters` elements.
+void measure_optimizer(Sampler& sampler, std::int64_t parameters, cost::Profile& profile);
+
+}  // namespace lockstep::engine

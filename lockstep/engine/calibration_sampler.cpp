@@ -1,0 +1,76 @@
+#include "lockstep/engine/calibration_sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "lockstep/base/clock.h"
+
+namespace lockstep::engine {
+
+Sampler::Sampler(comm::Communicator& communicator, double window_seconds, int windows, comm::milliseconds timeout)
+    : communicator_(communicator), window_seconds_(window_seconds), windows_(windows) {
+  op_options_.timeout = timeout;
+}
+
+void Sampler::barrier() { communicator_.barrier(op_options_).wait(); }
+
+Sample Sampler::summarize(const std::vector<double>& own_seconds) {
+  const auto count = static_cast<std::int64_t>(own_seconds.size());
+  std::vector<double> all(own_seconds.size() * static_cast<std::size_t>(communicator_.size()));
+  communicator_
+      .all_gather({own_seconds.data(), count, comm::DType::kF64},
+                  {all.data(), static_cast<std::int64_t>(all.size()), comm::DType::kF64}, op_options_)
+      .wait();
+  double sum = 0;
+  for (const double seconds : all) sum += seconds;
+  std::sort(all.begin(), all.end());
+  const auto quantile = [&](double share) {
+    return all[static_cast<std::size_t>(share * static_cast<double>(all.size() - 1))];
+  };
+  return {sum / static_cast<double>(all.size()), 0.5 * (quantile(0.75) - quantile(0.25)) / quantile(0.5)};
+}
+
+Sample Sampler::independent(const std::function<void()>& body) {
+  body();  // first touch, caches, lazy initialisation
+  std::vector<double> windows;
+  for (int window = 0; window < windows_; ++window) {
+    barrier();
+    const Stopwatch watch;
+    std::int64_t calls = 0;
+    do {
+      body();
+      ++calls;
+    } while (watch.seconds() < window_seconds_);
+    windows.push_back(watch.seconds() / static_cast<double>(calls));
+  }
+  return summarize(windows);
+}
+
+Sample Sampler::collective(const std::function<void()>& body) {
+  body();
+  barrier();
+  const Stopwatch estimate;
+  body();
+  // The slowest rank decides for all how many calls fill a window.
+  double once = estimate.seconds();
+  communicator_.all_reduce({&once, 1, comm::DType::kF64}, comm::ReduceOp::kMax, op_options_).wait();
+  const auto calls = static_cast<std::int64_t>(std::clamp(std::ceil(window_seconds_ / once), 1.0, 10000.0));
+  std::vector<double> windows;
+  for (int window = 0; window < windows_; ++window) {
+    barrier();
+    const Stopwatch watch;
+    for (std::int64_t call = 0; call < calls; ++call) body();
+    double seconds = watch.seconds() / static_cast<double>(calls);
+    communicator_.all_reduce({&seconds, 1, comm::DType::kF64}, comm::ReduceOp::kMax, op_options_).wait();
+    windows.push_back(seconds);
+  }
+  return summarize(windows);
+}
+
+double Sampler::mean(double value) {
+  communicator_.all_reduce({&value, 1, comm::DType::kF64}, comm::ReduceOp::kSum, op_options_).wait();
+  return value / communicator_.size();
+}
+
+}  // namespace lockstep::engine
