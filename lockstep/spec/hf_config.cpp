@@ -1,0 +1,215 @@
+#include "lockstep/spec/hf_config.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
+#include "lockstep/base/text.h"
+#include "lockstep/spec/parameter_count.h"
+
+namespace lockstep::spec {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kWidest = 1 << 22;
+
+Activation activation_of(const JsonReader& config, const char* key, const char* fallback) {
+  const std::string name = config.text(key, fallback);
+  if (name == "gelu") return Activation::kGelu;
+  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") return Activation::kGeluTanh;
+  if (name == "silu" || name == "swish") return Activation::kSilu;
+  if (name == "relu") return Activation::kRelu;
+  config.fail(key, fmt::format("is `{}`", printable(name)), "supported: gelu, gelu_new, silu, relu");
+}
+
+// The same probability in several places of the network is our one `dropout`; different ones cannot be expressed.
+double dropout_of(const JsonReader& config, const std::vector<std::string>& keys, double fallback) {
+  const double dropout = config.real_or(keys.front(), fallback);
+  for (const std::string& key : keys) {
+    const double value = config.real_or(key, fallback);
+    if (value < 0.0 || value >= 1.0) config.fail(key, fmt::format("is {}", value), "0 <= dropout < 1");
+    if (value != dropout) config.fail(key, fmt::format("differs from {}", keys.front()), "set both to the same value");
+  }
+  return dropout;
+}
+
+std::int64_t width(const JsonReader& config, const char* key, std::int64_t most = kWidest) {
+  return config.integer(key, 1, most);
+}
+
+void check_heads(const JsonReader& config, const Model& model, const char* heads_key, bool head_dim_given) {
+  if (!head_dim_given && model.hidden % model.heads != 0) {
+    config.fail(heads_key, fmt::format("{} does not divide the hidden size {}", model.heads, model.hidden),
+                "check both");
+  }
+  if (model.heads % model.kv_heads != 0) {
+    config.fail("num_key_value_heads", fmt::format("{} does not divide the {} heads", model.kv_heads, model.heads),
+                "check both");
+  }
+}
+
+Model gpt2(const JsonReader& config) {
+  Model model;
+  model.arch = Arch::kGpt;
+  model.layers = width(config, "n_layer", 10'000);
+  model.hidden = width(config, "n_embd");
+  model.heads = model.kv_heads = width(config, "n_head");
+  check_heads(config, model, "n_head", false);
+  model.head_dim = model.hidden / model.heads;
+  model.ffn_hidden = config.integer_or("n_inner", 4 * model.hidden, 1, kWidest);
+  model.vocab = width(config, "vocab_size", 1 << 28);
+  model.max_sequence = config.integer_or("n_positions", 1024, 1, std::int64_t{1} << 40);
+  model.tied_embeddings = config.boolean_or("tie_word_embeddings", true);
+  model.activation = activation_of(config, "activation_function", "gelu_new");
+  model.norm_epsilon = config.real_or("layer_norm_epsilon", 1e-5);
+  model.dropout = dropout_of(config, {"resid_pdrop", "embd_pdrop", "attn_pdrop"}, 0.1);
+  for (const char* key : {"scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"}) {
+    if (config.boolean_or(key, false)) config.fail(key, "is true", "this variant of GPT-2 is not supported");
+  }
+  if (!config.boolean_or("scale_attn_weights", true)) config.fail("scale_attn_weights", "is false", "not supported");
+  return model;
+}
+
+RopeScaling rope_scaling_of(const JsonReader& config) {
+  RopeScaling rope;
+  // transformers 5 writes rope_parameters, with rope_theta inside.
+  const auto map = config.object_or_none(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  if (!map) return rope;
+  const std::string kind = map->has("rope_type") ? map->text("rope_type") : map->text("type", "default");
+  if (kind == "default") return rope;
+  if (kind != "linear" && kind != "llama3") {
+    map->fail("rope_type", fmt::format("is `{}`", printable(kind)), "supported: default, linear, llama3");
+  }
+  rope.kind = kind == "linear" ? RopeScaling::Kind::kLinear : RopeScaling::Kind::kLlama3;
+  rope.factor = map->real("factor");
+  if (rope.factor < 1.0) map->fail("factor", fmt::format("is {}", rope.factor), "it must be at least 1");
+  if (rope.kind == RopeScaling::Kind::kLlama3) {
+    rope.low_freq_factor = map->real("low_freq_factor");
+    rope.high_freq_factor = map->real("high_freq_factor");
+    rope.original_max_sequence = map->integer("original_max_position_embeddings", 1);
+  }
+  return rope;
+}
+
+// Llama, Mistral and Mixtral share everything but the feed-forward part.
+Model llama(const JsonReader& config, const std::string& type) {
+  Model model;
+  model.arch = Arch::kLlama;
+  model.layers = width(config, "num_hidden_layers", 10'000);
+  model.hidden = width(config, "hidden_size");
+  model.heads = width(config, "num_attention_heads");
+  model.kv_heads = config.integer_or("num_key_value_heads", model.heads, 1, kWidest);
+  check_heads(config, model, "num_attention_heads", config.has("head_dim"));
+  model.head_dim = config.integer_or("head_dim", model.hidden / model.heads, 1, kWidest);
+  model.ffn_hidden = width(config, "intermediate_size");
+  model.vocab = width(config, "vocab_size", 1 << 28);
+  model.max_sequence = config.integer_or("max_position_embeddings", 2048, 1, std::int64_t{1} << 40);
+  model.tied_embeddings = config.boolean_or("tie_word_embeddings", false);
+  model.bias = config.boolean_or("attention_bias", false);
+  if (type == "llama" && config.boolean_or("mlp_bias", false) != model.bias) {
+    config.fail("mlp_bias", "differs from attention_bias", "biases in only one of them are not supported");
+  }
+  model.activation = activation_of(config, "hidden_act", "silu");
+  model.norm_epsilon = config.real_or("rms_norm_eps", type == "llama" ? 1e-6 : 1e-5);
+  model.rope_theta = config.real_or("rope_theta", type == "mixtral" ? 1e6 : 10000.0);
+  if (const auto rope = config.object_or_none("rope_parameters")) {
+    model.rope_theta = rope->real_or("rope_theta", model.rope_theta);
+  }
+  model.rope_scaling = rope_scaling_of(config);
+  model.dropout = config.real_or("attention_dropout", 0.0);
+  // Inside the window sliding attention equals full attention, so the window is the longest context we can promise.
+  if (config.has("sliding_window")) {
+    model.max_sequence = std::min(model.max_sequence, config.integer("sliding_window", 1));
+  }
+  if (type == "mixtral") {
+    model.arch = Arch::kMoe;
+    model.experts = width(config, "num_local_experts");
+    model.experts_per_token = config.integer("num_experts_per_tok", 1, model.experts);
+  }
+  return model;
+}
+
+Model bert(const JsonReader& config) {
+  Model model;
+  model.arch = Arch::kBert;
+  model.layers = width(config, "num_hidden_layers", 10'000);
+  model.hidden = width(config, "hidden_size");
+  model.heads = model.kv_heads = width(config, "num_attention_heads");
+  check_heads(config, model, "num_attention_heads", false);
+  model.head_dim = model.hidden / model.heads;
+  model.ffn_hidden = width(config, "intermediate_size");
+  model.vocab = width(config, "vocab_size", 1 << 28);
+  model.max_sequence = config.integer_or("max_position_embeddings", 512, 1, std::int64_t{1} << 40);
+  model.type_vocab = config.integer_or("type_vocab_size", 2, 0, 1 << 20);
+  model.tied_embeddings = config.boolean_or("tie_word_embeddings", true);
+  model.activation = activation_of(config, "hidden_act", "gelu");
+  model.norm_epsilon = config.real_or("layer_norm_eps", 1e-12);
+  model.dropout = dropout_of(config, {"hidden_dropout_prob", "attention_probs_dropout_prob"}, 0.1);
+  const std::string positions = config.text("position_embedding_type", "absolute");
+  if (positions != "absolute") config.fail("position_embedding_type", "is not `absolute`", "not supported");
+  return model;
+}
+
+Model mamba(const JsonReader& config) {
+  Model model;
+  model.arch = Arch::kMamba;
+  model.activation = activation_of(config, "hidden_act", "silu");
+  model.layers = width(config, "num_hidden_layers", 10'000);
+  model.hidden = width(config, "hidden_size");
+  model.vocab = width(config, "vocab_size", 1 << 28);
+  model.max_sequence = config.integer_or("max_position_embeddings", 2048, 1);  // Mamba has no limit of its own
+  model.state_size = config.integer_or("state_size", 16, 1, kWidest);
+  model.conv_kernel = config.integer_or("conv_kernel", 4, 1, 1024);
+  model.expand = config.integer_or("expand", 2, 1, 64);
+  const bool rank_given = config.has("time_step_rank") && config.value().at("time_step_rank").is_number();
+  model.dt_rank = rank_given ? width(config, "time_step_rank") : (model.hidden + 15) / 16;
+  if (config.integer_or("intermediate_size", model.expand * model.hidden) != model.expand * model.hidden) {
+    config.fail("intermediate_size", "is not expand x hidden_size", "not supported");
+  }
+  model.bias = config.boolean_or("use_bias", false);
+  if (!config.boolean_or("use_conv_bias", true)) config.fail("use_conv_bias", "is false", "not supported");
+  model.tied_embeddings = config.boolean_or("tie_word_embeddings", true);
+  model.norm_epsilon = config.real_or("layer_norm_epsilon", 1e-5);
+  return model;
+}
+
+}  // namespace
+
+std::vector<std::string> hf_model_types() { return {"gpt2", "llama", "mistral", "mixtral", "bert", "mamba"}; }
+
+Model read_hf_config(const std::string& path) {
+  fs::path file(path);
+  std::error_code ignored;
+  if (fs::is_directory(file, ignored)) file /= "config.json";
+  if (!fs::exists(file, ignored)) {
+    throw environment_error(fmt::format("{} does not exist", file.string()),
+                            "a model folder needs the config.json of Hugging Face");
+  }
+  const nlohmann::json json = read_json_file(file, 1 << 20);
+  const JsonReader config(json, file.string());
+  const std::string type = config.text("model_type");
+  Model model;
+  if (type == "gpt2") {
+    model = gpt2(config);
+  } else if (type == "llama" || type == "mistral" || type == "mixtral") {
+    model = llama(config, type);
+  } else if (type == "bert") {
+    model = bert(config);
+  } else if (type == "mamba") {
+    model = mamba(config);
+  } else {
+    config.fail("model_type", fmt::format("`{}` is not supported", printable(type)),
+                "supported: " + join(hf_model_types(), ", "));
+  }
+  model.init_std = config.real_or("initializer_range", 0.02);
+  const fs::path absolute = fs::absolute(file).lexically_normal();
+  model.name = file.filename() == "config.json" ? absolute.parent_path().filename().string() : file.stem().string();
+  if (parameter_count_estimate(model) > 1e16)
+    config.fail("hidden_size", "makes a model too large to count", "check it");
+  return model;
+}
+
+}  // namespace lockstep::spec

@@ -1,0 +1,313 @@
+#include "lockstep/spec/job_reader.h"
+
+#include <fmt/format.h>
+
+#include "lockstep/base/map_reader.h"
+#include "lockstep/base/text.h"
+#include "lockstep/base/units.h"
+#include "lockstep/spec/cluster_reader.h"
+#include "lockstep/spec/model_reader.h"
+
+namespace lockstep::spec {
+namespace {
+
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 40;
+
+void read_data(MapReader& job, Data& data) {
+  job.require("data");
+  auto map = job.map("data");
+  if (!map) return;
+  map->require("kind");
+  map->require("path");
+  map->choice("kind", data.kind,
+              {{"mnist", DataKind::kMnist},
+               {"cifar10", DataKind::kCifar10},
+               {"text", DataKind::kText},
+               {"tokens", DataKind::kTokens},
+               {"classification", DataKind::kClassification},
+               {"instruction", DataKind::kInstruction}});
+  map->path("path", data.path);
+  std::string tokenizer;
+  if (map->text("tokenizer", tokenizer)) {
+    data.tokenizer = "bytes";
+    if (tokenizer != "bytes") map->path("tokenizer", data.tokenizer);
+  }
+  map->real("holdout", data.holdout, 0.0, 0.9);
+  map->path("evaluation_path", data.evaluation_path);
+  map->boolean("shuffle", data.shuffle);
+  map->finish();
+}
+
+void read_batch(MapReader& job, Batch& batch) {
+  auto map = job.map("batch");
+  if (!map) return;
+  map->count("micro", batch.micro, 1, 1 << 24);
+  map->count("accumulation", batch.accumulation, 1, 1 << 24);
+  map->count("sequence_length", batch.sequence_length, 0, std::int64_t{1} << 32);
+  map->finish();
+}
+
+void read_optimizer(MapReader& job, Optimizer& optimizer) {
+  auto map = job.map("optimizer");
+  if (!map) return;
+  map->choice("kind", optimizer.kind, {{"adamw", OptimizerKind::kAdamW}, {"sgd", OptimizerKind::kSgd}});
+  map->real("learning_rate", optimizer.learning_rate, 0.0, 1e6);
+  map->real("min_learning_rate", optimizer.min_learning_rate, 0.0, 1e6);
+  map->choice(
+      "schedule", optimizer.schedule,
+      {{"constant", ScheduleKind::kConstant}, {"linear", ScheduleKind::kLinear}, {"cosine", ScheduleKind::kCosine}});
+  map->count("warmup_steps", optimizer.warmup_steps, 0, kMostSteps);
+  std::vector<double> betas = {optimizer.beta1, optimizer.beta2};
+  map->reals("betas", betas, 0.0, 0.9999999999, 2);
+  optimizer.beta1 = betas[0];
+  optimizer.beta2 = betas[1];
+  map->real("epsilon", optimizer.epsilon, 0.0, 1.0);
+  map->real("weight_decay", optimizer.weight_decay, 0.0, 1e3);
+  map->real("momentum", optimizer.momentum, 0.0, 0.9999999999);
+  map->boolean("nesterov", optimizer.nesterov);
+  map->real("clip_norm", optimizer.clip_norm, 0.0, 1e12);
+  map->finish();
+  if (optimizer.min_learning_rate > optimizer.learning_rate) {
+    throw map->error_at("min_learning_rate",
+                        fmt::format("min_learning_rate {} is above learning_rate {}", optimizer.min_learning_rate,
+                                    optimizer.learning_rate),
+                        "lower it");
+  }
+  if (optimizer.nesterov && optimizer.kind == OptimizerKind::kSgd && optimizer.momentum == 0.0) {
+    throw map->error_at("nesterov", "nesterov needs momentum above 0", "set momentum: 0.9 or nesterov: false");
+  }
+}
+
+void read_loader(MapReader& job, Loader& loader) {
+  auto map = job.map("loader");
+  if (!map) return;
+  map->count("num_workers", loader.num_workers, 0, 1024);
+  map->count("prefetch_factor", loader.prefetch_factor, 1, 1024);
+  map->finish();
+}
+
+void read_communication(MapReader& job, Communication& communication) {
+  auto map = job.map("communication");
+  if (!map) return;
+  std::string backend = communication.backend;
+  map->choice<std::string>("backend", backend,
+                           {{"auto", ""}, {"local", "local"}, {"gloo", "gloo"}, {"mpi", "mpi"}, {"nccl", "nccl"}});
+  communication.backend = backend;
+  map->seconds("timeout", communication.timeout_seconds);
+  if (communication.timeout_seconds <= 0.0) throw map->error_at("timeout", "the timeout is 0", "for example 5m");
+  double bucket_bytes = communication.bucket_mib * kMiB;
+  map->bytes("bucket", bucket_bytes);
+  if (bucket_bytes <= 0.0) throw map->error_at("bucket", "the bucket is empty", "for example 25MiB");
+  communication.bucket_mib = bucket_bytes / kMiB;
+  map->choice("compression", communication.compression,
+              {{"none", Compression::kNone},
+               {"fp16", Compression::kFp16},
+               {"bf16", Compression::kBf16},
+               {"powersgd", Compression::kPowerSgd},
+               {"onebit", Compression::kOneBit}});
+  map->count("powersgd_rank", communication.powersgd_rank, 1, 65536);
+  map->finish();
+}
+
+void read_evaluation(MapReader& job, Evaluation& evaluation) {
+  auto map = job.map("evaluation");
+  if (!map) return;
+  map->count("every", evaluation.every_steps, 0, kMostSteps);
+  map->count("batches", evaluation.batches, 0, kMostSteps);
+  map->finish();
+}
+
+void read_checkpoint(MapReader& job, CheckpointPolicy& policy) {
+  auto map = job.map("checkpoint");
+  if (!map) return;
+  map->path("directory", policy.directory);
+  const bool by_time = map->seconds("every", policy.every_seconds);
+  const bool by_steps = map->count("every_steps", policy.every_steps, 0, kMostSteps);
+  if (by_steps && !by_time) policy.every_seconds = 0.0;
+  map->count("keep", policy.keep, 1, 1 << 20);
+  map->finish();
+}
+
+void read_layout(MapReader& job, Job& result) {
+  auto map = job.map("layout");
+  if (!map) return;
+  LayoutRequest layout;
+  for (const char* axis : {"pp", "dp", "shard", "cp", "tp", "ep", "virtual_stages"}) {
+    std::int64_t size = 0;
+    if (map->count(axis, size, 1, 1 << 24)) layout.axes[axis] = size;
+  }
+  std::int64_t zero = 0;
+  if (map->count("zero", zero, 0, 3)) layout.axes["zero"] = zero;
+  std::string choice;
+  if (map->choice<std::string>("schedule", choice,
+                               {{"none", "none"},
+                                {"gpipe", "gpipe"},
+                                {"1f1b", "1f1b"},
+                                {"interleaved", "interleaved"},
+                                {"zero_bubble", "zero_bubble"}})) {
+    layout.choices["schedule"] = choice;
+  }
+  if (map->choice<std::string>("recompute", choice, {{"none", "none"}, {"selective", "selective"}, {"full", "full"}})) {
+    layout.choices["recompute"] = choice;
+  }
+  map->boolean("sequence_parallel", layout.sequence_parallel);
+  map->counts("stage_layers", layout.stage_layers, 1);
+  map->finish();
+  result.layout = std::move(layout);
+}
+
+std::int64_t axis(const LayoutRequest& layout, const char* name) {
+  const auto found = layout.axes.find(name);
+  return found == layout.axes.end() ? 1 : found->second;
+}
+
+void check_layout(MapReader& job, const Job& result) {
+  if (!result.layout) return;
+  const LayoutRequest& layout = *result.layout;
+  const std::int64_t data_ranks = axis(layout, "dp") * axis(layout, "shard") * axis(layout, "cp");
+  double world = 1.0;  // in double: five hostile axes may overflow 64 bits
+  for (const char* name : {"pp", "dp", "shard", "cp", "tp"}) world *= static_cast<double>(axis(layout, name));
+  const std::int64_t devices = result.cluster.devices();
+  if (world != static_cast<double>(devices)) {
+    throw job.error_at("layout",
+                       fmt::format("the layout is for {:.0f} ranks (pp x dp x shard x cp x tp), the cluster {} has {}",
+                                   world, result.cluster.name, devices),
+                       fmt::format("make the product of the axes {}", devices));
+  }
+  if (data_ranks % axis(layout, "ep") != 0) {
+    throw job.error_at("layout",
+                       fmt::format("ep {} does not divide dp x shard x cp = {}", axis(layout, "ep"), data_ranks),
+                       "choose a divisor");
+  }
+  const auto zero = layout.axes.find("zero");
+  if (zero != layout.axes.end() && zero->second == 0 && axis(layout, "shard") > 1) {
+    throw job.error_at("layout", "zero 0 shards nothing, but shard is above 1",
+                       "use dp instead of shard, or zero 1 to 3");
+  }
+  if (layout.stage_layers.empty()) return;
+  std::int64_t sum = 0;
+  for (const std::int64_t layers : layout.stage_layers) {
+    if (layers > (1 << 20)) throw job.error_at("layout", "a stage of more than a million layers", "check stage_layers");
+    sum += layers;
+  }
+  const auto stages = static_cast<std::int64_t>(layout.stage_layers.size());
+  if (stages != axis(layout, "pp") * axis(layout, "virtual_stages") || sum != result.model.layers) {
+    throw job.error_at(
+        "layout",
+        fmt::format("stage_layers has {} stages with {} layers, the job has pp x virtual_stages = {} and "
+                    "{} layers",
+                    stages, sum, axis(layout, "pp") * axis(layout, "virtual_stages"), result.model.layers),
+        "make them agree");
+  }
+}
+
+void read_goal(MapReader& job, Job& result) {
+  const bool steps = job.count("steps", result.steps, 1, kMostSteps);
+  const bool tokens = job.count("tokens", result.tokens, 1);
+  const bool epochs = job.real("epochs", result.epochs, 1e-6, 1e9);
+  const int given = static_cast<int>(steps) + static_cast<int>(tokens) + static_cast<int>(epochs);
+  if (given > 1) {
+    throw job.error_at(steps ? (tokens ? "tokens" : "epochs") : "epochs", "more than one of steps, tokens and epochs",
+                       "keep exactly one");
+  }
+}
+
+struct ImageFormat {
+  const char* name;
+  std::int64_t size, channels;
+};
+
+void check_images(MapReader& job, const Job& result) {
+  const ImageFormat format =
+      result.data.kind == DataKind::kMnist ? ImageFormat{"MNIST", 28, 1} : ImageFormat{"CIFAR-10", 32, 3};
+  const Model& model = result.model;
+  if (model.image_size != format.size || model.image_channels != format.channels) {
+    throw job.error_at(
+        "model",
+        fmt::format("the model takes images of {}x{}x{}, {} has {}x{}x{}", model.image_channels, model.image_size,
+                    model.image_size, format.name, format.channels, format.size, format.size),
+        fmt::format("set model.image_size: {} and model.image_channels: {}", format.size, format.channels));
+  }
+  if (model.classes < 10) {
+    throw job.error_at("model", fmt::format("the model has {} classes, {} has 10", model.classes, format.name),
+                       "set model.classes: 10");
+  }
+  if (result.batch.sequence_length != 0) {
+    throw job.error_at("batch", "images have no sequence_length", "remove batch.sequence_length");
+  }
+  if (result.tokens != 0) throw job.error_at("tokens", "images have no tokens", "use steps or epochs");
+}
+
+void check_language(MapReader& job, Job& result) {
+  Batch& batch = result.batch;
+  const Model& model = result.model;
+  if (batch.sequence_length == 0) batch.sequence_length = model.max_sequence;
+  const bool learned = model.arch == Arch::kGpt || model.arch == Arch::kBert;
+  if (learned && batch.sequence_length > model.max_sequence) {
+    throw job.error_at("batch",
+                       fmt::format("sequence_length {} is longer than the {} positions of the model",
+                                   batch.sequence_length, model.max_sequence),
+                       "shorten it or set model.max_sequence");
+  }
+  if (result.data.kind == DataKind::kText && result.data.tokenizer == "bytes" && model.vocab < 256) {
+    throw job.error_at("model", fmt::format("a vocabulary of {} cannot hold bytes", model.vocab),
+                       "set model.vocab to at least 256");
+  }
+  if (result.data.kind == DataKind::kClassification && model.classes == 0) {
+    throw job.error_at("model", "classification data needs a model with classes", "set model.classes");
+  }
+}
+
+void check_data_fits_model(MapReader& job, Job& result) {
+  const bool images = result.data.kind == DataKind::kMnist || result.data.kind == DataKind::kCifar10;
+  if (images != result.model.is_image_model()) {
+    throw job.error_at("data",
+                       fmt::format("data of kind {} cannot train {}, which takes {}", to_string(result.data.kind),
+                                   printable(result.model.name), images ? "tokens" : "images"),
+                       images ? "use text, tokens, classification or instruction data" : "use mnist or cifar10 data");
+  }
+  images ? check_images(job, result) : check_language(job, result);
+}
+
+}  // namespace
+
+Job read_job(const YamlNode& root, const std::string& default_name) {
+  MapReader reader(root, "");
+  Job job;
+  job.name = default_name;
+  reader.text("name", job.name);
+  reader.require("model");
+  reader.require("cluster");
+  if (const YamlNode* model = reader.find("model")) job.model = read_model(*model, "model", "inline");
+  if (const YamlNode* cluster = reader.find("cluster")) job.cluster = read_cluster(*cluster, "cluster", "inline");
+  read_data(reader, job.data);
+  read_batch(reader, job.batch);
+  read_optimizer(reader, job.optimizer);
+  read_loader(reader, job.loader);
+  read_communication(reader, job.communication);
+  read_evaluation(reader, job.evaluation);
+  read_checkpoint(reader, job.checkpoint);
+  read_layout(reader, job);
+  reader.path("plan", job.plan_file);
+  reader.choice("precision", job.precision,
+                {{"fp64", Precision::kFp64},
+                 {"fp32", Precision::kFp32},
+                 {"fp16", Precision::kFp16},
+                 {"bf16", Precision::kBf16},
+                 {"fp8", Precision::kFp8}});
+  read_goal(reader, job);
+  reader.integer("seed", job.seed);
+  reader.count("threads_per_rank", job.threads_per_rank, 0, 4096);
+  reader.finish();
+  if (job.steps == 0 && job.tokens == 0 && job.epochs == 0.0) {
+    throw bad_input("none of steps, tokens and epochs is given", "add one, for example `steps: 200`", root.place());
+  }
+  if (job.layout && !job.plan_file.empty()) {
+    throw reader.error_at("plan", "both layout and plan are given", "keep one: a plan holds its layout");
+  }
+  check_layout(reader, job);
+  check_data_fits_model(reader, job);
+  return job;
+}
+
+}  // namespace lockstep::spec

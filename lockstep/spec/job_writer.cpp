@@ -1,0 +1,88 @@
+#include <fmt/format.h>
+
+#include "lockstep/base/text.h"
+#include "lockstep/base/units.h"
+#include "lockstep/base/yaml.h"
+#include "lockstep/spec/job.h"
+
+namespace lockstep::spec {
+namespace {
+
+const char* yes_no(bool value) { return value ? "true" : "false"; }
+
+std::string data_text(const Data& data) {
+  std::string text = fmt::format("data:\n  kind: {}\n  path: {}\n", to_string(data.kind), yaml_quote(data.path));
+  text += fmt::format("  tokenizer: {}\n  holdout: {}\n", yaml_quote(data.tokenizer), exact_real(data.holdout));
+  if (!data.evaluation_path.empty()) text += fmt::format("  evaluation_path: {}\n", yaml_quote(data.evaluation_path));
+  return text + fmt::format("  shuffle: {}\n", yes_no(data.shuffle));
+}
+
+std::string optimizer_text(const Optimizer& optimizer) {
+  std::string text =
+      fmt::format("optimizer:\n  kind: {}\n  learning_rate: {}\n  min_learning_rate: {}\n", to_string(optimizer.kind),
+                  exact_real(optimizer.learning_rate), exact_real(optimizer.min_learning_rate));
+  text += fmt::format("  schedule: {}\n  warmup_steps: {}\n  betas: [{}, {}]\n  epsilon: {}\n",
+                      to_string(optimizer.schedule), optimizer.warmup_steps, exact_real(optimizer.beta1),
+                      exact_real(optimizer.beta2), exact_real(optimizer.epsilon));
+  text += fmt::format("  weight_decay: {}\n  momentum: {}\n  nesterov: {}\n  clip_norm: {}\n",
+                      exact_real(optimizer.weight_decay), exact_real(optimizer.momentum), yes_no(optimizer.nesterov),
+                      exact_real(optimizer.clip_norm));
+  return text;
+}
+
+std::string communication_text(const Communication& communication) {
+  return fmt::format(
+      "communication:\n  backend: {}\n  timeout: {}\n  bucket: {}\n  compression: {}\n  powersgd_rank: {}\n",
+      communication.backend.empty() ? "auto" : communication.backend, exact_seconds(communication.timeout_seconds),
+      exact_bytes(communication.bucket_mib * kMiB), to_string(communication.compression), communication.powersgd_rank);
+}
+
+std::string checkpoint_text(const CheckpointPolicy& policy) {
+  std::string text = "checkpoint:\n";
+  if (!policy.directory.empty()) text += fmt::format("  directory: {}\n", yaml_quote(policy.directory));
+  return text + fmt::format("  every: {}\n  every_steps: {}\n  keep: {}\n", exact_seconds(policy.every_seconds),
+                            policy.every_steps, policy.keep);
+}
+
+std::string layout_text(const LayoutRequest& layout) {
+  std::string text = "layout:\n";
+  for (const auto& [axis, size] : layout.axes) text += fmt::format("  {}: {}\n", axis, size);
+  for (const auto& [name, choice] : layout.choices) text += fmt::format("  {}: {}\n", name, choice);
+  text += fmt::format("  sequence_parallel: {}\n", yes_no(layout.sequence_parallel));
+  std::vector<std::string> layers;
+  for (const std::int64_t count : layout.stage_layers) layers.push_back(std::to_string(count));
+  if (!layers.empty()) text += fmt::format("  stage_layers: [{}]\n", join(layers, ", "));
+  return text;
+}
+
+std::string goal_text(const Job& job) {
+  std::string text;
+  if (job.steps > 0) text += fmt::format("steps: {}\n", job.steps);
+  if (job.tokens > 0) text += fmt::format("tokens: {}\n", job.tokens);
+  if (job.epochs > 0) text += fmt::format("epochs: {}\n", exact_real(job.epochs));
+  return text;
+}
+
+}  // namespace
+
+std::string to_yaml(const Job& job) {
+  std::string text = fmt::format("name: {}\n", yaml_quote(job.name));
+  text += "model:\n" + to_yaml(job.model, 2);
+  text += "cluster:\n" + to_yaml(job.cluster, 2);
+  text += data_text(job.data);
+  text += fmt::format("batch:\n  micro: {}\n  accumulation: {}\n  sequence_length: {}\n", job.batch.micro,
+                      job.batch.accumulation, job.batch.sequence_length);
+  text += optimizer_text(job.optimizer);
+  text += fmt::format("loader:\n  num_workers: {}\n  prefetch_factor: {}\n", job.loader.num_workers,
+                      job.loader.prefetch_factor);
+  text += communication_text(job.communication);
+  text += fmt::format("evaluation:\n  every: {}\n  batches: {}\n", job.evaluation.every_steps, job.evaluation.batches);
+  text += checkpoint_text(job.checkpoint);
+  if (job.layout) text += layout_text(*job.layout);
+  if (!job.plan_file.empty()) text += fmt::format("plan: {}\n", yaml_quote(job.plan_file));
+  text += fmt::format("precision: {}\n", to_string(job.precision));
+  text += goal_text(job);
+  return text + fmt::format("seed: {}\nthreads_per_rank: {}\n", job.seed, job.threads_per_rank);
+}
+
+}  // namespace lockstep::spec

@@ -1,0 +1,287 @@
+#include "lockstep/spec/model_reader.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "lockstep/base/map_reader.h"
+#include "lockstep/base/text.h"
+#include "lockstep/spec/hf_config.h"
+#include "lockstep/spec/parameter_count.h"
+#include "lockstep/spec/presets.h"
+
+namespace lockstep::spec {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostLayers = 10'000;
+constexpr std::int64_t kWidest = 1 << 22;
+constexpr double kMostParameters = 1e16;  // far beyond any model, far below 2^63
+
+// What a field is when the file leaves it out depends on the architecture; these are the published conventions.
+Model defaults_of(Arch arch) {
+  Model model;
+  model.arch = arch;
+  switch (arch) {
+    case Arch::kMnistCnn:
+      model.image_size = 28;
+      model.image_channels = 1;
+      model.classes = 10;
+      break;
+    case Arch::kCifarCnn:
+      model.image_size = 32;
+      model.image_channels = 3;
+      model.classes = 10;
+      break;
+    case Arch::kResNet:
+      model.image_size = 224;
+      model.image_channels = 3;
+      model.classes = 1000;
+      break;
+    case Arch::kBert:
+      model.activation = Activation::kGelu;
+      model.norm_epsilon = 1e-12;
+      model.tied_embeddings = true;
+      model.type_vocab = 2;
+      break;
+    case Arch::kGpt:
+      model.tied_embeddings = true;
+      break;
+    case Arch::kLlama:
+    case Arch::kMoe:
+      model.activation = Activation::kSilu;
+      model.bias = false;
+      break;
+    case Arch::kMamba:
+      model.activation = Activation::kSilu;
+      model.bias = false;
+      model.tied_embeddings = true;
+      model.state_size = 16;
+      model.conv_kernel = 4;
+      model.expand = 2;
+      break;
+  }
+  return model;
+}
+
+void read_rope_scaling(MapReader& reader, RopeScaling& rope) {
+  auto map = reader.map("rope_scaling");
+  if (!map) return;
+  using Kind = RopeScaling::Kind;
+  map->choice("kind", rope.kind, {{"none", Kind::kNone}, {"linear", Kind::kLinear}, {"llama3", Kind::kLlama3}});
+  map->real("factor", rope.factor, 1.0, 1e6);
+  map->real("low_freq_factor", rope.low_freq_factor, 1e-6, 1e6);
+  map->real("high_freq_factor", rope.high_freq_factor, 1e-6, 1e6);
+  map->count("original_max_sequence", rope.original_max_sequence);
+  map->require("kind");
+  map->finish();
+}
+
+void read_attention(MapReader& reader, Model& model) {
+  reader.require("heads");
+  reader.count("heads", model.heads, 1, kWidest);
+  model.kv_heads = model.heads;
+  reader.count("kv_heads", model.kv_heads, 1, kWidest);
+  const bool has_head_dim = reader.count("head_dim", model.head_dim, 1, kWidest);
+  if (model.heads == 0 || model.hidden == 0) return;  // finish() will say what is missing
+  if (!has_head_dim && model.hidden % model.heads != 0) {
+    throw reader.error_at("heads", fmt::format("hidden {} is not a multiple of heads {}", model.hidden, model.heads),
+                          "change one of them or give head_dim");
+  }
+  if (!has_head_dim) model.head_dim = model.hidden / model.heads;
+  if (model.heads % model.kv_heads != 0) {
+    throw reader.error_at("kv_heads", fmt::format("kv_heads {} does not divide heads {}", model.kv_heads, model.heads),
+                          "each key-value head serves the same number of heads");
+  }
+}
+
+void read_feed_forward(MapReader& reader, Model& model) {
+  if (model.arch == Arch::kGpt || model.arch == Arch::kBert) {
+    model.ffn_hidden = 4 * model.hidden;
+  } else {
+    reader.require("ffn_hidden");
+  }
+  reader.count("ffn_hidden", model.ffn_hidden, 1, kWidest);
+  if (model.arch != Arch::kMoe) return;
+  reader.require("experts");
+  reader.require("experts_per_token");
+  reader.count("experts", model.experts, 1, kWidest);
+  reader.count("experts_per_token", model.experts_per_token, 1, kWidest);
+  reader.count("shared_experts", model.shared_experts, 0, kWidest);
+  if (model.experts > 0 && model.experts_per_token > model.experts) {
+    throw reader.error_at(
+        "experts_per_token",
+        fmt::format("experts_per_token {} is more than experts {}", model.experts_per_token, model.experts),
+        "choose at most as many as there are");
+  }
+}
+
+void read_state_space(MapReader& reader, Model& model) {
+  reader.count("state_size", model.state_size, 1, kWidest);
+  reader.count("conv_kernel", model.conv_kernel, 1, 1024);
+  reader.count("expand", model.expand, 1, 64);
+  model.dt_rank = (model.hidden + 15) / 16;
+  reader.count("dt_rank", model.dt_rank, 1, kWidest);
+}
+
+void read_language_model(MapReader& reader, Model& model) {
+  for (const char* key : {"layers", "hidden", "vocab", "max_sequence"}) reader.require(key);
+  reader.count("layers", model.layers, 1, kMostLayers);
+  reader.count("hidden", model.hidden, 1, kWidest);
+  reader.count("vocab", model.vocab, 1, 1 << 28);
+  reader.count("max_sequence", model.max_sequence, 1, std::int64_t{1} << 40);
+  reader.boolean("tied_embeddings", model.tied_embeddings);
+  reader.boolean("bias", model.bias);
+  reader.choice("activation", model.activation,
+                {{"relu", Activation::kRelu},
+                 {"gelu", Activation::kGelu},
+                 {"gelu_tanh", Activation::kGeluTanh},
+                 {"silu", Activation::kSilu}});
+  reader.real("norm_epsilon", model.norm_epsilon, 0.0, 1.0);
+  reader.real("init_std", model.init_std, 0.0, 10.0);
+  reader.count("global_batch_tokens", model.global_batch_tokens);
+  reader.count("classes", model.classes, 0, 1 << 24);
+  if (model.arch == Arch::kMamba) {
+    read_state_space(reader, model);
+    return;
+  }
+  read_attention(reader, model);
+  read_feed_forward(reader, model);
+  if (model.arch == Arch::kLlama || model.arch == Arch::kMoe) {
+    reader.real("rope_theta", model.rope_theta, 1.0, 1e12);
+    read_rope_scaling(reader, model.rope_scaling);
+  }
+  if (model.arch == Arch::kBert) reader.count("type_vocab", model.type_vocab, 0, 1 << 20);
+}
+
+void read_image_model(MapReader& reader, Model& model) {
+  reader.count("image_size", model.image_size, 8, 1 << 14);
+  reader.count("image_channels", model.image_channels, 1, 1024);
+  reader.count("classes", model.classes, 1, 1 << 24);
+  if (model.arch != Arch::kResNet) return;
+  reader.require("stage_blocks");
+  reader.counts("stage_blocks", model.stage_blocks, 1);
+  reader.boolean("bottleneck", model.bottleneck);
+  const bool has_blocks = !model.stage_blocks.empty() || reader.node().find("stage_blocks") != nullptr;
+  if (!has_blocks) return;
+  if (model.stage_blocks.size() != 4) {
+    throw reader.error_at("stage_blocks", "stage_blocks needs 4 entries", "for example [3, 4, 6, 3]");
+  }
+  for (const std::int64_t blocks : model.stage_blocks) {
+    if (blocks > 1000) throw reader.error_at("stage_blocks", "a stage of more than 1000 blocks", "use fewer");
+  }
+}
+
+Model read_map(const YamlNode& node, const std::string& path, const std::string& default_name) {
+  MapReader reader(node, path);
+  Arch arch = Arch::kGpt;
+  reader.require("arch");
+  const bool has_arch = reader.choice("arch", arch,
+                                      {{"mnist-cnn", Arch::kMnistCnn},
+                                       {"cifar-cnn", Arch::kCifarCnn},
+                                       {"resnet", Arch::kResNet},
+                                       {"bert", Arch::kBert},
+                                       {"gpt", Arch::kGpt},
+                                       {"llama", Arch::kLlama},
+                                       {"moe", Arch::kMoe},
+                                       {"mamba", Arch::kMamba}});
+  Model model = defaults_of(arch);
+  model.name = default_name;
+  reader.text("name", model.name);
+  reader.real("dropout", model.dropout, 0.0, 0.999999);
+  model.is_language_model() ? read_language_model(reader, model) : read_image_model(reader, model);
+  if (!has_arch) {
+    reader.find("preset");  // known here: a misspelt `preset` should hear of it
+    // Without an architecture the other keys cannot be judged; only say what is missing, unless `arch` was misspelt.
+    for (const YamlNode::Entry& entry : node.entries) {
+      if (const auto near = nearest(entry.key, {"arch", "preset"})) {
+        throw bad_input(fmt::format("unknown key `{}` in a model", printable(entry.key)),
+                        fmt::format("did you mean `{}`?", *near), entry.key_place);
+      }
+    }
+    throw bad_input("the model has neither `arch` nor `preset`", "add one, for example `preset: gpt2-124m`",
+                    node.place());
+  }
+  reader.finish();
+  if (parameter_count_estimate(model) > kMostParameters) {
+    throw bad_input(fmt::format("a model of {:.3g} parameters", parameter_count_estimate(model)),
+                    "check layers, hidden, ffn_hidden, vocab and experts", node.place());
+  }
+  return model;
+}
+
+YamlNode preset_tree(const std::string& name, const SourcePlace& place) {
+  const EmbeddedSpec* preset = find_embedded(embedded_models(), name);
+  if (preset == nullptr) {
+    throw bad_input(fmt::format("there is no model preset `{}`", printable(name)),
+                    did_you_mean(name, embedded_names(embedded_models())), place);
+  }
+  return parse_yaml(preset->text, fmt::format("specs/models/{}.yaml", name));
+}
+
+// The preset's map with the given keys put over it, so that what is derived (head_dim, ...) follows the changes.
+Model read_changed_preset(const YamlNode& node, const std::string& path) {
+  const YamlNode& preset = *node.find("preset");
+  if (!preset.is_scalar()) throw bad_input("`preset` is not a name", "for example gpt2-124m", preset.place());
+  if (const YamlNode* arch = node.find("arch")) {
+    throw bad_input("`arch` cannot be changed in a preset",
+                    "leave out `arch`, or leave out `preset` and write all fields", arch->place());
+  }
+  YamlNode merged = preset_tree(preset.scalar, preset.place());
+  for (const YamlNode::Entry& change : node.entries) {
+    if (change.key == "preset") continue;
+    merged.erase(change.key);
+    merged.entries.push_back(change);
+  }
+  return read_map(merged, path, preset.scalar);
+}
+
+bool looks_like_file(const std::string& name, const fs::path& resolved) {
+  if (name.find('/') != std::string::npos || name == "." || name == "..") return true;
+  const std::string extension = fs::path(name).extension().string();
+  if (extension == ".yaml" || extension == ".yml" || extension == ".json") return true;
+  std::error_code ignored;
+  return fs::exists(resolved, ignored);
+}
+
+Model read_model_file(const fs::path& path, const SourcePlace& place) {
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    throw environment_error(fmt::format("the model file {} does not exist", path.string()),
+                            "check the path, or use a preset such as gpt2-124m", place);
+  }
+  if (fs::is_directory(path, error) || path.extension() == ".json") return read_hf_config(path.string());
+  const YamlNode root = read_yaml_file(path);
+  return read_model(root, "", path.stem().string());
+}
+
+}  // namespace
+
+Model read_model(const YamlNode& node, const std::string& path, const std::string& default_name) {
+  if (node.is_map()) {
+    return node.find("preset") != nullptr ? read_changed_preset(node, path) : read_map(node, path, default_name);
+  }
+  if (!node.is_scalar() || node.scalar.empty()) {
+    throw bad_input("a model is a preset, a file, or a map with `arch`", "for example `model: gpt2-124m`",
+                    node.place());
+  }
+  const std::string& name = node.scalar;
+  if (find_embedded(embedded_models(), name) != nullptr) {
+    const YamlNode tree = preset_tree(name, node.place());
+    return read_map(tree, "", name);
+  }
+  const fs::path resolved = node.source ? node.source->directory / name : fs::path(name);
+  if (looks_like_file(name, resolved)) return read_model_file(resolved, node.place());
+  preset_tree(name, node.place());  // throws, with the nearest preset
+  throw InternalError("unreachable");
+}
+
+Model load_model(const std::string& name) {
+  const auto source = std::make_shared<YamlSource>(YamlSource{"", {}});
+  return read_model(YamlNode::make_scalar(name, source), "", "inline");
+}
+
+std::vector<std::string> model_preset_names() { return embedded_names(embedded_models()); }
+
+}  // namespace lockstep::spec

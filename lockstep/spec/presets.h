@@ -1,0 +1,25 @@
+// The YAML files of specs/, compiled into the library so that an installed lockstep needs no source tree.
+// specs/ is the only copy; embed_specs.cmake writes the generated source into the build tree.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::spec {
+
+struct EmbeddedSpec {
+  std::string_view name;  // file stem: "gpt2-124m", "H100"
+  std::string_view text;
+};
+
+// In alphabetical order.
+std::span<const EmbeddedSpec> embedded_models();
+std::span<const EmbeddedSpec> embedded_clusters();
+std::span<const EmbeddedSpec> embedded_jobs();  // parse_job() reads them; relative paths in them are not resolved
+
+const EmbeddedSpec* find_embedded(std::span<const EmbeddedSpec> specs, std::string_view name);
+std::vector<std::string> embedded_names(std::span<const EmbeddedSpec> specs);
+
+}  // namespace lockstep::spec
