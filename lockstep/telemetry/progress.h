@@ -28,9 +28,9 @@ struct ProgressSample {
 };
 
 struct TerminalStyle {
-  bool live = false;    // rewrite one line in place
-  bool colour = false;  // never without `live`... except where the caller forces it
-  int width = 80;       // columns
+  bool live = false;  // rewrite one line in place
+  bool colour = false;
+  int width = 80;  // columns
 };
 
 // What `stream` is: a terminal (colour unless NO_COLOR is set or TERM is "dumb") or something else. $COLUMNS wins.
@@ -68,6 +68,7 @@ class ProgressRenderer {
   Options options_;
   TerminalStyle style_;
   std::optional<ProgressSample> pending_;  // newest sample not shown yet
+  std::optional<ProgressSample> shown_;    // what stands on the live line
   bool on_line_ = false;
   double last_paint_ = -1.0;
 };

@@ -32,13 +32,14 @@ class Recorder {
  public:
   virtual ~Recorder() = default;
 
-  // First call. Every rank calls it with the same id; the first to arrive creates the run.
+  // By the process that owns the run (the launcher, or rank 0 where there is none), once and first. Ranks that only add
+  // to a run need not call it: their records may even arrive before it.
   virtual void begin_run(const RunInfo& info) = 0;
   virtual void plan(nlohmann::json plan) = 0;
   virtual void metrics(int rank, std::int64_t step, std::vector<Metric> metrics) = 0;
   virtual void span(Span span) = 0;
   virtual void event(Event event) = 0;  // time == 0: now
-  // By the process that owns the run, once. Does not wait: call flush().
+  // By the owner, once. Does not wait: call flush().
   virtual void end_run(RunStatus status, std::string exit_reason, nlohmann::json summary) = 0;
 
   // Waits until everything recorded so far is in the store; false when the time ran out.

@@ -93,8 +93,8 @@ class RunStore {
     bool torn_end = false;   // the last line was cut short (a killed process) and left out
     std::vector<std::string> runs;
   };
-  // Takes a JSON-lines file; importing it again changes nothing but events and spans, so each file is remembered and
-  // refused a second time. UserError (bad input, file:line) for a line that is no record: nothing is imported then.
+  // Takes a JSON-lines file, all or nothing. Importing it again, or a longer version of it, adds only what is new.
+  // UserError (bad input, file:line) for a line that is no record.
   Import import_json_lines(const std::filesystem::path& file);
 
   // "ok", or what PRAGMA integrity_check says.

@@ -1,0 +1,79 @@
+#include <array>
+
+#include "lockstep/base/error.h"
+#include "lockstep/telemetry/run_store.h"
+#include "lockstep/telemetry/sqlite.h"
+
+namespace lockstep::telemetry {
+namespace {
+
+// "LKST": tells our files from other programs' (PRAGMA application_id).
+constexpr std::int64_t kApplicationId = 0x4c4b5354;
+
+// Migration i brings version i to i + 1. Append only: stores out there have run the earlier ones.
+constexpr std::array<const char*, RunStore::kSchemaVersion> kMigrations = {
+    // 1: runs, plans, metrics, events.
+    R"sql(
+      CREATE TABLE runs (
+        number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, started_at REAL NOT NULL,
+        ended_at REAL NOT NULL DEFAULT 0, status TEXT NOT NULL DEFAULT 'running', world INTEGER NOT NULL DEFAULT 1,
+        backend TEXT NOT NULL DEFAULT '', host TEXT NOT NULL DEFAULT '', pid INTEGER NOT NULL DEFAULT 0,
+        job_yaml TEXT NOT NULL DEFAULT '', versions TEXT NOT NULL DEFAULT '{}', exit_reason TEXT NOT NULL DEFAULT '',
+        summary TEXT NOT NULL DEFAULT '{}');
+      CREATE INDEX runs_by_start ON runs (started_at);
+      CREATE TABLE plans (run INTEGER PRIMARY KEY, json TEXT NOT NULL);
+      CREATE TABLE names (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+      -- Clustered by series: reading a curve is one range scan; value NULL is NaN.
+      CREATE TABLE metrics (
+        run INTEGER NOT NULL, name INTEGER NOT NULL, rank INTEGER NOT NULL, step INTEGER NOT NULL,
+        time_ms INTEGER NOT NULL, value REAL, PRIMARY KEY (run, name, rank, step)) WITHOUT ROWID;
+      CREATE TABLE events (
+        number INTEGER PRIMARY KEY, run INTEGER NOT NULL, time REAL NOT NULL, rank INTEGER NOT NULL,
+        step INTEGER NOT NULL, level INTEGER NOT NULL, kind TEXT NOT NULL, message TEXT NOT NULL, data TEXT NOT NULL);
+      CREATE UNIQUE INDEX events_once ON events (run, time, rank, step, kind, message);
+    )sql",
+    // 2: spans; the start of a run's process, so that a reused pid does not keep a lost run running.
+    R"sql(
+      ALTER TABLE runs ADD COLUMN pid_started INTEGER NOT NULL DEFAULT 0;
+      CREATE TABLE spans (
+        run INTEGER NOT NULL, name INTEGER NOT NULL, rank INTEGER NOT NULL, start REAL NOT NULL, step INTEGER NOT NULL,
+        seconds REAL NOT NULL, PRIMARY KEY (run, name, rank, start)) WITHOUT ROWID;
+    )sql",
+};
+
+// The version of the file, unless it is not ours to touch.
+std::int64_t checked_version(Database& database) {
+  const SourcePlace place{database.path().string()};
+  Transaction snapshot(database, Transaction::Kind::kRead);  // another process may be migrating it at this moment
+  const std::int64_t version = database.query_integer("PRAGMA user_version");
+  if (version > RunStore::kSchemaVersion) {
+    throw bad_input("the run store was written by a newer lockstep (schema " + std::to_string(version) +
+                        ", this one knows up to " + std::to_string(RunStore::kSchemaVersion) + ")",
+                    "update lockstep or set LOCKSTEP_HOME to another folder", place);
+  }
+  const bool ours = database.query_integer("PRAGMA application_id") == kApplicationId;
+  if (!ours && (version != 0 || database.query_integer("SELECT count(*) FROM sqlite_master") != 0)) {
+    throw bad_input("this SQLite file belongs to another program", "set LOCKSTEP_HOME to another folder", place);
+  }
+  return version;
+}
+
+}  // namespace
+
+void migrate(Database& database) {
+  while (true) {
+    const std::int64_t seen = checked_version(database);
+    if (seen == RunStore::kSchemaVersion) return;
+    Transaction transaction(database);
+    // Another process may have been first.
+    const std::int64_t version = database.query_integer("PRAGMA user_version");
+    if (version == seen) {
+      database.execute(kMigrations[static_cast<std::size_t>(version)]);
+      database.execute(("PRAGMA user_version = " + std::to_string(version + 1)).c_str());
+      database.execute(("PRAGMA application_id = " + std::to_string(kApplicationId)).c_str());
+    }
+    transaction.commit();
+  }
+}
+
+}  // namespace lockstep::telemetry

@@ -1,0 +1,128 @@
+#include "lockstep/telemetry/sqlite.h"
+
+#include <cmath>
+#include <limits>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::telemetry {
+
+Database::Database(std::filesystem::path path, bool create, double busy_timeout_seconds) : path_(std::move(path)) {
+  const int flags = SQLITE_OPEN_READWRITE | (create ? SQLITE_OPEN_CREATE : 0);
+  sqlite3* handle = nullptr;
+  const int code = sqlite3_open_v2(path_.c_str(), &handle, flags, nullptr);
+  handle_.reset(handle);
+  check(code, "open");
+  check(sqlite3_extended_result_codes(handle, 1), "extended_result_codes");
+  check(sqlite3_busy_timeout(handle, static_cast<int>(busy_timeout_seconds * 1000)), "busy_timeout");
+}
+
+void Database::check(int code, const char* call) const {
+  if (code == SQLITE_OK || code == SQLITE_ROW || code == SQLITE_DONE) return;
+  const SourcePlace place{path_.string()};
+  const std::string reason = handle_ ? sqlite3_errmsg(handle_.get()) : sqlite3_errstr(code);
+  switch (code & 0xff) {
+    case SQLITE_NOTADB:
+      throw bad_input("this is not a run store (not a SQLite file)",
+                      "set LOCKSTEP_HOME to another folder or move it away", place);
+    case SQLITE_CORRUPT:
+      throw bad_input("the run store is damaged: " + printable(reason, 200),
+                      "move it away; a new one is made by the next run", place);
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+      throw environment_error("the run store is locked by another process", "try again when it is done", place);
+    case SQLITE_FULL:
+      throw environment_error("no space left for the run store", "free space or set LOCKSTEP_HOME to another disk",
+                              place);
+    case SQLITE_CANTOPEN:
+      throw environment_error("the run store cannot be opened: " + printable(reason, 200),
+                              "run something first, or check LOCKSTEP_HOME", place);
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+    case SQLITE_AUTH:
+      throw environment_error("the run store cannot be written: " + printable(reason, 200),
+                              "check its permissions or set LOCKSTEP_HOME", place);
+    default:
+      throw environment_error(std::string("SQLite's ") + call + " failed: " + printable(reason, 200),
+                              "check the disk and the kernel log", place);
+  }
+}
+
+void Database::execute(const char* sql) { check(sqlite3_exec(get(), sql, nullptr, nullptr, nullptr), "exec"); }
+
+std::int64_t Database::query_integer(const char* sql) {
+  Statement statement(*this, sql);
+  return statement.step() ? statement.integer(0) : 0;
+}
+
+std::string Database::query_text(const char* sql) {
+  Statement statement(*this, sql);
+  return statement.step() ? statement.text(0) : std::string();
+}
+
+Statement::Statement(const Database& database, const std::string& sql) : database_(database) {
+  sqlite3_stmt* handle = nullptr;
+  const int code = sqlite3_prepare_v2(database.get(), sql.c_str(), -1, &handle, nullptr);
+  handle_.reset(handle);
+  database.check(code, "prepare");
+}
+
+Statement& Statement::bind(int index, std::int64_t value) {
+  database_.check(sqlite3_bind_int64(handle_.get(), index + 1, value), "bind");
+  return *this;
+}
+
+Statement& Statement::bind(int index, double value) {
+  database_.check(sqlite3_bind_double(handle_.get(), index + 1, value), "bind");
+  return *this;
+}
+
+Statement& Statement::bind(int index, std::string_view value) {
+  const char* data = value.data() ? value.data() : "";
+  database_.check(sqlite3_bind_text64(handle_.get(), index + 1, data, value.size(), SQLITE_TRANSIENT, SQLITE_UTF8),
+                  "bind");
+  return *this;
+}
+
+bool Statement::step() {
+  const int code = sqlite3_step(handle_.get());
+  if (code != SQLITE_ROW && code != SQLITE_DONE) {
+    sqlite3_reset(handle_.get());
+    database_.check(code, "step");
+  }
+  return code == SQLITE_ROW;
+}
+
+void Statement::run() {
+  step();
+  reset();
+}
+
+void Statement::reset() { sqlite3_reset(handle_.get()); }
+
+double Statement::real(int column) const {
+  if (sqlite3_column_type(handle_.get(), column) == SQLITE_NULL) return std::numeric_limits<double>::quiet_NaN();
+  return sqlite3_column_double(handle_.get(), column);
+}
+
+std::string Statement::text(int column) const {
+  const auto* data = sqlite3_column_text(handle_.get(), column);
+  if (!data) return {};
+  return {reinterpret_cast<const char*>(data), static_cast<std::size_t>(sqlite3_column_bytes(handle_.get(), column))};
+}
+
+Transaction::Transaction(Database& database, Kind kind) : database_(database) {
+  database.execute(kind == Kind::kWrite ? "BEGIN IMMEDIATE" : "BEGIN");
+}
+
+Transaction::~Transaction() {
+  if (open_) sqlite3_exec(database_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
+}
+
+void Transaction::commit() {
+  database_.execute("COMMIT");
+  open_ = false;
+}
+
+}  // namespace lockstep::telemetry
