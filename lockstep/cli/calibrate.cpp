@@ -5,9 +5,9 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cli/calibrate.h"
+#include "lockstep/cli/demo_job.h"
 #include "lockstep/cli/profiles.h"
 #include "lockstep/cli/verbs.h"
-#include "lockstep/spec/embedded.h"
 
 namespace lockstep::cli {
 namespace {
@@ -22,8 +22,8 @@ struct CalibrateOptions {
 int calibrate_verb(const CalibrateOptions& options) {
   std::vector<std::string> overrides = options.overrides;
   if (options.ranks > 0) overrides.push_back(fmt::format("cluster=1x{}xcpu", options.ranks));
-  const spec::Job job = options.job_file.empty() ? spec::load_embedded_job("gpt-bytes-demo", overrides)
-                                                 : spec::load_job(options.job_file, overrides);
+  const std::string job_file = options.job_file.empty() ? write_demo_job() : options.job_file;
+  const spec::Job job = spec::load_job(job_file, overrides);
   const Placement placement = place(job, options.backend);
   std::FILE* display = options.json ? stderr : stdout;
   fmt::print(display, "measuring {} ranks x {} threads over {} ({})\n", placement.world, placement.threads,
@@ -40,8 +40,10 @@ int calibrate_verb(const CalibrateOptions& options) {
     return 0;
   }
   show_profile(stdout, profile);
-  fmt::print("\nkept in {}\nNext: lockstep train {} --dry-run\n", path,
-             options.job_file.empty() ? "specs/jobs/gpt-bytes-demo.yaml" : options.job_file);
+  fmt::print("
+kept in {}
+Next: lockstep train {} --dry-run
+", path, job_file);
   return 0;
 }
 

@@ -6,12 +6,12 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cli/calibrate.h"
+#include "lockstep/cli/demo_job.h"
 #include "lockstep/cli/profiles.h"
 #include "lockstep/cli/show.h"
 #include "lockstep/cli/verbs.h"
 #include "lockstep/planner/planner.h"
 #include "lockstep/report/run_report.h"
-#include "lockstep/spec/embedded.h"
 #include "lockstep/telemetry/progress.h"
 #include "lockstep/telemetry/recorder.h"
 #include "lockstep/telemetry/run_store.h"
@@ -34,7 +34,7 @@ void show_curve(const std::string& run_id) {
 }
 
 int demo(const DemoOptions& options) {
-  const spec::Job job = spec::load_embedded_job("gpt-bytes-demo", options.overrides);
+  const spec::Job job = spec::load_job(write_demo_job(), options.overrides);
   const Placement placement = place(job, "");
   std::FILE* out = options.json ? stderr : stdout;
 
