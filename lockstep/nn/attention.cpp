@@ -138,8 +138,7 @@ void backward_head(const Problem& p, std::int64_t batch, std::int64_t head, cons
             prob, cols);
     kernels::causal_probability_rows(prob, lse + first, rows, cols, first + 1);
     gemm<T>('N', 'T', rows, cols, p.dim, T(1), block_dout, dresult.stride, value.data, value.stride, T(0), grad, cols);
-    kernels::row_dots(block_dout, dresult.stride, out.data + first * out.stride, out.stride, delta, rows,
-                      p.dim);
+    kernels::row_dots(block_dout, dresult.stride, out.data + first * out.stride, out.stride, delta, rows, p.dim);
     if (p.dropout.probability > 0) {
       // dS needs P itself, dV needs P with the mask: dS first, then the mask goes onto P.
       apply_dropout(grad, rows, cols, first, batch, head, p);
@@ -282,9 +281,9 @@ Tensor textbook_attention(const Tensor& q, const Tensor& k, const Tensor& v, con
   auto scores = at::matmul(q * (1.0 / std::sqrt(static_cast<double>(q.size(3)))), k.transpose(2, 3));
   scores = scores.masked_fill(mask, -std::numeric_limits<float>::infinity());
   const std::int64_t row_elements = (seq + 3) / 4 * 4;  // the same elements as apply_dropout()
-  const auto multipliers = dropout_multipliers({q.size(0), q.size(1), seq, row_elements}, q.options(),
-                                               dropout.probability, dropout.site)
-                               .slice(3, 0, seq);
+  const auto multipliers =
+      dropout_multipliers({q.size(0), q.size(1), seq, row_elements}, q.options(), dropout.probability, dropout.site)
+          .slice(3, 0, seq);
   return at::matmul(at::softmax(scores, -1) * multipliers, v);
 }
 
@@ -297,12 +296,14 @@ Tensor causal_attention(const Tensor& q, const Tensor& k, const Tensor& v, const
   if (has_own_kernel(q)) return CausalAttention::apply(q, k, v, dropout);
 #endif
   // 1.13 has no flash attention for bf16 on the CPU; the fp32 kernel is quicker than the textbook's passes.
-  if (q.is_cpu() && !LOCKSTEP_TORCH_AT_LEAST(2, 1) && q.scalar_type() != torch::kFloat && has_own_kernel(q.to(torch::kFloat))) {
+  if (q.is_cpu() && !LOCKSTEP_TORCH_AT_LEAST(2, 1) && q.scalar_type() != torch::kFloat &&
+      has_own_kernel(q.to(torch::kFloat))) {
     return causal_attention(q.to(torch::kFloat), k.to(torch::kFloat), v.to(torch::kFloat), dropout).to(q.scalar_type());
   }
   const std::int64_t group = q.size(2) / k.size(2);
   const Tensor qh = heads_first(q, 1), kh = heads_first(k, group), vh = heads_first(v, group);
-  const Tensor out = dropout.probability > 0 ? textbook_attention(qh, kh, vh, dropout) : compat::causal_sdpa(qh, kh, vh);
+  const Tensor out =
+      dropout.probability > 0 ? textbook_attention(qh, kh, vh, dropout) : compat::causal_sdpa(qh, kh, vh);
   return out.transpose(1, 2).contiguous();
 }
 

@@ -44,9 +44,9 @@ Sums kernel_sums(Tensor& logits, const Tensor& target, bool write_gradient) {
   std::vector<kernels::CrossEntropyRows> parts(static_cast<std::size_t>(tasks));
   kernels::parallel_blocks(tasks, [&](std::int64_t task) {
     const std::int64_t first = task * kRowsPerTask;
-    parts[static_cast<std::size_t>(task)] = kernels::cross_entropy_rows(
-        logits.data_ptr<T>() + first * classes, target.data_ptr<std::int64_t>() + first, kIgnoredTarget,
-        write_gradient, std::min(kRowsPerTask, rows - first), classes);
+    parts[static_cast<std::size_t>(task)] =
+        kernels::cross_entropy_rows(logits.data_ptr<T>() + first * classes, target.data_ptr<std::int64_t>() + first,
+                                    kIgnoredTarget, write_gradient, std::min(kRowsPerTask, rows - first), classes);
   });
   Sums sums;  // added in order: the same for any number of threads
   for (const auto& part : parts) {

@@ -4,6 +4,8 @@
 #include <torch/autograd.h>
 
 #include <algorithm>
+#include <numbers>
+#include <vector>
 
 #include "lockstep/kernels/bias_gelu.h"
 #include "lockstep/kernels/parallel_blocks.h"
@@ -70,7 +72,8 @@ Tensor gelu_forward(const Tensor& x, const Tensor& bias) {
   return y;
 }
 
-// Writes dx and, where defined, the forward value y; returns the bias gradient (undefined without a bias). dx may be dy.
+// Writes dx and, where defined, the forward value y; returns the bias gradient (undefined without a bias). dx may be
+// dy.
 Tensor gelu_backward(const Tensor& x, const Tensor& bias, const Tensor& dy, Tensor& dx, const Tensor& y) {
   const std::int64_t cols = x.size(1);
   const RowBlocks blocks(x.size(0));
@@ -94,8 +97,8 @@ Tensor swiglu_value(const Tensor& gate, const Tensor& up) {
   AT_DISPATCH_FLOATING_TYPES(gate.scalar_type(), "swiglu", [&] {
     kernels::parallel_blocks(blocks.count, [&](std::int64_t b) {
       const std::int64_t at = blocks.begin(b);
-      kernels::swiglu_forward(gate.data_ptr<scalar_t>() + at, up.data_ptr<scalar_t>() + at,
-                              h.data_ptr<scalar_t>() + at, blocks.size(b));
+      kernels::swiglu_forward(gate.data_ptr<scalar_t>() + at, up.data_ptr<scalar_t>() + at, h.data_ptr<scalar_t>() + at,
+                              blocks.size(b));
     });
   });
   return h;
@@ -316,14 +319,25 @@ class Dropout : public torch::autograd::Function<Dropout> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const DropoutSite site{static_cast<std::uint64_t>(ctx->saved_data["seed"].toInt()),
-                           ctx->saved_data["step"].toInt(), ctx->saved_data["first_index"].toInt(),
+    const DropoutSite site{static_cast<std::uint64_t>(ctx->saved_data["seed"].toInt()), ctx->saved_data["step"].toInt(),
+                           ctx->saved_data["first_index"].toInt(),
                            static_cast<std::uint32_t>(ctx->saved_data["layer"].toInt())};
     const double probability = ctx->saved_data["probability"].toDouble();
     return {dropout_multipliers(grads[0].sizes(), grads[0].options(), probability, site).mul_(grads[0]), Tensor(),
             Tensor()};
   }
 };
+
+// Hugging Face's rope_scaling: "linear" divides all frequencies, "llama3" the low ones, with a smooth passage between.
+Tensor scaled_frequencies(const Tensor& frequencies, const spec::RopeScaling& scaling) {
+  if (scaling.kind == spec::RopeScaling::Kind::kNone) return frequencies;
+  if (scaling.kind == spec::RopeScaling::Kind::kLinear) return frequencies / scaling.factor;
+  const auto context = static_cast<double>(scaling.original_max_sequence);
+  const Tensor turns = frequencies * (context / (2.0 * std::numbers::pi));  // in the original context
+  const Tensor smooth =
+      ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0.0, 1.0);
+  return (1.0 - smooth) * frequencies / scaling.factor + smooth * frequencies;
+}
 
 }  // namespace
 
@@ -380,12 +394,14 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   return at::cat({halves[0] * c - halves[1] * s, halves[1] * c + halves[0] * s}, -1);
 }
 
-RopeTables rope_tables(std::int64_t seq, std::int64_t head_dim, double theta, const torch::TensorOptions& options) {
+RopeTables rope_tables(std::int64_t seq, std::int64_t head_dim, double theta, const spec::RopeScaling& scaling,
+                       const torch::TensorOptions& options) {
   // As Hugging Face: frequencies and angles in fp32 (fp64 models: in fp64), whatever the model's dtype.
   const auto dtype = options.dtype() == torch::kDouble ? torch::kDouble : torch::kFloat;
   const auto wide = torch::dtype(dtype).device(options.device());
   const Tensor exponents = torch::arange(0, head_dim, 2, wide) / static_cast<double>(head_dim);
-  const Tensor angles = at::outer(torch::arange(seq, wide), 1.0 / at::pow(theta, exponents));  // [seq, head_dim / 2]
+  const Tensor frequencies = scaled_frequencies(1.0 / at::pow(theta, exponents), scaling);
+  const Tensor angles = at::outer(torch::arange(seq, wide), frequencies);  // [seq, head_dim / 2]
   return {angles.cos(), angles.sin()};
 }
 

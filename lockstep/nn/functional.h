@@ -4,11 +4,11 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include <torch/types.h>
 
 #include "lockstep/nn/random.h"
+#include "lockstep/spec/model.h"
 
 namespace lockstep::nn {
 
@@ -50,7 +50,8 @@ struct RopeTables {
   torch::Tensor cos;  // [seq, head_dim / 2]
   torch::Tensor sin;
 };
-RopeTables rope_tables(std::int64_t seq, std::int64_t head_dim, double theta, const torch::TensorOptions& options);
+RopeTables rope_tables(std::int64_t seq, std::int64_t head_dim, double theta, const spec::RopeScaling& scaling,
+                       const torch::TensorOptions& options);
 
 // Inverted dropout by Philox masks (random.h); the mask is drawn again in backward instead of being kept.
 // probability 0 returns x itself.

@@ -24,7 +24,8 @@ struct ForwardContext {
   std::uint64_t seed = 0;
   std::int64_t step = 0;
   std::int64_t first_index = 0;
-  bool training = true;  // dropout on, batch norm uses (and updates) batch statistics
+  std::int64_t padding_id = -1;  // classification of sentences: trailing tokens with this id are not read
+  bool training = true;          // dropout on, batch norm uses (and updates) batch statistics
 };
 
 struct LossResult {
@@ -46,7 +47,7 @@ class TrainableModel : public torch::nn::Module {
   // Cross-entropy of forward(input) against target (int64 [samples, seq] or [samples]). Logits are not kept for
   // backward. Only first derivatives exist. Zero samples, or only ignored targets, give a loss_sum of 0 (with zero
   // samples it has no graph). A target outside [0, classes) other than kIgnoredTarget is bad_input.
-  virtual LossResult loss(const torch::Tensor& input, const torch::Tensor& target, const ForwardContext& context);
+  virtual LossResult loss(const torch::Tensor& input, const torch::Tensor& target, const ForwardContext& context) = 0;
 
   const spec::Model& spec() const { return spec_; }
   torch::Dtype dtype() const { return dtype_; }

@@ -12,8 +12,9 @@
 
 namespace lockstep::nn::compat {
 
-// softmax(q k^T / sqrt(head_dim), causal) v for any device and dtype, differentiable. All [batch, heads, seq, head_dim].
-// 2.x: libtorch's scaled_dot_product_attention. 1.13 lacks it: the textbook formula, which keeps the probabilities.
+// softmax(q k^T / sqrt(head_dim), causal) v for any device and dtype, differentiable. All [batch, heads, seq,
+// head_dim]. 2.x: libtorch's scaled_dot_product_attention. 1.13 lacks it: the textbook formula, which keeps the
+// probabilities.
 torch::Tensor causal_sdpa(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v);
 
 // Whether matrix products of this dtype exist on the CPU (fp16 does not in 1.13).

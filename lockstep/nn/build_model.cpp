@@ -1,0 +1,108 @@
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/nn/image_model.h"
+#include "lockstep/nn/language_model.h"
+#include "lockstep/nn/model.h"
+#include "lockstep/nn/torch_compat.h"
+
+namespace lockstep::nn {
+namespace {
+
+UserError does_not_add_up(const spec::Model& spec, const std::string& problem, const std::string& fix) {
+  return bad_input("model " + spec.name + ": " + problem, fix);
+}
+
+void require_positive(const spec::Model& spec, const char* key, std::int64_t value) {
+  if (value > 0) return;
+  throw does_not_add_up(spec, std::string(key) + " is " + std::to_string(value), std::string("set model.") + key);
+}
+
+void check_transformer(const spec::Model& spec) {
+  require_positive(spec, "layers", spec.layers);
+  require_positive(spec, "hidden", spec.hidden);
+  require_positive(spec, "heads", spec.heads);
+  require_positive(spec, "vocab", spec.vocab);
+  if (spec.arch == spec::Arch::kGpt) require_positive(spec, "max_sequence", spec.max_sequence);
+  if (spec.arch == spec::Arch::kLlama) require_positive(spec, "ffn_hidden", spec.ffn_hidden);
+  if (spec.head_dim <= 0 && spec.hidden % spec.heads != 0) {
+    throw does_not_add_up(
+        spec,
+        "hidden " + std::to_string(spec.hidden) + " does not divide into " + std::to_string(spec.heads) + " heads",
+        "change model.heads or give model.head_dim");
+  }
+  if (spec.kv_heads > 0 && spec.heads % spec.kv_heads != 0) {
+    throw does_not_add_up(
+        spec, std::to_string(spec.heads) + " heads do not divide into " + std::to_string(spec.kv_heads) + " kv_heads",
+        "change model.kv_heads");
+  }
+  if (spec.arch == spec::Arch::kGpt && spec.kv_heads > 0 && spec.kv_heads != spec.heads) {
+    throw does_not_add_up(spec, "gpt has no grouped-query attention",
+                          "set model.kv_heads to model.heads, or use arch llama");
+  }
+  if (spec.arch == spec::Arch::kLlama && spec.activation != spec::Activation::kSilu) {
+    throw does_not_add_up(spec, "llama is trained with activation silu only", "set model.activation to silu");
+  }
+  const std::int64_t head_dim = spec.head_dim > 0 ? spec.head_dim : spec.hidden / spec.heads;
+  if (spec.arch == spec::Arch::kLlama && head_dim % 2 != 0) {
+    throw does_not_add_up(spec, "RoPE needs an even head_dim, not " + std::to_string(head_dim),
+                          "change model.head_dim");
+  }
+}
+
+void check_image_model(const spec::Model& spec) {
+  require_positive(spec, "image_size", spec.image_size);
+  require_positive(spec, "image_channels", spec.image_channels);
+  require_positive(spec, "classes", spec.classes);
+  if (spec.arch == spec::Arch::kMnistCnn && spec.image_size < 6) {
+    throw does_not_add_up(spec, "images of " + std::to_string(spec.image_size) + " pixels are too small",
+                          "use 6 or more");
+  }
+  if (spec.arch != spec::Arch::kResNet) return;
+  require_positive(spec, "stage_blocks", static_cast<std::int64_t>(spec.stage_blocks.size()));
+  for (const std::int64_t blocks : spec.stage_blocks) require_positive(spec, "stage_blocks", blocks);
+}
+
+void check(const spec::Model& spec, const BuildOptions& options) {
+  if (spec.dropout < 0 || spec.dropout >= 1) {
+    throw does_not_add_up(spec, "dropout " + std::to_string(spec.dropout) + " is not in [0, 1)", "set model.dropout");
+  }
+  if (options.device.is_cpu() && !compat::cpu_has_matmul(options.dtype)) {
+    throw environment_error("this libtorch cannot multiply fp16 matrices on the CPU",
+                            "use precision bf16 or fp32, or build against libtorch 2.x");
+  }
+  if (spec.is_image_model()) return check_image_model(spec);
+  check_transformer(spec);
+}
+
+std::shared_ptr<TrainableModel> make(const spec::Model& spec, const BuildOptions& build) {
+  const auto options = torch::dtype(build.dtype).device(build.device);
+  switch (spec.arch) {
+    case spec::Arch::kMnistCnn:
+      return check(spec, build), make_mnist_cnn(spec, options);
+    case spec::Arch::kCifarCnn:
+      return check(spec, build), make_cifar_cnn(spec, options);
+    case spec::Arch::kResNet:
+      return check(spec, build), make_resnet(spec, options);
+    case spec::Arch::kGpt:
+      return check(spec, build), make_gpt(spec, options);
+    case spec::Arch::kLlama:
+      return check(spec, build), make_llama(spec, options);
+    case spec::Arch::kBert:
+    case spec::Arch::kMoe:
+    case spec::Arch::kMamba:
+      break;
+  }
+  throw bad_input(std::string("arch ") + spec::to_string(spec.arch) + " cannot be trained yet",
+                  "train mnist-cnn, cifar-cnn, resnet, gpt or llama");
+}
+
+}  // namespace
+
+std::shared_ptr<TrainableModel> build_model(const spec::Model& spec, const BuildOptions& options) {
+  auto model = make(spec, options);
+  initialise(*model, options.seed);
+  return model;
+}
+
+}  // namespace lockstep::nn
