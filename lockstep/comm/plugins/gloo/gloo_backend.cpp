@@ -1,0 +1,123 @@
+#include <gloo/transport/tcp/device.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "lockstep/comm/plugin_export.h"
+#include "lockstep/comm/plugins/fault_board.h"
+#include "lockstep/comm/plugins/gloo/collectives.h"
+#include "lockstep/comm/plugins/gloo/mesh.h"
+
+namespace lockstep::comm {
+namespace {
+
+// A number that is the same in every process; group names can be longer than a store key.
+std::uint64_t fingerprint(const std::string& text) {
+  std::uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
+class GlooBackend final : public Backend {
+ public:
+  GlooBackend(std::shared_ptr<gloo::transport::Device> device, HostStore store, std::string place, int rank, int size,
+              Clock::time_point deadline)
+      : device_(std::move(device)),
+        store_(std::move(store)),
+        place_(std::move(place)),
+        mesh_(device_, store_, place_, rank, size, deadline),
+        collectives_(mesh_),
+        board_(store_, place_, rank, size),
+        sent_(static_cast<std::size_t>(size)),
+        received_(static_cast<std::size_t>(size)) {
+    // Nobody needs the addresses once everybody is connected.
+    run({.kind = OpKind::kBarrier}, deadline);
+    if (size > 1) store_.remove(fmt::format("{}/address/{}", place_, rank));
+  }
+
+  const char* name() const override { return "gloo"; }
+  int rank() const override { return mesh_.rank(); }
+  int size() const override { return mesh_.size(); }
+
+  void run(const Operation& operation, Clock::time_point deadline) override {
+    try {
+      if (operation.kind == OpKind::kSend || operation.kind == OpKind::kRecv) return message(operation, deadline);
+      collectives_.run(operation, deadline);
+    } catch (const BackendError& error) {
+      throw board_.root_cause(error);
+    }
+  }
+
+  std::unique_ptr<Backend> subgroup(const std::vector<int>& ranks, const std::string& name,
+                                    Clock::time_point deadline) override {
+    std::string key = name;
+    for (const int member : ranks) key += fmt::format(":{}", member);
+    key += fmt::format("#{}", ++made_[key]);  // the same key for the n-th such group on every member
+    const auto self = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
+    try {
+      return std::make_unique<GlooBackend>(device_, store_, fmt::format("{}/{:016x}", place_, fingerprint(key)),
+                                           static_cast<int>(self), static_cast<int>(ranks.size()), deadline);
+    } catch (const BackendError& error) {
+      // The rank in the message counts in the new group; the caller knows ranks of this one.
+      const int culprit = error.rank() >= 0 ? ranks[static_cast<std::size_t>(error.rank())] : -1;
+      throw BackendError(error.kind(), culprit, error.detail());
+    }
+  }
+
+  void abort() noexcept override { mesh_.abort(); }
+
+ private:
+  void message(const Operation& operation, Clock::time_point deadline) {
+    // The highest bit keeps these tags apart from the collectives'. Each counter belongs to one lane of the group.
+    constexpr std::uint64_t kPointToPoint = std::uint64_t{1} << 63;
+    const auto peer = static_cast<std::size_t>(operation.peer);
+    const bool sending = operation.kind == OpKind::kSend;
+    const std::int64_t bytes = sending ? operation.input.bytes() : operation.output.bytes();
+    const std::uint64_t tag = kPointToPoint | (sending ? sent_ : received_)[peer]++;
+    if (bytes == 0) return;
+    Mesh::Message message = sending ? mesh_.send(operation.peer, tag, operation.input.data, bytes)
+                                    : mesh_.receive(operation.peer, tag, operation.output.data, bytes);
+    mesh_.wait(message, deadline);
+  }
+
+  std::shared_ptr<gloo::transport::Device> device_;
+  HostStore store_;
+  std::string place_;
+  Mesh mesh_;
+  MeshCollectives collectives_;
+  FaultBoard board_;
+  std::vector<std::uint64_t> sent_;
+  std::vector<std::uint64_t> received_;
+  std::map<std::string, int> made_;
+};
+
+std::unique_ptr<Backend> open_gloo(const PluginOptions& options) {
+  if (!options.store.present()) throw bad_input("gloo needs a rendezvous store", "pass CommOptions::store");
+  gloo::transport::tcp::attr attributes;
+  if (options.interface_name.empty()) {
+    attributes.hostname = options.address;
+  } else {
+    attributes.iface = options.interface_name;
+  }
+  std::shared_ptr<gloo::transport::Device> device;
+  try {
+    device = gloo::transport::tcp::CreateDevice(attributes);
+  } catch (const std::exception& error) {
+    throw environment_error(fmt::format("gloo cannot use {}: {}",
+                                        options.interface_name.empty() ? "address " + options.address
+                                                                       : "interface " + options.interface_name,
+                                        error.what()),
+                            "name an address or a network interface of this machine");
+  }
+  return std::make_unique<GlooBackend>(std::move(device), options.store, "gloo", options.rank, options.size,
+                                       options.connect_deadline);
+}
+
+}  // namespace
+}  // namespace lockstep::comm
+
+LOCKSTEP_EXPORT_COMM_BACKEND("gloo", lockstep::comm::open_gloo)

@@ -1,0 +1,156 @@
+#include "lockstep/comm/plugins/gloo/mesh.h"
+
+#include <gloo/common/error.h>
+#include <gloo/transport/address.h>
+
+#include <fmt/format.h>
+
+namespace lockstep::comm {
+namespace {
+
+milliseconds time_left(Clock::time_point deadline) {
+  // Gloo reads 0 and less as "no limit".
+  return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline - Clock::now()));
+}
+
+// Gloo has one type for all input and output errors; only the text tells a timeout from a closed connection.
+BackendError translate(const std::exception& error, int peer) {
+  const std::string text = error.what();
+  if (text.find("imed out") != std::string::npos) {
+    return {FaultKind::kTimeout, peer, "did not answer in time"};
+  }
+  return {FaultKind::kPeerLost, peer, "closed the connection"};
+}
+
+}  // namespace
+
+Mesh::Mesh(std::shared_ptr<gloo::transport::Device> device, const HostStore& store, const std::string& place, int rank,
+           int size, Clock::time_point deadline)
+    : rank_(rank), size_(size), device_(std::move(device)) {
+  context_ = device_->createContext(rank, size);
+  context_->setTimeout(time_left(deadline));
+  if (size > 1) connect(store, place, deadline);
+}
+
+Mesh::~Mesh() { abort(); }
+
+void Mesh::connect(const HostStore& store, const std::string& place, Clock::time_point deadline) {
+  // Each rank has one listening address per peer. All are published under one key, in rank order, equally long.
+  std::string mine;
+  std::size_t address_bytes = 0;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) {
+      mine += "\n";
+      continue;
+    }
+    auto& pair = context_->createPair(peer);
+    pair->setLocalRank(rank_);
+    const std::vector<char> bytes = pair->address().bytes();
+    address_bytes = bytes.size();
+    mine.append(bytes.begin(), bytes.end());
+  }
+  store.set(fmt::format("{}/address/{}", place, rank_), mine);
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    std::string theirs;
+    try {
+      theirs = store.get(fmt::format("{}/address/{}", place, peer), deadline);
+    } catch (const BackendError& error) {
+      if (error.kind() != FaultKind::kTimeout) throw;
+      throw BackendError(FaultKind::kTimeout, peer, "did not come to the rendezvous in time");
+    }
+    // The peer's own entry is the single byte before ours when its rank is lower.
+    const std::size_t index = static_cast<std::size_t>(rank_) - (peer < rank_ ? 1 : 0);
+    const std::size_t offset = index * address_bytes + (peer < rank_ ? 1 : 0);
+    if (theirs.size() != (static_cast<std::size_t>(size_) - 1) * address_bytes + 1) {
+      throw BackendError(FaultKind::kAborted, peer, "published a malformed address");
+    }
+    try {
+      context_->getPair(peer)->connect({theirs.data() + offset, theirs.data() + offset + address_bytes});
+    } catch (const gloo::Exception& error) {
+      throw translate(error, peer);
+    }
+  }
+}
+
+Mesh::Message Mesh::start(int peer, std::uint64_t tag, void* data, std::int64_t bytes, bool sending) {
+  Message message;
+  message.peer_ = peer;
+  message.sending_ = sending;
+  try {
+    message.buffer_ = context_->createUnboundBuffer(data, static_cast<std::size_t>(bytes));
+    if (sending) {
+      message.buffer_->send(peer, tag);
+    } else {
+      message.buffer_->recv(peer, tag);
+    }
+  } catch (const gloo::Exception& error) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (aborted_) throw BackendError(FaultKind::kAborted, -1, "aborted here");
+    }
+    throw translate(error, peer);
+  }
+  return message;
+}
+
+Mesh::Message Mesh::send(int peer, std::uint64_t tag, const void* data, std::int64_t bytes) {
+  return start(peer, tag, const_cast<void*>(data), bytes, true);  // Gloo only reads it
+}
+
+Mesh::Message Mesh::receive(int peer, std::uint64_t tag, void* data, std::int64_t bytes) {
+  return start(peer, tag, data, bytes, false);
+}
+
+void Mesh::wait(Message& message, Clock::time_point deadline) {
+  gloo::transport::UnboundBuffer* const buffer = message.buffer_.get();
+  if (buffer == nullptr) return;
+  const auto is_aborted = [&] {
+    const std::lock_guard lock(mutex_);
+    waiting_.erase(buffer);
+    return aborted_;
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) throw BackendError(FaultKind::kAborted, -1, "aborted here");
+    waiting_.insert(buffer);
+  }
+  bool complete = false;
+  try {
+    complete = message.sending_ ? buffer->waitSend(time_left(deadline)) : buffer->waitRecv(time_left(deadline));
+  } catch (const gloo::Exception& error) {
+    if (is_aborted()) throw BackendError(FaultKind::kAborted, -1, "aborted here");
+    throw translate(error, message.peer_);
+  }
+  is_aborted();
+  if (!complete) throw BackendError(FaultKind::kAborted, -1, "aborted here");
+  message.buffer_.reset();
+}
+
+void Mesh::wait(std::vector<Message>& messages, Clock::time_point deadline) {
+  for (Message& message : messages) wait(message, deadline);
+  messages.clear();
+}
+
+void Mesh::abort() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (aborted_) return;
+    aborted_ = true;
+    for (auto* buffer : waiting_) {
+      buffer->abortWaitSend();
+      buffer->abortWaitRecv();
+    }
+  }
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    try {
+      // Peers learn of it as a closed connection.
+      if (auto& pair = context_->getPair(peer)) pair->close();
+    } catch (...) {
+      // Closed already, or never connected.
+    }
+  }
+}
+
+}  // namespace lockstep::comm
