@@ -89,7 +89,7 @@ void publish_folder(const fs::path& temp, const fs::path& target) {
 #ifdef RENAME_EXCHANGE
   if (::renameat2(AT_FDCWD, temp.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
     sync_folder(target.parent_path());
-    const fs::path trash = trash_name(target);
+    const fs::path trash = trash_name(temp);  // holds the former checkpoint now
     publish(temp, trash);
     return discard(trash);
   }
@@ -100,8 +100,7 @@ void publish_folder(const fs::path& temp, const fs::path& target) {
   discard(trash);
 }
 
-// `sound` is known to be complete and stays whatever its age: a run begun anew in an old directory counts from step
-// 0.
+// `sound` is known to be complete and stays whatever its step: a run begun anew in an old directory counts from 0.
 std::vector<fs::path> retain_but(const fs::path& directory, std::int64_t keep, const fs::path& sound) {
   std::vector<fs::path> deleted;
   std::int64_t left = std::max<std::int64_t>(keep, 1) - 1;  // beside `sound`
@@ -120,8 +119,7 @@ std::vector<fs::path> retain_but(const fs::path& directory, std::int64_t keep, c
   return deleted;
 }
 
-// One collective save. Each phase remembers what went wrong and goes on to the next barrier, so that no rank waits in
-// vain.
+// One collective save. Each phase remembers what went wrong and goes on to the next barrier: no rank waits in vain.
 class Save {
  public:
   Save(const CheckpointContents& contents, const SaveOptions& options)
@@ -176,7 +174,9 @@ class Save {
     make_folders(options_.directory);
     lock_ = lock_directory(options_.directory);
     remove_junk(options_.directory);
-    fs::create_directory(temp_);
+    if (!fs::create_directory(temp_)) {
+      throw environment_error("what an earlier save left behind cannot be removed", "delete it", {temp_.string()});
+    }
   }
 
   void write_part() {

@@ -40,10 +40,7 @@ int calibrate_verb(const CalibrateOptions& options) {
     return 0;
   }
   show_profile(stdout, profile);
-  fmt::print("
-kept in {}
-Next: lockstep train {} --dry-run
-", path, job_file);
+  fmt::print("\nkept in {}\nNext: lockstep train {} --dry-run\n", path, job_file);
   return 0;
 }
 

@@ -21,7 +21,12 @@ Operator causal_attention(std::int64_t layers, const spec::Model& model, std::in
 }
 
 // The head and its loss: logits exist a few rows at a time, what is kept is the gradient of the head's input.
-void append_head(std::vector<Operator>& list, const spec::Model& model, std::int64_t tokens) {
+void append_head(std::vector<Operator>& list, const spec::Model& model, std::int64_t samples, std::int64_t tokens) {
+  if (model.classes > 0) {  // a classifier on one token of each sample
+    list.push_back(matmul("classifier", 1, samples, model.classes, model.hidden, samples * model.hidden));
+    list.push_back(pointwise("cross_entropy", PointwiseKernel::kCrossEntropy, 1, samples * model.classes, 0));
+    return;
+  }
   Operator head = matmul("lm_head", 1, tokens, model.vocab, model.hidden, tokens * model.hidden);
   Operator loss = pointwise("cross_entropy", PointwiseKernel::kCrossEntropy, 1, tokens * model.vocab, 0);
   head.chunked = loss.chunked = true;
@@ -78,7 +83,7 @@ std::vector<Operator> gpt_operators(const spec::Model& model, std::int64_t sampl
   // Without dropout the MLP is one node that draws gelu's output again from its input instead of keeping it.
   const bool fused = model.dropout == 0 && model.activation == spec::Activation::kGeluTanh;
   list.push_back(matmul("mlp_down", layers, tokens, model.hidden, model.ffn_hidden, fused ? 0 : inner));
-  append_head(list, model, tokens);
+  append_head(list, model, samples, tokens);
   return list;
 }
 
@@ -105,7 +110,7 @@ std::vector<Operator> llama_operators(const spec::Model& model, std::int64_t sam
   list.push_back(matmul("mlp_up", layers, tokens, model.ffn_hidden, model.hidden, 0));
   list.push_back(pointwise("swiglu", PointwiseKernel::kSilu, layers, inner, 2 * inner));
   list.push_back(matmul("mlp_down", layers, tokens, model.hidden, model.ffn_hidden, inner));
-  append_head(list, model, tokens);
+  append_head(list, model, samples, tokens);
   return list;
 }
 

@@ -80,6 +80,7 @@ class Bpe final : public WordModel {
 
  private:
   static constexpr TokenId kMissing = -1;
+  static constexpr std::size_t kLongestWord = std::size_t{1} << 30;  // places are ints
 
   // One symbol of the word in a doubly linked list over the vector.
   struct Symbol {
@@ -107,6 +108,9 @@ class Bpe final : public WordModel {
   }
 
   std::vector<Symbol> spell(std::string_view word) const {
+    if (word.size() > kLongestWord) {
+      throw bad_input(fmt::format("a word of {} bytes without a break", word.size()), "is this text? check data.path");
+    }
     std::vector<Symbol> symbols;
     symbols.reserve(word.size());
     for (const char byte : word) {

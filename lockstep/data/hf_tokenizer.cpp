@@ -36,7 +36,8 @@ class HfTokenizer final : public Tokenizer {
       if (spaced || token.lstrip || token.rstrip) may_cut_ = false;
       if (token.normalized) {
         normalized.push_back(token);
-        normalized.back().content = encode_utf8(apply(parts_.normalizer, decode_utf8(token.content)));
+        normalized.back().content = encode_utf8(run_normalizer(parts_.normalizer, decode_utf8(token.content)));
+        tokens_.insert_or_assign(token.id, normalized.back().content);  // decoded as it was found
       } else {
         raw.push_back(token);
       }
@@ -93,7 +94,7 @@ class HfTokenizer final : public Tokenizer {
         ids.push_back(part.id);
         continue;
       }
-      const std::string normal = encode_utf8(apply(parts_.normalizer, decode_utf8(part.text)));
+      const std::string normal = encode_utf8(run_normalizer(parts_.normalizer, decode_utf8(part.text)));
       for (const AddedTokenMatcher::Part& piece : normalized_matcher_.split(normal)) {
         if (piece.id >= 0) {
           ids.push_back(piece.id);

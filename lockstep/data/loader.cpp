@@ -179,7 +179,7 @@ class Loader::Impl {
   // num_workers > 0: waits for the ticket whose turn it is.
   Batch take() {
     std::unique_lock lock(mutex_);
-    const auto limit = std::chrono::duration<double>(options_.timeout_seconds);
+    const auto limit = std::chrono::duration<double>(std::clamp(options_.timeout_seconds, 0.0, 1e8));
     if (!arrived_.wait_for(lock, limit, [this] { return ready_.contains(consumed_); })) {
       throw Fault(FaultKind::kTimeout, -1,
                   fmt::format("no data for {} s: the workers of the loader are stuck reading {}",

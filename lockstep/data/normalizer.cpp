@@ -41,7 +41,7 @@ std::u32string normalize_for_bert(std::u32string text, const BertNormalization& 
 
 }  // namespace
 
-std::u32string apply(const Normalizer& normalizer, std::u32string text) {
+std::u32string run_normalizer(const Normalizer& normalizer, std::u32string text) {
   using Kind = NormalizerStep::Kind;
   for (const NormalizerStep& step : normalizer) {
     switch (step.kind) {

@@ -22,6 +22,6 @@ struct NormalizerStep {
 // The steps in order; none: the text as it is.
 using Normalizer = std::vector<NormalizerStep>;
 
-std::u32string apply(const Normalizer& normalizer, std::u32string text);
+std::u32string run_normalizer(const Normalizer& normalizer, std::u32string text);
 
 }  // namespace lockstep::data

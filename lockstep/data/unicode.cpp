@@ -88,8 +88,10 @@ bool is_number(char32_t c) {
 }
 
 bool is_word(char32_t c) {
+  // The joiners, and symbols that count as alphabetic: circled and squared letters.
+  static constexpr Range kMore[] = {{0x200C, 0x200D}, {0x24B6, 0x24E9}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
   const auto kind = category(c);
-  return is_letter(c) || (kind >= UTF8PROC_CATEGORY_MN && kind <= UTF8PROC_CATEGORY_ME) ||
+  return is_letter(c) || contains(kMore, c) || (kind >= UTF8PROC_CATEGORY_MN && kind <= UTF8PROC_CATEGORY_ME) ||
          kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_PC ||
          contains(kNewNumbers, c);
 }

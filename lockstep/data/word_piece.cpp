@@ -68,13 +68,12 @@ class WordPiece final : public WordModel {
 
   void decode_token(std::string_view token, bool first, std::string& text) const override {
     std::string piece;
-    if (first) {
-      piece = token;
-    } else if (token.starts_with(options_.continuation)) {
-      piece = token.substr(options_.continuation.size());
-    } else {
-      piece = " " + std::string(token);
+    if (!first && token.starts_with(options_.continuation)) {
+      token.remove_prefix(options_.continuation.size());
+    } else if (!first) {
+      piece.push_back(' ');
     }
+    piece.append(token);
     if (options_.clean_up) clean_up(piece);
     text += piece;
   }

@@ -270,6 +270,8 @@ Layout layout_from_request(const spec::LayoutRequest& request, spec::Precision p
   Given given;
   for (const auto& [key, value] : request.axes) assign(layout, given, key, std::to_string(value));
   for (const auto& [key, value] : request.choices) assign(layout, given, key, value);
+  layout.sequence_parallel = request.sequence_parallel;
+  layout.stage_layers = request.stage_layers;
   fill_in(layout, given);
   require_valid_layout(layout);
   return layout;

@@ -16,7 +16,7 @@ struct Field {
   T Model::*member;
 };
 
-constexpr std::array<Field<std::int64_t>, 18> kIntegers{{{"layers", &Model::layers},
+constexpr std::array<Field<std::int64_t>, 19> kIntegers{{{"layers", &Model::layers},
                                                          {"hidden", &Model::hidden},
                                                          {"heads", &Model::heads},
                                                          {"kv_heads", &Model::kv_heads},
@@ -33,7 +33,8 @@ constexpr std::array<Field<std::int64_t>, 18> kIntegers{{{"layers", &Model::laye
                                                          {"dt_rank", &Model::dt_rank},
                                                          {"type_vocab", &Model::type_vocab},
                                                          {"image_size", &Model::image_size},
-                                                         {"classes", &Model::classes}}};
+                                                         {"classes", &Model::classes},
+                                                         {"global_batch_tokens", &Model::global_batch_tokens}}};
 constexpr std::array<Field<double>, 4> kReals{{{"norm_epsilon", &Model::norm_epsilon},
                                                {"rope_theta", &Model::rope_theta},
                                                {"dropout", &Model::dropout},
@@ -49,19 +50,8 @@ constexpr std::array kLinks{spec::LinkKind::kNvlink,       spec::LinkKind::kPcie
                             spec::LinkKind::kSharedMemory, spec::LinkKind::kInfiniband, spec::LinkKind::kRoce,
                             spec::LinkKind::kEthernet};
 
-const char* name_of(spec::Activation activation) {
-  switch (activation) {
-    case spec::Activation::kRelu:
-      return "relu";
-    case spec::Activation::kGelu:
-      return "gelu";
-    case spec::Activation::kGeluTanh:
-      return "gelu_tanh";
-    case spec::Activation::kSilu:
-      return "silu";
-  }
-  return "?";
-}
+const char* name_of(spec::RopeScaling::Kind kind);
+const char* name_of(spec::Activation activation) { return spec::to_string(activation); }
 const char* name_of(spec::Arch arch) { return spec::to_string(arch); }
 const char* name_of(spec::LinkKind kind) { return spec::to_string(kind); }
 
@@ -72,10 +62,43 @@ auto read_enum(StrictReader& reader, const char* key, const Values& values) {
   return values[reader.choice(key, names)];
 }
 
+using spec::RopeScaling;
+constexpr std::array kRopeScalings{RopeScaling::Kind::kNone, RopeScaling::Kind::kLinear, RopeScaling::Kind::kLlama3};
+const char* name_of(RopeScaling::Kind kind) {
+  switch (kind) {
+    case RopeScaling::Kind::kNone:
+      return "none";
+    case RopeScaling::Kind::kLinear:
+      return "linear";
+    case RopeScaling::Kind::kLlama3:
+      return "llama3";
+  }
+  return "?";
+}
+
+nlohmann::json rope_to_json(const RopeScaling& scaling) {
+  return {{"kind", name_of(scaling.kind)},
+          {"factor", scaling.factor},
+          {"low_freq_factor", scaling.low_freq_factor},
+          {"high_freq_factor", scaling.high_freq_factor},
+          {"original_max_sequence", scaling.original_max_sequence}};
+}
+
 nlohmann::json link_to_json(const spec::Link& link) {
   return {{"kind", name_of(link.kind)},
           {"bytes_per_second", link.bytes_per_second},
           {"latency_seconds", link.latency_seconds}};
+}
+
+RopeScaling read_rope(StrictReader reader) {
+  RopeScaling scaling;
+  scaling.kind = read_enum(reader, "kind", kRopeScalings);
+  scaling.factor = reader.non_negative("factor");
+  scaling.low_freq_factor = reader.non_negative("low_freq_factor");
+  scaling.high_freq_factor = reader.non_negative("high_freq_factor");
+  scaling.original_max_sequence = reader.integer("original_max_sequence");
+  reader.finish();
+  return scaling;
 }
 
 spec::Link read_link(StrictReader reader) {
@@ -142,6 +165,7 @@ nlohmann::json model_to_json(const spec::Model& model) {
                          {"arch", name_of(model.arch)},
                          {"activation", name_of(model.activation)},
                          {"image_channels", model.image_channels},
+                         {"rope_scaling", rope_to_json(model.rope_scaling)},
                          {"stage_blocks", model.stage_blocks}};
   for (const auto& field : kIntegers) json[field.name] = model.*field.member;
   for (const auto& field : kReals) json[field.name] = model.*field.member;
@@ -155,6 +179,7 @@ spec::Model read_model(StrictReader reader) {
   model.arch = read_enum(reader, "arch", kArchs);
   model.activation = read_enum(reader, "activation", kActivations);
   model.image_channels = reader.integer("image_channels");
+  model.rope_scaling = read_rope(reader.object("rope_scaling"));
   model.stage_blocks = reader.integers("stage_blocks");
   for (const auto& field : kIntegers) {
     model.*field.member = reader.integer(field.name);

@@ -4,14 +4,16 @@
 #include <cmath>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::plan {
 namespace {
 
-// The enclosing lines of a bad value may come from anywhere: only printable text goes into messages.
-std::string quoted(const std::string& text) { return "\"" + printable(text) + "\""; }
+// Values come from anywhere: only printable text goes into messages.
+std::string quoted(const std::string& text) { return fmt::format("\"{}\"", printable(text)); }
 
 }  // namespace
 

@@ -88,7 +88,7 @@ void write_image_model(const Model& model, Lines& lines) {
   if (model.arch != Arch::kResNet) return;
   std::vector<std::string> blocks;
   for (const std::int64_t count : model.stage_blocks) blocks.push_back(std::to_string(count));
-  lines.add("stage_blocks", "[" + join(blocks, ", ") + "]");
+  lines.add("stage_blocks", fmt::format("[{}]", join(blocks, ", ")));
   lines.add("bottleneck", model.bottleneck);
 }
 
