@@ -20,19 +20,19 @@ constexpr std::size_t kNeighbours = 4;
 
 class LogInterpolation {
  public:
-  void add(double squared_distance, double value) { points_.push_back({squared_distance, std::log(value)}); }
+  void add(double squared_distance, double value) { points_.emplace_back(squared_distance, value); }
   bool empty() const { return points_.empty(); }
 
   double value() {
     const std::size_t used = std::min(kNeighbours, points_.size());
     std::partial_sort(points_.begin(), points_.begin() + static_cast<std::ptrdiff_t>(used), points_.end());
-    if (points_.front().first < 1e-12) return std::exp(points_.front().second);
+    if (points_.front().first < 1e-12) return points_.front().second;
     double weights = 0;
     double sum = 0;
     for (std::size_t i = 0; i < used; ++i) {
       const double weight = 1.0 / points_[i].first;
       weights += weight;
-      sum += weight * points_[i].second;
+      sum += weight * std::log(points_[i].second);
     }
     return std::exp(sum / weights);
   }

@@ -1,0 +1,114 @@
+#include "lockstep/planner/planner.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::planner {
+namespace {
+
+spec::Job job_of(const std::string& model, const std::string& cluster) {
+  spec::Job job;
+  job.model = spec::load_model(model);
+  job.cluster = spec::load_cluster(cluster);
+  job.batch = {.micro = 2, .accumulation = 3, .sequence_length = 128};
+  job.steps = 100;
+  return job;
+}
+
+cost::Profile simple_profile() {
+  cost::Profile profile;
+  profile.provenance.ranks = 8;
+  profile.matmuls = {{cost::MatmulKind::kForward, spec::Precision::kFp32, 64, 64, 64, 1e12, 0.01}};
+  profile.memory_bytes_per_second = 1e12;
+  profile.optimizer_bytes_per_second = 1e12;
+  profile.peak_flops = 2e12;
+  profile.collectives = {{cost::CollectiveOp::kAllReduce, 8, 1 << 20, 1e-3, 0.01}};
+  return profile;
+}
+
+std::string reasons_of(const plan::Plan& plan) {
+  std::string text;
+  for (const std::string& reason : plan.best.reasons) text += reason + "\n";
+  return text;
+}
+
+TEST(Planner, uses_every_rank_for_data_and_fills_the_batch) {
+  const plan::Plan plan = make_plan(job_of("gpt2-124m", "1x8xH100"));
+  EXPECT_EQ(plan.best.layout.dp, 8);
+  EXPECT_EQ(plan.best.layout.world(), 8);
+  EXPECT_EQ(plan.best.batch.global_sequences, 2 * 3 * 8);
+  EXPECT_GT(plan.best.memory.capacity, 70e9);
+  EXPECT_FALSE(plan.best.prediction.has_value());
+  EXPECT_NE(reasons_of(plan).find("lockstep calibrate"), std::string::npos);
+  EXPECT_EQ(plan::read_plan(plan::to_json(plan), "p").best, plan.best);
+}
+
+TEST(Planner, prices_with_a_profile_and_counts_the_hours_of_the_whole_job) {
+  const cost::Profile profile = simple_profile();
+  const plan::Plan plan = make_plan(job_of("gpt2-124m", "1x8xH100"), &profile);
+  ASSERT_TRUE(plan.best.prediction && plan.best.breakdown && plan.best.cost);
+  const double step = plan.best.prediction->step_seconds.expected;
+  EXPECT_GT(step, 0);
+  EXPECT_DOUBLE_EQ(plan.best.breakdown->total(), step);
+  EXPECT_DOUBLE_EQ(plan.best.prediction->tokens_per_second.expected, 48 * 128 / step);
+  EXPECT_DOUBLE_EQ(plan.best.cost->gpu_hours, 100 * step / 3600 * 8);
+  EXPECT_DOUBLE_EQ(plan.best.cost->days, 100 * step / 86400);
+  EXPECT_EQ(plan.profile, profile.identity());
+}
+
+TEST(Planner, says_when_the_profile_is_of_another_number_of_ranks) {
+  cost::Profile profile = simple_profile();
+  EXPECT_EQ(reasons_of(make_plan(job_of("gpt2-124m", "1x8xH100"), &profile)).find("measured on"), std::string::npos);
+  profile.provenance.ranks = 2;
+  EXPECT_NE(reasons_of(make_plan(job_of("gpt2-124m", "1x8xH100"), &profile)).find("measured on 2 ranks"),
+            std::string::npos);
+}
+
+TEST(Planner, what_does_not_fit_is_a_no_that_names_the_term_and_the_excess) {
+  try {
+    make_plan(job_of("llama2-13b", "1x8xH100"));
+    FAIL() << "13 billion parameters x 16 bytes in 80 GB";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kAnswerIsNo);
+    EXPECT_NE(std::string(error.what()).find("optimizer state"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("too much"), std::string::npos) << error.what();
+  }
+  spec::Job job = job_of("gpt2-124m", "1x8xH100");
+  job.batch.micro = 4096;
+  try {
+    make_plan(job);
+    FAIL() << "4096 sequences at once";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("activations"), std::string::npos) << error.what();
+    EXPECT_NE(error.fix().find("batch.micro"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Planner, a_layout_of_the_job_is_taken_or_refused_as_it_is) {
+  spec::Job job = job_of("gpt2-124m", "1x8xH100");
+  job.layout = spec::LayoutRequest{.axes = {{"dp", 8}}};
+  EXPECT_NE(reasons_of(make_plan(job)).find("given by the job"), std::string::npos);
+  job.layout = spec::LayoutRequest{.axes = {{"dp", 4}}};
+  try {
+    make_plan(job);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    EXPECT_NE(std::string(error.what()).find("needs 4 ranks"), std::string::npos) << error.what();
+  }
+  job.layout = spec::LayoutRequest{.axes = {{"tp", 8}}};
+  EXPECT_THROW(make_plan(job), UserError);  // 12 heads
+}
+
+TEST(Planner, the_smallest_device_of_a_mixed_cluster_binds) {
+  spec::Cluster cluster = spec::load_cluster("1x8xH100");
+  spec::NodeGroup small = cluster.groups[0];
+  small.device.kind = "small";
+  small.device.memory_bytes = 1e9;
+  cluster.groups.push_back(small);
+  EXPECT_EQ(binding_device(cluster).kind, "small");
+}
+
+}  // namespace
+}  // namespace lockstep::planner
