@@ -1,0 +1,153 @@
+// Several processes on one store, processes that are killed, and a store that is locked by somebody else.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/file.h"
+#include "lockstep/telemetry/recorder.h"
+#include "lockstep/telemetry/run_store.h"
+
+namespace lockstep::telemetry {
+namespace {
+
+// Runs `body` in a child process; its exit code is 0 when body returns true.
+template <class Body>
+pid_t spawn(Body body) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  bool good = false;
+  try {
+    good = body();
+  } catch (...) {
+  }
+  ::_exit(good ? 0 : 1);
+}
+
+bool succeeded(pid_t child) {
+  int status = 0;
+  return ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+TEST(Processes, four_ranks_record_into_one_new_store_and_nothing_is_lost) {
+  const TemporaryFolder folder;
+  const auto path = store_file(folder.path());
+  constexpr int kSteps = 1000;
+  std::vector<pid_t> ranks;
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.push_back(spawn([&] {
+      auto recorder = make_sqlite_recorder(path, "run", {.capacity = 1'000'000, .batch_seconds = 0.005});
+      if (rank == 0) recorder->begin_run(describe_this_process({.id = "run", .name = "job", .world = 4}));
+      for (int step = 0; step < kSteps; ++step) {
+        recorder->metrics(rank, step, {{"loss", 1.0 / (step + 1)}, {"step_seconds", 0.1}});
+        if (step % 100 == 0) recorder->event({.kind = "tick", .rank = rank, .step = step});
+        if (step % 50 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+      return recorder->flush(60.0) && recorder->stats().dropped == 0;
+    }));
+  }
+  for (const pid_t rank : ranks) EXPECT_TRUE(succeeded(rank));
+  const RunStore store = RunStore::open(path, false);
+  EXPECT_EQ(store.integrity(), "ok");
+  ASSERT_EQ(store.runs().size(), 1u);
+  EXPECT_EQ(store.find("run")->info.name, "job");
+  const auto summaries = store.per_rank("run", "loss");
+  ASSERT_EQ(summaries.size(), 4u);
+  for (const auto& summary : summaries) EXPECT_EQ(summary.points, kSteps);
+  EXPECT_EQ(store.events("run").size(), 4u * kSteps / 100);
+}
+
+TEST(Processes, a_killed_writer_leaves_a_sound_store) {
+  const TemporaryFolder folder;
+  const auto path = store_file(folder.path());
+  std::mt19937 random(7);
+  std::int64_t most = 0;
+  for (int round = 0; round < 12; ++round) {
+    const pid_t child = spawn([&]() -> bool {
+      auto recorder = make_sqlite_recorder(path, "run", {.batch_seconds = 0.0});
+      for (std::int64_t step = 0;; ++step) {
+        recorder->metrics(0, round * 1'000'000 + step, {{"loss", 1.0}, {"a", 2.0}, {"b", 3.0}});
+        if (step % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 150));
+    ::kill(child, SIGKILL);
+    ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+    const RunStore store = RunStore::open(path);
+    ASSERT_EQ(store.integrity(), "ok") << "after kill " << round;
+    // A batch is there with all its metrics or not at all.
+    const auto loss = store.per_rank("run", "loss"), b = store.per_rank("run", "b");
+    ASSERT_EQ(loss.empty(), b.empty());
+    if (loss.empty()) continue;
+    EXPECT_EQ(loss[0].points, b[0].points);
+    EXPECT_GE(loss[0].points, most) << "committed records were lost";
+    most = loss[0].points;
+  }
+  EXPECT_GT(most, 0) << "no child lived long enough to write: the test shows nothing";
+}
+
+TEST(Processes, a_killed_writer_of_json_lines_leaves_a_file_that_can_be_imported) {
+  const TemporaryFolder folder;
+  const auto file = folder.path() / "rank-00000.jsonl";
+  std::mt19937 random(8);
+  const pid_t child = spawn([&]() -> bool {
+    auto recorder = make_json_lines_recorder(file, "run", {.batch_seconds = 0.0});
+    for (std::int64_t step = 0;; ++step) recorder->metrics(0, step, {{"loss", 1.0}});
+  });
+  const Deadline deadline = Deadline::after(60.0);
+  std::error_code missing;
+  while (!(std::filesystem::file_size(file, missing) > 0 && !missing) && !deadline.expired()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  RunStore store = RunStore::open(store_file(folder.path()));
+  EXPECT_GT(store.import_json_lines(file).lines, 0);
+  EXPECT_FALSE(store.series("run", "loss").empty());
+}
+
+TEST(Processes, a_locked_store_does_not_slow_recording) {
+  const TemporaryFolder folder;
+  const auto path = store_file(folder.path());
+  RunStore::open(path);
+  sqlite3* locker = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &locker), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(locker, "BEGIN EXCLUSIVE", nullptr, nullptr, nullptr), SQLITE_OK);
+
+  auto recorder = make_sqlite_recorder(path, "run", {.capacity = 1000, .batch_seconds = 0.001});
+  constexpr int kCalls = 3000;
+  std::vector<double> seconds;
+  for (int step = 0; step < kCalls; ++step) {
+    const Stopwatch watch;
+    recorder->metrics(0, step, {{"loss", 1.0}, {"step_seconds", 0.1}});
+    recorder->event({.kind = "tick", .step = step});
+    seconds.push_back(watch.seconds());
+    // Spread over a time in which the background thread runs into the lock again and again.
+    std::this_thread::sleep_for(std::chrono::microseconds(300));
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const double typical = seconds[kCalls * 99 / 100];
+  ::printf("recording into a locked store: median %.1f us, 99%% %.1f us, longest %.3f ms\n", seconds[kCalls / 2] * 1e6,
+           typical * 1e6, seconds.back() * 1e3);
+  EXPECT_LT(typical, 0.005);
+  EXPECT_LT(seconds.back(), 0.25) << "half the busy timeout: somebody waited for the lock";
+  EXPECT_GT(recorder->stats().retries, 0u);
+  EXPECT_GT(recorder->stats().dropped, 0u);
+
+  ASSERT_EQ(sqlite3_exec(locker, "COMMIT", nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(locker);
+  ASSERT_TRUE(recorder->flush(60.0));
+  const RunStore store = RunStore::open(path);
+  EXPECT_EQ(store.events("run").size(), std::size_t{kCalls}) << "events are never dropped";
+  EXPECT_EQ(store.per_rank("run", "loss").at(0).points + std::int64_t(recorder->stats().dropped), kCalls);
+}
+
+}  // namespace
+}  // namespace lockstep::telemetry
