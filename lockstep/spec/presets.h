@@ -14,7 +14,7 @@ struct EmbeddedSpec {
   std::string_view text;
 };
 
-// In alphabetical order.
+// In the order of their file names.
 std::span<const EmbeddedSpec> embedded_models();
 std::span<const EmbeddedSpec> embedded_clusters();
 std::span<const EmbeddedSpec> embedded_jobs();  // parse_job() reads them; relative paths in them are not resolved

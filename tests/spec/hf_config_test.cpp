@@ -1,0 +1,135 @@
+#include "lockstep/spec/hf_config.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "../base/expect_user_error.h"
+#include "lockstep/base/file.h"
+
+namespace lockstep::spec {
+namespace {
+
+using lockstep::testing::user_error;
+
+class HfConfig : public ::testing::Test {
+ protected:
+  // A folder named like the model, as Hugging Face lays them out.
+  std::string folder_with(const std::string& json) {
+    const auto folder = temporary_.path() / "some-model";
+    make_folders(folder);
+    write_file_atomically(folder / "config.json", json);
+    return folder.string();
+  }
+
+  TemporaryFolder temporary_;
+};
+
+// The fields of the released config.json files that matter.
+const char* const kGpt2 = R"({"model_type": "gpt2", "activation_function": "gelu_new", "attn_pdrop": 0.1,
+  "embd_pdrop": 0.1, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "n_ctx": 1024, "n_embd": 768,
+  "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1, "vocab_size": 50257})";
+const char* const kLlama2_70b = R"({"model_type": "llama", "hidden_act": "silu", "hidden_size": 8192,
+  "initializer_range": 0.02, "intermediate_size": 28672, "max_position_embeddings": 4096, "num_attention_heads": 64,
+  "num_hidden_layers": 80, "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_scaling": null,
+  "tie_word_embeddings": false, "vocab_size": 32000})";
+const char* const kLlama32_1b = R"({"model_type": "llama", "attention_bias": false, "head_dim": 64,
+  "hidden_act": "silu", "hidden_size": 2048, "intermediate_size": 8192, "max_position_embeddings": 131072,
+  "mlp_bias": false, "num_attention_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+  "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "tie_word_embeddings": true, "vocab_size": 128256,
+  "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+                   "original_max_position_embeddings": 8192, "rope_type": "llama3"}})";
+const char* const kMistral = R"({"model_type": "mistral", "hidden_act": "silu", "hidden_size": 4096,
+  "intermediate_size": 14336, "max_position_embeddings": 32768, "num_attention_heads": 32, "num_hidden_layers": 32,
+  "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "sliding_window": 4096,
+  "tie_word_embeddings": false, "vocab_size": 32000})";
+const char* const kMixtral = R"({"model_type": "mixtral", "hidden_act": "silu", "hidden_size": 4096,
+  "intermediate_size": 14336, "max_position_embeddings": 32768, "num_attention_heads": 32, "num_experts_per_tok": 2,
+  "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8, "rms_norm_eps": 1e-05,
+  "rope_theta": 1000000.0, "sliding_window": null, "tie_word_embeddings": false, "vocab_size": 32000})";
+const char* const kBert = R"({"model_type": "bert", "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu",
+  "hidden_dropout_prob": 0.1, "hidden_size": 768, "intermediate_size": 3072, "layer_norm_eps": 1e-12,
+  "max_position_embeddings": 512, "num_attention_heads": 12, "num_hidden_layers": 12, "type_vocab_size": 2,
+  "vocab_size": 30522})";
+const char* const kMamba = R"({"model_type": "mamba", "conv_kernel": 4, "expand": 2, "hidden_size": 768,
+  "intermediate_size": 1536, "num_hidden_layers": 24, "state_size": 16, "time_step_rank": 48, "use_bias": false,
+  "use_conv_bias": true, "vocab_size": 50280, "layer_norm_epsilon": 1e-05})";
+
+TEST_F(HfConfig, gives_the_parameter_counts_of_the_released_models) {
+  const std::pair<const char*, std::int64_t> rows[] = {{kGpt2, 124'439'808},         {kLlama2_70b, 68'976'648'192},
+                                                       {kLlama32_1b, 1'235'814'400}, {kMistral, 7'241'732'096},
+                                                       {kMixtral, 46'702'792'704},   {kBert, 109'482'240},
+                                                       {kMamba, 129'135'360}};
+  for (const auto& [json, count] : rows) EXPECT_EQ(parameter_count(read_hf_config(folder_with(json))), count) << json;
+}
+
+TEST_F(HfConfig, agrees_with_the_presets_of_the_same_models) {
+  const std::pair<const char*, const char*> rows[] = {
+      {kLlama2_70b, "llama2-70b"}, {kMixtral, "mixtral-8x7b"}, {kBert, "bert-base"}, {kMamba, "mamba-130m"}};
+  for (const auto& [json, preset] : rows) {
+    Model expected = load_model(preset), read = read_hf_config(folder_with(json));
+    expected.name = read.name;
+    expected.global_batch_tokens = 0;  // a recipe, not in config.json
+    EXPECT_EQ(read, expected) << preset;
+  }
+}
+
+TEST_F(HfConfig, honours_rope_scaling_tied_embeddings_and_head_dim) {
+  const Model model = read_hf_config(folder_with(kLlama32_1b));
+  EXPECT_TRUE(model.tied_embeddings);
+  EXPECT_EQ(model.rope_theta, 500000.0);
+  EXPECT_EQ(model.rope_scaling.kind, RopeScaling::Kind::kLlama3);
+  EXPECT_EQ(model.rope_scaling.factor, 32.0);
+  EXPECT_EQ(model.rope_scaling.original_max_sequence, 8192);
+  const Model wide = read_hf_config(folder_with(R"({"model_type": "mistral", "hidden_size": 5120, "head_dim": 128,
+    "intermediate_size": 14336, "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8,
+    "vocab_size": 131072})"));
+  EXPECT_EQ(wide.head_dim, 128);  // not 5120 / 32
+  EXPECT_EQ(parameter_count(wide), 12'247'782'400);
+}
+
+TEST_F(HfConfig, promises_no_more_context_than_the_sliding_window) {
+  EXPECT_EQ(read_hf_config(folder_with(kMistral)).max_sequence, 4096);
+}
+
+TEST_F(HfConfig, is_a_model_by_folder_and_by_file_and_named_after_the_folder) {
+  const std::string folder = folder_with(kGpt2);
+  EXPECT_EQ(load_model(folder).name, "some-model");
+  EXPECT_EQ(load_model(folder + "/"), load_model(folder));
+  EXPECT_EQ(load_model(folder + "/config.json"), load_model(folder));
+  EXPECT_EQ(load_model(folder).dropout, 0.1);
+}
+
+TEST_F(HfConfig, an_unknown_type_lists_what_is_supported) {
+  const std::string error = user_error([&] { read_hf_config(folder_with(R"({"model_type": "t5"})")); });
+  EXPECT_HAS(error, "`t5` is not supported");
+  EXPECT_HAS(error, "gpt2, llama, mistral, mixtral, bert, mamba");
+}
+
+TEST_F(HfConfig, what_would_change_the_numbers_is_refused) {
+  const auto with = [](std::string json, const std::string& field) { return json.insert(1, field + ","); };
+  EXPECT_HAS(user_error([&] { read_hf_config(folder_with(with(kGpt2, R"("add_cross_attention": true)"))); }),
+             "add_cross_attention");
+  EXPECT_HAS(
+      user_error([&] { read_hf_config(folder_with(with(kBert, R"("position_embedding_type": "relative_key")"))); }),
+      "position_embedding_type");
+  EXPECT_HAS(user_error([&] { read_hf_config(folder_with(with(kLlama2_70b, R"("attention_bias": true)"))); }),
+             "mlp_bias");
+  std::string yarn = kLlama2_70b;
+  yarn.replace(yarn.find("null"), 4, R"({"type": "yarn", "factor": 2.0})");
+  EXPECT_HAS(user_error([&] { read_hf_config(folder_with(yarn)); }), "`rope_scaling.rope_type` is `yarn`");
+}
+
+TEST_F(HfConfig, hostile_files_are_user_errors) {
+  for (const char* json : {"", "[]", "{", "{}", R"({"model_type": 7})", R"({"model_type": "gpt2"})",
+                           R"({"model_type": "gpt2", "n_layer": -1, "n_embd": 8, "n_head": 2, "vocab_size": 9})",
+                           R"({"model_type": "gpt2", "n_layer": 1e9, "n_embd": 8, "n_head": 2, "vocab_size": 9})",
+                           R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 9, "n_head": 2, "vocab_size": 9})",
+                           R"({"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 0, "vocab_size": 9})"}) {
+    user_error([&] { read_hf_config(folder_with(json)); });
+  }
+  user_error([&] { read_hf_config(temporary_.path().string()); }, ExitCode::kEnvironment);
+}
+
+}  // namespace
+}  // namespace lockstep::spec

@@ -1,0 +1,253 @@
+#include "lockstep/spec/job.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "../base/expect_user_error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/spec/presets.h"
+
+namespace lockstep::spec {
+namespace {
+
+using lockstep::testing::user_error;
+namespace fs = std::filesystem;
+
+const char* const kDemo = R"(model: gpt2-124m
+cluster: 1x4xcpu
+data: {kind: text, path: corpus, tokenizer: bytes}
+batch: {micro: 4, accumulation: 2, sequence_length: 256}
+optimizer: {kind: adamw, learning_rate: 3e-4, schedule: cosine, warmup_steps: 100}
+steps: 200
+layout: {dp: 4}
+checkpoint: {directory: ckpt, every: 10m, keep: 3}
+seed: 1
+)";
+
+const char* const kEverything = R"(name: all
+model: {preset: llama2-7b, layers: 4, rope_scaling: {kind: llama3, factor: 8, original_max_sequence: 2048}}
+cluster:
+  groups: [{kind: H100, nodes: 2}, {kind: A100, nodes: 1, devices_per_node: 4}]
+data: {kind: tokens, path: /d, tokenizer: /t, holdout: 0.013, evaluation_path: "/e f", shuffle: false}
+batch: {micro: 3, accumulation: 7, sequence_length: 1000}
+optimizer: {kind: sgd, learning_rate: 0.1, min_learning_rate: 0.01, schedule: linear, warmup_steps: 3,
+            betas: [0.8, 0.9], epsilon: 1e-9, weight_decay: 0.3, momentum: 0.7, nesterov: true, clip_norm: 0.1}
+loader: {num_workers: 3, prefetch_factor: 5}
+communication: {backend: mpi, timeout: 1m30s, bucket: 3MB, compression: powersgd, powersgd_rank: 2}
+evaluation: {every: 9, batches: 4}
+checkpoint: {directory: /c, every_steps: 17, keep: 9}
+layout: {pp: 2, dp: 5, tp: 2, zero: 0, schedule: 1f1b, recompute: selective, sequence_parallel: true,
+         stage_layers: [1, 3]}
+precision: bf16
+tokens: 1.5B
+seed: -12
+threads_per_rank: 2
+)";
+
+// The demo with one line changed.
+std::string demo_with(const std::string& from, const std::string& to) {
+  std::string text = kDemo;
+  const std::size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(Job, reads_the_file_of_the_manual) {
+  const Job job = parse_job(kDemo, "demo.yaml");
+  EXPECT_EQ(job.name, "demo");
+  EXPECT_EQ(job.model, load_model("gpt2-124m"));
+  EXPECT_EQ(job.cluster.devices(), 4);
+  EXPECT_EQ(job.data.path, "corpus");
+  EXPECT_EQ(job.batch.accumulation, 2);
+  EXPECT_EQ(job.optimizer.learning_rate, 3e-4);
+  EXPECT_EQ(job.optimizer.schedule, ScheduleKind::kCosine);
+  EXPECT_EQ(job.steps, 200);
+  EXPECT_EQ(job.layout->axes.at("dp"), 4);
+  EXPECT_EQ(job.checkpoint.every_seconds, 600.0);
+}
+
+TEST(Job, reads_every_key) {
+  const Job job = parse_job(kEverything, "x.yaml");
+  EXPECT_EQ(job.name, "all");
+  EXPECT_EQ(job.data.holdout, 0.013);
+  EXPECT_FALSE(job.data.shuffle);
+  EXPECT_EQ(job.optimizer.beta1, 0.8);
+  EXPECT_EQ(job.optimizer.beta2, 0.9);
+  EXPECT_TRUE(job.optimizer.nesterov);
+  EXPECT_EQ(job.communication.timeout_seconds, 90.0);
+  EXPECT_EQ(job.communication.bucket_mib, 3e6 / 1048576);
+  EXPECT_EQ(job.communication.compression, Compression::kPowerSgd);
+  EXPECT_EQ(job.checkpoint.every_steps, 17);
+  EXPECT_EQ(job.checkpoint.every_seconds, 0.0);  // by steps only
+  EXPECT_EQ(job.layout->choices.at("recompute"), "selective");
+  EXPECT_EQ(job.layout->stage_layers, (std::vector<std::int64_t>{1, 3}));
+  EXPECT_EQ(job.precision, Precision::kBf16);
+  EXPECT_EQ(job.tokens, 1'500'000'000);
+  EXPECT_EQ(job.seed, -12);
+  EXPECT_EQ(job.threads_per_rank, 2);
+}
+
+TEST(Job, survives_being_written_and_read) {
+  for (const char* text : {kDemo, kEverything}) {
+    const Job job = parse_job(text, "x.yaml");
+    EXPECT_EQ(parse_job(to_yaml(job), "other.yaml"), job) << to_yaml(job);
+    EXPECT_EQ(to_yaml(parse_job(to_yaml(job), "other.yaml")), to_yaml(job));
+  }
+}
+
+TEST(Job, relative_paths_start_from_the_file_and_in_overrides_from_the_working_folder) {
+  const TemporaryFolder folder;
+  make_folders(folder.path() / "jobs");
+  const fs::path file = folder.path() / "jobs" / "j.yaml";
+  write_file_atomically(file, demo_with("path: corpus", "path: ../corpus"));
+  EXPECT_EQ(load_job(file.string()).data.path, (folder.path() / "corpus").string());
+  EXPECT_EQ(load_job(file.string()).checkpoint.directory, (folder.path() / "jobs/ckpt").string());
+  EXPECT_EQ(load_job(file.string()).data.tokenizer, "bytes");
+  EXPECT_EQ(load_job(file.string(), {"data.path=here"}).data.path, (fs::current_path() / "here").string());
+  EXPECT_EQ(load_job(file.string(), {"data.tokenizer=tok"}).data.tokenizer, (fs::current_path() / "tok").string());
+  EXPECT_EQ(load_job(file.string(), {"data.path=/abs"}).data.path, "/abs");
+}
+
+TEST(Job, models_and_clusters_may_be_files_beside_the_job) {
+  const TemporaryFolder folder;
+  write_file_atomically(folder.path() / "tiny.yaml", "preset: gpt2-124m\nlayers: 2\n");
+  write_file_atomically(folder.path() / "lab.yaml", "groups: [{kind: L4, devices_per_node: 4}]\n");
+  std::string text = demo_with("gpt2-124m", "tiny.yaml");
+  text.replace(text.find("1x4xcpu"), 7, "lab.yaml");
+  write_file_atomically(folder.path() / "j.yaml", text);
+  const Job job = load_job((folder.path() / "j.yaml").string());
+  EXPECT_EQ(job.model.layers, 2);
+  EXPECT_EQ(job.cluster.name, "lab");
+}
+
+TEST(Job, errors_give_the_exact_place) {
+  const auto error = [](const std::string& text) { return user_error([&] { parse_job(text, "j.yaml"); }); };
+  EXPECT_EQ(error(demo_with("micro: 4", "mciro: 4")),
+            "j.yaml:4:9: unknown key `mciro` in batch; did you mean `micro`?");
+  EXPECT_EQ(error(demo_with("steps: 200", "setps: 200")), "j.yaml:6:1: unknown key `setps`; did you mean `steps`?");
+  EXPECT_HAS(error(demo_with("every: 10m", "every: 10")), "j.yaml:8:38: `checkpoint.every`: `10` is not a duration");
+  EXPECT_HAS(error(demo_with("gpt2-124m", "gpt2-124n")),
+             "j.yaml:1:8: there is no model preset `gpt2-124n`; did you mean");
+  EXPECT_HAS(error(demo_with("1x4xcpu", "1x4xgpu")), "j.yaml:2:10: there is no device kind `gpu`");
+  EXPECT_HAS(error(demo_with("kind: text", "kind: txt")), "j.yaml:3:14: `data.kind` cannot be `txt`");
+  EXPECT_HAS(error(demo_with("{dp: 4}", "{pd: 4}")), "j.yaml:7:10: unknown key `pd` in layout; did you mean `pp`?");
+  EXPECT_HAS(error(demo_with("adamw", "adam")), "(did you mean `adamw`?)");
+  EXPECT_HAS(error(demo_with("seed: 1", "seed: 1\nseed: 2")), "j.yaml:10:1: the key `seed` is given twice");
+  EXPECT_HAS(error(demo_with("micro: 4", "micro: 0")), "j.yaml:4:16: `batch.micro` is 0");
+  EXPECT_HAS(error("[]"), "a map was expected");
+  EXPECT_HAS(error(""), "a map was expected");
+}
+
+TEST(Job, exactly_one_goal) {
+  const auto error = [](const std::string& text) { return user_error([&] { parse_job(text, "j.yaml"); }); };
+  EXPECT_HAS(error(demo_with("steps: 200", "steps: 200\ntokens: 4T")), "j.yaml:7:9: more than one of steps");
+  EXPECT_HAS(error(demo_with("steps: 200\n", "")), "none of steps, tokens and epochs");
+  EXPECT_EQ(parse_job(demo_with("steps: 200", "tokens: 4T"), "j").tokens, 4'000'000'000'000);
+  EXPECT_EQ(parse_job(demo_with("steps: 200", "epochs: 1.5"), "j").epochs, 1.5);
+}
+
+TEST(Job, layouts_must_fill_the_cluster) {
+  const auto error = [](const std::string& layout) {
+    return user_error([&] { parse_job(demo_with("{dp: 4}", layout), "j.yaml"); });
+  };
+  EXPECT_HAS(error("{dp: 3}"), "the layout is for 3 ranks (pp x dp x shard x cp x tp), the cluster 1x4xcpu has 4");
+  EXPECT_HAS(error("{pp: 2, dp: 4}"), "8 ranks");
+  EXPECT_HAS(error("{dp: 16777216, pp: 16777216, cp: 16777216, tp: 16777216}"), "the layout is for");
+  EXPECT_HAS(error("{dp: 4, ep: 3}"), "ep 3 does not divide");
+  EXPECT_HAS(error("{shard: 4, zero: 0}"), "zero 0 shards nothing");
+  EXPECT_HAS(error("{dp: 4, zero: 4}"), "0 to 3");
+  EXPECT_HAS(error("{pp: 4, stage_layers: [3, 3, 3, 2]}"), "11 layers");
+  EXPECT_NO_THROW(parse_job(demo_with("{dp: 4}", "{pp: 4, stage_layers: [3, 3, 3, 3]}"), "j"));
+  EXPECT_NO_THROW(parse_job(demo_with("{dp: 4}", "{shard: 4, zero: 3}"), "j"));
+}
+
+TEST(Job, data_must_fit_the_model) {
+  const auto error = [](const std::string& text) { return user_error([&] { parse_job(text, "j.yaml"); }); };
+  EXPECT_HAS(error(demo_with("kind: text", "kind: mnist")), "data of kind mnist cannot train gpt2-124m");
+  EXPECT_HAS(error(demo_with("sequence_length: 256", "sequence_length: 2000")), "longer than the 1024 positions");
+  const std::string image = "cluster: 1x2xcpu\ndata: {kind: cifar10, path: d}\nepochs: 1\nmodel: ";
+  EXPECT_HAS(error(image + "resnet50"), "set model.image_size: 32");
+  EXPECT_HAS(error(image + "mnist-cnn"), "the model takes images of 1x28x28, CIFAR-10 has 3x32x32");
+  EXPECT_HAS(error(image + "{preset: cifar-cnn, classes: 4}"), "4 classes");
+  EXPECT_NO_THROW(parse_job(image + "{preset: resnet50, classes: 10, image_size: 32}", "j"));
+}
+
+TEST(Job, sequence_length_defaults_to_the_models_context) {
+  EXPECT_EQ(parse_job(demo_with(", sequence_length: 256", ""), "j").batch.sequence_length, 1024);
+}
+
+class JobOverrides : public ::testing::Test {
+ protected:
+  JobOverrides() : file_((folder_.path() / "j.yaml").string()) { write_file_atomically(file_, kDemo); }
+  Job load(const std::vector<std::string>& overrides) { return load_job(file_, overrides); }
+  std::string error(const std::vector<std::string>& overrides) {
+    return user_error([&] { load(overrides); });
+  }
+
+  TemporaryFolder folder_;
+  std::string file_;
+};
+
+TEST_F(JobOverrides, change_any_field) {
+  const Job job = load({"batch.micro=16", "optimizer.betas=[0.9, 0.95]", "precision=bf16", "loader.num_workers=0",
+                        "cluster=1x2xcpu", "layout.dp=2"});
+  EXPECT_EQ(job.batch.micro, 16);
+  EXPECT_EQ(job.batch.accumulation, 2);
+  EXPECT_EQ(job.optimizer.beta2, 0.95);
+  EXPECT_EQ(job.precision, Precision::kBf16);
+  EXPECT_EQ(job.loader.num_workers, 0);
+  EXPECT_EQ(job.cluster.devices(), 2);
+}
+
+TEST_F(JobOverrides, reach_into_a_preset) {
+  EXPECT_EQ(load({"model.layers=2"}).model.layers, 2);
+  EXPECT_EQ(load({"model=gpt2-355m", "model.layers=2"}).model.hidden, 1024);
+}
+
+TEST_F(JobOverrides, replace_the_goal_and_the_layout) {
+  const Job job = load({"tokens=1M"});
+  EXPECT_EQ(job.tokens, 1'000'000);
+  EXPECT_EQ(job.steps, 0);
+  EXPECT_FALSE(load({"plan=p.json"}).layout.has_value());
+  EXPECT_HAS(error({"tokens=1M", "epochs=2"}), "more than one of steps");
+}
+
+TEST_F(JobOverrides, errors_name_the_override) {
+  EXPECT_EQ(error({"batch.mciro=4"}), "override batch.mciro=4: unknown key `mciro` in batch; did you mean `micro`?");
+  EXPECT_HAS(error({"btach.micro=4"}), "override btach.micro=4: unknown key `btach`; did you mean `batch`?");
+  EXPECT_HAS(error({"batch.micro=four"}), "override batch.micro=four: `batch.micro`: `four` is not a count");
+  EXPECT_HAS(error({"model.hiden=4"}), "override model.hiden=4: unknown key `hiden` in model; did you mean `hidden`?");
+  EXPECT_HAS(error({"steps"}), "override steps: an override is written key=value");
+  EXPECT_HAS(error({"steps="}), "override steps=: `steps` has no value");
+  EXPECT_HAS(error({"steps.x=1"}), "override steps.x=1: `steps` is a value, not a map");
+}
+
+TEST(JobFiles, of_the_repository_load_and_are_embedded) {
+  const std::string folder = std::string(LOCKSTEP_SOURCE_DIR) + "/specs/jobs";
+  int count = 0;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() != ".yaml") continue;
+    const Job job = load_job(entry.path().string());
+    EXPECT_EQ(job.name, entry.path().stem().string());
+    EXPECT_EQ(parse_job(to_yaml(job), "j.yaml"), job) << entry.path();
+    const EmbeddedSpec* embedded = find_embedded(embedded_jobs(), job.name);
+    ASSERT_NE(embedded, nullptr) << job.name;
+    EXPECT_EQ(embedded->text, read_file(entry.path())) << job.name;
+    ++count;
+  }
+  EXPECT_GE(count, 5);
+}
+
+TEST(JobFiles, mnist_data_lies_in_the_repository) {
+  const Job job = load_job(std::string(LOCKSTEP_SOURCE_DIR) + "/specs/jobs/mnist-cnn.yaml");
+  EXPECT_EQ(fs::path(job.data.path), fs::path(LOCKSTEP_SOURCE_DIR).lexically_normal() / "data/mnist");
+  EXPECT_EQ(parameter_count(job.model), 1'199'882);
+}
+
+TEST(JobFiles, a_missing_file_is_an_environment_error) {
+  EXPECT_HAS(user_error([] { load_job("/no/such/job.yaml"); }, ExitCode::kEnvironment), "/no/such/job.yaml");
+}
+
+}  // namespace
+}  // namespace lockstep::spec
