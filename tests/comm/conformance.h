@@ -26,10 +26,12 @@ class Findings {
 };
 
 struct Sizes {
-  std::vector<std::int64_t> counts = {0, 1, 1023, 1 << 20};
+  std::vector<std::int64_t> counts = {0, 1, 1023, 1 << 15};
+  std::int64_t large = 0;  // one more size, for f32 only; 0: none
 };
 
-// Each is called by all ranks of the communicator, and covers every dtype (and every reduction) at every size.
+// Each is called by all ranks of the communicator, and covers every dtype (and every reduction) at every size of
+// `counts`.
 void check_all_reduce(Communicator& comm, const Sizes& sizes, Findings& findings);
 void check_reduce_scatter(Communicator& comm, const Sizes& sizes, Findings& findings);
 void check_all_gather(Communicator& comm, const Sizes& sizes, Findings& findings);

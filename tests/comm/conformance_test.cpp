@@ -33,7 +33,7 @@ class Conformance : public ::testing::TestWithParam<Case> {
     }
   }
 
-  const Sizes sizes_;
+  const Sizes sizes_{.large = 1 << 20};
   std::mutex mutex_;
 };
 
