@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <sstream>
 
 #include "../base/expect_user_error.h"
 #include "lockstep/base/file.h"
@@ -243,6 +244,21 @@ TEST(JobFiles, mnist_data_lies_in_the_repository) {
   const Job job = load_job(std::string(LOCKSTEP_SOURCE_DIR) + "/specs/jobs/mnist-cnn.yaml");
   EXPECT_EQ(fs::path(job.data.path), fs::path(LOCKSTEP_SOURCE_DIR).lexically_normal() / "data/mnist");
   EXPECT_EQ(parameter_count(job.model), 1'199'882);
+}
+
+// The manual and the readers drift apart unless something holds them together.
+TEST(JobFiles, the_manual_names_every_key_and_its_example_works) {
+  const std::string manual = read_file(std::string(LOCKSTEP_SOURCE_DIR) + "/docs/job-file.md");
+  const std::size_t begin = manual.find("```yaml\n") + 8;
+  parse_job(manual.substr(begin, manual.find("```", begin) - begin), "docs/job-file.md");
+  std::string written = to_yaml(parse_job(kEverything, "j.yaml"));  // has every key of the job's own sections
+  written.erase(written.find("model:"), written.find("data:") - written.find("model:"));
+  std::istringstream lines(written);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t start = line.find_first_not_of(' ');
+    const std::string key = line.substr(start, line.find(':') - start);
+    EXPECT_HAS(manual, "`" + key + "`");
+  }
 }
 
 TEST(JobFiles, a_missing_file_is_an_environment_error) {
