@@ -65,11 +65,32 @@ constexpr Range kPunctuationBertKeeps[] = {
     {0x16FE2, 0x16FE2}, {0x1E95E, 0x1E95F}};
 constexpr Range kFormatBertKeeps[] = {{0x890, 0x891}, {0x8E2, 0x8E2}, {0x110CD, 0x110CD}, {0x13430, 0x1343F}};
 
+// Their decompositions are younger than the tables of `tokenizers` (U+11930 is half of one).
+constexpr Range kNeverNormalized[] = {{0x32FF, 0x32FF},   {0xA7F2, 0xA7F4},   {0xAB69, 0xAB69},
+                                      {0x10781, 0x107BA}, {0x11930, 0x11930}, {0x11938, 0x11938},
+                                      {0x1E030, 0x1E06D}, {0x1F16C, 0x1F16C}, {0x1FBF0, 0x1FBF9}};
+
 utf8proc_category_t category(char32_t c) { return utf8proc_category(static_cast<utf8proc_int32_t>(c)); }
 
 struct Free {
   void operator()(utf8proc_uint8_t* bytes) const { std::free(bytes); }
 };
+
+std::u32string normalize_known(std::u32string_view text, NormalForm form) {
+  const bool compose = form == NormalForm::kNfc || form == NormalForm::kNfkc;
+  const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
+  const int options =
+      UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (compatible ? UTF8PROC_COMPAT : 0);
+  const std::string bytes = encode_utf8(text);
+  utf8proc_uint8_t* raw = nullptr;
+  const utf8proc_ssize_t size =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(bytes.data()), static_cast<utf8proc_ssize_t>(bytes.size()),
+                   &raw, static_cast<utf8proc_option_t>(options));
+  const std::unique_ptr<utf8proc_uint8_t, Free> result(raw);
+  if (size == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
+  LOCKSTEP_ASSERT(size >= 0, std::string("utf8proc_map: ") + utf8proc_errmsg(size));
+  return decode_utf8({reinterpret_cast<const char*>(result.get()), static_cast<std::size_t>(size)});
+}
 
 }  // namespace
 
@@ -89,7 +110,8 @@ bool is_number(char32_t c) {
 
 bool is_word(char32_t c) {
   // The joiners, and symbols that count as alphabetic: circled and squared letters.
-  static constexpr Range kMore[] = {{0x200C, 0x200D}, {0x24B6, 0x24E9}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
+  static constexpr Range kMore[] = {
+      {0x200C, 0x200D}, {0x24B6, 0x24E9}, {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}};
   const auto kind = category(c);
   return is_letter(c) || contains(kMore, c) || (kind >= UTF8PROC_CATEGORY_MN && kind <= UTF8PROC_CATEGORY_ME) ||
          kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_NL || kind == UTF8PROC_CATEGORY_PC ||
@@ -97,19 +119,15 @@ bool is_word(char32_t c) {
 }
 
 std::u32string normalize(std::u32string_view text, NormalForm form) {
-  const bool compose = form == NormalForm::kNfc || form == NormalForm::kNfkc;
-  const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
-  const int options =
-      UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (compatible ? UTF8PROC_COMPAT : 0);
-  const std::string bytes = encode_utf8(text);
-  utf8proc_uint8_t* raw = nullptr;
-  const utf8proc_ssize_t size =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(bytes.data()), static_cast<utf8proc_ssize_t>(bytes.size()),
-                   &raw, static_cast<utf8proc_option_t>(options));
-  const std::unique_ptr<utf8proc_uint8_t, Free> result(raw);
-  if (size == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
-  LOCKSTEP_ASSERT(size >= 0, std::string("utf8proc_map: ") + utf8proc_errmsg(size));
-  return decode_utf8({reinterpret_cast<const char*>(result.get()), static_cast<std::size_t>(size)});
+  std::u32string normal;
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text[at] < 0x3000 || !contains(kNeverNormalized, text[at])) continue;
+    normal += normalize_known(text.substr(begin, at - begin), form);
+    normal.push_back(text[at]);
+    begin = at + 1;
+  }
+  return normal += normalize_known(text.substr(begin), form);
 }
 
 std::u32string to_lower(std::u32string_view text) {
