@@ -1,0 +1,113 @@
+#include "lockstep/report/run_report.h"
+
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/base/text.h"
+#include "lockstep/telemetry/progress.h"
+
+namespace lockstep::report {
+namespace {
+
+using namespace lockstep::telemetry;
+
+class Report : public ::testing::Test {
+ protected:
+  // 4 ranks, 40 steps; rank 2 computes 30% longer; the first 5 steps are slow, as warm-up is.
+  void write_run(RunStore& store, const std::string& rate = "tokens_per_second") {
+    std::vector<Record> records = {
+        describe_this_process({.id = "run-1", .name = "job", .world = 4, .backend = "gloo"}),
+        PlanRecord{
+            {{"best",
+              {{"prediction", {{rate, 1000.0}, {"intervals", {{rate, {{"low", 900.0}, {"high", 1100.0}}}}}}}}}}}};
+    for (int step = 1; step <= 40; ++step) {
+      for (int rank = 0; rank < 4; ++rank) {
+        MetricBatch batch{rank, step, 100.0 + step, {{"step_seconds", step <= 5 ? 2.0 : 0.5}}};
+        batch.metrics.push_back({"compute_seconds", rank == 2 ? 0.39 : 0.3});
+        batch.metrics.push_back({"memory_bytes", 1e9 + rank * 1e6});
+        if (rank == 0) {
+          batch.metrics.push_back({"loss", 5.0 / step});
+          batch.metrics.push_back({rate, step <= 5 ? 100.0 : 950.0});
+        }
+        records.push_back(batch);
+      }
+    }
+    records.push_back(Event{120, Level::kInfo, "checkpoint", 0, 20, "saved to /x", {{"seconds", 1.5}}});
+    records.push_back(Event{121, Level::kWarning, "slow", 2, 21, "rank 2 is\nslow\033[31m"});
+    records.push_back(RunEnd{150, RunStatus::kDone, "", {{"final_loss", 0.125}}});
+    store.write("run-1", records);
+  }
+  RunStore open() { return RunStore::open(folder_.path() / "runs.db"); }
+  TemporaryFolder folder_;
+};
+
+TEST_F(Report, puts_prediction_and_measurement_side_by_side) {
+  RunStore store = open();
+  write_run(store);
+  const RunReport report = make_run_report(store, "last");
+  EXPECT_EQ(report.predicted_per_second, 1000.0);
+  EXPECT_EQ(report.measured_per_second, 950.0) << "the median of the steps after warm-up";
+  EXPECT_NEAR(report.residual(), -0.05, 1e-12);
+  EXPECT_EQ(report.steps, 40);
+  EXPECT_EQ(report.peak_memory_bytes, 1e9 + 3e6);
+}
+
+TEST_F(Report, names_the_straggler_by_its_compute_time) {
+  RunStore store = open();
+  write_run(store);
+  const RunReport report = make_run_report(store, "run-1");
+  ASSERT_EQ(report.ranks.size(), 4u);
+  for (const RateOfRank& rank : report.ranks) EXPECT_EQ(rank.straggler, rank.rank == 2) << rank.rank;
+  EXPECT_NEAR(report.ranks[2].slowdown, 0.3, 1e-9);
+  EXPECT_NEAR(report.ranks[0].step_seconds, 0.5, 0.06) << "without warm-up";
+}
+
+TEST_F(Report, tells_it_all_in_text_without_control_characters) {
+  RunStore store = open();
+  write_run(store);
+  const std::string text = to_text(make_run_report(store, "run"));
+  for (const char* part : {"run run-1", "done", "4 ranks over gloo", "residual", "-5.0%", "straggler", "checkpoints",
+                           "step 20", "saved to /x", "slow", "loss"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+  EXPECT_EQ(text.find('\033'), std::string::npos);
+  for (const std::string& line : split(text, '\n')) EXPECT_LE(display_width(line), 100) << line;
+  EXPECT_NE(to_text(make_run_report(store, "run"), {.colour = true}).find("\033[32mdone"), std::string::npos);
+}
+
+TEST_F(Report, has_a_versioned_json_form) {
+  RunStore store = open();
+  write_run(store, "samples_per_second");
+  const auto json = to_json(make_run_report(store, "last"));
+  EXPECT_EQ(json.at("schema"), "lockstep.report/1");
+  EXPECT_EQ(json.at("unit"), "samples");
+  EXPECT_EQ(json.at("run").at("status"), "done");
+  EXPECT_EQ(json.at("run").at("summary").at("final_loss"), 0.125);
+  EXPECT_EQ(json.at("predicted_per_second"), 1000.0);
+  EXPECT_EQ(json.at("ranks").size(), 4u);
+  EXPECT_EQ(json.at("events").size(), 2u);
+  EXPECT_EQ(json.at("loss").size(), 40u);
+}
+
+TEST_F(Report, copes_with_a_run_that_recorded_nothing) {
+  RunStore store = open();
+  store.write("empty", std::vector<Record>{describe_this_process({.id = "empty"})});
+  const RunReport report = make_run_report(store, "last");
+  EXPECT_NE(to_text(report).find("no prediction"), std::string::npos);
+  EXPECT_TRUE(to_json(report).at("residual").is_null());
+}
+
+TEST_F(Report, says_what_to_do_when_there_is_no_run) {
+  RunStore store = open();
+  try {
+    make_run_report(store, "last");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("lockstep demo"), std::string::npos);
+  }
+  EXPECT_THROW(make_run_report(store, "nobody"), UserError);
+}
+
+}  // namespace
+}  // namespace lockstep::report
