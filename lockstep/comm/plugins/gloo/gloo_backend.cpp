@@ -11,6 +11,7 @@
 #include "lockstep/comm/plugins/fault_board.h"
 #include "lockstep/comm/plugins/gloo/collectives.h"
 #include "lockstep/comm/plugins/gloo/mesh.h"
+#include "lockstep/comm/plugins/gloo/sigpipe_guard.h"
 
 namespace lockstep::comm {
 namespace {
@@ -39,11 +40,14 @@ class GlooBackend final : public Backend {
     if (size > 1) store_.remove(fmt::format("{}/address/{}", place_, rank));
   }
 
+  ~GlooBackend() override { GlooBackend::abort(); }
+
   const char* name() const override { return "gloo"; }
   int rank() const override { return mesh_.rank(); }
   int size() const override { return mesh_.size(); }
 
   void run(const Operation& operation, Clock::time_point deadline) override {
+    const SigpipeGuard guard;
     try {
       if (operation.kind == OpKind::kSend || operation.kind == OpKind::kRecv) return message(operation, deadline);
       collectives_.run(operation, deadline);
@@ -54,6 +58,7 @@ class GlooBackend final : public Backend {
 
   std::unique_ptr<Backend> subgroup(const std::vector<int>& ranks, const std::string& name,
                                     Clock::time_point deadline) override {
+    const SigpipeGuard guard;
     std::string key = name;
     for (const int member : ranks) key += fmt::format(":{}", member);
     key += fmt::format("#{}", ++made_[key]);  // the same key for the n-th such group on every member
@@ -68,7 +73,10 @@ class GlooBackend final : public Backend {
     }
   }
 
-  void abort() noexcept override { mesh_.abort(); }
+  void abort() noexcept override {
+    const SigpipeGuard guard;
+    mesh_.abort();
+  }
 
  private:
   void message(const Operation& operation, Clock::time_point deadline) {
@@ -103,6 +111,7 @@ std::unique_ptr<Backend> open_gloo(const PluginOptions& options) {
   } else {
     attributes.iface = options.interface_name;
   }
+  const SigpipeGuard guard;  // Gloo's own thread starts here
   std::shared_ptr<gloo::transport::Device> device;
   try {
     device = gloo::transport::tcp::CreateDevice(attributes);
