@@ -1,0 +1,106 @@
+// The nccl backend on one GPU: NCCL refuses two ranks on one device, so the world has one rank. What this shows: the
+// plugin opens, every call is made with the right arguments, streams are ordered, groups end. What it cannot show: that
+// ranks exchange data, lost peers, timeouts.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/communicator.h"
+
+namespace lockstep::comm {
+namespace {
+
+class DeviceArray {
+ public:
+  DeviceArray(std::int64_t count, DType dtype) : count_(count), dtype_(dtype) {
+    EXPECT_EQ(cudaMalloc(&data_, static_cast<std::size_t>(std::max<std::int64_t>(1, buffer().bytes()))), cudaSuccess);
+  }
+  ~DeviceArray() { cudaFree(data_); }
+  void write(const std::vector<std::uint8_t>& bytes) {
+    EXPECT_EQ(cudaMemcpy(data_, bytes.data(), bytes.size(), cudaMemcpyHostToDevice), cudaSuccess);
+  }
+  std::vector<std::uint8_t> read() {
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(buffer().bytes()));
+    EXPECT_EQ(cudaMemcpy(bytes.data(), data_, bytes.size(), cudaMemcpyDeviceToHost), cudaSuccess);
+    return bytes;
+  }
+  Buffer buffer() { return {data_, count_, dtype_}; }
+
+ private:
+  void* data_ = nullptr;
+  std::int64_t count_;
+  DType dtype_;
+};
+
+class Nccl : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    int devices = 0;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no GPU on this machine";
+    comm_ = open_communicator({.backend = "nccl", .plugin_folders = {LOCKSTEP_BUILD_DIR}});
+  }
+  // Calls visit(input, output) for each size and dtype with a filled input; both must be equal afterwards.
+  template <typename Visit>
+  void expect_copies(Visit visit) {
+    for (const std::int64_t count : {0, 1, 1023, 1 << 20}) {
+      for (const DType dtype : kAllDTypes) {
+        DeviceArray input(count, dtype), output(count, dtype);
+        std::vector<std::uint8_t> bytes(static_cast<std::size_t>(input.buffer().bytes()));
+        for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::uint8_t>(i * 31 % 120);
+        input.write(bytes);
+        output.write(std::vector<std::uint8_t>(bytes.size(), 0xff));
+        visit(input.buffer(), output.buffer());
+        ASSERT_EQ(output.read(), bytes) << count << " " << name_of(dtype);
+      }
+    }
+  }
+  Communicator comm_;
+};
+
+TEST_F(Nccl, all_reduce_of_one_rank_changes_nothing) {
+  for (const ReduceOp op : kAllReduceOps) {
+    expect_copies([&](Buffer in, Buffer out) {
+      if (in.count > 0) cudaMemcpy(out.data, in.data, static_cast<std::size_t>(in.bytes()), cudaMemcpyDeviceToDevice);
+      comm_.all_reduce(out, op).wait();
+    });
+  }
+}
+TEST_F(Nccl, reduce_scatter_copies) {
+  expect_copies([&](Buffer in, Buffer out) { comm_.reduce_scatter(in, out).wait(); });
+}
+TEST_F(Nccl, all_gather_copies) {
+  expect_copies([&](Buffer in, Buffer out) { comm_.all_gather(in, out).wait(); });
+}
+TEST_F(Nccl, all_to_all_copies) {
+  expect_copies([&](Buffer in, Buffer out) { comm_.all_to_all(in, out).wait(); });
+}
+TEST_F(Nccl, broadcast_and_barrier_end) {
+  DeviceArray data(100, DType::kF32);
+  comm_.broadcast(data.buffer(), 0).wait();
+  comm_.barrier().wait();
+}
+TEST_F(Nccl, an_operation_waits_for_the_callers_stream) {
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  constexpr std::int64_t kCount = 64 << 20;
+  DeviceArray input(kCount, DType::kU8), output(kCount, DType::kU8);
+  for (int round = 0; round < 20; ++round) {
+    // The last of several writes must be what the operation reads.
+    for (int i = 0; i < 8; ++i) cudaMemsetAsync(input.buffer().data, i == 7 ? round : 200, kCount, stream);
+    comm_.all_gather(input.buffer(), output.buffer(), {.stream = stream}).wait();
+    const auto bytes = output.read();
+    ASSERT_EQ(bytes.front(), round);
+    ASSERT_EQ(bytes.back(), round);
+  }
+  cudaStreamDestroy(stream);
+}
+TEST_F(Nccl, a_subgroup_of_one_works) {
+  Communicator self = comm_.subgroup({0}, "self");
+  DeviceArray data(10, DType::kF32);
+  self.all_reduce(data.buffer()).wait();
+}
+
+}  // namespace
+}  // namespace lockstep::comm
