@@ -1,5 +1,6 @@
 #include "lockstep/engine/calibration.h"
 
+#include <ATen/Parallel.h>
 #include <torch/types.h>
 #include <torch/version.h>
 #include <unistd.h>

@@ -100,7 +100,7 @@ Directions measure_rotary(Sampler& sampler, std::int64_t elements, torch::Dtype 
   const std::int64_t sequence = std::max<std::int64_t>(1, elements / (heads * head_dim));
   const Tensor x = leaf(random_tensor({1, sequence, heads, head_dim}, dtype));
   const nn::RopeTables tables =
-      nn::rope_tables(sequence, head_dim, 10000.0, torch::TensorOptions().dtype(torch::kFloat32));
+      nn::rope_tables(sequence, head_dim, 10000.0, {}, torch::TensorOptions().dtype(torch::kFloat32));
   return measure_directions(sampler, {x}, [&] { return nn::rope(x, tables.cos, tables.sin); });
 }
 
@@ -307,11 +307,13 @@ void measure_convolutions(Sampler& sampler, const SweepPlan& plan, spec::Precisi
 
 void measure_attention(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile) {
   for (const Operator& op : plan.attentions) {
-    // One sample with all heads costs what samples x heads do: blocks are (sample, head) pairs.
-    const Tensor qkv = leaf(
-        random_tensor({1, op.sequence, 3 * op.heads * op.head_dim}, precision_policy(precision, torch::kCPU).model));
+    // The shape says samples x heads; a usual number of heads per sample gives usual strides.
+    std::int64_t heads = std::min<std::int64_t>(op.heads, 8);
+    while (op.heads % heads != 0) --heads;
+    const Tensor qkv = leaf(random_tensor({op.heads / heads, op.sequence, 3 * heads * op.head_dim},
+                                          precision_policy(precision, torch::kCPU).model));
     const Directions measured =
-        measure_directions(sampler, {qkv}, [&] { return nn::causal_attention_packed(qkv, op.heads); });
+        measure_directions(sampler, {qkv}, [&] { return nn::causal_attention_packed(qkv, heads); });
     profile.attention.push_back({precision, true, op.heads, op.sequence, op.head_dim, measured.forward.seconds,
                                  measured.backward.seconds,
                                  std::max(measured.forward.spread, measured.backward.spread)});
