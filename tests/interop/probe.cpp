@@ -1,0 +1,105 @@
+// interop_probe FOLDER: what our models compute, for a comparison with PyTorch (compare_with_*.py).
+//
+// FOLDER holds settings.json {"model": file or folder under FOLDER, "dtype": "fp32" | "fp64", "learning_rate": x},
+// model.safetensors (all weights) and batches.safetensors (inputs [steps, ...], targets [steps, ...]). The probe writes
+// result.safetensors: `logits` and `loss` (mean) of the first batch, `gradient.NAME` of every parameter, `state.NAME`
+// of every buffer after that batch, and `losses` [steps], the loss before each AdamW step.
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
+#include "lockstep/checkpoint/safetensors.h"
+#include "lockstep/engine/optimizer.h"
+#include "lockstep/nn/hf_weights.h"
+#include "lockstep/nn/model.h"
+#include "lockstep/parallel/flat_parameters.h"
+#include "lockstep/spec/model.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace lockstep;
+using torch::Tensor;
+
+struct Experiment {
+  spec::Model spec;
+  torch::Dtype dtype;
+  double learning_rate;
+  checkpoint::TensorMap weights;
+  Tensor inputs, targets;
+};
+
+Experiment read_experiment(const fs::path& folder) {
+  const nlohmann::json settings = read_json_file(folder / "settings.json");
+  const auto batches = checkpoint::SafetensorsFile::open(folder / "batches.safetensors");
+  return {spec::load_model(folder / settings.at("model").get<std::string>()),
+          settings.at("dtype") == "fp64" ? torch::kDouble : torch::kFloat,
+          settings.at("learning_rate").get<double>(),
+          checkpoint::SafetensorsFile::open(folder / "model.safetensors").read_all(),
+          batches.read("inputs"),
+          batches.read("targets")};
+}
+
+std::shared_ptr<nn::TrainableModel> loaded_model(const Experiment& experiment) {
+  auto model = nn::build_model(experiment.spec, {.dtype = experiment.dtype});
+  nn::load_weights(*model, experiment.weights, "model.safetensors");
+  return model;
+}
+
+// Backward of the mean loss; returns that mean.
+Tensor backward(nn::TrainableModel& model, const Experiment& experiment, std::int64_t step) {
+  const nn::LossResult result = model.loss(experiment.inputs[step], experiment.targets[step], {.step = step});
+  const Tensor mean = result.loss_sum / static_cast<double>(result.count);
+  mean.backward();
+  return mean.detach();
+}
+
+void first_batch(const Experiment& experiment, checkpoint::TensorMap& out) {
+  {
+    const torch::NoGradGuard no_grad;
+    out["logits"] = loaded_model(experiment)->forward(experiment.inputs[0], {});
+  }
+  const auto model = loaded_model(experiment);
+  out["loss"] = backward(*model, experiment, 0);
+  for (const auto& entry : model->named_parameters()) out["gradient." + entry.key()] = entry.value().grad();
+  for (const auto& entry : model->named_buffers()) out["state." + entry.key()] = entry.value();
+}
+
+void train(const Experiment& experiment, checkpoint::TensorMap& out) {
+  const auto model = loaded_model(experiment);
+  parallel::FlatParameters parameters(model);
+  spec::Optimizer options;  // torch.optim.AdamW's defaults
+  options.kind = spec::OptimizerKind::kAdamW;
+  const auto optimizer = engine::make_optimizer(options, parameters);
+  std::vector<Tensor> losses;
+  for (std::int64_t step = 0; step < experiment.inputs.size(0); ++step) {
+    parameters.zero_gradients();
+    losses.push_back(backward(*model, experiment, step));
+    optimizer->step(experiment.learning_rate);
+  }
+  out["losses"] = torch::stack(losses);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: interop_probe FOLDER\n");
+    return 2;
+  }
+  try {
+    const fs::path folder = argv[1];
+    const Experiment experiment = read_experiment(folder);
+    checkpoint::TensorMap out;
+    first_batch(experiment, out);
+    train(experiment, out);
+    checkpoint::write_safetensors(folder / "result.safetensors", out);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "interop_probe: %s\n", error.what());
+    return 1;
+  }
+}
