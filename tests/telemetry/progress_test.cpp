@@ -57,7 +57,8 @@ TEST(ProgressLine, never_exceeds_the_width_and_keeps_the_loss_longest) {
     const std::string plain = format_progress(full_sample(50), width, false, "a-job-with-a-name");
     EXPECT_LE(display_width(plain), width);
     EXPECT_EQ(display_width(format_progress(full_sample(50), width, true, "a-job-with-a-name")), display_width(plain));
-    const bool has_rate = plain.find("tokens/s") != std::string::npos, has_loss = plain.find("loss") != std::string::npos;
+    const bool has_rate = plain.find("tokens/s") != std::string::npos,
+               has_loss = plain.find("loss") != std::string::npos;
     EXPECT_TRUE(has_loss || !has_rate) << plain;
   }
 }
