@@ -135,8 +135,10 @@ Tensor loss_tensor(double loss, const Tensor& x) {
 // The gradients are made in forward, where the logits are; backward only scales them, in place.
 class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> {
  public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
-                        const Tensor& target, std::int64_t chunk_rows, Sums* sums) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
+                        const c10::optional<Tensor>& maybe_bias, const Tensor& target, std::int64_t chunk_rows,
+                        Sums* sums) {
+    const Tensor bias = maybe_bias ? *maybe_bias : Tensor();
     Gradients gradients;
     *sums = chunked({x, weight, bias, target, chunk_rows}, &gradients);
     ctx->saved_data["x"] = gradients.x;
@@ -173,7 +175,9 @@ CrossEntropy linear_cross_entropy(const Tensor& x, const Tensor& weight, const T
   Sums sums;
   CrossEntropy result;
   if (torch::GradMode::is_enabled() && (x2.requires_grad() || weight.requires_grad())) {
-    result.loss_sum = LinearCrossEntropy::apply(x2, weight, bias, flat_target, chunk_rows, &sums);
+    // An undefined tensor may not be an argument of an autograd function in libtorch 1.13; an absent one may.
+    const auto maybe_bias = bias.defined() ? c10::optional<Tensor>(bias) : c10::optional<Tensor>();
+    result.loss_sum = LinearCrossEntropy::apply(x2, weight, maybe_bias, flat_target, chunk_rows, &sums);
   } else {
     sums = chunked({x2, weight, bias, flat_target, chunk_rows}, nullptr);
     result.loss_sum = loss_tensor(sums.loss, x);

@@ -31,6 +31,11 @@ T* pointer(const Tensor& t) {
   return t.defined() ? t.data_ptr<T>() : nullptr;
 }
 
+// An undefined tensor may not be an argument of an autograd function in libtorch 1.13; an absent one may.
+using MaybeTensor = c10::optional<Tensor>;
+MaybeTensor maybe(const Tensor& t) { return t.defined() ? MaybeTensor(t) : MaybeTensor(); }
+Tensor given(const MaybeTensor& t) { return t ? *t : Tensor(); }
+
 // The matrix that x is multiplied by, [in, out], as a view of the weight.
 Tensor in_out(const Tensor& weight, WeightLayout layout) {
   return layout == WeightLayout::kInOut ? weight : weight.t();
@@ -134,7 +139,8 @@ void rotate(const Tensor& x, Tensor& y, const Tensor& cos, const Tensor& sin, in
 class LinearResidual : public torch::autograd::Function<LinearResidual> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& residual, const Tensor& x, const Tensor& weight,
-                        const Tensor& bias, std::int64_t layout) {
+                        const MaybeTensor& maybe_bias, std::int64_t layout) {
+    const Tensor bias = given(maybe_bias);
     const Tensor x2 = as_matrix(x);
     const Tensor start = as_matrix(residual);
     ctx->save_for_backward({x2, weight});
@@ -158,7 +164,8 @@ class LinearResidual : public torch::autograd::Function<LinearResidual> {
 
 class BiasGelu : public torch::autograd::Function<BiasGelu> {
  public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& bias) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const MaybeTensor& maybe_bias) {
+    const Tensor bias = given(maybe_bias);
     const Tensor x2 = as_matrix(x).contiguous();
     ctx->save_for_backward({x2, bias});
     return gelu_forward(x2, bias).view(x.sizes());
@@ -193,7 +200,9 @@ class Swiglu : public torch::autograd::Function<Swiglu> {
 class GeluMlp : public torch::autograd::Function<GeluMlp> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& residual, const Tensor& x, const Tensor& w1,
-                        const Tensor& b1, const Tensor& w2, const Tensor& b2, std::int64_t layout_number) {
+                        const MaybeTensor& maybe_b1, const Tensor& w2, const MaybeTensor& maybe_b2,
+                        std::int64_t layout_number) {
+    const Tensor b1 = given(maybe_b1), b2 = given(maybe_b2);
     const auto layout = static_cast<WeightLayout>(layout_number);
     const Tensor x2 = as_matrix(x);
     const Tensor pre = x2.mm(in_out(w1, layout));
@@ -352,12 +361,12 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, WeightL
 
 Tensor linear_residual(const Tensor& residual, const Tensor& x, const Tensor& weight, const Tensor& bias,
                        WeightLayout layout) {
-  return LinearResidual::apply(residual, x, weight, bias, static_cast<std::int64_t>(layout));
+  return LinearResidual::apply(residual, x, weight, maybe(bias), static_cast<std::int64_t>(layout));
 }
 
 Tensor bias_gelu(const Tensor& x, const Tensor& bias) {
   if (!has_kernels(x)) return at::gelu(bias.defined() ? x + bias : x, "tanh");
-  return BiasGelu::apply(x, bias);
+  return BiasGelu::apply(x, maybe(bias));
 }
 
 Tensor swiglu(const Tensor& gate, const Tensor& up) {
@@ -366,7 +375,8 @@ Tensor swiglu(const Tensor& gate, const Tensor& up) {
 
 Tensor gelu_mlp(const Tensor& residual, const Tensor& x, const Tensor& w1, const Tensor& b1, const Tensor& w2,
                 const Tensor& b2, WeightLayout layout) {
-  if (has_kernels(x)) return GeluMlp::apply(residual, x, w1, b1, w2, b2, static_cast<std::int64_t>(layout));
+  if (has_kernels(x))
+    return GeluMlp::apply(residual, x, w1, maybe(b1), w2, maybe(b2), static_cast<std::int64_t>(layout));
   return linear_residual(residual, bias_gelu(linear(x, w1, Tensor(), layout), b1), w2, b2, layout);
 }
 

@@ -37,7 +37,8 @@ std::vector<Tensor> gradients(const Function& function, const std::vector<Tensor
 double worst_difference(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   double worst = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    worst = std::max(worst, ((a[i] - b[i]).abs().max() / b[i].abs().max()).item<double>());
+    const double scale = b[i].abs().max().item<double>();
+    worst = std::max(worst, (a[i] - b[i]).abs().max().item<double>() / (scale > 0 ? scale : 1.0));
   }
   return worst;
 }
