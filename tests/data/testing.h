@@ -44,7 +44,8 @@ inline std::string big_endian(std::uint32_t value) {
 
 // `count` images of 28x28 whose pixels are (image + position) % 256, labels image % 10.
 inline std::string mnist_images(std::uint32_t count) {
-  std::string bytes = big_endian(0x803) + big_endian(count) + big_endian(28) + big_endian(28);
+  std::string bytes;
+  for (const std::uint32_t field : {0x803u, count, 28u, 28u}) bytes.append(big_endian(field));
   for (std::uint32_t i = 0; i < count; ++i) {
     for (int p = 0; p < 28 * 28; ++p) bytes.push_back(static_cast<char>(i + p));
   }
