@@ -71,6 +71,7 @@ void check(const spec::Model& spec, const BuildOptions& options) {
     throw environment_error("this libtorch cannot multiply fp16 matrices on the CPU",
                             "use precision bf16 or fp32, or build against libtorch 2.x");
   }
+  if (options.device.is_cpu() && options.dtype == torch::kBFloat16) compat::prepare_cpu_bf16();
   if (spec.is_image_model()) return check_image_model(spec);
   check_transformer(spec);
 }

@@ -2,8 +2,11 @@
 
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 
 namespace lockstep::nn::compat {
@@ -18,6 +21,16 @@ torch::Tensor causal_sdpa(const torch::Tensor& q, const torch::Tensor& k, const 
   auto scores = at::matmul(q * scale, k.transpose(2, 3));
   scores = scores.masked_fill(mask, -std::numeric_limits<float>::infinity());
   return at::matmul(at::softmax(scores, -1), v);
+#endif
+}
+
+void prepare_cpu_bf16() {
+#if !LOCKSTEP_TORCH_AT_LEAST(2, 1) && defined(__x86_64__)
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM of asm/prctl.h, for this process and its threads
+  constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0) return;
+  // Refused (or a kernel without AMX): oneDNN reads this at its first use, and stays below AMX.
+  setenv("DNNL_MAX_CPU_ISA", "AVX512_CORE_BF16", /*overwrite=*/0);
 #endif
 }
 
