@@ -25,6 +25,14 @@ constexpr double kQuickWindow = 0.025;
 constexpr double kFullWindow = 0.06;
 constexpr int kQuickWindows = 2;
 constexpr int kFullWindows = 3;
+// Of a whole training step: several of them.
+constexpr double kQuickStepWindow = 0.25;
+constexpr double kFullStepWindow = 1.0;
+// Seconds after which a quick run stops adding general shapes, and then checks (two are always made). A machine that is
+// busy with other things gets a coarser profile with wider intervals, not a longer wait.
+constexpr double kQuickSweepBudget = 4.5;
+constexpr double kQuickBudget = 7.0;
+constexpr std::size_t kFewestChecks = 2;
 
 double resident_bytes() {
   std::istringstream words(read_file("/proc/self/statm"));
@@ -89,6 +97,37 @@ std::vector<cost::Operator> operators_of(const cost::Workload& workload) {
   return cost::list_operators(workload.model, workload.batch.micro, sequence);
 }
 
+// The workloads' own shapes, and which families of models they belong to.
+struct Request {
+  SweepPlan shapes;
+  bool transformers = false;
+  bool images = false;
+  std::int64_t parameters = 1 << 22;  // beyond the caches it makes no difference how many more there are
+};
+
+Request request_of(const CalibrationOptions& options) {
+  Request request;
+  request.transformers = !options.quick || options.workloads.empty();
+  request.images = !options.quick;
+  for (const cost::Workload& workload : options.workloads) {
+    const std::vector<cost::Operator> operators = operators_of(workload);
+    add_shapes(request.shapes, options.quick ? most_important(operators) : operators);
+    (workload.model.is_language_model() ? request.transformers : request.images) = true;
+    request.parameters = std::min(request.parameters, spec::parameter_count(workload.model));
+  }
+  return request;
+}
+
+void measure_operators(Sampler& sampler, const SweepPlan& plan, const CalibrationOptions& options,
+                       cost::Profile& profile) {
+  for (const spec::Precision precision : options.precisions) {
+    measure_matmuls(sampler, plan, precision, profile);
+    measure_convolutions(sampler, plan, precision, profile);
+    measure_attention(sampler, plan, precision, profile);
+    measure_pointwise(sampler, plan, precision, profile);
+  }
+}
+
 }  // namespace
 
 cost::Profile measure_profile(comm::Communicator& communicator, const CalibrationOptions& options) {
@@ -96,33 +135,27 @@ cost::Profile measure_profile(comm::Communicator& communicator, const Calibratio
   cost::Profile profile;
   profile.provenance = provenance_of(communicator, options);
   const comm::milliseconds timeout(static_cast<std::int64_t>(1000 * options.timeout_seconds));
-  Sampler sampler(communicator, options.quick ? kQuickWindow : kFullWindow,
-                  options.quick ? kQuickWindows : kFullWindows, timeout);
+  const int windows = options.quick ? kQuickWindows : kFullWindows;
+  Sampler sampler(communicator, options.quick ? kQuickWindow : kFullWindow, windows, timeout);
+  Sampler step_sampler(communicator, options.quick ? kQuickStepWindow : kFullStepWindow, windows, timeout);
   profile.framework_bytes = sampler.mean(resident_bytes());
 
-  SweepPlan sweep = general_sweep(options.quick);
-  bool transformers = !options.quick || options.workloads.empty();
-  bool images = !options.quick;
-  std::int64_t parameters = 1 << 22;
-  for (const cost::Workload& workload : options.workloads) {
-    add_shapes(sweep, options.quick ? most_important(operators_of(workload)) : operators_of(workload));
-    (workload.model.is_language_model() ? transformers : images) = true;
-    // Beyond the caches it makes no difference how many more there are.
-    parameters = std::min(parameters, spec::parameter_count(workload.model));
-  }
+  // What the caller asked about first and in full; the general shapes as time allows.
+  const Request request = request_of(options);
   measure_memory_and_overhead(sampler, profile);
-  measure_optimizer(sampler, parameters, profile);
-  for (const spec::Precision precision : options.precisions) {
-    measure_matmuls(sampler, sweep, precision, profile);
-    measure_convolutions(sampler, sweep, precision, profile);
-    measure_attention(sampler, sweep, precision, profile);
-    measure_pointwise(sampler, sweep, precision, profile);
-  }
+  measure_optimizer(sampler, request.parameters, profile);
+  measure_operators(sampler, request.shapes, options, profile);
   measure_collectives(sampler, communicator, options.quick, profile);
   measure_overlap(sampler, communicator, profile);
-  // Steps are longer than operators: the same two or three windows, each at least one step.
-  for (const cost::Workload& workload : check_workloads(transformers, images, options.precisions.front())) {
-    measure_check(sampler, communicator, workload, profile);
+  SweepPlan general = general_sweep(options.quick);
+  remove_shapes(general, request.shapes);
+  if (options.quick && !options.workloads.empty()) sampler.set_budget(kQuickSweepBudget);
+  measure_operators(sampler, general, options, profile);
+  if (options.quick) step_sampler.set_budget(kQuickBudget);
+  for (const cost::Workload& workload :
+       check_workloads(request.transformers, request.images, options.precisions.front())) {
+    if (profile.checks.size() >= kFewestChecks && step_sampler.exhausted()) break;
+    measure_check(step_sampler, communicator, workload, profile);
   }
   return profile;
 }

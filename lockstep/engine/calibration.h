@@ -14,7 +14,7 @@
 namespace lockstep::engine {
 
 struct CalibrationOptions {
-  bool quick = false;            // at most about 8 s of wall time; otherwise about a minute
+  bool quick = false;            // about 8 s of wall time; otherwise a minute or two
   std::int64_t threads = 0;      // intra-op threads of this rank; 0: leave libtorch as it is
   double timeout_seconds = 120;  // of every collective
   std::vector<spec::Precision> precisions = {spec::Precision::kFp32};

@@ -186,30 +186,42 @@ void add_point(cost::Profile& profile, MatmulKind kind, spec::Precision precisio
   profile.peak_flops = std::max(profile.peak_flops, flops / sample.seconds);
 }
 
-// Whether the shape is new to `seen`.
 using Shape = std::tuple<int, std::int64_t, std::int64_t, std::int64_t>;
+
+Shape shape_of(const Operator& op) {
+  if (op.kind == cost::OperatorKind::kAttention) return {-1, op.heads, op.sequence, op.head_dim};
+  if (op.kind == cost::OperatorKind::kPointwise) return {static_cast<int>(op.kernel), op.elements, 0, 0};
+  return {-1, op.m, op.n, op.k};
+}
+
+bool contains(const std::vector<Operator>& list, const Operator& op) {
+  return std::any_of(list.begin(), list.end(), [&](const Operator& other) { return shape_of(other) == shape_of(op); });
+}
 
 }  // namespace
 
 void add_shapes(SweepPlan& plan, const std::vector<Operator>& operators) {
-  const auto shape_of = [](const Operator& op) -> Shape {
-    if (op.kind == cost::OperatorKind::kAttention) return {-1, op.heads, op.sequence, op.head_dim};
-    if (op.kind == cost::OperatorKind::kPointwise) return {static_cast<int>(op.kernel), op.elements, 0, 0};
-    return {-1, op.m, op.n, op.k};
-  };
   for (const Operator& op : operators) {
     std::vector<Operator>* lists[] = {&plan.matmuls, &plan.convolutions, &plan.attentions, &plan.pointwise};
     std::vector<Operator>& list = *lists[static_cast<std::size_t>(op.kind)];
-    const bool known =
-        std::any_of(list.begin(), list.end(), [&](const Operator& other) { return shape_of(other) == shape_of(op); });
-    if (!known) list.push_back(op);
+    if (!contains(list, op)) list.push_back(op);
   }
+}
+
+void remove_shapes(SweepPlan& plan, const SweepPlan& done) {
+  const auto remove = [](std::vector<Operator>& from, const std::vector<Operator>& known) {
+    std::erase_if(from, [&](const Operator& op) { return contains(known, op); });
+  };
+  remove(plan.matmuls, done.matmuls);
+  remove(plan.convolutions, done.convolutions);
+  remove(plan.attentions, done.attentions);
+  remove(plan.pointwise, done.pointwise);
 }
 
 SweepPlan general_sweep(bool quick) {
   SweepPlan plan;
   const std::vector<std::int64_t> widths =
-      quick ? std::vector<std::int64_t>{128, 384} : std::vector<std::int64_t>{64, 128, 256, 512, 768, 1024};
+      quick ? std::vector<std::int64_t>{128, 256} : std::vector<std::int64_t>{64, 128, 256, 512, 768, 1024};
   const std::vector<std::int64_t> token_counts =
       quick ? std::vector<std::int64_t>{512} : std::vector<std::int64_t>{128, 512, 2048};
   // A transformer's products for these widths and tokens per micro-step, and its attention.
@@ -269,6 +281,7 @@ void measure_matmuls(Sampler& sampler, const SweepPlan& plan, spec::Precision pr
   const torch::NoGradGuard no_grad;
   const torch::Dtype dtype = precision_policy(precision, torch::kCPU).model;
   for (const Operator& op : plan.matmuls) {
+    if (sampler.exhausted()) return;
     Rotation rotation((op.m * op.k + op.n * op.k + op.m * op.n) * static_cast<std::int64_t>(torch::elementSize(dtype)));
     const auto x = random_tensors(rotation.count(), {op.m, op.k}, dtype);
     const auto w = random_tensors(rotation.count(), {op.n, op.k}, dtype);
@@ -292,6 +305,7 @@ void measure_matmuls(Sampler& sampler, const SweepPlan& plan, spec::Precision pr
 void measure_convolutions(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile) {
   const torch::Dtype dtype = precision_policy(precision, torch::kCPU).model;
   for (const Operator& op : plan.convolutions) {
+    if (sampler.exhausted()) return;
     const Tensor x = random_tensor({op.samples, op.channels, op.size, op.size}, dtype);
     const Tensor input = op.needs_input_gradient ? leaf(x) : x;
     const Tensor weight = leaf(random_tensor({op.n, op.channels, op.kernel_size, op.kernel_size}, dtype));
@@ -307,6 +321,7 @@ void measure_convolutions(Sampler& sampler, const SweepPlan& plan, spec::Precisi
 
 void measure_attention(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile) {
   for (const Operator& op : plan.attentions) {
+    if (sampler.exhausted()) return;
     // The shape says samples x heads; a usual number of heads per sample gives usual strides.
     std::int64_t heads = std::min<std::int64_t>(op.heads, 8);
     while (op.heads % heads != 0) --heads;
@@ -322,6 +337,7 @@ void measure_attention(Sampler& sampler, const SweepPlan& plan, spec::Precision 
 
 void measure_pointwise(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile) {
   for (const Operator& op : plan.pointwise) {
+    if (sampler.exhausted()) return;
     const Directions measured =
         measure_kernel(sampler, op.kernel, op.elements, precision_policy(precision, torch::kCPU).model);
     profile.pointwise.push_back({op.kernel, precision, op.elements, measured.forward.seconds, measured.backward.seconds,

@@ -21,10 +21,13 @@ struct SweepPlan {
 // Adds the shapes of `operators` that the plan does not have yet.
 void add_shapes(SweepPlan& plan, const std::vector<cost::Operator>& operators);
 
+// Takes out of `plan` what `done` has.
+void remove_shapes(SweepPlan& plan, const SweepPlan& done);
+
 // Shapes that transformers and convolutional networks train with: a handful when `quick`, a grid otherwise.
 SweepPlan general_sweep(bool quick);
 
-// Each fills its table of the profile. Collective.
+// Each adds to its table of the profile until the sampler's budget is exhausted. Collective.
 void measure_matmuls(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile);
 void measure_convolutions(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile);
 void measure_attention(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile);

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "lockstep/base/clock.h"
-
 namespace lockstep::engine {
 
 Sampler::Sampler(comm::Communicator& communicator, double window_seconds, int windows, comm::milliseconds timeout)
@@ -31,10 +29,19 @@ Sample Sampler::summarize(const std::vector<double>& own_seconds) {
   return {sum / static_cast<double>(all.size()), 0.5 * (quantile(0.75) - quantile(0.25)) / quantile(0.5)};
 }
 
+double Sampler::largest(double value) {
+  communicator_.all_reduce({&value, 1, comm::DType::kF64}, comm::ReduceOp::kMax, op_options_).wait();
+  return value;
+}
+
+bool Sampler::exhausted() { return std::isfinite(budget_seconds_) && largest(watch_.seconds()) > budget_seconds_; }
+
 Sample Sampler::independent(const std::function<void()>& body) {
+  const Stopwatch first;
   body();  // first touch, caches, lazy initialisation
+  const int count = largest(first.seconds()) > window_seconds_ ? 1 : windows_;
   std::vector<double> windows;
-  for (int window = 0; window < windows_; ++window) {
+  for (int window = 0; window < count; ++window) {
     barrier();
     const Stopwatch watch;
     std::int64_t calls = 0;
@@ -53,17 +60,14 @@ Sample Sampler::collective(const std::function<void()>& body) {
   const Stopwatch estimate;
   body();
   // The slowest rank decides for all how many calls fill a window.
-  double once = estimate.seconds();
-  communicator_.all_reduce({&once, 1, comm::DType::kF64}, comm::ReduceOp::kMax, op_options_).wait();
+  const double once = largest(estimate.seconds());
   const auto calls = static_cast<std::int64_t>(std::clamp(std::ceil(window_seconds_ / once), 1.0, 10000.0));
   std::vector<double> windows;
-  for (int window = 0; window < windows_; ++window) {
+  for (int window = 0; window < (once > window_seconds_ ? 1 : windows_); ++window) {
     barrier();
     const Stopwatch watch;
     for (std::int64_t call = 0; call < calls; ++call) body();
-    double seconds = watch.seconds() / static_cast<double>(calls);
-    communicator_.all_reduce({&seconds, 1, comm::DType::kF64}, comm::ReduceOp::kMax, op_options_).wait();
-    windows.push_back(seconds);
+    windows.push_back(largest(watch.seconds() / static_cast<double>(calls)));
   }
   return summarize(windows);
 }

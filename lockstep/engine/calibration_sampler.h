@@ -3,8 +3,10 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <vector>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/comm/communicator.h"
 
 namespace lockstep::engine {
@@ -17,7 +19,7 @@ struct Sample {
 // Collective in every method. Not thread-safe.
 class Sampler {
  public:
-  // A window lasts at least `window_seconds`, or one call where that is longer.
+  // A window lasts at least `window_seconds`; where one call takes longer than that, it is the only window.
   // Every collective waits at most `timeout`.
   Sampler(comm::Communicator& communicator, double window_seconds, int windows, comm::milliseconds timeout);
 
@@ -27,6 +29,11 @@ class Sampler {
   // `body` is itself collective: all ranks make the same number of calls, and a call takes as long as its slowest rank.
   Sample collective(const std::function<void()>& body);
 
+  // From now on exhausted() says whether `seconds` have passed since construction; infinity takes the budget away.
+  void set_budget(double seconds) { budget_seconds_ = seconds; }
+  // The same answer on every rank: the slowest rank's clock decides.
+  bool exhausted();
+
   // `value` averaged over ranks.
   double mean(double value);
 
@@ -35,12 +42,15 @@ class Sampler {
 
  private:
   void barrier();
+  double largest(double value);  // over ranks
   Sample summarize(const std::vector<double>& own_seconds);
 
   comm::Communicator& communicator_;
   double window_seconds_;
   int windows_;
   comm::OpOptions op_options_;
+  Stopwatch watch_;
+  double budget_seconds_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace lockstep::engine

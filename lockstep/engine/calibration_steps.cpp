@@ -80,7 +80,7 @@ class Busy {
 void measure_collectives(Sampler& sampler, comm::Communicator& communicator, bool quick, cost::Profile& profile) {
   if (communicator.size() < 2) return;
   const std::vector<std::int64_t> sizes = quick
-                                              ? std::vector<std::int64_t>{1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 24}
+                                              ? std::vector<std::int64_t>{1 << 10, 1 << 16, 1 << 20, 1 << 23}
                                               : std::vector<std::int64_t>{1 << 8,  1 << 10, 1 << 12, 1 << 14, 1 << 16,
                                                                           1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26};
   for (const std::int64_t bytes : sizes) {
@@ -124,9 +124,9 @@ std::vector<cost::Workload> check_workloads(bool transformers, bool images, spec
   };
   if (transformers) {
     add(small_gpt(2, 128, 128), 4, 128);
-    add(small_gpt(2, 256, 64), 8, 64);
-    add(small_gpt(3, 160, 128), 6, 128);
-    add(small_gpt(2, 224, 256), 3, 256);
+    add(small_gpt(2, 256, 64), 4, 64);
+    add(small_gpt(3, 160, 128), 3, 128);
+    add(small_gpt(2, 224, 256), 1, 256);
   }
   if (images) {
     add(small_cnn(16), 8, 0);
