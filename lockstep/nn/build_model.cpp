@@ -71,7 +71,6 @@ void check(const spec::Model& spec, const BuildOptions& options) {
     throw environment_error("this libtorch cannot multiply fp16 matrices on the CPU",
                             "use precision bf16 or fp32, or build against libtorch 2.x");
   }
-  if (options.device.is_cpu() && options.dtype == torch::kBFloat16) compat::prepare_cpu_bf16();
   if (spec.is_image_model()) return check_image_model(spec);
   check_transformer(spec);
 }
@@ -101,6 +100,7 @@ std::shared_ptr<TrainableModel> make(const spec::Model& spec, const BuildOptions
 }  // namespace
 
 std::shared_ptr<TrainableModel> build_model(const spec::Model& spec, const BuildOptions& options) {
+  compat::avoid_broken_amx();
   auto model = make(spec, options);
   initialise(*model, options.seed);
   return model;

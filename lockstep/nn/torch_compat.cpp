@@ -2,8 +2,6 @@
 
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -24,17 +22,14 @@ torch::Tensor causal_sdpa(const torch::Tensor& q, const torch::Tensor& k, const 
 #endif
 }
 
-void prepare_cpu_bf16() {
-#if !LOCKSTEP_TORCH_AT_LEAST(2, 1) && defined(__x86_64__)
-  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM of asm/prctl.h, for this process and its threads
-  constexpr long kTileData = 18;               // XFEATURE_XTILEDATA
-  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0) return;
-  // Refused (or a kernel without AMX): oneDNN reads this at its first use, and stays below AMX.
-  setenv("DNNL_MAX_CPU_ISA", "AVX512_CORE_BF16", /*overwrite=*/0);
+void avoid_broken_amx() {
+#if !LOCKSTEP_TORCH_AT_LEAST(2, 1)
+  setenv("DNNL_MAX_CPU_ISA", "AVX512_CORE_BF16", /*overwrite=*/0);  // read by oneDNN once, at its first use
 #endif
 }
 
 void set_compute_threads(int threads) {
+  avoid_broken_amx();
   at::set_num_threads(threads);
   using SetThreads = void (*)(int);
   // RTLD_DEFAULT looks in this library's own scope too, so this also works inside a library opened with RTLD_LOCAL.

@@ -20,9 +20,10 @@ torch::Tensor causal_sdpa(const torch::Tensor& q, const torch::Tensor& k, const 
 // Whether matrix products of this dtype exist on the CPU (fp16 does not in 1.13).
 constexpr bool cpu_has_matmul(torch::Dtype dtype) { return LOCKSTEP_TORCH_AT_LEAST(2, 1) || dtype != torch::kHalf; }
 
-// Call before bf16 is used on the CPU. Debian's oneDNN 2.6 emits AMX instructions wherever the processor has them,
-// without asking Linux for the permission that they need since 5.16, and dies of SIGILL; 2.x asks by itself.
-void prepare_cpu_bf16();
+// Call before the first operation of the process (build_model and set_compute_threads do). Debian's oneDNN 2.6 runs
+// bf16 products through AMX wherever the processor has it, and dies of SIGILL: this keeps it at AVX-512. Nothing
+// on 2.x.
+void avoid_broken_amx();
 
 // Threads that one operation of this process may use: libtorch's pool and, where it is a separate library, OpenBLAS's.
 // (Debian's libtorch calls the system BLAS, whose pool ignores at::set_num_threads and defaults to every core.)
