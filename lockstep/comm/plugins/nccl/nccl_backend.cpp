@@ -48,6 +48,8 @@ ncclRedOp_t op_of(ReduceOp op) { return op == ReduceOp::kSum ? ncclSum : op == R
 // Polling with growing pauses: at once for small messages, without taking a core from those that compute.
 void pause(int& looks) { std::this_thread::sleep_for(std::chrono::microseconds(++looks < 1000 ? 10 : 200)); }
 
+constexpr auto kFinalizeTime = std::chrono::seconds(10);
+
 class Event {
  public:
   Event() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
@@ -80,15 +82,7 @@ class NcclBackend final : public Backend {
 
   ~NcclBackend() override {
     cudaSetDevice(device_);
-    if (comm_ != nullptr) {
-      // finalize waits for the peers; without a failure they are done as well.
-      if (stop_) {
-        api_.abort(comm_);
-      } else {
-        api_.finalize(comm_);
-        api_.destroy(comm_);
-      }
-    }
+    disconnect();
     cudaFree(token_);
     cudaStreamDestroy(stream_);
   }
@@ -138,6 +132,21 @@ class NcclBackend final : public Backend {
   void abort() noexcept override { stop_ = true; }  // run() looks at it while it waits
 
  private:
+  // finalize is asynchronous as well, and destroy may only follow when it is over; peers that failed would hold it up.
+  void disconnect() noexcept {
+    if (comm_ == nullptr) return;
+    try {
+      if (!stop_) {
+        settle(api_.finalize(comm_), Clock::now() + kFinalizeTime);
+        api_.destroy(comm_);
+        return;
+      }
+    } catch (const std::exception&) {
+      // Aborted below.
+    }
+    api_.abort(comm_);
+  }
+
   void connect(Clock::time_point deadline) {
     ncclUniqueId id{};
     if (rank_ == 0) {
