@@ -28,11 +28,11 @@ constexpr int kFullWindows = 3;
 // Of a whole training step: several of them.
 constexpr double kQuickStepWindow = 0.25;
 constexpr double kFullStepWindow = 1.0;
-// Seconds after which a quick run stops adding general shapes, and then checks (two are always made). A machine that is
-// busy with other things gets a coarser profile with wider intervals, not a longer wait.
+// Seconds after which a quick run stops adding general shapes, and then checks (three are always made). A machine that
+// is busy with other things gets a coarser profile with wider intervals, not a longer wait.
 constexpr double kQuickSweepBudget = 4.5;
 constexpr double kQuickBudget = 7.0;
-constexpr std::size_t kFewestChecks = 2;
+constexpr std::size_t kFewestChecks = 3;
 
 double resident_bytes() {
   std::istringstream words(read_file("/proc/self/statm"));

@@ -62,8 +62,10 @@ Sample Sampler::collective(const std::function<void()>& body) {
   // The slowest rank decides for all how many calls fill a window.
   const double once = largest(estimate.seconds());
   const auto calls = static_cast<std::int64_t>(std::clamp(std::ceil(window_seconds_ / once), 1.0, 10000.0));
+  const bool long_calls = once > window_seconds_;
   std::vector<double> windows;
-  for (int window = 0; window < (once > window_seconds_ ? 1 : windows_); ++window) {
+  if (long_calls) windows.push_back(once);  // a window of its own
+  for (int window = 0; window < (long_calls ? 1 : windows_); ++window) {
     barrier();
     const Stopwatch watch;
     for (std::int64_t call = 0; call < calls; ++call) body();
