@@ -31,7 +31,6 @@ parallel::ReducerOptions reducer_options(const spec::Job& job) {
   options.compression.kind = job.communication.compression;
   options.compression.powersgd_rank = job.communication.powersgd_rank;
   options.compression.seed = static_cast<std::uint64_t>(job.seed);
-  options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(job.communication.timeout_seconds * 1e3));
   return options;
 }
 
@@ -56,8 +55,8 @@ TrainingState build_training_state(const spec::Job& job, comm::Communicator& dat
   state.reducer = std::make_unique<parallel::GradientReducer>(*state.parameters, data_group, reducing);
   state.loader = make_loader(job, state.datasets, data_group);
   state.total_steps = total_steps_of(job, *state.loader);
-  parallel::check_same_parameters(*state.parameters, data_group, reducing.timeout);
-  parallel::broadcast_parameters(*state.parameters, data_group, reducing.timeout);
+  parallel::check_same_parameters(*state.parameters, data_group);
+  parallel::broadcast_parameters(*state.parameters, data_group);
   return state;
 }
 
@@ -124,7 +123,8 @@ std::string restore(TrainingState& state, const checkpoint::CheckpointContents& 
 
   parallel::TensorMap own = contents.rank_tensors;
   if (const auto generator = own.find("libtorch.generator"); generator != own.end()) {
-    at::globalContext().defaultGenerator(torch::kCPU).set_state(generator->second);
+    at::Generator torch_generator = at::globalContext().defaultGenerator(torch::kCPU);
+    torch_generator.set_state(generator->second);
     own.erase(generator);
   }
   if (contents.extra.value("world", world) == world) {
