@@ -34,7 +34,10 @@ class PostHook : public torch::autograd::FunctionPostHook {
 // Autograd keeps only weak references to its accumulation nodes; holding them here keeps the hooks alive. The node runs
 // once per backward pass, after all uses of the parameter have been summed.
 struct FlatParameters::Hooks {
-  std::vector<std::shared_ptr<torch::autograd::Node>> nodes;
+  // std::shared_ptr or c10::intrusive_ptr, depending on libtorch's version.
+  using NodePointer = decltype(torch::autograd::impl::grad_accumulator(std::declval<const torch::Tensor&>()));
+
+  std::vector<NodePointer> nodes;
   std::vector<std::uintptr_t> keys;
   std::function<void(std::size_t)> on_gradient;
 

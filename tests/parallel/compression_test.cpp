@@ -19,7 +19,7 @@ struct Weights : torch::nn::Module {
   explicit Weights(torch::ScalarType type) {
     int seed = 0;
     for (const auto& sizes : std::vector<std::vector<std::int64_t>>{{64, 96}, {70}, {40, 80}, {16, 8, 5, 5}, {3, 3}}) {
-      register_parameter("w" + std::to_string(seed), random_tensor(sizes, seed, type));
+      register_parameter(std::string(1, static_cast<char>('a' + seed)), random_tensor(sizes, seed, type));
       ++seed;
     }
   }
