@@ -11,6 +11,7 @@
 #include "lockstep/comm/plugins/fault_board.h"
 #include "lockstep/comm/plugins/gloo/collectives.h"
 #include "lockstep/comm/plugins/gloo/mesh.h"
+#include "lockstep/comm/plugins/gloo/shared_memory.h"
 #include "lockstep/comm/plugins/gloo/sigpipe_guard.h"
 
 namespace lockstep::comm {
@@ -26,15 +27,17 @@ std::uint64_t fingerprint(const std::string& text) {
 class GlooBackend final : public Backend {
  public:
   GlooBackend(std::shared_ptr<gloo::transport::Device> device, HostStore store, std::string place, int rank, int size,
-              Clock::time_point deadline)
+              bool share, Clock::time_point deadline)
       : device_(std::move(device)),
         store_(std::move(store)),
         place_(std::move(place)),
         mesh_(device_, store_, place_, rank, size, deadline),
         collectives_(mesh_),
+        share_(share),
         board_(store_, place_, rank, size),
         sent_(static_cast<std::size_t>(size)),
         received_(static_cast<std::size_t>(size)) {
+    if (share_) memory_ = SharedMemory::open(store_, place_, rank, size, deadline);
     // Nobody needs the addresses once everybody is connected.
     run({.kind = OpKind::kBarrier}, deadline);
     if (size > 1) store_.remove(fmt::format("{}/address/{}", place_, rank));
@@ -50,6 +53,8 @@ class GlooBackend final : public Backend {
     const SigpipeGuard guard;
     try {
       if (operation.kind == OpKind::kSend || operation.kind == OpKind::kRecv) return message(operation, deadline);
+      if (memory_ && operation.kind == OpKind::kAllReduce) return memory_->all_reduce(operation, deadline);
+      if (memory_ && operation.kind == OpKind::kBarrier) return memory_->barrier(deadline);
       collectives_.run(operation, deadline);
     } catch (const BackendError& error) {
       throw board_.root_cause(error);
@@ -65,7 +70,7 @@ class GlooBackend final : public Backend {
     const auto self = std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin();
     try {
       return std::make_unique<GlooBackend>(device_, store_, fmt::format("{}/{:016x}", place_, fingerprint(key)),
-                                           static_cast<int>(self), static_cast<int>(ranks.size()), deadline);
+                                           static_cast<int>(self), static_cast<int>(ranks.size()), share_, deadline);
     } catch (const BackendError& error) {
       // The rank in the message counts in the new group; the caller knows ranks of this one.
       const int culprit = error.rank() >= 0 ? ranks[static_cast<std::size_t>(error.rank())] : -1;
@@ -75,6 +80,7 @@ class GlooBackend final : public Backend {
 
   void abort() noexcept override {
     const SigpipeGuard guard;
+    if (memory_) memory_->abort();
     mesh_.abort();
   }
 
@@ -97,6 +103,8 @@ class GlooBackend final : public Backend {
   std::string place_;
   Mesh mesh_;
   MeshCollectives collectives_;
+  const bool share_;
+  std::unique_ptr<SharedMemory> memory_;  // null: the ranks do not share a host, or shall not use it
   FaultBoard board_;
   std::vector<std::uint64_t> sent_;
   std::vector<std::uint64_t> received_;
@@ -123,7 +131,7 @@ std::unique_ptr<Backend> open_gloo(const PluginOptions& options) {
                             "name an address or a network interface of this machine");
   }
   return std::make_unique<GlooBackend>(std::move(device), options.store, "gloo", options.rank, options.size,
-                                       options.connect_deadline);
+                                       options.shared_memory, options.connect_deadline);
 }
 
 }  // namespace
