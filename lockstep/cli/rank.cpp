@@ -30,14 +30,23 @@ void add_rank(CLI::App& app, Outcome& outcome) {
   auto path = std::make_shared<std::string>();
   verb->add_option("request", *path)->required();
   verb->callback([path, &outcome] {
-    elastic::RankRequest request = elastic::rank_request_from_json(nlohmann::json::parse(read_file(*path)));
     const auto environment = elastic::detect_rank_environment();
     if (!environment) throw bad_input("`lockstep rank` is started by `lockstep train`", "use `lockstep train`");
-    request.ranks = *environment;
-    request.ranks.source = "agent";  // which serves the rendezvous store
     const char* fd = std::getenv("LOCKSTEP_MESSAGE_FD");
     const int out = fd == nullptr ? STDOUT_FILENO : std::atoi(fd);
-    outcome.exit_code = run_rank_here(request, [out](const nlohmann::json& message) { write_message(out, message); });
+    try {
+      elastic::RankRequest request = elastic::rank_request_from_json(nlohmann::json::parse(read_file(*path)));
+      request.ranks = *environment;
+      request.ranks.source = "agent";  // which serves the rendezvous store
+      outcome.exit_code = run_rank_here(request, [out](const nlohmann::json& message) { write_message(out, message); });
+    } catch (const UserError& error) {  // before the engine could speak for itself
+      outcome.exit_code = static_cast<int>(error.code());
+      write_message(out, {{"type", "error"},
+                          {"rank", environment->rank},
+                          {"kind", "user"},
+                          {"exit_code", outcome.exit_code},
+                          {"message", error.what()}});
+    }
   });
 }
 
