@@ -26,7 +26,7 @@ class Findings {
 };
 
 struct Sizes {
-  std::vector<std::int64_t> counts = {0, 1, 1023, 1 << 15};
+  std::vector<std::int64_t> counts = {0, 1, 1023, 1 << 14};
   std::int64_t large = 0;  // one more size, for f32 only; 0: none
 };
 

@@ -69,14 +69,17 @@ TEST_P(Failure, a_rank_that_stalls_is_a_timeout_that_names_it) {
 }
 
 TEST_P(Failure, a_recv_without_a_send_times_out_and_names_the_sender) {
+  std::atomic<bool> done{false};
   const auto thrown = run(2, milliseconds(60'000), [&](Communicator& comm) {
-    std::atomic<bool> done{false};
-    if (comm.rank() == 0) {
-      float value = 0;
-      comm.recv({&value, 1, DType::kF32}, 1, {.timeout = milliseconds(300)}).wait();
-    } else {
-      std::this_thread::sleep_for(milliseconds(4000));
+    if (comm.rank() == 1) {
+      while (!done) std::this_thread::sleep_for(milliseconds(10));
+      return;
     }
+    float value = 0;
+    Work work = comm.recv({&value, 1, DType::kF32}, 1, {.timeout = milliseconds(300)});
+    while (!work.done()) std::this_thread::sleep_for(milliseconds(10));
+    done = true;
+    work.wait();
   });
   const auto fault = fault_of(thrown[0]);
   ASSERT_TRUE(fault.has_value());
