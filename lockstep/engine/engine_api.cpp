@@ -1,8 +1,5 @@
 #include "lockstep/engine/engine_api.h"
 
-#include <ATen/Parallel.h>
-#include <torch/version.h>
-
 #include <string>
 
 #include "lockstep/engine/run_context.h"
@@ -12,9 +9,7 @@ extern "C" {
 __attribute__((visibility("default"))) int lockstep_engine_abi() { return LOCKSTEP_ENGINE_ABI; }
 
 __attribute__((visibility("default"))) const char* lockstep_engine_versions() {
-  static const std::string text =
-      nlohmann::json{{"lockstep", LOCKSTEP_VERSION}, {"torch", TORCH_VERSION}, {"threads", at::get_num_threads()}}
-          .dump();
+  static const std::string text = lockstep::engine::engine_versions().dump();
   return text.c_str();
 }
 

@@ -1,6 +1,7 @@
 // From a request to a running rank: rendezvous, shared facts, recorder, verb, and errors turned into messages.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <torch/version.h>
 
 #include <atomic>
 #include <fstream>
@@ -104,7 +105,7 @@ std::shared_ptr<telemetry::Recorder> open_run_recorder(const RunContext& context
     info.world = context.world.size();
     info.backend = context.world.backend_name();
     info.job_yaml = request.job_yaml;
-    info.versions = nlohmann::json::parse(lockstep_engine_versions());
+    info.versions = engine_versions();
     recorder->begin_run(telemetry::describe_this_process(info));
     if (!request.plan.is_null()) recorder->plan(request.plan);
   }
@@ -235,6 +236,10 @@ std::string broadcast_text(comm::Communicator& group, const std::string& text, i
   std::string result = group.rank() == root ? text : std::string(static_cast<std::size_t>(size), '\0');
   group.broadcast({result.data(), size, comm::DType::kU8}, root).wait();
   return result;
+}
+
+nlohmann::json engine_versions() {
+  return {{"lockstep", LOCKSTEP_VERSION}, {"torch", TORCH_VERSION}, {"threads", at::get_num_threads()}};
 }
 
 double peak_memory_bytes() {

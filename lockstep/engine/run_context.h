@@ -40,6 +40,9 @@ struct RunContext {
 // Text from `root` to every rank of the group; blocks.
 std::string broadcast_text(comm::Communicator& group, const std::string& text, int root);
 
+// {"lockstep", "torch", "threads"}: what this library was built with.
+nlohmann::json engine_versions();
+
 // Peak resident bytes of this process.
 double peak_memory_bytes();
 
