@@ -36,6 +36,10 @@ Tensor LanguageModel::forward(const Tensor& input, const ForwardContext& context
 }
 
 LossResult LanguageModel::loss(const Tensor& input, const Tensor& target, const ForwardContext& context) {
+  if (input.size(0) == 0) {
+    const auto wide = dtype() == torch::kDouble ? torch::kDouble : torch::kFloat;
+    return {torch::zeros({}, torch::dtype(wide).device(input.device())), 0, 0};
+  }
   const CrossEntropy result =
       linear_cross_entropy(head_input(input, context), head_weight(), Tensor(), target, !context.training);
   return {result.loss_sum, result.count, result.correct};

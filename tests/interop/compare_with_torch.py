@@ -6,7 +6,7 @@ usage: compare_with_torch.py PROBE
 import sys
 
 import torch
-from comparison import DTYPES, Report, reference, run_probe
+from comparison import BATCH_NORM_BOUNDS, BOUNDS, DTYPES, Report, reference, run_probe
 from torch import nn
 from torch.nn import functional as F
 
@@ -95,8 +95,12 @@ RESNET = "arch: resnet\nimage_size: 64\nimage_channels: 3\nclasses: 10\n"
 CASES = {
     "mnist-cnn": (MnistCnn, "arch: mnist-cnn\nimage_size: 14\nimage_channels: 1\nclasses: 10\n", (1, 14)),
     "cifar-cnn": (CifarCnn, "arch: cifar-cnn\nimage_size: 16\nimage_channels: 3\nclasses: 10\n", (3, 16)),
-    "resnet basic 2-2": (lambda: ResNet([2, 2], False), RESNET + "stage_blocks: [2, 2]\nbottleneck: false\n", (3, 64)),
-    "resnet bottleneck 1-2": (lambda: ResNet([1, 2], True), RESNET + "stage_blocks: [1, 2]\nbottleneck: true\n", (3, 64)),
+    "resnet basic": (lambda: ResNet([2, 1, 1, 1], False), RESNET + "stage_blocks: [2, 1, 1, 1]\n", (3, 64)),
+    "resnet bottleneck": (
+        lambda: ResNet([2, 1, 1, 1], True),
+        RESNET + "stage_blocks: [2, 1, 1, 1]\nbottleneck: true\n",
+        (3, 64),
+    ),
 }
 
 
@@ -116,7 +120,7 @@ def main():
 
             ours = run_probe(sys.argv[1], precision, write_yaml, model.state_dict(), inputs, targets)
             theirs = reference(model, lambda m, x: m(x), inputs, targets)
-            report.compare(case, precision, ours, theirs)
+            report.compare(case, precision, ours, theirs, BOUNDS if make is MnistCnn else BATCH_NORM_BOUNDS)
     report.finish()
 
 

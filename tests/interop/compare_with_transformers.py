@@ -6,7 +6,7 @@ usage: compare_with_transformers.py PROBE
 import sys
 
 import torch
-from comparison import DTYPES, Report, reference, run_probe
+from comparison import BOUNDS, DTYPES, LLAMA_BOUNDS, Report, reference, run_probe
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 STEPS = 20
@@ -73,7 +73,7 @@ def main():
             ours = run_probe(sys.argv[1], precision, write_config, state, inputs, targets)
             theirs = reference(model, lambda m, x: m(input_ids=x, use_cache=False).logits, inputs, targets)
             theirs = {name: value for name, value in theirs.items() if not name.startswith("state.")}
-            report.compare(case, precision, ours, theirs)
+            report.compare(case, precision, ours, theirs, LLAMA_BOUNDS if make is llama else BOUNDS)
     report.finish()
 
 

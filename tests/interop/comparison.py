@@ -26,6 +26,10 @@ class Bound:
 
 # fp64 leaves no room for a wrong formula; fp32 is what is promised to users.
 BOUNDS = {"fp64": Bound(1e-9, 1e-7), "fp32": Bound(1e-5, 1e-4)}
+# transformers' Llama norms and rotates in fp32 even where the model is fp64, ours does not.
+LLAMA_BOUNDS = {"fp64": Bound(2e-6, 1e-5), "fp32": BOUNDS["fp32"]}
+# Batch norm over a small batch, then AdamW: round-off grows from step to step in fp32 (fp64 shows that nothing else does).
+BATCH_NORM_BOUNDS = {"fp64": BOUNDS["fp64"], "fp32": Bound(1e-5, 5e-3)}
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32}
 
 
@@ -87,9 +91,9 @@ class Report:
         self.failures = []
         self.worst = {}
 
-    def compare(self, case, precision, ours, theirs, ignore=()):
-        names = {n for n in theirs if not n.endswith(ignore)} if ignore else set(theirs)
-        if names != {n for n in ours if not (ignore and n.endswith(ignore))}:
+    def compare(self, case, precision, ours, theirs, bounds=BOUNDS):
+        names = set(theirs)
+        if names != set(ours):
             raise SystemExit(f"{case}: other tensors: {sorted(names ^ set(ours))[:6]}")
         errors = {name: error(ours[name], theirs[name]) for name in names}
         kinds = {"loss": ["loss"], "logits": ["logits"], "losses": ["losses"]}
@@ -99,7 +103,7 @@ class Report:
         for kind, members in kinds.items():
             if not members:
                 continue
-            bound = BOUNDS[precision].training if kind == "losses" else BOUNDS[precision].first_batch
+            bound = bounds[precision].training if kind == "losses" else bounds[precision].first_batch
             worst = max(members, key=lambda n: errors[n])
             line.append(f"{kind} {errors[worst]:.1e}")
             key = (precision, kind)
