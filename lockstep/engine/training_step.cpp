@@ -13,10 +13,20 @@
 namespace lockstep::engine {
 namespace {
 
-// Targets of the whole global batch: what every micro-batch's summed loss is divided by, so that the sum over ranks and
-// micro-steps of the gradients is the gradient of the global mean, however unevenly a short batch was spread.
-double global_targets(const data::Batch& batch, std::int64_t targets_per_sample) {
-  return static_cast<double>(batch.global_samples * targets_per_sample);
+// With the global batch's samples, this gives the targets of the whole global batch: what every micro-batch's summed
+// loss is divided by, so that the sum over ranks and micro-steps of the gradients is the gradient of the global mean,
+// however unevenly a short batch was spread.
+std::int64_t targets_per_sample(const TrainingState& state) {
+  return std::max<std::int64_t>(1, state.datasets.train->tokens_per_sample());
+}
+
+nn::ForwardContext context_for(const data::Batch& batch, const data::Dataset& dataset, const TrainingState& state,
+                               const spec::Job& job, bool training) {
+  return {.seed = static_cast<std::uint64_t>(job.seed),
+          .step = state.step,
+          .first_index = batch.first_index,
+          .padding_id = dataset.padding_id(),
+          .training = training};
 }
 
 struct MicroStepSums {
@@ -27,7 +37,6 @@ struct MicroStepSums {
 
 MicroStepSums run_micro_steps(TrainingState& state, const spec::Job& job) {
   MicroStepSums sums;
-  const std::int64_t targets_per_sample = std::max<std::int64_t>(1, state.datasets.train->tokens_per_sample());
   for (bool last = false; !last;) {
     const double asked = monotonic_seconds();
     const data::Batch batch = state.loader->next();
@@ -36,9 +45,10 @@ MicroStepSums run_micro_steps(TrainingState& state, const spec::Job& job) {
     sums.samples = batch.global_samples;
     state.reducer->begin_micro_step(last);
     if (batch.samples == 0) continue;  // a short last batch: this rank only takes part in the exchange
-    const nn::ForwardContext context{static_cast<std::uint64_t>(job.seed), state.step, batch.first_index, true};
+    const nn::ForwardContext context = context_for(batch, *state.datasets.train, state, job, true);
     const nn::LossResult result = state.model->loss(batch.input, batch.target, context);
-    (result.loss_sum * (state.scaler.scale() / global_targets(batch, targets_per_sample))).backward();
+    const double targets = static_cast<double>(batch.global_samples * targets_per_sample(state));
+    (result.loss_sum * (state.scaler.scale() / targets)).backward();
     sums.loss_sum += result.loss_sum.item<double>();
   }
   return sums;
@@ -65,10 +75,9 @@ StepResult run_step(TrainingState& state, const spec::Job& job, comm::Communicat
   sharing.wait();
   state.step += 1;
 
-  const std::int64_t targets_per_sample = std::max<std::int64_t>(1, state.datasets.train->tokens_per_sample());
   result.samples = sums.samples;
   result.tokens = sums.samples * state.datasets.train->tokens_per_sample();
-  result.loss = shared[0] / static_cast<double>(sums.samples * targets_per_sample);
+  result.loss = shared[0] / static_cast<double>(sums.samples * targets_per_sample(state));
   result.gradient_norm = norm.norm;
   result.wishes = {shared[1] > 0, shared[2] > 0};
   result.data_seconds = sums.data_seconds;
@@ -98,7 +107,7 @@ EvaluationResult evaluate(TrainingState& state, const spec::Job& job, comm::Comm
        ++done) {
     const data::Batch batch = loader.next();
     if (batch.samples == 0) continue;
-    const nn::ForwardContext context{static_cast<std::uint64_t>(job.seed), state.step, batch.first_index, false};
+    const nn::ForwardContext context = context_for(batch, *state.datasets.evaluation, state, job, false);
     const nn::LossResult result = state.model->loss(batch.input, batch.target, context);
     sums[0] += result.loss_sum.item<double>();
     sums[1] += static_cast<double>(result.count);

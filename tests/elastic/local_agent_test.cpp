@@ -13,7 +13,7 @@ namespace {
 // Ranks are small shell programs here; the texts are constants of the test.
 AgentOptions ranks_running(const std::string& script, int world, const TemporaryFolder& folder) {
   AgentOptions options;
-  options.argv = {"/bin/sh", "-c", script};
+  options.argv = {"/bin/bash", "-c", script};  // dash knows no descriptors above 9
   options.world = world;
   options.log_folder = folder.path();
   options.grace_seconds = 0.5;

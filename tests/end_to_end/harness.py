@@ -63,7 +63,7 @@ class EndToEnd(unittest.TestCase):
         """{step: loss} with every digit."""
         done = self.run_lockstep("report", run, "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
-        return {point["step"]: point["value"] for point in json.loads(done.stdout)["loss"]}
+        return {int(step): value for step, value, *_ in json.loads(done.stdout)["loss"]}
 
     # --- jobs and data -----------------------------------------------------------------------------------------------
     def text_job(self, ranks=2, **fields):
