@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import socket
+import sqlite3
 import struct
 import subprocess
 import tempfile
@@ -64,6 +65,15 @@ class EndToEnd(unittest.TestCase):
         done = self.run_lockstep("report", run, "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
         return {int(step): value for step, value, *_ in json.loads(done.stdout)["loss"]}
+
+    def recorded_steps(self):
+        """Steps that the run store has by now; 0 while there is no store."""
+        path = pathlib.Path(self.environment["LOCKSTEP_HOME"]) / "runs.db"
+        try:
+            with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5) as store:
+                return store.execute("SELECT count(DISTINCT step) FROM metrics").fetchone()[0]
+        except sqlite3.OperationalError:
+            return 0
 
     # --- jobs and data -----------------------------------------------------------------------------------------------
     def text_job(self, ranks=2, **fields):

@@ -1,4 +1,5 @@
 """The same job, started in every way, gives the same losses."""
+import socket
 import subprocess
 
 from harness import *
@@ -34,25 +35,20 @@ class Launchers(EndToEnd):
         self.assertEqual(self.losses(run), alone)
 
     def test_a_slurm_step_forms_a_world(self):
-        job = self.text_job(ranks=2)
-        ranks = [self.start("train", job, "--json",
-                            environment={"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": str(rank),
-                                         "SLURM_JOB_ID": str(free_port()), "SLURM_STEP_ID": "0"} |
-                            {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": self.port()}) for rank in range(2)]
+        step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(free_port())}
+        ranks = [self.start("train", self.text_job(ranks=2), "--json",
+                            environment={**step, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)})
+                 for rank in range(2)]
         outputs = [rank.communicate(timeout=240) for rank in ranks]
         self.assertEqual([rank.returncode for rank in ranks], [0, 0], outputs)
-
-    def port(self):
-        if not hasattr(self, "port_"):
-            self.port_ = str(free_port())
-        return self.port_
 
     def test_a_world_of_another_size_is_refused(self):
         self.expect_error(2, ["torchrun started 3 ranks", "has 2", "cluster=1x3xcpu"], "train", self.text_job(ranks=2),
                           environment={"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"})
 
     def test_a_port_in_use_is_named(self):
-        with __import__("socket").socket() as taken:
+        with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = str(taken.getsockname()[1])
