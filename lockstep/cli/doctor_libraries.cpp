@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
+
 #include "lockstep/base/text.h"
 #include "lockstep/cli/doctor.h"
 
@@ -68,6 +70,20 @@ const char* name_of(BlasKind kind) {
   return "?";
 }
 
+// ", SkylakeX kernels" where OpenBLAS says which it chose.
+std::string openblas_kernels_of(const std::string& path) {
+  const Library library = open_library(path);
+  using CoreName = const char* (*)();
+  const auto name = library ? reinterpret_cast<CoreName>(dlsym(library.get(), "openblas_get_corename")) : nullptr;
+  return name == nullptr ? "" : fmt::format(", {} kernels", name());
+}
+
+// {"torch": "1.13.0", ...} as people read it.
+std::string versions_text(const char* json) {
+  const nlohmann::json versions = nlohmann::json::parse(json, nullptr, false);
+  return versions.is_object() ? "libtorch " + versions.value("torch", "?") : printable(json, 300);
+}
+
 }  // namespace
 
 std::optional<BlasKind> identify_blas(const std::string& path) {
@@ -97,7 +113,7 @@ Check check_blas(const std::string& path) {
             fmt::format("{} is the reference BLAS: matrix products run about 30 times slower than they could", place),
             "apt-get install libopenblas0-pthread (or update-alternatives --config libblas.so.3-x86_64-linux-gnu)"};
   }
-  return {"blas", CheckStatus::kOk, fmt::format("{} ({})", name_of(*kind), place), ""};
+  return {"blas", CheckStatus::kOk, fmt::format("{}{} ({})", name_of(*kind), openblas_kernels_of(path), place), ""};
 }
 
 std::vector<Check> probe_engine(const std::string& engine_library) {
@@ -117,7 +133,7 @@ std::vector<Check> probe_engine(const std::string& engine_library) {
   const std::string torch = find_library(paths, "libtorch_cpu");
   using Versions = const char* (*)();
   const auto versions = reinterpret_cast<Versions>(dlsym(engine.get(), "lockstep_engine_versions"));
-  const std::string detail = versions != nullptr ? printable(versions(), 300) : std::string("no version");
+  const std::string detail = versions != nullptr ? versions_text(versions()) : std::string("no version");
   if (torch.empty()) {
     checks.push_back(
         {"libtorch", CheckStatus::kFail, "the engine came up without libtorch_cpu", "build it again with `make`"});

@@ -17,6 +17,7 @@ void add_doctor(CLI::App& app, Outcome& outcome) {
     options->engine_library = find_engine_library().string();
     const std::filesystem::path engine(options->engine_library);
     options->plugin_directory = (engine.empty() ? executable_folder() : engine.parent_path()).string();
+    prepare_compute(1);
     outcome.exit_code = run_doctor(*options);
   });
 }

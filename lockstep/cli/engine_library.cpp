@@ -53,11 +53,22 @@ std::filesystem::path find_engine_library() {
   return {};
 }
 
-void set_compute_threads(int threads) {
+const char* openblas_kernels() {
+#if defined(__x86_64__)
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (avx512) return "SkylakeX";
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "Haswell";
+#endif
+  return nullptr;
+}
+
+void prepare_compute(int threads) {
   const std::string text = std::to_string(threads);
   for (const char* name : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}) {
     setenv(name, text.c_str(), 1);
   }
+  if (const char* kernels = openblas_kernels()) setenv("OPENBLAS_CORETYPE", kernels, 0);
 }
 
 EngineLibrary::EngineLibrary() {

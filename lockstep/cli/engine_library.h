@@ -20,8 +20,14 @@ struct EngineCallbacks {
   std::function<bool()> stop_requested;
 };
 
-// Sets the thread variables that BLAS and OpenMP read when they are loaded; call before EngineLibrary is made.
-void set_compute_threads(int threads);
+// Sets the variables that BLAS and OpenMP read when they are loaded: threads, and OpenBLAS's kernels where the user did
+// not choose (see openblas_kernels()). Call before EngineLibrary is made.
+void prepare_compute(int threads);
+
+// The OPENBLAS_CORETYPE for this processor, nullptr to leave the choice to OpenBLAS. Debian's OpenBLAS tells processors
+// apart by model number and falls back to SSE3 kernels (three times slower) on those it does not know, as inside
+// virtual machines; what the processor can do decides better.
+const char* openblas_kernels();
 
 class EngineLibrary {
  public:

@@ -278,7 +278,7 @@ Placement place(const spec::Job& job, const std::string& backend) {
 
 int run_rank_here(const elastic::RankRequest& request, const std::function<void(const nlohmann::json&)>& on_message) {
   count_stop_signals();
-  set_compute_threads(request.threads);
+  prepare_compute(request.threads);
   const EngineLibrary engine;
   return engine.call(request.verb, elastic::to_json(request), {on_message, [] { return stop_signals() > 0; }});
 }

@@ -15,6 +15,7 @@
 #include "lockstep/engine/calibration.h"
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/trainer.h"
+#include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::engine {
 namespace {
@@ -184,7 +185,7 @@ int guarded(const Host& host, int rank, const Body& body) {
 }
 
 int run_joined(elastic::RankRequest request, const spec::Job& job, comm::Communicator world, const Host& host) {
-  at::set_num_threads(request.threads);
+  nn::compat::set_compute_threads(request.threads);
   if (world.rank() == 0) settle_checkpoints(request, host);
   share_facts(request, world);
   RunContext context{std::move(request), job, std::move(world), nullptr, host};
@@ -264,7 +265,7 @@ int run_rank(const elastic::RankRequest& request, const Host& host) {
   return guarded(host, request.ranks.rank, [&] {
     const spec::Job job = spec::parse_job(request.job_yaml, "job");
     if (request.backend == "local") return run_threads(request, job, host);
-    at::set_num_threads(request.threads);
+    nn::compat::set_compute_threads(request.threads);
     Joined joined = join_world(request, job);
     return run_joined(request, job, joined.world, host);
   });
