@@ -1,6 +1,9 @@
 #include "lockstep/nn/torch_compat.h"
 
 #include <ATen/Parallel.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <dlfcn.h>
 
 #include <cmath>
@@ -23,8 +26,13 @@ torch::Tensor causal_sdpa(const torch::Tensor& q, const torch::Tensor& k, const 
 }
 
 void avoid_broken_amx() {
-#if !LOCKSTEP_TORCH_AT_LEAST(2, 1)
-  setenv("DNNL_MAX_CPU_ISA", "AVX512_CORE_BF16", /*overwrite=*/0);  // read by oneDNN once, at its first use
+#if defined(__x86_64__)
+  constexpr unsigned kFeatures = 7, kTiles = 0x1d, kAmxTileBit = 1u << 24;
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  const bool has_amx = __get_cpuid_count(kFeatures, 0, &a, &b, &c, &d) != 0 && (d & kAmxTileBit) != 0;
+  if (!has_amx || (__get_cpuid_count(kTiles, 0, &a, &b, &c, &d) != 0 && a != 0)) return;  // a: the highest palette
+  // oneDNN reads one of the two once, at its first use.
+  if (!std::getenv("DNNL_MAX_CPU_ISA")) setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16", /*overwrite=*/0);
 #endif
 }
 

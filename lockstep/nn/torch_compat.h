@@ -20,9 +20,10 @@ torch::Tensor causal_sdpa(const torch::Tensor& q, const torch::Tensor& k, const 
 // Whether matrix products of this dtype exist on the CPU (fp16 does not in 1.13).
 constexpr bool cpu_has_matmul(torch::Dtype dtype) { return LOCKSTEP_TORCH_AT_LEAST(2, 1) || dtype != torch::kHalf; }
 
-// Call before the first operation of the process (build_model and set_compute_threads do). Debian's oneDNN 2.6 runs
-// bf16 products through AMX wherever the processor has it, and dies of SIGILL: this keeps it at AVX-512. Nothing
-// on 2.x.
+// Call before the first operation of the process (build_model and set_compute_threads do). Some hypervisors show AMX
+// without the CPUID leaf that describes its tiles; oneDNN then configures empty tiles and a bf16 product dies of
+// SIGILL, in plain PyTorch too. There this keeps oneDNN at AVX-512; elsewhere, or where ONEDNN_MAX_CPU_ISA is set, it
+// does nothing.
 void avoid_broken_amx();
 
 // Threads that one operation of this process may use: libtorch's pool and, where it is a separate library, OpenBLAS's.

@@ -7,6 +7,7 @@ normal size cannot hide in a norm over thousands of right ones.
 
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 LEARNING_RATE = 1e-3
+torch.set_num_threads(1)
 
 
 @dataclass
@@ -53,7 +55,8 @@ def run_probe(probe, precision, write_model, state, inputs, targets):
         (folder / "settings.json").write_text(json.dumps(settings))
         save_file({k: v.detach().contiguous().clone() for k, v in state.items()}, folder / "model.safetensors")
         save_file({"inputs": inputs.contiguous(), "targets": targets.contiguous()}, folder / "batches.safetensors")
-        done = subprocess.run([probe, str(folder)], capture_output=True, text=True, timeout=600)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # tiny models, busy machines
+        done = subprocess.run([probe, str(folder)], capture_output=True, text=True, timeout=600, env=environment)
         if done.returncode != 0:
             raise SystemExit(f"interop_probe failed ({done.returncode}): {done.stderr.strip()}")
         return load_file(folder / "result.safetensors")
