@@ -11,6 +11,8 @@
 namespace lockstep::cli {
 namespace {
 
+constexpr double kSmallShare = 0.25;
+
 const plan::Interval& rate_of(const plan::Prediction& prediction, bool tokens) {
   return tokens ? prediction.tokens_per_second : prediction.samples_per_second;
 }
@@ -36,7 +38,9 @@ std::string memory_bar(const plan::MemoryBreakdown& memory, int width) {
     char mark;
   } parts[] = {{memory.parameters, 'P'},  {memory.gradients, 'G'}, {memory.optimizer, 'O'},
                {memory.activations, 'A'}, {memory.buffers, 'B'},   {memory.overhead, 'x'}};
-  const double full = std::max(memory.capacity, memory.total());
+  // A small model would not show against the whole device: its bar is the composition alone.
+  const bool small = memory.total() < kSmallShare * memory.capacity;
+  const double full = small ? memory.total() : std::max(memory.capacity, memory.total());
   std::string cells;
   double so_far = 0;
   for (const auto& part : parts) {
@@ -45,7 +49,7 @@ std::string memory_bar(const plan::MemoryBreakdown& memory, int width) {
     if (end > cells.size()) cells.append(end - cells.size(), part.mark);
   }
   cells.resize(static_cast<std::size_t>(width), '.');
-  return fmt::format("[{}] {} of {}", cells, format_bytes(memory.total()), format_bytes(full));
+  return fmt::format("[{}] {} of {}", cells, format_bytes(memory.total()), format_bytes(memory.capacity));
 }
 
 void show_plan(std::FILE* out, const spec::Job& job, const plan::Plan& plan, const Placement& placement) {

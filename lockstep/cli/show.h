@@ -16,7 +16,8 @@ void show_plan(std::FILE* out, const spec::Job& job, const plan::Plan& plan, con
 // The table after training, predicted and measured side by side. `result` is lockstep.run/1.
 void show_run_summary(std::FILE* out, const nlohmann::json& result);
 
-// "[#####.....] 5.1 of 24.0 GiB"; width is the number of cells.
+// "[PPGGOOAAAAx...] 5.1 GiB of 24.0 GiB": what takes how much of the device, in `width` cells; below a quarter of the
+// device the cells show the composition alone.
 std::string memory_bar(const plan::MemoryBreakdown& memory, int width);
 
 }  // namespace lockstep::cli
