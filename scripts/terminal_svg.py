@@ -45,7 +45,9 @@ def main():
     print('<g font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, \'DejaVu Sans Mono\', monospace" font-size="14" '
           'fill="#e9ecef" xml:space="preserve">')
     for index, line in enumerate(lines):
-        print(f'<text x="{MARGIN}" y="{MARGIN + 40 + index * LINE_HEIGHT}">{spans(line)}</text>')
+        # A stated length keeps columns straight whatever the viewer's font does with block and braille characters.
+        length = f' textLength="{len(plain[index]) * CELL_WIDTH:.1f}" lengthAdjust="spacingAndGlyphs"' if plain[index] else ""
+        print(f'<text x="{MARGIN}" y="{MARGIN + 40 + index * LINE_HEIGHT}"{length}>{spans(line)}</text>')
     print("</g></svg>")
 
 

@@ -1,8 +1,9 @@
-// exp and sigmoid as branch-free code that the compiler vectorises inside LOCKSTEP_MULTIVERSION loops; libm's are calls.
+// exp and sigmoid as branch-free code that the compiler vectorises inside LOCKSTEP_MULTIVERSION loops; libm's are
+// calls.
 //
-// exp: x = k ln2 + r with |r| <= ln2 / 2, then 2^k times the Taylor polynomial of e^r. Relative error below 2e-7 in fp32
-// and 4e-16 in fp64. Below the smallest normal number the result is 0, above the largest it stays at about e^88.37 or
-// e^709.4; NaN stays NaN.
+// exp: x = k ln2 + r with |r| <= ln2 / 2, then 2^k times the Taylor polynomial of e^r. Relative error below 2e-7 in
+// fp32 and 4e-16 in fp64. Below the smallest normal number the result is 0, above the largest it stays at about e^88.37
+// or e^709.4; NaN stays NaN.
 #pragma once
 
 #include <cstdint>

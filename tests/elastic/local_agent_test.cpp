@@ -26,9 +26,7 @@ RankEnd ended(int rank, int exit_code, int signal = 0, const std::string& kind =
   return end;
 }
 
-TEST(RootCause, is_absent_when_every_rank_ended_well) {
-  EXPECT_FALSE(find_root_cause({ended(0, 0), ended(1, 130)}));
-}
+TEST(RootCause, is_absent_when_every_rank_ended_well) { EXPECT_FALSE(find_root_cause({ended(0, 0), ended(1, 130)})); }
 
 TEST(RootCause, is_the_killed_rank_and_not_the_peers_that_lost_it) {
   const auto cause = find_root_cause({ended(0, 1, 0, "peer_lost"), ended(1, 1, 0, "timeout"), ended(2, 0, SIGKILL)});
