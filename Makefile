@@ -77,7 +77,7 @@ data-mnist:
 	@scripts/data_mnist.sh
 
 data-cifar-like:
-	@python3 scripts/make_cifar_like.py --output data/cifar10
+	@python3 scripts/make_cifar_like.py data/cifar10
 
 install: build
 	cmake --install build/release --prefix $(PREFIX)

@@ -3,10 +3,12 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cli/calibrate.h"
 #include "lockstep/cli/demo_job.h"
 #include "lockstep/cli/profiles.h"
+#include "lockstep/cli/signals.h"
 #include "lockstep/cli/verbs.h"
 
 namespace lockstep::cli {
@@ -30,7 +32,7 @@ int calibrate_verb(const CalibrateOptions& options) {
              placement.backend, options.quick ? "quick: some seconds" : "about a minute");
   std::fflush(display);
   const cost::Profile profile = calibrate(job, placement, options.quick, display);
-  const std::string path = options.output.empty() ? profile_path(placement).string() : options.output;
+  const std::string path = options.output.empty() ? profile_path(placement, job.precision).string() : options.output;
   make_folders(std::filesystem::absolute(path).parent_path());
   cost::save_profile(profile, path);
   if (options.json) {
@@ -40,21 +42,26 @@ int calibrate_verb(const CalibrateOptions& options) {
     return 0;
   }
   show_profile(stdout, profile);
-  fmt::print("\nkept in {}\nNext: lockstep train {} --dry-run\n", path, job_file);
+  fmt::print("\nkept in {}\nNext: lockstep train {} {} --dry-run\n", path, job_file, join(overrides, " "));
   return 0;
 }
 
 }  // namespace
 
 cost::Profile calibrate(const spec::Job& job, const Placement& placement, bool quick, std::FILE* display) {
+  if (placement.launched) {
+    throw bad_input("calibration starts its ranks itself but was started by " + placement.launched->source,
+                    "run it by itself on one node: `lockstep calibrate --ranks N`");
+  }
   SessionOptions session;
   session.verb = "calibrate";
   session.record = false;
   session.display = display;
   session.verb_options = {{"quick", quick}};
   const SessionResult outcome = run_session(job, placement, session);
-  if (outcome.exit_code != 0 || outcome.result.is_null()) {
-    throw UserError(outcome.exit_code == 130 ? ExitCode::kInterrupted : ExitCode::kRunFailed,
+  const bool stopped = outcome.exit_code == 130 || stop_signals() > 0;
+  if (outcome.exit_code != 0 || stopped || outcome.result.is_null()) {
+    throw UserError(stopped ? ExitCode::kInterrupted : ExitCode::kRunFailed,
                     "calibration failed: " + (outcome.error.empty() ? "stopped" : outcome.error),
                     "run `lockstep doctor`");
   }

@@ -41,8 +41,8 @@ int demo(const DemoOptions& options) {
   fmt::print(out, "1. Measure: {} ranks on this machine\n", placement.world);
   std::fflush(out);
   const cost::Profile profile = calibrate(job, placement, true, out);
-  make_folders(profile_path(placement).parent_path());
-  cost::save_profile(profile, profile_path(placement).string());
+  make_folders(profile_path(placement, job.precision).parent_path());
+  cost::save_profile(profile, profile_path(placement, job.precision).string());
   show_profile(out, profile);
 
   fmt::print(out, "\n2. Plan\n");
@@ -58,7 +58,8 @@ int demo(const DemoOptions& options) {
   const SessionResult outcome = run_session(job, placement, session);
   if (!outcome.error.empty()) fmt::print(stderr, "lockstep: {}\n", outcome.error);
   if (options.json) {
-    fmt::print("{}\n", outcome.result.dump());
+    const nlohmann::json failed = {{"schema", "lockstep.run/1"}, {"status", "failed"}, {"error", outcome.error}};
+    fmt::print("{}\n", (outcome.result.is_null() ? failed : outcome.result).dump());
     return outcome.exit_code;
   }
   if (outcome.result.is_null()) return outcome.exit_code;

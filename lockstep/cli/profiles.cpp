@@ -7,16 +7,18 @@
 
 namespace lockstep::cli {
 
-std::filesystem::path profile_path(const Placement& placement) {
+std::filesystem::path profile_path(const Placement& placement, spec::Precision precision) {
   char host[256] = "localhost";
   gethostname(host, sizeof(host) - 1);
   return telemetry::home_directory() / "profiles" /
-         fmt::format("{}-{}x{}-{}.json", host, placement.world, placement.threads, placement.backend);
+         fmt::format("{}-{}x{}-{}-{}.json", host, placement.world, placement.threads, placement.backend,
+                     spec::to_string(precision));
 }
 
-std::optional<cost::Profile> find_profile(const Placement& placement, const std::string& given) {
+std::optional<cost::Profile> find_profile(const Placement& placement, spec::Precision precision,
+                                          const std::string& given) {
   if (!given.empty()) return cost::load_profile(given);
-  const std::filesystem::path path = profile_path(placement);
+  const std::filesystem::path path = profile_path(placement, precision);
   if (!std::filesystem::exists(path)) return std::nullopt;
   return cost::load_profile(path.string());
 }

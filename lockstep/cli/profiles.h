@@ -10,10 +10,11 @@
 
 namespace lockstep::cli {
 
-// $LOCKSTEP_HOME/profiles/<host>-<ranks>x<threads>-<backend>.json: contention belongs to the profile.
-std::filesystem::path profile_path(const Placement& placement);
+// $LOCKSTEP_HOME/profiles/<host>-<ranks>x<threads>-<backend>-<precision>.json: contention belongs to the profile.
+std::filesystem::path profile_path(const Placement& placement, spec::Precision precision);
 
 // `given` (a file) wins; else this machine's profile for the placement; nullopt when none was made yet.
-std::optional<cost::Profile> find_profile(const Placement& placement, const std::string& given);
+std::optional<cost::Profile> find_profile(const Placement& placement, spec::Precision precision,
+                                          const std::string& given);
 
 }  // namespace lockstep::cli

@@ -9,6 +9,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cli/engine_library.h"
+#include "lockstep/cli/show.h"
 #include "lockstep/cli/signals.h"
 #include "lockstep/elastic/local_agent.h"
 #include "lockstep/telemetry/progress.h"
@@ -39,18 +40,24 @@ fs::path checkpoints_of_last_run(const fs::path& home, const std::string& job_na
   return {};
 }
 
+// Absolute and without the slash that completion leaves at the end.
+fs::path resume_folder(const std::string& given) {
+  const fs::path path = fs::absolute(given).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
+}
+
 fs::path checkpoint_directory(const spec::Job& job, const SessionOptions& options, const fs::path& home,
                               const fs::path& run_folder) {
   if (!options.resume) {
     return job.checkpoint.directory.empty() ? run_folder / "checkpoints" : fs::absolute(job.checkpoint.directory);
   }
   if (!options.resume_from.empty()) {
-    const fs::path given = fs::absolute(options.resume_from).lexically_normal();
-    if (!fs::exists(given)) {
-      throw environment_error("--resume " + given.string() + ": no such folder",
-                              "name a checkpoint or its parent folder");
-    }
-    return has_checkpoints(given) ? given : given.parent_path();
+    const fs::path given = resume_folder(options.resume_from);
+    if (fs::exists(given / "manifest.json")) return given.parent_path();
+    if (has_checkpoints(given)) return given;
+    if (has_checkpoints(given / "checkpoints")) return given / "checkpoints";
+    throw environment_error("--resume " + given.string() + ": no checkpoint there",
+                            "name a step-* folder, the folder that holds them, or a run folder");
   }
   if (!job.checkpoint.directory.empty()) return fs::absolute(job.checkpoint.directory);
   const fs::path found = checkpoints_of_last_run(home, job.name);
@@ -83,7 +90,7 @@ elastic::RankRequest make_request(const spec::Job& job, const Placement& placeme
   if (options.verb == "train" && request.ranks.rank == 0) {
     request.checkpoint_directory = checkpoint_directory(job, options, home, folder).string();
     request.options["resume"] = options.resume;
-    const fs::path given = options.resume_from.empty() ? fs::path() : fs::absolute(options.resume_from);
+    const fs::path given = options.resume_from.empty() ? fs::path() : resume_folder(options.resume_from);
     if (!given.empty() && fs::exists(given / "manifest.json")) request.resume_from = given.string();
   }
   return request;
@@ -111,10 +118,11 @@ telemetry::ProgressSample sample_of(const nlohmann::json& message) {
 // Shows what ranks say and remembers the answer and the errors.
 class Listener {
  public:
-  Listener(std::FILE* display, const std::string& title) {
+  Listener(std::FILE* display, const std::string& title, bool launched) {
     if (display == nullptr) return;
     telemetry::ProgressRenderer::Options options;
     options.title = title;
+    if (launched) options.style = telemetry::TerminalStyle{};  // launchers give ranks a terminal and write to a file
     renderer_.emplace(display, options);
   }
 
@@ -130,11 +138,11 @@ class Listener {
     if (type == "note") renderer_->message(message.value("text", ""));
     if (type == "evaluation") {
       renderer_->message(fmt::format("step {}: held-out loss {:.4f}, accuracy {:.2f}%", message.value("step", 0),
-                                     message.value("loss", 0.0), 100.0 * message.value("accuracy", 0.0)));
+                                     number_or_nan(message, "loss"), 100.0 * number_or_nan(message, "accuracy")));
     }
     if (type == "checkpoint") {
       renderer_->message(fmt::format("step {}: saved {} in {}", message.value("step", 0), message.value("path", ""),
-                                     format_seconds(message.value("seconds", 0.0))));
+                                     format_seconds(number_or_nan(message, "seconds"))));
     }
   }
 
@@ -155,7 +163,8 @@ class RunRecord {
  public:
   RunRecord(const elastic::RankRequest& request, const spec::Job& job) {
     if (request.home.empty()) return;
-    recorder_ = telemetry::open_recorder(request.home, request.run_id, 0);
+    // Where runs are JSON lines every writer has its own file; the agent's comes after the ranks'.
+    recorder_ = telemetry::open_recorder(request.home, request.run_id, request.ranks.world);
     telemetry::RunInfo info;
     info.id = request.run_id;
     info.name = job.name;
@@ -168,8 +177,15 @@ class RunRecord {
     recorder_->flush(5.0);
   }
 
+  ~RunRecord() {
+    if (!recorder_ || ended_) return;
+    recorder_->end_run(telemetry::RunStatus::kFailed, "could not be started", nlohmann::json::object());
+    recorder_->flush(5.0);
+  }
+
   void end(const SessionResult& outcome, std::optional<int> lost_rank) {
     if (!recorder_) return;
+    ended_ = true;
     if (lost_rank) {
       recorder_->event({.level = telemetry::Level::kError,
                         .kind = std::string(telemetry::event_kind::kFailure),
@@ -185,6 +201,7 @@ class RunRecord {
 
  private:
   std::unique_ptr<telemetry::Recorder> recorder_;
+  bool ended_ = false;
 };
 
 SessionResult run_launched(const elastic::RankRequest& request, Listener& listener) {
@@ -277,17 +294,21 @@ Placement place(const spec::Job& job, const std::string& backend) {
 }
 
 int run_rank_here(const elastic::RankRequest& request, const std::function<void(const nlohmann::json&)>& on_message) {
-  count_stop_signals();
+  count_stop_signals(SecondSignal::kExits);
   prepare_compute(request.threads);
   const EngineLibrary engine;
   return engine.call(request.verb, elastic::to_json(request), {on_message, [] { return stop_signals() > 0; }});
 }
 
 SessionResult run_session(const spec::Job& job, const Placement& placement, const SessionOptions& options) {
-  count_stop_signals();
+  if (options.record && telemetry::has_sqlite()) {
+    // A store that cannot be written should be said before hours of training, not after.
+    telemetry::RunStore::open(telemetry::store_file(telemetry::home_directory()));
+  }
+  count_stop_signals(SecondSignal::kCounts);
   const elastic::RankRequest request = make_request(job, placement, options);
   const bool shows = request.ranks.rank == 0;
-  Listener listener(shows ? options.display : nullptr, options.title);
+  Listener listener(shows ? options.display : nullptr, options.title, placement.launched.has_value());
   SessionResult outcome;
   if (placement.launched) {
     outcome = run_launched(request, listener);

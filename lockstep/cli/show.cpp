@@ -32,6 +32,10 @@ std::string batch_text(const plan::BatchPlan& batch, std::int64_t ranks) {
 
 }  // namespace
 
+double number_or_nan(const nlohmann::json& object, const char* key) {
+  return object.contains(key) && object.at(key).is_number() ? object.at(key).get<double>() : NAN;
+}
+
 std::string memory_bar(const plan::MemoryBreakdown& memory, int width) {
   const struct {
     double bytes;
@@ -71,7 +75,9 @@ void show_plan(std::FILE* out, const spec::Job& job, const plan::Plan& plan, con
         fmt::format("{} ({} to {})", format_rate(rate.expected, unit), format_rate(rate.low, unit),
                     format_rate(rate.high, unit)));
   } else {
-    row(out, "predicted", "nothing: no profile of this machine yet (`lockstep calibrate`)");
+    row(out, "predicted",
+        fmt::format("nothing: no {} profile of this machine for {} ranks over {}; `lockstep calibrate JOB`",
+                    spec::to_string(job.precision), placement.world, placement.backend));
   }
   fmt::print(out, "\n");
   std::fflush(out);
@@ -85,14 +91,18 @@ void show_run_summary(std::FILE* out, const nlohmann::json& result) {
   fmt::print(out, "\n{}: {} after {} of {} steps in {}\n", result.value("run", ""), result.value("status", ""),
              result.value("steps", 0), result.value("steps_total", 0),
              format_seconds(result.value("training_seconds", 0.0)));
-  row(out, "loss", fmt::format("{:.4f}", result.value("final_loss", NAN)));
+  if (result.at("final_loss").is_null() && !measured.is_number()) {
+    fmt::print(out, "  nothing was left to do\n");
+    return;
+  }
+  row(out, "loss", fmt::format("{:.4f}", number_or_nan(result, "final_loss")));
   const nlohmann::json& evaluations = result.at("evaluations");
   if (!evaluations.empty()) {
     const nlohmann::json& last = evaluations.back();
-    std::string text =
-        fmt::format("loss {:.4f}, accuracy {:.2f}%", last.value("loss", NAN), 100 * last.value("accuracy", 0.0));
+    std::string text = fmt::format("loss {:.4f}, accuracy {:.2f}%", number_or_nan(last, "loss"),
+                                   100 * number_or_nan(last, "accuracy"));
     if (evaluations.size() > 1) {
-      text += fmt::format(" (loss was {:.4f} at step {})", evaluations.front().value("loss", NAN),
+      text += fmt::format(" (loss was {:.4f} at step {})", number_or_nan(evaluations.front(), "loss"),
                           evaluations.front().value("step", 0));
     }
     row(out, "held out", text);

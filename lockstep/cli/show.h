@@ -10,6 +10,9 @@
 
 namespace lockstep::cli {
 
+// The number under `key`, NaN where JSON has null (which is how NaN travels) or nothing.
+double number_or_nan(const nlohmann::json& object, const char* key);
+
 // A few lines before training: what, where, how, memory bar, predicted throughput with its interval.
 void show_plan(std::FILE* out, const spec::Job& job, const plan::Plan& plan, const Placement& placement);
 

@@ -3,8 +3,11 @@
 
 namespace lockstep::cli {
 
-// From now on SIGINT and SIGTERM only count. Idempotent.
-void count_stop_signals();
+// What a second signal does: the agent counts it and kills its ranks; a process that computes itself ends at once.
+enum class SecondSignal { kCounts, kExits };
+
+// From now on SIGINT and SIGTERM count. The last call decides about the second signal.
+void count_stop_signals(SecondSignal second);
 
 // How often one of them came since.
 int stop_signals();

@@ -1,8 +1,10 @@
 // `lockstep train JOB.yaml`: plan, run, record; predicted beside measured at the end.
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "lockstep/base/error.h"
-#include "lockstep/base/units.h"
+#include "lockstep/base/text.h"
 #include "lockstep/cli/profiles.h"
 #include "lockstep/cli/session.h"
 #include "lockstep/cli/show.h"
@@ -21,8 +23,16 @@ struct TrainOptions {
 
 plan::Plan plan_for(const spec::Job& job, const TrainOptions& options, const Placement& placement) {
   const std::string file = !options.plan_file.empty() ? options.plan_file : job.plan_file;
-  if (!file.empty()) return plan::load_plan(file);
-  const std::optional<cost::Profile> profile = find_profile(placement, options.profile);
+  if (!file.empty()) {
+    plan::Plan plan = plan::load_plan(file);
+    if (!(plan.model == job.model) || plan.best.layout.world() != placement.world) {
+      throw bad_input(fmt::format("{} is a plan for {} on {} ranks, the job wants {} on {}", file, plan.model.name,
+                                  plan.best.layout.world(), job.model.name, placement.world),
+                      "make a plan for this job, or leave --plan out");
+    }
+    return plan;
+  }
+  const std::optional<cost::Profile> profile = find_profile(placement, job.precision, options.profile);
   return planner::make_plan(job, profile ? &*profile : nullptr);
 }
 
@@ -35,8 +45,8 @@ void follow_plan(spec::Job& job, const plan::Plan& plan) {
 }
 
 int finish(const SessionResult& outcome, const TrainOptions& options) {
-  if (!outcome.is_rank_zero) return outcome.exit_code;  // under a launcher the first rank speaks for all
   if (!outcome.error.empty()) fmt::print(stderr, "lockstep: {}\n", outcome.error);
+  if (!outcome.is_rank_zero) return outcome.exit_code;  // under a launcher the first rank speaks for all
   nlohmann::json last = outcome.result;
   if (last.is_null()) {
     last = {{"schema", "lockstep.run/1"},
@@ -48,8 +58,10 @@ int finish(const SessionResult& outcome, const TrainOptions& options) {
     fmt::print("{}\n", last.dump());
   } else if (!outcome.result.is_null()) {
     show_run_summary(stdout, outcome.result);
-    const std::string next = outcome.exit_code == 130 ? fmt::format("lockstep train {} --resume", options.job_file)
-                                                      : std::string("lockstep report last");
+    const std::string next =
+        outcome.exit_code == 130
+            ? fmt::format("lockstep train {} {} --resume", options.job_file, join(options.overrides, " "))
+            : std::string(options.no_record ? "lockstep train --help" : "lockstep report last");
     fmt::print("\nNext: {}\n", next);
   }
   return outcome.exit_code;
@@ -62,11 +74,8 @@ int train(const TrainOptions& options) {
   if (!options.plan_file.empty() || !job.plan_file.empty()) follow_plan(job, plan);
   const bool speaks = !placement.launched || placement.launched->rank == 0;
   if (options.dry_run) {
-    if (options.json) {
-      fmt::print("{}\n", plan::to_json(plan).dump(1));
-    } else if (speaks) {
-      show_plan(stdout, job, plan, placement);
-    }
+    if (speaks && options.json) fmt::print("{}\n", plan::to_json(plan).dump(1));
+    if (speaks && !options.json) show_plan(stdout, job, plan, placement);
     return 0;
   }
   SessionOptions session;
@@ -108,6 +117,9 @@ void add_train(CLI::App& app, Outcome& outcome) {
   verb->callback([options, resume, &outcome] {
     outcome.json = options->json;
     options->resuming = resume->count() > 0;
+    if (options->resume.find('=') != std::string::npos) {  // `--resume steps=99`: an override, not a folder
+      options->overrides.push_back(std::exchange(options->resume, ""));
+    }
     outcome.exit_code = train(*options);
   });
 }

@@ -25,6 +25,7 @@ class ClassificationDataset final : public Dataset {
 
   std::int64_t size() const override { return static_cast<std::int64_t>(labels_.size()); }
   std::int64_t tokens_per_sample() const override { return length_; }
+  std::int64_t targets_per_sample() const override { return 1; }  // the label
   std::int64_t padding_id() const override { return padding_; }
 
   Samples fetch(std::span<const std::int64_t> indices) const override {

@@ -40,6 +40,9 @@ class Dataset {
   // Tokens per sample (0 for images): what tokens per second are counted with.
   virtual std::int64_t tokens_per_sample() const { return 0; }
 
+  // Targets that the loss of one full sample sums over: one per token, or one per image or sentence.
+  virtual std::int64_t targets_per_sample() const { return tokens_per_sample() > 0 ? tokens_per_sample() : 1; }
+
   // The id that fills up short sequences, from which the attention mask is derived; -1: samples are never padded.
   virtual std::int64_t padding_id() const { return -1; }
 };

@@ -141,6 +141,11 @@ class Agent {
       rank->over = true;
       rank->end.exit_code = status->code;
       rank->end.signal = status->signal;
+      if (stops_obeyed_ > 0 && status->signal == SIGINT) {  // it had no handler yet: stopped as asked all the same
+        rank->end.exit_code = 130;
+        rank->end.signal = 0;
+        continue;
+      }
       drain(0);  // its last words
       const bool fine = status->ok() || (status->signal == 0 && status->code == 130);
       if (!fine && !first_failure_) first_failure_ = monotonic_seconds();

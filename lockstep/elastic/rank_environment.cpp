@@ -25,6 +25,8 @@ int optional_int(const VariableLookup& lookup, const std::string& name, int othe
   return lookup(name) ? required_int(lookup, name, name) : otherwise;
 }
 
+bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0; }
+
 // A port that all ranks of one job derive alike, outside the ephemeral range (32768 and up on Linux).
 int derived_port(const std::string& job_key) {
   std::uint32_t hash = 2166136261u;  // FNV-1a
@@ -33,6 +35,9 @@ int derived_port(const std::string& job_key) {
 }
 
 void check(const RankEnvironment& environment) {
+  if (environment.local_world < 1) {
+    throw bad_input(environment.source + " says that this node has no ranks", "set the local world size to 1 or more");
+  }
   if (environment.world < 1 || environment.rank >= environment.world) {
     throw bad_input(environment.source + " says rank " + std::to_string(environment.rank) + " of world " +
                         std::to_string(environment.world),
@@ -47,11 +52,18 @@ RankEnvironment from_torchrun_style(const VariableLookup& lookup, const std::str
   result.source = prefix.empty() ? "torchrun" : "lockstep";
   result.rank = required_int(lookup, rank_name, rank_name);
   result.world = required_int(lookup, prefix + "WORLD_SIZE", rank_name);
-  result.local_rank = optional_int(lookup, prefix + "LOCAL_RANK", result.rank);
-  result.local_world = optional_int(lookup, prefix + "LOCAL_WORLD_SIZE", result.world);
-  result.one_node = result.local_world == result.world;
   if (const auto host = lookup(prefix + "MASTER_ADDR")) result.master_host = *host;
   result.master_port = optional_int(lookup, prefix + "MASTER_PORT", 0);
+  // Without a word about nodes, only a meeting point on loopback shows that there is just this one.
+  const bool meets_here = is_loopback(result.master_host);
+  result.local_rank = optional_int(lookup, prefix + "LOCAL_RANK", meets_here ? result.rank : 0);
+  result.local_world = optional_int(lookup, prefix + "LOCAL_WORLD_SIZE", meets_here ? result.world : 1);
+  result.one_node = result.local_world == result.world;
+  // torchrun's agent itself listens on MASTER_PORT; our store needs another, the same on all ranks.
+  if (lookup("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True") {
+    result.master_port =
+        derived_port(lookup("TORCHELASTIC_RUN_ID").value_or("") + ":" + std::to_string(result.master_port));
+  }
   return result;
 }
 

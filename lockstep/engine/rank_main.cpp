@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/comm/local.h"
+#include "lockstep/elastic/host_address.h"
 #include "lockstep/elastic/store.h"
 #include "lockstep/engine/calibration.h"
 #include "lockstep/engine/run_context.h"
@@ -39,6 +40,7 @@ Joined join_world(const elastic::RankRequest& request, const spec::Job& job) {
   options.size = ranks.world;
   options.device = ranks.local_rank;
   options.timeout = timeout_of(job);
+  options.connect_timeout = std::min(options.connect_timeout, options.timeout);
   if (request.backend != "mpi") {
     if (ranks.master_port == 0) {
       throw bad_input(ranks.source + " gave no meeting point",
@@ -49,11 +51,11 @@ Joined join_world(const elastic::RankRequest& request, const spec::Job& job) {
     const bool agent_serves = ranks.source == "agent";
     if (!agent_serves && ranks.rank == 0) {
       joined.server = std::make_unique<elastic::StoreServer>(
-          elastic::StoreServerOptions{ranks.master_host, ranks.master_port, token});
+          elastic::StoreServerOptions{ranks.one_node ? ranks.master_host : "0.0.0.0", ranks.master_port, token});
     }
     options.store = std::make_shared<elastic::StoreClient>(
         elastic::StoreClientOptions{.address = ranks.master_host, .port = ranks.master_port, .token = token});
-    if (!ranks.one_node) options.address = "";  // the backend takes this host's own address
+    if (!ranks.one_node) options.address = elastic::address_of_this_host(ranks.master_host);
   }
   joined.world = comm::open_communicator(options);
   return joined;
@@ -62,7 +64,15 @@ Joined join_world(const elastic::RankRequest& request, const spec::Job& job) {
 // On the first rank: which checkpoint to go on from, or that the folder is free for a new run.
 void settle_checkpoints(elastic::RankRequest& request, const Host& host) {
   const bool resume = request.options.value("resume", false);
-  if (request.checkpoint_directory.empty() || !request.resume_from.empty()) return;
+  if (request.checkpoint_directory.empty()) return;
+  if (!request.resume_from.empty()) {
+    const auto newest = checkpoint::list_checkpoints(request.checkpoint_directory);
+    if (newest.empty() || newest.front().path.filename() == std::filesystem::path(request.resume_from).filename())
+      return;
+    throw bad_input(fmt::format("{} also holds step {}, newer than the one named", request.checkpoint_directory,
+                                newest.front().step),
+                    "copy the checkpoint you want to a folder of its own and resume there");
+  }
   if (!resume) {
     const auto found = checkpoint::list_checkpoints(request.checkpoint_directory);
     if (found.empty()) return;
@@ -97,8 +107,13 @@ void share_facts(elastic::RankRequest& request, comm::Communicator& world) {
 std::shared_ptr<telemetry::Recorder> open_run_recorder(const RunContext& context) {
   const elastic::RankRequest& request = context.request;
   if (request.home.empty()) return nullptr;
+  // SQLite's WAL is for one host: ranks that may be elsewhere write JSON lines, which a store can import.
+  const bool beside_the_store = request.ranks.one_node || context.rank() == 0;
+  const auto file =
+      telemetry::run_folder(request.home, request.run_id) / fmt::format("rank-{:05d}.jsonl", context.rank());
   std::shared_ptr<telemetry::Recorder> recorder =
-      telemetry::open_recorder(request.home, request.run_id, context.rank());
+      beside_the_store ? telemetry::open_recorder(request.home, request.run_id, context.rank())
+                       : telemetry::make_json_lines_recorder(file, request.run_id);
   if (request.owns_run && context.rank() == 0) {
     telemetry::RunInfo info;
     info.id = request.run_id;

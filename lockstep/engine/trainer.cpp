@@ -12,11 +12,15 @@ namespace {
 
 constexpr double kProgressSeconds = 0.1;
 constexpr int kSkippedStepsBeforeGivingUp = 10;
+constexpr int kSkippedStepsOfALossScale = 50;  // from 65536 down to nothing takes fewer
 constexpr double kRecentDecay = 0.9;
 
 // The engine executes data parallelism so far; a plan that wants more is refused before anything is built.
-void require_executable(const nlohmann::json& plan) {
+void require_executable(const nlohmann::json& plan, int world) {
   if (plan.is_null()) return;
+  if (const std::int64_t dp = plan.at("best").at("layout").value("dp", std::int64_t{1}); dp != world) {
+    throw bad_input(fmt::format("the plan is for dp={} but {} ranks run", dp, world), "make a plan for this cluster");
+  }
   for (const auto& [axis, value] : plan.at("best").at("layout").items()) {
     const bool plain =
         axis == "dp" || !value.is_number_integer() || value.get<std::int64_t>() <= (axis == "zero" ? 0 : 1);
@@ -47,7 +51,7 @@ double ThroughputMeter::seconds_per_step() const {
 }
 
 Trainer::Trainer(RunContext& context) : context_(context) {
-  require_executable(context.request.plan);
+  require_executable(context.request.plan, context.world.size());
   state_ = build_training_state(context.job, context.world);
   if (!context.request.resume_from.empty()) resume();
   first_step_ = state_.step;
@@ -59,6 +63,10 @@ void Trainer::resume() {
   const std::string remark = restore(state_, reader.read(context_.rank()), context_.job, context_.world.size());
   saved_step_ = state_.step;
   if (context_.rank() != 0) return;
+  if (state_.step >= state_.total_steps) {
+    context_.host.note(fmt::format("nothing left to do: step {} of {}; raise steps, tokens or epochs to go on",
+                                   state_.step, state_.total_steps));
+  }
   context_.host.note(fmt::format("resumed from {} at step {}", context_.request.resume_from, state_.step));
   if (!remark.empty()) context_.host.note(remark);
   if (context_.recorder) {
@@ -71,19 +79,20 @@ void Trainer::resume() {
 }
 
 nlohmann::json Trainer::run() {
+  running_.restart();
   const bool evaluating = state_.datasets.evaluation != nullptr;
   if (evaluating && context_.job.evaluation.every_steps > 0 && state_.step == 0) run_evaluation();
   bool stopped = false;
   while (state_.step < state_.total_steps && !stopped) {
     const StepResult result = run_step(state_, context_.job, context_.world, wishes());
     after_step(result);
-    stopped = result.wishes.stop;
     const std::int64_t every = context_.job.evaluation.every_steps;
     const bool last = state_.step == state_.total_steps;
+    stopped = result.wishes.stop && !last;  // the last step leaves nothing to stop
     if (evaluating && !stopped && (last || (every > 0 && state_.step % every == 0))) run_evaluation();
     if (stopped || last || save_is_due(result)) save();
   }
-  return summary(stopped && state_.step < state_.total_steps);
+  return summary(stopped);
 }
 
 StepWishes Trainer::wishes() const {
@@ -110,7 +119,8 @@ void Trainer::after_step(const StepResult& result) {
 
 void Trainer::check_loss(const StepResult& result) {
   skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
-  if (skipped_in_a_row_ >= kSkippedStepsBeforeGivingUp && context_.job.precision != spec::Precision::kFp16) {
+  const bool scaled = context_.job.precision == spec::Precision::kFp16;
+  if (skipped_in_a_row_ >= (scaled ? kSkippedStepsOfALossScale : kSkippedStepsBeforeGivingUp)) {
     throw UserError(
         ExitCode::kRunFailed,
         fmt::format("the gradient was not finite in {} steps in a row, up to step {}", skipped_in_a_row_, state_.step),
@@ -182,6 +192,7 @@ void Trainer::save() {
   options.rank = context_.rank();
   options.world = context_.world.size();
   options.keep = context_.job.checkpoint.keep;
+  options.run_id = context_.request.run_id;
   options.barrier = [this] { context_.world.barrier().wait(); };
   const checkpoint::SaveResult saved =
       checkpoint::save_checkpoint(checkpoint_contents(state_, context_.job, context_.world.size()), options);
@@ -230,7 +241,6 @@ nlohmann::json Trainer::summary(bool stopped) const {
                            {"exit_code", stopped ? 130 : 0},
                            {"steps", state_.step},
                            {"steps_total", state_.total_steps},
-                           {"final_loss", last_loss_},
                            {"peak_memory_bytes", peak_memory_bytes()},
                            {"restarts", 0},
                            {"lost_steps", 0},
@@ -244,11 +254,13 @@ nlohmann::json Trainer::summary(bool stopped) const {
                            {"skipped_steps", state_.scaler.skipped_steps()},
                            {"communicated_bytes", context_.world.traffic().total_bytes()},
                            {"evaluations", evaluations_}};
-  result["tokens_per_second"] = tokens ? nlohmann::json(rate) : nlohmann::json();
-  result["samples_per_second"] = tokens ? nlohmann::json() : nlohmann::json(rate);
+  const bool any = state_.step > first_step_;  // a finished run that is resumed has nothing to tell
+  result["final_loss"] = any ? nlohmann::json(last_loss_) : nlohmann::json();
+  result["tokens_per_second"] = tokens && any ? nlohmann::json(rate) : nlohmann::json();
+  result["samples_per_second"] = !tokens && any ? nlohmann::json(rate) : nlohmann::json();
   result["predicted_tokens_per_second"] = tokens && predicted > 0 ? nlohmann::json(predicted) : nlohmann::json();
   result["predicted_samples_per_second"] = !tokens && predicted > 0 ? nlohmann::json(predicted) : nlohmann::json();
-  result["mfu_or_efficiency"] = measured_efficiency ? nlohmann::json(*measured_efficiency) : nlohmann::json();
+  result["mfu_or_efficiency"] = measured_efficiency && any ? nlohmann::json(*measured_efficiency) : nlohmann::json();
   return result;
 }
 

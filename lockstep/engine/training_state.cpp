@@ -54,6 +54,11 @@ TrainingState build_training_state(const spec::Job& job, comm::Communicator& dat
   const parallel::ReducerOptions reducing = reducer_options(job);
   state.reducer = std::make_unique<parallel::GradientReducer>(*state.parameters, data_group, reducing);
   state.loader = make_loader(job, state.datasets, data_group);
+  if (state.loader->global_batch() > state.datasets.train->size()) {
+    throw bad_input(fmt::format("a global batch of {} samples is more than the data set has ({})",
+                                state.loader->global_batch(), state.datasets.train->size()),
+                    "lower batch.micro or batch.accumulation, or shorten batch.sequence_length");
+  }
   state.total_steps = total_steps_of(job, *state.loader);
   parallel::check_same_parameters(*state.parameters, data_group);
   parallel::broadcast_parameters(*state.parameters, data_group);
@@ -70,6 +75,20 @@ std::int64_t total_steps_of(const spec::Job& job, const data::Loader& loader) {
   return static_cast<std::int64_t>(std::ceil(job.epochs * static_cast<double>(loader.steps_per_epoch())));
 }
 
+std::int64_t steps_left(const spec::Job& job, const data::Loader& loader, data::Position position) {
+  const std::int64_t size = loader.dataset().size();
+  const std::int64_t batch = loader.global_batch();
+  const std::int64_t per_sample = std::max<std::int64_t>(1, loader.dataset().tokens_per_sample());
+  const double wanted = job.tokens > 0 ? std::ceil(static_cast<double>(job.tokens) / static_cast<double>(per_sample))
+                                       : std::ceil(job.epochs * static_cast<double>(size));
+  const auto left = static_cast<std::int64_t>(wanted) - (position.epoch * size + position.samples);
+  if (left <= 0) return 0;
+  const auto steps = [batch](std::int64_t samples) { return (samples + batch - 1) / batch; };
+  const std::int64_t in_this_epoch = std::min(left, size - position.samples);
+  const std::int64_t after = left - in_this_epoch;
+  return steps(in_this_epoch) + after / size * steps(size) + steps(after % size);
+}
+
 checkpoint::CheckpointContents checkpoint_contents(const TrainingState& state, const spec::Job& job, int world) {
   checkpoint::CheckpointContents contents;
   contents.step = state.step;
@@ -81,8 +100,10 @@ checkpoint::CheckpointContents checkpoint_contents(const TrainingState& state, c
     contents.optimizer.merge(state.parameters->views(state.parameters->master(), kMasterPrefix));
   }
   const data::Position position = state.loader->position();
-  contents.loader = {
-      {"epoch", position.epoch}, {"samples", position.samples}, {"dataset_samples", state.loader->dataset().size()}};
+  contents.loader = {{"epoch", position.epoch},
+                     {"samples", position.samples},
+                     {"global_batch", state.loader->global_batch()},
+                     {"dataset_samples", state.loader->dataset().size()}};
   contents.job_yaml = spec::to_yaml(job);
   contents.extra = {{"world", world}};
   // Random numbers are keyed by (seed, step, place), so seed and step are the whole state of every generator of ours;
@@ -102,6 +123,10 @@ std::string restore(TrainingState& state, const checkpoint::CheckpointContents& 
                                 state.loader->dataset().size()),
                     "resume on the same data and sequence length, or start afresh without --resume");
   }
+  if (!(spec::parse_job(contents.job_yaml, "checkpoint").model == job.model)) {
+    throw bad_input("the checkpoint is of another model than the job's",
+                    "resume with the model it was made with, or start afresh without --resume");
+  }
   torch::Tensor values = state.parameters->values();
   state.parameters->load(values, contents.model);
   for (auto& buffer : state.model->named_buffers()) {
@@ -120,6 +145,10 @@ std::string restore(TrainingState& state, const checkpoint::CheckpointContents& 
   state.scaler.load_state(contents.optimizer);
   state.loader->seek({contents.loader.at("epoch"), contents.loader.at("samples")});
   state.step = contents.step;
+  const bool same_batch = contents.loader.value("global_batch", std::int64_t{0}) == state.loader->global_batch();
+  if (job.steps == 0 && !same_batch) {
+    state.total_steps = state.step + steps_left(job, *state.loader, state.loader->position());
+  }
 
   parallel::TensorMap own = contents.rank_tensors;
   if (const auto generator = own.find("libtorch.generator"); generator != own.end()) {

@@ -1,6 +1,7 @@
 // TrainingState: everything of one rank that a step reads or changes, and its way into and out of a checkpoint.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 
@@ -27,8 +28,9 @@ struct TrainingState {
   std::unique_ptr<parallel::GradientReducer> reducer;
   std::unique_ptr<data::Loader> loader;
   data::Datasets datasets;
-  std::int64_t step = 0;         // optimizer steps done (skipped ones included)
-  std::int64_t total_steps = 0;  // of the whole job
+  std::int64_t step = 0;                // optimizer steps done (skipped ones included)
+  std::int64_t total_steps = 0;         // of the whole job
+  std::array<double, 3> shared_sums{};  // loss and wishes on their way between ranks; here to outlive the operation
 };
 
 // Builds model, optimizer, reducer and loader for this rank of the data-parallel group, and makes sure that all ranks
@@ -37,6 +39,10 @@ TrainingState build_training_state(const spec::Job& job, comm::Communicator& dat
 
 // Optimizer steps that the job's goal (steps, tokens or epochs) comes to.
 std::int64_t total_steps_of(const spec::Job& job, const data::Loader& loader);
+
+// Steps that are left from `position` when the global batch is not what it was: `tokens` and `epochs` count samples, so
+// the number of steps changes with the ranks.
+std::int64_t steps_left(const spec::Job& job, const data::Loader& loader, data::Position position);
 
 // What a checkpoint keeps: the shared part, the same on all ranks, and this rank's own. Tensors are views of live
 // state: write them before the next step.

@@ -16,9 +16,7 @@ namespace {
 // With the global batch's samples, this gives the targets of the whole global batch: what every micro-batch's summed
 // loss is divided by, so that the sum over ranks and micro-steps of the gradients is the gradient of the global mean,
 // however unevenly a short batch was spread.
-std::int64_t targets_per_sample(const TrainingState& state) {
-  return std::max<std::int64_t>(1, state.datasets.train->tokens_per_sample());
-}
+std::int64_t targets_per_sample(const TrainingState& state) { return state.datasets.train->targets_per_sample(); }
 
 nn::ForwardContext context_for(const data::Batch& batch, const data::Dataset& dataset, const TrainingState& state,
                                const spec::Job& job, bool training) {
@@ -62,7 +60,8 @@ StepResult run_step(TrainingState& state, const spec::Job& job, comm::Communicat
   const MicroStepSums sums = run_micro_steps(state, job);
 
   // Queued behind the last bucket, so waiting for it costs no extra round.
-  std::array<double, 3> shared = {sums.loss_sum, wishes.stop ? 1.0 : 0.0, wishes.save ? 1.0 : 0.0};
+  std::array<double, 3>& shared = state.shared_sums;
+  shared = {sums.loss_sum, wishes.stop ? 1.0 : 0.0, wishes.save ? 1.0 : 0.0};
   state.reducer->finish();
   comm::Work sharing = data_group.all_reduce({shared.data(), shared.size(), comm::DType::kF64});
 

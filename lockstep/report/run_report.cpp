@@ -61,7 +61,7 @@ void fill_prediction(RunReport& report, const json& plan) {
   }
 }
 
-// Throughput is a property of the job; the steps vary, so the median of them stands for the run.
+// The run's own figure where it ended well; else the median of its steps stands for it.
 void fill_rates(RunReport& report, const RunStore& store) {
   const std::string& run = report.run.info.id;
   std::vector<Point> rates = store.series(run, name_of(telemetry::metric::kTokensPerSecond));
@@ -75,6 +75,8 @@ void fill_rates(RunReport& report, const RunStore& store) {
     if (point.step >= from && std::isfinite(point.value)) counted.push_back(point.value);
   }
   report.measured_per_second = median(std::move(counted));
+  const auto own = report.run.summary.find(report.unit + "_per_second");
+  if (own != report.run.summary.end() && own->is_number()) report.measured_per_second = own->get<double>();
 }
 
 RateOfRank& rank_in(std::vector<RateOfRank>& ranks, int rank) {

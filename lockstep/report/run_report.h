@@ -25,7 +25,7 @@ struct RunReport {
   std::string unit = "tokens";        // of the two rates below
   double predicted_per_second = 0.0;  // 0: the run had no prediction
   double predicted_low = 0.0, predicted_high = 0.0;
-  double measured_per_second = 0.0;  // median over steps without warm-up; 0: not recorded
+  double measured_per_second = 0.0;  // the run's own figure, else the median step; 0: not recorded
   std::int64_t steps = 0;
   std::vector<telemetry::Point> loss;             // thinned
   std::vector<telemetry::Point> evaluation_loss;  // thinned

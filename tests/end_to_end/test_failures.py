@@ -83,6 +83,16 @@ class Failures(EndToEnd):
         images.unlink()
         self.expect_error(4, ["train-images", "make data-mnist"], "train", job)
 
+    def test_a_damaged_store_is_said_before_training(self):
+        home = self.folder / "home"
+        home.mkdir()
+        (home / "runs.db").write_bytes(b"this is no database, whatever its name says")
+        self.expect_error(2, ["runs.db"], "train", self.text_job(steps=2))
+        self.train(self.text_job(steps=2), "--no-record")
+
+    def test_a_batch_beyond_the_data_is_refused(self):
+        self.expect_error(2, ["global batch", "batch.micro"], "train", self.text_job(), "batch.micro=100000")
+
     def test_errors_speak_json_when_asked(self):
         done = self.run_lockstep("train", "nowhere.yaml", "--json")
         self.assertEqual(json.loads(done.stdout)["exit_code"], 4)

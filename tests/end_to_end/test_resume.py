@@ -59,6 +59,33 @@ class Resume(EndToEnd):
                 after = self.losses(self.train(job, "--resume")["run"])
                 self.assertEqual(after, {step: loss for step, loss in whole.items() if step > 8})
 
+    def test_another_model_is_not_resumed(self):
+        job = self.text_job(steps=4)
+        self.train(job)
+        wider = {"arch": "gpt", "layers": 1, "hidden": 32, "heads": 2, "vocab": 256, "max_sequence": 32}
+        self.expect_error(2, ["another model"], "train", self.text_job(steps=8, model=wider), "--resume")
+
+    def test_a_finished_run_says_that_nothing_is_left(self):
+        job = self.text_job(steps=4)
+        self.train(job)
+        done = self.run_lockstep("train", job, "--resume")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("nothing left to do: step 4 of 4", done.stdout)
+        self.assertEqual(self.train(job, "--resume", "steps=6")["steps"], 6)
+
+    def test_epochs_are_epochs_on_any_number_of_ranks(self):
+        fields = {"epochs": 2, "checkpoint": {"directory": str(self.folder / "kept"), "every_steps": 40, "keep": 99}}
+        job = self.text_job(ranks=2, **fields)
+        text = json.loads(job.read_text())
+        del text["steps"]
+        job.write_text(json.dumps(text))
+        whole = self.train(job)
+        for later in sorted((self.folder / "kept").glob("step-*"))[1:]:
+            shutil.rmtree(later)
+        twice = self.train(job, "--resume", self.folder / "kept", "cluster=1x4xcpu")
+        half = -(-(whole["steps_total"] - 40) // 2)
+        self.assertIn(twice["steps_total"] - 40, (half, half + 1))  # an epoch may end with a short step
+
     def test_a_used_checkpoint_folder_is_not_overwritten(self):
         job = self.text_job(steps=4, checkpoint={"directory": str(self.folder / "kept")})
         self.train(job)
