@@ -3,8 +3,11 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/cli/verbs.h"
 
 namespace {
@@ -19,8 +22,21 @@ int fail(const Outcome& outcome, int code, const std::string& message) {
   return code;
 }
 
+// CLI11 would only say that a subcommand is required.
+void require_known_verb(const CLI::App& app, int argc, char** argv) {
+  if (argc < 2 || argv[1][0] == '-') return;
+  std::vector<std::string> names;
+  for (const CLI::App* verb : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (verb->get_name() == argv[1]) return;
+    if (!verb->get_group().empty()) names.push_back(verb->get_name());
+  }
+  throw lockstep::bad_input(fmt::format("there is no verb `{}`", lockstep::printable(argv[1])),
+                            lockstep::did_you_mean(argv[1], names));
+}
+
 int run(CLI::App& app, Outcome& outcome, int argc, char** argv) {
   try {
+    require_known_verb(app, argc, argv);
     app.parse(argc, argv);
     return outcome.exit_code;
   } catch (const CLI::ParseError& error) {
