@@ -38,18 +38,6 @@ const char* name_of(CheckStatus status) {
   return "?";
 }
 
-Check check_gemm(const std::function<double()>& measure) {
-  const double rate = measure();
-  // Below this, a single modern core with an optimised BLAS is out of the question: the reference BLAS reaches 1 to 3
-  // GFLOP/s, OpenBLAS with AVX2 some tens.
-  constexpr double kSuspicious = 5e9;
-  if (rate < kSuspicious) {
-    return {"matrix product", CheckStatus::kWarn, fmt::format("{:.1f} GFLOP/s in fp32: far too slow", rate / 1e9),
-            "see the BLAS line; stop other programs"};
-  }
-  return {"matrix product", CheckStatus::kOk, fmt::format("{:.1f} GFLOP/s in fp32", rate / 1e9), ""};
-}
-
 void print_table(const std::vector<Check>& checks) {
   std::size_t width = 0;
   for (const Check& check : checks) width = std::max(width, check.name.size());
@@ -84,7 +72,6 @@ std::vector<Check> run_checks(const DoctorOptions& options) {
   getrlimit(RLIMIT_NOFILE, &files);
   checks.push_back(probe_open_files(files.rlim_cur, files.rlim_max));
   for (Check& check : probe_engine(options.engine_library)) checks.push_back(std::move(check));
-  if (options.gemm_flops_per_second) checks.push_back(check_gemm(options.gemm_flops_per_second));
   checks.push_back(probe_gpu(options.root, environment));
   const bool gpu = checks.back().detail != kNoGpu;
   for (const char* backend : {"gloo", "mpi", "nccl"}) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -29,8 +28,6 @@ struct DoctorOptions {
   std::string plugin_directory;  // where liblockstep_comm_*.so lie
   std::string root = "/";        // of /proc, /sys and /dev
   Environment environment;       // empty: the process's own
-  // FLOP/s of a 512^3 fp32 product in libtorch, from the engine; unset: not measured.
-  std::function<double()> gemm_flops_per_second;
 };
 
 // Runs every probe in order. Takes a second or two (opening libtorch dominates).

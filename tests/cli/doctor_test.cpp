@@ -160,15 +160,5 @@ TEST(Doctor, exit_code_is_four_when_something_fails_and_json_names_it) {
   EXPECT_NE(text.find("reference BLAS"), std::string::npos) << text;
 }
 
-TEST(Doctor, a_slow_product_is_noticed) {
-  DoctorOptions options;
-  options.engine_library = FAKE_ENGINE_FILE;
-  options.environment = {{"HOME", "/"}};
-  options.gemm_flops_per_second = [] { return 2e9; };
-  EXPECT_EQ(find(run_checks(options), "matrix product").status, CheckStatus::kWarn);
-  options.gemm_flops_per_second = [] { return 60e9; };
-  EXPECT_EQ(find(run_checks(options), "matrix product").status, CheckStatus::kOk);
-}
-
 }  // namespace
 }  // namespace lockstep::cli
