@@ -4,11 +4,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/cost/constants.h"
 #include "lockstep/spec/job.h"
 
 namespace lockstep::cost {
@@ -99,8 +101,20 @@ struct Provenance {
   std::string backend;       // communicator
 };
 
+// What a fit over whole training runs found (validation/fit), or what calibration's tables amount to.
+struct Fitted {
+  std::string hardware;   // device kind it holds for: "H100"
+  std::string stack;      // "nanotron-0.5", "megatron-deepspeed"; "generic": the mean of the stacks on that hardware
+  std::int64_t runs = 0;  // that were fitted
+  Constants constants;
+  StackFacts facts;
+  Residuals residuals;
+  bool operator==(const Fitted&) const = default;
+};
+
 struct Profile {
   Provenance provenance;
+  std::optional<Fitted> fitted;  // what the pricer reads; the tables below come from calibration alone
   double peak_flops = 0;  // best product seen (CPU) or the vendor's dense bf16 peak; the denominator of efficiency
   std::vector<MatmulPoint> matmuls;
   std::vector<AttentionPoint> attention;
@@ -123,6 +137,14 @@ nlohmann::json to_json(const Profile& profile);
 // Strict, as plan::read_plan: unknown or missing keys, wrong types, negative or non-finite rates are UserErrors with
 // the JSON path.
 Profile read_profile(const nlohmann::json& document, const std::string& name_for_errors);
+
+// The profiles of specs/profiles, compiled in. Names are file stems: "H100", "H100-nanotron-0.5".
+std::vector<std::string> profile_names();
+// A name of profile_names() or a file. Throws UserError naming the nearest.
+Profile find_profile(const std::string& name);
+// The fitted profile for a device kind and a stack; without one for that stack the hardware's generic one; without
+// that either, the defaults of Constants with the widest residuals. Never fails.
+Profile profile_for(const std::string& device_kind, const std::string& stack = "");
 
 // Files; written atomically. A missing file is a UserError with exit code 4.
 void save_profile(const Profile& profile, const std::string& path);

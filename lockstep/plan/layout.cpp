@@ -21,6 +21,10 @@ constexpr std::array<std::pair<Schedule, const char*>, 5> kSchedules{{{Schedule:
                                                                       {Schedule::kZeroBubble, "zero_bubble"}}};
 constexpr std::array<std::pair<Recompute, const char*>, 3> kRecomputes{
     {{Recompute::kNone, "none"}, {Recompute::kSelective, "selective"}, {Recompute::kFull, "full"}}};
+constexpr std::array<std::pair<ContextExchange, const char*>, 2> kContextExchanges{
+    {{ContextExchange::kRing, "ring"}, {ContextExchange::kAllToAll, "all_to_all"}}};
+constexpr std::array<std::pair<Offload, const char*>, 3> kOffloads{
+    {{Offload::kNone, "none"}, {Offload::kOptimizer, "optimizer"}, {Offload::kParameters, "parameters"}}};
 constexpr std::array<std::pair<spec::Precision, const char*>, 5> kPrecisions{{{spec::Precision::kFp64, "fp64"},
                                                                               {spec::Precision::kFp32, "fp32"},
                                                                               {spec::Precision::kFp16, "fp16"},
@@ -64,7 +68,8 @@ constexpr std::array<Axis, 8> kAxes{{{"pp", &Layout::pp},
 std::vector<std::string> layout_keys() {
   std::vector<std::string> keys;
   for (const Axis& axis : kAxes) keys.emplace_back(axis.name);
-  for (const char* key : {"sequence_parallel", "stage_layers", "schedule", "recompute", "precision"})
+  for (const char* key : {"sequence_parallel", "stage_layers", "schedule", "recompute", "context_exchange", "offload",
+                          "precision"})
     keys.emplace_back(key);
   return keys;
 }
@@ -115,6 +120,14 @@ void assign(Layout& layout, Given& given, std::string_view key, std::string_view
     const auto recompute = parse_recompute(value);
     if (!recompute) refuse("none, selective, full");
     layout.recompute = *recompute;
+  } else if (key == "context_exchange") {
+    const auto exchange = parse_context_exchange(value);
+    if (!exchange) refuse("ring, all_to_all");
+    layout.context_exchange = *exchange;
+  } else if (key == "offload") {
+    const auto offload = parse_offload(value);
+    if (!offload) refuse("none, optimizer, parameters");
+    layout.offload = *offload;
   } else if (key == "precision") {
     const auto precision = parse_precision(value);
     if (!precision) refuse("fp64, fp32, fp16, bf16, fp8");
@@ -164,6 +177,7 @@ std::optional<std::string> find_state_problem(const Layout& layout) {
   if (expert_ranks % layout.ep != 0) {
     return fmt::format("ep={} does not divide dp x shard x cp = {}", layout.ep, expert_ranks);
   }
+  if (layout.context_exchange != ContextExchange::kRing && layout.cp == 1) return "context_exchange needs cp above 1";
   if (layout.sequence_parallel && layout.tp == 1) return "sequence_parallel needs tp above 1";
   return std::nullopt;
 }
@@ -212,6 +226,11 @@ std::optional<std::string> find_model_problem(const Layout& layout, const spec::
     if (model.ffn_hidden % layout.tp != 0) {
       return fmt::format("tp={} does not divide the MLP width {} of {}", layout.tp, model.ffn_hidden, model.name);
     }
+  }
+  if (layout.cp > 1 && layout.context_exchange == ContextExchange::kAllToAll && attention &&
+      (model.heads / layout.tp) % layout.cp != 0) {
+    return fmt::format("cp={} with all_to_all does not divide the {} heads of a rank (tp={}) of {}", layout.cp,
+                       model.heads / layout.tp, layout.tp, model.name);
   }
   if (layout.cp > 1 && !model.is_language_model())
     return fmt::format("cp={}: {} has no sequence", layout.cp, model.name);
@@ -295,14 +314,24 @@ std::string to_string(const Layout& layout) {
   if (layout.sequence_parallel) append("sequence_parallel", "true");
   if (!layout.stage_layers.empty()) append("stage_layers", fmt::format("{}", fmt::join(layout.stage_layers, "+")));
   if (layout.recompute != Recompute::kNone) append("recompute", to_string(layout.recompute));
+  if (layout.context_exchange != ContextExchange::kRing) {
+    append("context_exchange", to_string(layout.context_exchange));
+  }
+  if (layout.offload != Offload::kNone) append("offload", to_string(layout.offload));
   if (layout.precision != spec::Precision::kFp32) append("precision", find_name(kPrecisions, layout.precision));
   return text.empty() ? "dp=1" : text;
 }
 
 const char* to_string(Schedule schedule) { return find_name(kSchedules, schedule); }
 const char* to_string(Recompute recompute) { return find_name(kRecomputes, recompute); }
+const char* to_string(ContextExchange exchange) { return find_name(kContextExchanges, exchange); }
+const char* to_string(Offload offload) { return find_name(kOffloads, offload); }
 std::optional<Schedule> parse_schedule(std::string_view text) { return find_by_name(kSchedules, text); }
 std::optional<Recompute> parse_recompute(std::string_view text) { return find_by_name(kRecomputes, text); }
+std::optional<ContextExchange> parse_context_exchange(std::string_view text) {
+  return find_by_name(kContextExchanges, text);
+}
+std::optional<Offload> parse_offload(std::string_view text) { return find_by_name(kOffloads, text); }
 std::optional<spec::Precision> parse_precision(std::string_view text) { return find_by_name(kPrecisions, text); }
 
 std::int64_t bytes_per_element(spec::Precision precision) {

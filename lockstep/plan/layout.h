@@ -17,6 +17,10 @@ namespace lockstep::plan {
 
 enum class Schedule { kNone, kGpipe, kOneForwardOneBackward, kInterleaved, kZeroBubble };
 enum class Recompute { kNone, kSelective, kFull };
+// How the cp ranks see each other's keys and values: passed around a ring, or heads exchanged for sequence.
+enum class ContextExchange { kRing, kAllToAll };
+// What lives in host memory between its uses: nothing, the optimizer's state (and master weights), or parameters too.
+enum class Offload { kNone, kOptimizer, kParameters };
 
 struct Layout {
   std::int64_t pp = 1;
@@ -32,6 +36,8 @@ struct Layout {
       stage_layers;  // layers of each of the pp x virtual_stages stages; empty: as even as possible
   Schedule schedule = Schedule::kNone;
   Recompute recompute = Recompute::kNone;
+  ContextExchange context_exchange = ContextExchange::kRing;
+  Offload offload = Offload::kNone;
   spec::Precision precision = spec::Precision::kFp32;
 
   std::int64_t world() const { return pp * dp * shard * cp * tp; }
@@ -49,7 +55,7 @@ std::optional<std::string> find_layout_problem(const Layout& layout, const spec:
 void require_valid_layout(const Layout& layout, const spec::Model* model = nullptr);
 
 // "dp=4,shard=8,tp=1": axes by name, absent ones keep their default. Also zero, virtual_stages, sequence_parallel
-// (true or false), schedule, recompute, precision, stage_layers=8+8+7+9. Where `zero` is absent and shard > 1, zero is
+// (true or false), schedule, recompute, context_exchange, offload, precision, stage_layers=8+8+7+9. Where `zero` is absent and shard > 1, zero is
 // 3 (plain FSDP); where `schedule` is absent and pp > 1, it is 1f1b, or interleaved with virtual stages. Throws
 // UserError naming the nearest right key. The result is valid without a model.
 Layout parse_layout(std::string_view text);
@@ -63,8 +69,12 @@ std::string to_string(const Layout& layout);
 
 const char* to_string(Schedule schedule);
 const char* to_string(Recompute recompute);
+const char* to_string(ContextExchange exchange);
+const char* to_string(Offload offload);
 std::optional<Schedule> parse_schedule(std::string_view text);
 std::optional<Recompute> parse_recompute(std::string_view text);
+std::optional<ContextExchange> parse_context_exchange(std::string_view text);
+std::optional<Offload> parse_offload(std::string_view text);
 std::optional<spec::Precision> parse_precision(std::string_view text);
 
 // Bytes of one number in `precision`.

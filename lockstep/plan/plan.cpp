@@ -40,7 +40,9 @@ nlohmann::json layout_to_json(const Layout& layout) {
           {"ep", layout.ep},
           {"sequence_parallel", layout.sequence_parallel},
           {"virtual_stages", layout.virtual_stages},
-          {"stage_layers", layout.stage_layers}};
+          {"stage_layers", layout.stage_layers},
+          {"context_exchange", to_string(layout.context_exchange)},
+          {"offload", to_string(layout.offload)}};
 }
 
 // schedule, recompute and precision stand beside the layout in the file (they are the same value in memory).
@@ -57,6 +59,8 @@ Layout read_layout(StrictReader& candidate, const spec::Model& model) {
   layout.sequence_parallel = reader.boolean("sequence_parallel");
   layout.virtual_stages = reader.positive("virtual_stages");
   layout.stage_layers = reader.integers("stage_layers");
+  layout.context_exchange = static_cast<ContextExchange>(reader.choice("context_exchange", {"ring", "all_to_all"}));
+  layout.offload = static_cast<Offload>(reader.choice("offload", {"none", "optimizer", "parameters"}));
   reader.finish();
   layout.schedule =
       static_cast<Schedule>(candidate.choice("schedule", {"none", "gpipe", "1f1b", "interleaved", "zero_bubble"}));
@@ -178,8 +182,8 @@ Prediction read_prediction(StrictReader reader) {
 
 nlohmann::json breakdown_to_json(const TimeBreakdown& time) {
   return {{"compute", time.compute}, {"tp_comm", time.tp_comm}, {"dp_comm", time.dp_comm},
-          {"pp_comm", time.pp_comm}, {"bubble", time.bubble},   {"optimizer", time.optimizer},
-          {"other", time.other}};
+          {"pp_comm", time.pp_comm}, {"cp_comm", time.cp_comm}, {"ep_comm", time.ep_comm},
+          {"bubble", time.bubble},   {"optimizer", time.optimizer}, {"other", time.other}};
 }
 
 TimeBreakdown read_breakdown(StrictReader reader) {
@@ -188,6 +192,8 @@ TimeBreakdown read_breakdown(StrictReader reader) {
   time.tp_comm = reader.non_negative("tp_comm");
   time.dp_comm = reader.non_negative("dp_comm");
   time.pp_comm = reader.non_negative("pp_comm");
+  time.cp_comm = reader.non_negative("cp_comm");
+  time.ep_comm = reader.non_negative("ep_comm");
   time.bubble = reader.non_negative("bubble");
   time.optimizer = reader.non_negative("optimizer");
   time.other = reader.non_negative("other");
@@ -203,11 +209,15 @@ nlohmann::json candidate_to_json(const Candidate& candidate) {
                          {"schedule", to_string(candidate.layout.schedule)},
                          {"precision", spec::to_string(candidate.layout.precision)},
                          {"memory_gib", memory_to_json(candidate.memory)},
+                         {"out_of_memory_probability", nullptr},
                          {"prediction", nullptr},
                          {"breakdown_seconds", nullptr},
                          {"cost", nullptr},
                          {"checkpoint", nullptr},
                          {"reasons", candidate.reasons}};
+  if (candidate.out_of_memory_probability) {
+    json["out_of_memory_probability"] = *candidate.out_of_memory_probability;
+  }
   if (candidate.prediction) json["prediction"] = prediction_to_json(*candidate.prediction, candidate.layout.world());
   if (candidate.breakdown) json["breakdown_seconds"] = breakdown_to_json(*candidate.breakdown);
   if (candidate.cost) {
@@ -217,6 +227,8 @@ nlohmann::json candidate_to_json(const Candidate& candidate) {
   if (candidate.checkpoint) {
     json["checkpoint"] = {{"interval_seconds", candidate.checkpoint->interval_seconds},
                           {"expected_lost_seconds", candidate.checkpoint->expected_lost_seconds},
+                          {"worst_lost_seconds", candidate.checkpoint->worst_lost_seconds},
+                          {"stall_seconds", candidate.checkpoint->stall_seconds},
                           {"goodput", candidate.checkpoint->goodput}};
   }
   if (!candidate.why_not.empty()) json["why_not"] = candidate.why_not;
@@ -233,6 +245,9 @@ Candidate read_candidate(StrictReader reader, const spec::Model& model, const sp
   candidate.batch = read_batch(reader.object("batch"), candidate.layout);
   candidate.knobs = read_knobs(reader.object("knobs"));
   candidate.memory = read_memory(reader.object("memory_gib"));
+  if (reader.has("out_of_memory_probability")) {
+    candidate.out_of_memory_probability = reader.non_negative("out_of_memory_probability");
+  }
   if (reader.has("prediction")) candidate.prediction = read_prediction(reader.object("prediction"));
   if (reader.has("breakdown_seconds")) candidate.breakdown = read_breakdown(reader.object("breakdown_seconds"));
   if (reader.has("cost")) {
@@ -243,8 +258,11 @@ Candidate read_candidate(StrictReader reader, const spec::Model& model, const sp
   if (reader.has("checkpoint")) {
     StrictReader cadence = reader.object("checkpoint");
     candidate.checkpoint =
-        CheckpointCadence{cadence.non_negative("interval_seconds"), cadence.non_negative("expected_lost_seconds"),
-                          cadence.non_negative("goodput")};
+        CheckpointCadence{.interval_seconds = cadence.non_negative("interval_seconds"),
+                          .expected_lost_seconds = cadence.non_negative("expected_lost_seconds"),
+                          .worst_lost_seconds = cadence.non_negative("worst_lost_seconds"),
+                          .stall_seconds = cadence.non_negative("stall_seconds"),
+                          .goodput = cadence.non_negative("goodput")};
     cadence.finish();
   }
   candidate.reasons = reader.texts("reasons");

@@ -62,10 +62,14 @@ struct TimeBreakdown {
   double tp_comm = 0;
   double dp_comm = 0;  // what backward does not hide
   double pp_comm = 0;
+  double cp_comm = 0;
+  double ep_comm = 0;
   double bubble = 0;
   double optimizer = 0;
-  double other = 0;
-  double total() const { return compute + tp_comm + dp_comm + pp_comm + bubble + optimizer + other; }
+  double other = 0;  // host cost, jitter, offload traffic
+  double total() const {
+    return compute + tp_comm + dp_comm + pp_comm + cp_comm + ep_comm + bubble + optimizer + other;
+  }
   bool operator==(const TimeBreakdown&) const = default;
 };
 
@@ -87,8 +91,10 @@ struct Cost {
 
 struct CheckpointCadence {
   double interval_seconds = 0;
-  double expected_lost_seconds = 0;
-  double goodput = 1;  // share of the wall time that trains
+  double expected_lost_seconds = 0;  // of work, when a node dies
+  double worst_lost_seconds = 0;     // bounded by --max-lost
+  double stall_seconds = 0;          // training stands still this long per checkpoint
+  double goodput = 1;                // share of the wall time that trains
   bool operator==(const CheckpointCadence&) const = default;
 };
 
@@ -99,6 +105,7 @@ struct Candidate {
   BatchPlan batch;
   Knobs knobs;
   MemoryBreakdown memory;
+  std::optional<double> out_of_memory_probability;
   std::optional<Prediction> prediction;
   std::optional<TimeBreakdown> breakdown;
   std::optional<Cost> cost;
