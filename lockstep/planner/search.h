@@ -1,0 +1,92 @@
+// Search: every layout of a model on a cluster, priced; the best under an objective and constraints.
+// Named passes in order: enumerate -> divide (layout rules) -> floor (memory lower bound) -> price -> rank; each is
+// timed, and those that only save time can be switched off (the answer must not change).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/cost/pricer.h"
+#include "lockstep/cost/profile.h"
+#include "lockstep/plan/plan.h"
+
+namespace lockstep::planner {
+
+enum class Objective {
+  kThroughput,  // most tokens (samples) per second
+  kGoodput,     // the same x the share of time that trains, checkpoints and failures counted
+  kDollars,     // least money for the whole job; may leave devices idle and then does not pay for them
+  kDeadline,    // cheapest that ends in time
+};
+
+// Axes and choices that are fixed ("tp" -> 8) or bounded; absent: searched. Keys of plan::parse_layout, and "micro".
+struct Constraints {
+  std::map<std::string, std::int64_t> fixed;    // pp dp shard zero cp tp ep virtual_stages micro accumulation
+  std::map<std::string, std::int64_t> at_most;  // the same keys
+  std::optional<plan::Schedule> schedule;
+  std::optional<plan::Recompute> recompute;
+  std::optional<bool> sequence_parallel;
+  std::optional<plan::Offload> offload;  // absent: none first, and offload only where nothing else fits
+  double largest_out_of_memory_probability = 0.1;
+  bool allow_idle_devices = false;  // layouts smaller than the cluster
+};
+
+struct SearchRequest {
+  spec::Model model;
+  spec::Cluster cluster;
+  cost::Profile profile;
+  std::int64_t global_sequences = 0;  // 0: the model's usual batch in tokens / sequence length
+  std::int64_t sequence_length = 0;   // 0: the model's
+  spec::OptimizerKind optimizer = spec::OptimizerKind::kAdamW;
+  std::vector<spec::Precision> precisions;  // empty: bf16 (fp16 where the device has no bf16, fp32 on cpu)
+  Constraints constraints;
+  Objective objective = Objective::kThroughput;
+  double tokens = 0;            // of the whole job (samples for images); 0: not asked
+  double deadline_seconds = 0;  // kDeadline
+  double max_lost_seconds = 1800;
+  std::vector<std::string> switched_off;  // names of passes
+  int threads = 0;                        // 0: all cores
+  std::size_t keep = 16;                  // best candidates to return
+};
+
+struct PassReport {
+  std::string name;
+  double seconds = 0;
+  std::int64_t in = 0;
+  std::int64_t out = 0;
+};
+
+// One candidate with what ranked it.
+struct Ranked {
+  plan::Layout layout;
+  plan::BatchPlan batch;
+  cost::Price price;
+  double score = 0;  // higher is better, in the unit of the objective (dollars are negative)
+};
+
+struct SearchResult {
+  std::vector<Ranked> best;    // fitting ones, best first, at most `keep`
+  std::vector<Ranked> pareto;  // tokens/s against memory against dollars; best first
+  // Where nothing fits: the candidates that lack least memory, nearest first.
+  std::vector<Ranked> nearest;
+  // Per family that lost ("tp=16", "zero=0", "recompute=full", ...) its best candidate: raw material of the explanation.
+  std::map<std::string, Ranked> best_of_family;
+  std::vector<PassReport> passes;
+  plan::SearchSummary summary;
+};
+
+// Deterministic: the same request gives the same result with any number of threads. Throws UserError for requests that
+// contradict themselves (exit 2). An empty `best` is an answer, not an error.
+SearchResult search(const SearchRequest& request);
+
+// The candidate with every field a Plan carries (prediction, intervals, cost, checkpoint), reasons left empty.
+plan::Candidate to_candidate(const SearchRequest& request, const cost::Pricer& pricer, const Ranked& ranked);
+
+// Defaults filled in: global_sequences, sequence_length, precisions.
+SearchRequest complete(SearchRequest request);
+
+}  // namespace lockstep::planner
