@@ -1,6 +1,13 @@
 // Search: every layout of a model on a cluster, priced; the best under an objective and constraints.
-// Named passes in order: enumerate -> divide (layout rules) -> floor (memory lower bound) -> price -> rank; each is
-// timed, and those that only save time can be switched off (the answer must not change).
+//
+// Named passes in order, each timed:
+//   enumerate  every way to split the devices over the axes (pp, dp, shard, zero, cp, tp, ep) x precision x offload
+//   divide     the rules: plan::find_layout_problem, global batch and sequence divide, constraints
+//   floor      drops axes whose memory floor is above the capacity           (saves time; can be switched off)
+//   outgrow    stops growing the micro-batch once the memory is over         (saves time; can be switched off)
+//   price      everything else: pipeline schedule and split, sequence parallel, context exchange, recompute,
+//   micro-batch rank       best, Pareto front, best of each family
+// The answer does not depend on the passes that save time, only on the sound bounds they rest on: the tests compare.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +27,7 @@ enum class Objective {
   kThroughput,  // most tokens (samples) per second
   kGoodput,     // the same x the share of time that trains, checkpoints and failures counted
   kDollars,     // least money for the whole job; may leave devices idle and then does not pay for them
-  kDeadline,    // cheapest that ends in time
+  kDeadline,    // cheapest that ends in time; those that end too late score -infinity and follow, fastest first
 };
 
 // Axes and choices that are fixed ("tp" -> 8) or bounded; absent: searched. Keys of plan::parse_layout, and "micro".
@@ -30,10 +37,16 @@ struct Constraints {
   std::optional<plan::Schedule> schedule;
   std::optional<plan::Recompute> recompute;
   std::optional<bool> sequence_parallel;
+  std::optional<plan::ContextExchange> context_exchange;  // of layouts with cp > 1
+  std::optional<std::vector<std::int64_t>> stage_layers;  // empty vector: even
   std::optional<plan::Offload> offload;  // absent: none first, and offload only where nothing else fits
   double largest_out_of_memory_probability = 0.1;
-  bool allow_idle_devices = false;  // layouts smaller than the cluster
+  bool allow_idle_devices = false;  // layouts smaller than the cluster; the dollar objectives always allow them
 };
+
+// Everything about `layout` fixed; the batch stays open unless `micro` is given. Its precision goes into
+// SearchRequest::precisions.
+Constraints constraints_of(const plan::Layout& layout, std::optional<std::int64_t> micro = std::nullopt);
 
 struct SearchRequest {
   spec::Model model;
@@ -53,9 +66,11 @@ struct SearchRequest {
   std::size_t keep = 16;                  // best candidates to return
 };
 
+// enumerate, divide and floor count axes; outgrow, price and rank count whole candidates. The passes after divide run
+// once more where nothing fits and offload is tried, and are added up.
 struct PassReport {
   std::string name;
-  double seconds = 0;
+  double seconds = 0;  // wall; outgrow acts inside price and has no time of its own
   std::int64_t in = 0;
   std::int64_t out = 0;
 };
@@ -73,7 +88,8 @@ struct SearchResult {
   std::vector<Ranked> pareto;  // tokens/s against memory against dollars; best first
   // Where nothing fits: the candidates that lack least memory, nearest first.
   std::vector<Ranked> nearest;
-  // Per family that lost ("tp=16", "zero=0", "recompute=full", ...) its best candidate: raw material of the explanation.
+  // Per family that lost ("tp=16", "zero=0", "recompute=full", ...) its best candidate, or where none of it fits the
+  // one that lacks least memory: raw material of the explanation. Keys of parse_layout, "micro" and "devices".
   std::map<std::string, Ranked> best_of_family;
   std::vector<PassReport> passes;
   plan::SearchSummary summary;
