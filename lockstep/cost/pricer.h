@@ -6,8 +6,9 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/cost/constants.h"
 #include "lockstep/cost/profile.h"
@@ -34,6 +35,8 @@ struct Price {
   std::int32_t slow_stage = 0;    // pipeline stage that takes longest
 
   double step_seconds() const { return time.total(); }
+  // Peak bytes allocated by the framework: without allocator reserve, communicators and context.
+  double allocated_bytes() const { return memory.total() - memory.overhead; }
   // Probability that the peak exceeds the capacity (0 where the capacity is unknown).
   double out_of_memory_probability() const;
   // The peak stays under the capacity in the expected case: what `fits` means everywhere.
@@ -44,7 +47,8 @@ struct Price {
 struct StagePrice {
   double forward_seconds = 0;   // one micro-batch, communication of tp, cp and ep included
   double backward_seconds = 0;  // both gradients, and what is recomputed
-  double send_seconds = 0;      // to the next stage
+  double weight_gradient_seconds = 0;  // the part of backward that a zero-bubble schedule may postpone
+  double send_seconds = 0;             // to the next stage, where it is not hidden
   std::int64_t layers = 0;
   std::int64_t in_flight = 0;   // micro-batches (x chunks) whose activations are held at the peak
   std::string device;           // kind

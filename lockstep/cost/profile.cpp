@@ -7,6 +7,7 @@
 
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
+#include "lockstep/cost/fitted_json.h"
 #include "lockstep/plan/layout.h"
 #include "lockstep/plan/strict_reader.h"
 
@@ -187,17 +188,11 @@ auto read_points(StrictReader& reader, const char* key, Read read) {
   return points;
 }
 
-}  // namespace
+// Calibration fills the tables; a profile that was only fitted has none.
+bool has_tables(const Profile& profile) { return !profile.matmuls.empty() || !profile.collectives.empty(); }
 
-std::string Profile::identity() const {
-  return fmt::format("{} | {} | {} x {} threads | {}", provenance.hardware, provenance.software, provenance.ranks,
-                     provenance.threads, provenance.date);
-}
-
-nlohmann::json to_json(const Profile& profile) {
-  return {{"schema", kSchema},
-          {"provenance", provenance_to_json(profile.provenance)},
-          {"peak_flops", profile.peak_flops},
+nlohmann::json tables_to_json(const Profile& profile) {
+  return {{"peak_flops", profile.peak_flops},
           {"matmuls", points_to_json(profile.matmuls)},
           {"attention", points_to_json(profile.attention)},
           {"pointwise", points_to_json(profile.pointwise)},
@@ -211,11 +206,7 @@ nlohmann::json to_json(const Profile& profile) {
           {"checks", points_to_json(profile.checks)}};
 }
 
-Profile read_profile(const nlohmann::json& document, const std::string& name_for_errors) {
-  StrictReader reader(document, name_for_errors);
-  reader.require_text("schema", kSchema);
-  Profile profile;
-  profile.provenance = read_provenance(reader.object("provenance"));
+void read_tables(StrictReader reader, Profile& profile) {
   profile.peak_flops = read_rate(reader, "peak_flops");
   profile.matmuls = read_points(reader, "matmuls", read_matmul);
   profile.attention = read_points(reader, "attention", read_attention);
@@ -229,6 +220,31 @@ Profile read_profile(const nlohmann::json& document, const std::string& name_for
   if (profile.overlap > 1) reader.fail("overlap", "expected a share between 0 and 1");
   profile.framework_bytes = reader.non_negative("framework_bytes");
   profile.checks = read_points(reader, "checks", read_check);
+  reader.finish();
+}
+
+}  // namespace
+
+std::string Profile::identity() const {
+  return fmt::format("{} | {} | {} x {} threads | {}", provenance.hardware, provenance.software, provenance.ranks,
+                     provenance.threads, provenance.date);
+}
+
+nlohmann::json to_json(const Profile& profile) {
+  nlohmann::json document = {{"schema", kSchema}, {"provenance", provenance_to_json(profile.provenance)}};
+  if (profile.fitted) document["fitted"] = fitted_to_json(*profile.fitted);
+  if (has_tables(profile)) document["tables"] = tables_to_json(profile);
+  return document;
+}
+
+Profile read_profile(const nlohmann::json& document, const std::string& name_for_errors) {
+  StrictReader reader(document, name_for_errors);
+  reader.require_text("schema", kSchema);
+  Profile profile;
+  profile.provenance = read_provenance(reader.object("provenance"));
+  if (reader.has("fitted")) profile.fitted = read_fitted(reader.object("fitted"));
+  if (reader.has("tables")) read_tables(reader.object("tables"), profile);
+  if (!profile.fitted && !has_tables(profile)) reader.fail("", "has neither `tables` nor `fitted`");
   reader.finish();
   return profile;
 }

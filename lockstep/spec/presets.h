@@ -1,4 +1,4 @@
-// The YAML files of specs/, compiled into the library so that an installed lockstep needs no source tree.
+// The files of specs/, compiled into the library so that an installed lockstep needs no source tree.
 // specs/ is the only copy; embed_specs.cmake writes the generated source into the build tree.
 #pragma once
 
@@ -18,6 +18,8 @@ struct EmbeddedSpec {
 std::span<const EmbeddedSpec> embedded_models();
 std::span<const EmbeddedSpec> embedded_clusters();
 std::span<const EmbeddedSpec> embedded_jobs();  // parse_job() reads them; relative paths in them are not resolved
+
+std::span<const EmbeddedSpec> embedded_profiles();  // JSON; cost::find_profile() reads them
 
 const EmbeddedSpec* find_embedded(std::span<const EmbeddedSpec> specs, std::string_view name);
 std::vector<std::string> embedded_names(std::span<const EmbeddedSpec> specs);

@@ -1,0 +1,359 @@
+#include "lockstep/cost/layer.h"
+
+#include <algorithm>
+
+#include "lockstep/cost/states.h"
+
+namespace lockstep::cost {
+namespace {
+
+using spec::Arch;
+
+// Sums of one layer while its parts are added.
+struct Work {
+  double forward = 0;
+  double input_gradient = 0;
+  double weight_gradient = 0;
+};
+
+void add_gemm(Work& work, const LayerContext& c, double m, double n, double k, double count = 1) {
+  const double backward = c.constants.gemm_backward * count;
+  work.forward += gemm_seconds(c.rates, m, n, k).value() * count;
+  work.input_gradient += gemm_seconds(c.rates, m, k, n).value() * backward;
+  work.weight_gradient += gemm_seconds(c.rates, n, k, m).value() * backward;
+}
+
+// Backward of a streaming kernel reads the gradient as well and writes one: twice the traffic of forward.
+void add_stream(Work& work, const LayerContext& c, double bytes) {
+  const double seconds = stream_seconds(c.rates, Bytes(bytes)).value();
+  work.forward += seconds;
+  work.input_gradient += 2 * seconds;
+}
+
+// Values that tp has split, as a rank sees them.
+struct Local {
+  double tokens;    // of a micro-batch on this rank
+  double tp, cp;
+  double width;     // query heads x head_dim
+  double kv_width;  // key/value heads of this rank x head_dim; fewer heads than ranks are replicated
+  double ffn;
+  double outside;   // divisor of what lies outside the tensor-parallel blocks: tp with sequence parallel
+  double element;
+};
+
+Local local_of(const LayerContext& c) {
+  Local local{};
+  local.tp = static_cast<double>(c.layout.tp);
+  local.cp = static_cast<double>(c.layout.cp);
+  local.tokens = c.micro * c.sequence / local.cp;
+  local.width = c.model.heads * c.model.head_dim / local.tp;
+  local.kv_width = std::max(c.model.kv_heads / local.tp, c.model.kv_heads > 0 ? 1.0 : 0.0) * c.model.head_dim;
+  local.ffn = c.model.ffn / local.tp;
+  local.outside = c.layout.sequence_parallel ? local.tp : 1.0;
+  local.element = element_bytes(c.layout.precision);
+  return local;
+}
+
+double keys_per_token(const LayerContext& c) { return c.model.causal ? c.sequence / 2 : c.sequence; }
+
+// Softmax(Q K^T) V. Fused: backward does 2.5 times the FLOPs (Dao et al. 2022, recomputing the scores). Unfused: two
+// batched products over the whole square and passes over the scores.
+Work attention(const LayerContext& c, const Local& l) {
+  Work work;
+  const double head_dim = c.model.head_dim;
+  double seconds = 0;
+  double backward = 0;
+  if (c.facts.flash_attention) {
+    seconds =
+        fused_attention_seconds(c.rates, l.tokens, keys_per_token(c), l.width, c.sequence, head_dim).value();
+    backward = 2.5 * c.constants.attention_backward * seconds;
+  } else {
+    const double squares = l.tokens * l.width / head_dim;  // rows of scores over all heads of this rank
+    const double products =
+        2 * gemm_seconds(c.rates, c.sequence, c.sequence, head_dim).value() * squares / c.sequence;
+    const double softmax =
+        stream_seconds(c.rates, Bytes(c.constants.softmax_passes * squares * c.sequence * l.element)).value();
+    seconds = products + softmax;
+    backward = 2 * c.constants.gemm_backward * products + 1.5 * softmax;
+  }
+  const bool misaligned = static_cast<std::int64_t>(head_dim) % 8 != 0;
+  const double factor = misaligned ? c.constants.misaligned_heads : 1.0;
+  work.forward = seconds * factor;
+  work.input_gradient = backward * factor;
+  return work;
+}
+
+// Routed experts: `tokens` x top-k rows, spread evenly over the experts of this rank.
+void add_experts(Work& work, const LayerContext& c, const Local& l) {
+  const double local_experts = c.model.experts / static_cast<double>(c.layout.ep);
+  const double rows = std::max(1.0, l.tokens * c.model.experts_per_token / local_experts);
+  add_gemm(work, c, rows, (c.model.gated ? 2 : 1) * l.ffn, c.model.hidden, local_experts);
+  add_gemm(work, c, rows, c.model.hidden, l.ffn, local_experts);
+  add_gemm(work, c, l.tokens, c.model.experts, c.model.hidden);  // router
+  const double routed = l.tokens * c.model.experts_per_token;
+  // Sorting tokens to experts and back: each way reads and writes a row.
+  add_stream(work, c, c.constants.pointwise_passes * routed * c.model.hidden * l.element * 4);
+}
+
+void add_mlp(Work& work, const LayerContext& c, const Local& l, double ffn) {
+  add_gemm(work, c, l.tokens, (c.model.gated ? 2 : 1) * ffn, c.model.hidden);
+  add_gemm(work, c, l.tokens, c.model.hidden, ffn);
+}
+
+// Traffic of norms (read, write), residual adds with dropout (two reads, a write), activation, rotary positions.
+double pointwise_bytes(const LayerContext& c, const Local& l) {
+  const double outside = (2 * 2 + 2 * 3 + (c.model.dropout ? 2 : 0)) * c.model.hidden / l.outside;
+  const double routed = c.model.experts > 0 ? c.model.experts_per_token + c.model.shared_experts : 1.0;
+  const double activation = (c.model.gated ? 3 : 2) * l.ffn * routed;
+  const double rotary = c.model.gated ? 2 * (l.width + l.kv_width) : 0.0;
+  const double fusion = c.facts.fused_pointwise ? 1.0 : 1.6;
+  return c.constants.pointwise_passes * fusion * l.tokens * l.element * (outside + activation + rotary);
+}
+
+// Selective state-space layer (Gu & Dao 2023, algorithm 2): projections, a short convolution, and a scan of about nine
+// operations per token, channel and state that runs on the vector units.
+Work mamba(const LayerContext& c, const Local& l) {
+  Work work;
+  const double inner = c.model.inner / l.tp;
+  add_gemm(work, c, l.tokens, 2 * inner, c.model.hidden);
+  add_gemm(work, c, l.tokens, c.model.dt_rank + 2 * c.model.state, inner);
+  add_gemm(work, c, l.tokens, inner, c.model.dt_rank);
+  add_gemm(work, c, l.tokens, c.model.hidden, inner);
+  const double scan = (Flops(9 * l.tokens * inner * c.model.state) / (c.rates.vector * 0.25)).value();
+  work.forward += scan;
+  work.input_gradient += 2.5 * scan;
+  const double pointwise = (2 + 3) * c.model.hidden / l.outside + (2 * 2 + 3 + 4) * inner;
+  add_stream(work, c, c.constants.pointwise_passes * l.tokens * l.element * pointwise);
+  return work;
+}
+
+// Tensor-parallel traffic (Shoeybi et al. 2019; with sequence parallel Korthikanti et al. 2022): two all-reduces of
+// [tokens, hidden] in forward and two in backward, or two all-gathers and two reduce-scatters, and in backward two more
+// gathers of the inputs for the weight gradients. A state-space layer has one block instead of two.
+void add_tp(LayerSeconds& out, const LayerContext& c, const Local& l) {
+  if (c.layout.tp == 1) return;
+  const double blocks = c.model.arch == Arch::kMamba ? 1 : 2;
+  double volume = l.tokens * c.model.hidden * l.element;
+  if (c.model.experts > 0) volume *= (1 + c.model.experts_per_token) / 2;  // expert blocks gather top-k rows per token
+  const auto seconds = [&](CollectiveOp op) {
+    return collective_on_links(c.links, c.groups.tp, op, Bytes(volume)).value();
+  };
+  if (c.layout.sequence_parallel) {
+    const double gather = seconds(CollectiveOp::kAllGather);
+    out.tp_forward = blocks * 2 * gather;
+    out.tp_backward = blocks * 3 * gather;
+  } else {
+    const double reduce = seconds(CollectiveOp::kAllReduce);
+    out.tp_forward = blocks * reduce;
+    out.tp_backward = blocks * reduce;
+  }
+}
+
+// Context parallel: keys and values pass around the ring, and their gradients in backward (Liu et al. 2023, ring
+// attention); or queries, keys, values and outputs are exchanged by all-to-all (Jacobs et al. 2023, Ulysses). A
+// state-space layer hands on its state alone.
+void add_cp(LayerSeconds& out, const LayerContext& c, const Local& l) {
+  if (c.layout.cp == 1) return;
+  if (c.model.arch == Arch::kMamba) {
+    const double state = c.micro * c.model.inner / l.tp * c.model.state * 4;
+    out.cp_forward = collective_on_links(c.links, c.groups.cp, CollectiveOp::kSendReceive, Bytes(state)).value() * l.cp;
+    out.cp_backward = out.cp_forward;
+    return;
+  }
+  if (c.layout.context_exchange == plan::ContextExchange::kAllToAll) {
+    const double bytes = l.tokens * (2 * l.width + 2 * l.kv_width) * l.element;
+    out.cp_forward = collective_on_links(c.links, c.groups.cp, CollectiveOp::kAllToAll, Bytes(bytes)).value();
+    out.cp_backward = out.cp_forward;
+    return;
+  }
+  const double bytes = 2 * l.tokens * l.cp * l.kv_width * l.element;  // gathered keys and values
+  const double ring = collective_on_links(c.links, c.groups.cp, CollectiveOp::kAllGather, Bytes(bytes)).value();
+  out.cp_forward = ring;
+  out.cp_backward = 2 * ring;
+}
+
+// Dispatch and combine: two all-to-alls of top-k rows per token each way (Lepikhin et al. 2020, GShard).
+void add_ep(LayerSeconds& out, const LayerContext& c, const Local& l) {
+  if (c.layout.ep == 1 || c.model.experts == 0) return;
+  const double bytes = l.tokens * c.model.experts_per_token * c.model.hidden * l.element / l.outside;
+  const double exchange = collective_on_links(c.links, c.groups.ep, CollectiveOp::kAllToAll, Bytes(bytes)).value();
+  out.ep_forward = 2 * exchange;
+  out.ep_backward = 2 * exchange;
+}
+
+}  // namespace
+
+Dimensions dimensions_of(const spec::Model& model) {
+  Dimensions d;
+  d.arch = model.arch;
+  d.layers = static_cast<double>(model.layers);
+  d.hidden = static_cast<double>(model.hidden);
+  d.heads = static_cast<double>(model.heads);
+  d.kv_heads = static_cast<double>(model.kv_heads);
+  d.head_dim = static_cast<double>(model.head_dim);
+  d.ffn = static_cast<double>(model.ffn_hidden);
+  d.vocab = static_cast<double>(model.vocab);
+  d.gated = model.arch == Arch::kLlama || model.arch == Arch::kMoe;
+  d.causal = model.arch != Arch::kBert;
+  d.dropout = model.dropout > 0;
+  d.tied = model.tied_embeddings;
+  d.experts = static_cast<double>(model.experts);
+  d.experts_per_token = static_cast<double>(model.experts_per_token);
+  d.shared_experts = static_cast<double>(model.shared_experts);
+  d.inner = static_cast<double>(model.expand * model.hidden);
+  d.state = static_cast<double>(model.state_size);
+  d.conv = static_cast<double>(model.conv_kernel);
+  d.dt_rank = static_cast<double>(model.dt_rank);
+
+  const double total = static_cast<double>(spec::parameter_count(model));
+  const double expert = d.experts * (d.gated ? 3 : 2) * d.hidden * d.ffn;
+  d.expert_parameters_per_layer = expert;
+  const double positions =
+      model.arch == Arch::kGpt || model.arch == Arch::kBert ? static_cast<double>(model.max_sequence) * d.hidden : 0.0;
+  d.embedding_parameters = d.vocab * d.hidden + positions;
+  const double head = model.classes > 0 ? d.hidden * static_cast<double>(model.classes) : d.vocab * d.hidden;
+  d.head_parameters = head;
+  const bool counted = model.classes > 0 || (!d.tied && model.arch != Arch::kBert);
+  const double around = d.embedding_parameters + (counted ? head : 0.0);
+  d.dense_parameters_per_layer = std::max(0.0, (total - around) / std::max(1.0, d.layers) - expert);
+  return d;
+}
+
+LayerSeconds layer_seconds(const LayerContext& c) {
+  const Local l = local_of(c);
+  Work work;
+  Work core;
+  double pointwise_forward = 0;
+  if (c.model.arch == Arch::kMamba) {
+    work = mamba(c, l);
+    pointwise_forward = 0.3 * work.forward;
+  } else {
+    add_gemm(work, c, l.tokens, l.width + 2 * l.kv_width, c.model.hidden);
+    add_gemm(work, c, l.tokens, c.model.hidden, l.width);
+    if (c.model.experts > 0) {
+      add_experts(work, c, l);
+      if (c.model.shared_experts > 0) add_mlp(work, c, l, c.model.shared_experts * l.ffn);
+    } else {
+      add_mlp(work, c, l, l.ffn);
+    }
+    core = attention(c, l);
+    const double before = work.forward;
+    add_stream(work, c, pointwise_bytes(c, l));
+    pointwise_forward = work.forward - before;
+  }
+  LayerSeconds out;
+  out.forward = work.forward + core.forward;
+  out.backward = work.input_gradient + work.weight_gradient + core.input_gradient;
+  out.weight_gradient = work.weight_gradient;
+  add_tp(out, c, l);
+  add_cp(out, c, l);
+  add_ep(out, c, l);
+  // Full recompute runs forward again, its communication included (Chen et al. 2016). Selective redoes the attention
+  // core where its scores would be kept (Korthikanti et al. 2022), and norms and activations where they would not.
+  if (c.layout.recompute == plan::Recompute::kFull) {
+    out.recompute = out.forward;
+    out.tp_backward += out.tp_forward;
+    out.cp_backward += out.cp_forward;
+    out.ep_backward += out.ep_forward;
+  } else if (c.layout.recompute == plan::Recompute::kSelective) {
+    out.recompute = c.facts.flash_attention || c.model.arch == Arch::kMamba ? pointwise_forward : core.forward;
+  }
+  return out;
+}
+
+// Korthikanti et al. 2022, section 4, tensor by tensor: outside the tensor-parallel blocks two norm inputs, two block
+// inputs and two dropout masks; inside queries, keys, values, attention output and the activation's input and output;
+// five bytes per score where attention is not fused. GPT with 16-bit activations: s b h (34 + 5 a s / h).
+LayerBytes layer_bytes(const LayerContext& c) {
+  const Local l = local_of(c);
+  const double e = l.element;
+  const double hidden = c.model.hidden / l.outside;
+  const double masks = c.model.dropout ? 2 * hidden : 0.0;
+  double outside = 0;
+  double inside = 0;
+  double scores = 0;
+  double again = 0;  // what selective recompute does not keep
+  if (c.model.arch == Arch::kMamba) {
+    const double inner = c.model.inner / l.tp;
+    outside = e * 2 * hidden;
+    // x and z, convolution output, delta, scan output, and B, C; the scan recomputes its states (Gu & Dao 2023, 3.3).
+    inside = e * (2 * inner + inner + inner + inner) + e * (c.model.dt_rank + 2 * c.model.state);
+    again = e * (hidden + 2 * inner);
+  } else {
+    outside = e * 4 * hidden + masks;
+    const double routed = c.model.experts > 0 ? c.model.experts_per_token + c.model.shared_experts : 1.0;
+    const double activation = (c.model.gated ? 3 : 2) * l.ffn * routed;
+    inside = e * (2 * l.width + 2 * l.kv_width + activation);
+    if (c.model.experts > 0) inside += e * 2 * c.model.experts_per_token * c.model.hidden / l.outside;
+    const double heads = l.width / c.model.head_dim;
+    if (c.facts.flash_attention) {
+      inside += 4 * heads;  // log-sum-exp
+      again = e * (2 * hidden + l.ffn * routed);
+    } else {
+      scores = (2 * e + 1) * heads * c.sequence;
+      again = scores;
+    }
+  }
+  const double all = l.tokens * (outside + inside + scores);
+  LayerBytes bytes;
+  switch (c.layout.recompute) {
+    case plan::Recompute::kNone:
+      bytes.kept = all;
+      bytes.transient = l.tokens * e * 2 * std::max(c.model.hidden, (c.model.gated ? 2 : 1) * l.ffn);
+      break;
+    case plan::Recompute::kSelective:
+      bytes.kept = all - l.tokens * again;
+      bytes.transient = l.tokens * (again + e * 2 * std::max(c.model.hidden, (c.model.gated ? 2 : 1) * l.ffn));
+      break;
+    case plan::Recompute::kFull:
+      bytes.kept = l.tokens * e * hidden;
+      bytes.transient = all + l.tokens * e * 2 * std::max(c.model.hidden, (c.model.gated ? 2 : 1) * l.ffn);
+      break;
+  }
+  return bytes;
+}
+
+LayerSeconds head_seconds(const LayerContext& c) {
+  const Local l = local_of(c);
+  LayerSeconds out;
+  if (c.model.head_parameters < c.model.vocab * c.model.hidden) return out;  // a classifier: a few rows
+  Work work;
+  add_gemm(work, c, l.tokens, c.model.vocab / l.tp, c.model.hidden);
+  const double logits = l.tokens * c.model.vocab / l.tp * 4;
+  const double loss = stream_seconds(c.rates, Bytes(c.constants.logits_passes * logits)).value();
+  out.forward = work.forward + loss / 2;
+  out.backward = work.input_gradient + work.weight_gradient + loss / 2;
+  out.weight_gradient = work.weight_gradient;
+  if (c.layout.tp > 1) {
+    const double gather = collective_on_links(c.links, c.groups.tp, CollectiveOp::kAllGather,
+                                              Bytes(l.tokens * c.model.hidden * l.element))
+                              .value();
+    out.tp_forward = gather;
+    out.tp_backward = gather;
+  }
+  return out;
+}
+
+LayerSeconds embedding_seconds(const LayerContext& c) {
+  const Local l = local_of(c);
+  LayerSeconds out;
+  const double rows = stream_seconds(c.rates, Bytes(2 * l.tokens * c.model.hidden * l.element)).value();
+  out.forward = rows;
+  out.backward = 2 * rows;
+  if (c.layout.tp > 1) {
+    out.tp_forward = collective_on_links(c.links, c.groups.tp, CollectiveOp::kReduceScatter,
+                                         Bytes(l.tokens * c.model.hidden * l.element))
+                         .value();
+    out.tp_backward = out.tp_forward;
+  }
+  return out;
+}
+
+// The logits in the layout's precision, in fp32 and their gradient.
+double logits_bytes(const LayerContext& c) {
+  if (c.model.head_parameters < c.model.vocab * c.model.hidden) return 0;
+  const Local l = local_of(c);
+  return l.tokens * c.model.vocab / l.tp * (l.element + 8);
+}
+
+}  // namespace lockstep::cost

@@ -1,0 +1,71 @@
+// Bytes of weights, gradients and optimizer state on one rank (Rajbhandari et al. 2020, ZeRO, figure 1). Pure functions.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "lockstep/base/units.h"
+#include "lockstep/cost/constants.h"
+#include "lockstep/plan/layout.h"
+
+namespace lockstep::cost {
+
+// Bytes per parameter before sharding.
+struct ParameterBytes {
+  double weight = 0;
+  double gradient = 0;
+  double optimizer = 0;  // moments, and the fp32 master copy where weights are narrower
+};
+
+inline bool is_narrow(spec::Precision precision) {
+  return precision == spec::Precision::kFp16 || precision == spec::Precision::kBf16 ||
+         precision == spec::Precision::kFp8;
+}
+
+// fp8 is a format of products: weights and activations are kept in 16 bits (Micikevicius et al. 2022).
+inline double element_bytes(spec::Precision precision) {
+  return precision == spec::Precision::kFp8 ? 2.0 : static_cast<double>(plan::bytes_per_element(precision));
+}
+
+inline ParameterBytes parameter_bytes(spec::Precision precision, spec::OptimizerKind optimizer,
+                                      const StackFacts& facts) {
+  const double element = element_bytes(precision);
+  const bool narrow = is_narrow(precision);
+  const double wide = narrow ? 4.0 : element;
+  const double moments = (optimizer == spec::OptimizerKind::kAdamW ? 2 : 1) * wide;
+  return {.weight = element,
+          .gradient = narrow ? facts.kept_gradient_bytes : element,
+          .optimizer = moments + (narrow && facts.master_copy ? wide : 0.0)};
+}
+
+// Ranks over which ZeRO divides the state of dense weights, and of experts (which ep has divided already).
+inline double dense_shards(const plan::Layout& layout) {
+  return layout.zero > 0 ? static_cast<double>(layout.sharding_ranks()) : 1.0;
+}
+inline double expert_shards(const plan::Layout& layout) {
+  return layout.zero > 0
+             ? std::max(1.0, static_cast<double>(layout.sharding_ranks()) / static_cast<double>(layout.ep))
+             : 1.0;
+}
+
+struct StateBytesOnRank {
+  Bytes parameters;
+  Bytes gradients;
+  Bytes optimizer;
+};
+
+// `parameters` local weights (after tp, pp, ep) under ZeRO over `shards` ranks: stage 1 divides the optimizer, 2 the
+// gradients, 3 the weights. Offload moves the optimizer (and with kParameters the weights) to host memory.
+inline StateBytesOnRank state_on_rank(double parameters, double shards, const plan::Layout& layout,
+                                      const ParameterBytes& bytes) {
+  const double weight_shards = layout.zero >= 3 ? shards : 1.0;
+  const double gradient_shards = layout.zero >= 2 ? shards : 1.0;
+  const double optimizer_shards = layout.zero >= 1 ? shards : 1.0;
+  const bool optimizer_away = layout.offload != plan::Offload::kNone;
+  const bool weights_away = layout.offload == plan::Offload::kParameters;
+  return {.parameters = Bytes(weights_away ? 0.0 : parameters * bytes.weight / weight_shards),
+          .gradients = Bytes(parameters * bytes.gradient / gradient_shards),
+          .optimizer = Bytes(optimizer_away ? 0.0 : parameters * bytes.optimizer / optimizer_shards)};
+}
+
+}  // namespace lockstep::cost
