@@ -203,7 +203,8 @@ plan::BatchPlan batch_of(const PublishedRow& row, const plan::Layout& layout, co
   const bool accumulation_wins = stack == "nanotron-0.5" || !per_rank;
   if (row.micro_batch && row.grad_accum && accumulation_wins) {
     const double stated = static_cast<double>(*row.micro_batch) * static_cast<double>(*row.grad_accum);
-    if (per_rank && std::abs(stated - *per_rank) > 1e-9) notes.add("accumulation contradicts the global batch: taken");
+    if (per_rank && std::abs(stated - *per_rank) > 1e-9)
+      notes.add("the global batch contradicts the accumulation, which is taken");
     per_rank = stated;
   }
   if (!per_rank) {

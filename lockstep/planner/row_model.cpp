@@ -120,11 +120,11 @@ void fill_experts(spec::Model& model, const PublishedRow& row, RowNotes& notes) 
   if (*shape->note != '\0') notes.add(shape->note);
 }
 
-// GPT-2's successors tie the LM head to the embedding (Megatron-LM's default, MPT too), Llama's do not. Where the row
-// has a parameter count that only the other choice reaches, that one is taken: nanotron's 1.34B ties, the GPTs of
-// Megatron-Core's table do not.
+// GPT-2's successors tie the LM head to the embedding (Megatron-LM's default, MPT too), so does BERT, Llama's do not.
+// Where the row has a parameter count that only the other choice reaches, that one is taken: nanotron's 1.34B ties, the
+// GPTs of Megatron-Core's table do not.
 void decide_tying(spec::Model& model, const PublishedRow& row, const std::string& stack) {
-  model.tied_embeddings = model.arch == spec::Arch::kGpt;
+  model.tied_embeddings = model.arch == spec::Arch::kGpt || model.arch == spec::Arch::kBert;
   if (stack == "megatron-core-0.8") model.tied_embeddings = false;
   if (row.model.starts_with("Nemotron")) model.tied_embeddings = false;
   if (model.arch != spec::Arch::kLlama || !row.params_b) return;
