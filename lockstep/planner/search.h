@@ -34,11 +34,11 @@ enum class Objective {
 struct Constraints {
   std::map<std::string, std::int64_t> fixed;    // pp dp shard zero cp tp ep virtual_stages micro accumulation
   std::map<std::string, std::int64_t> at_most;  // the same keys
-  std::optional<plan::Schedule> schedule;
+  std::optional<plan::Schedule> schedule;       // of layouts with pp > 1; none: pp = 1
   std::optional<plan::Recompute> recompute;
-  std::optional<bool> sequence_parallel;
+  std::optional<bool> sequence_parallel;                  // of layouts with tp > 1
   std::optional<plan::ContextExchange> context_exchange;  // of layouts with cp > 1
-  std::optional<std::vector<std::int64_t>> stage_layers;  // empty vector: even
+  std::optional<std::vector<std::int64_t>> stage_layers;  // of the layouts it fits; empty vector: even
   std::optional<plan::Offload> offload;  // absent: none first, and offload only where nothing else fits
   double largest_out_of_memory_probability = 0.1;
   bool allow_idle_devices = false;  // layouts smaller than the cluster; the dollar objectives always allow them

@@ -1,0 +1,161 @@
+// What a search is asked: defaults filled in, contradictions found.
+#include "lockstep/planner/request.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/planner/space.h"
+
+namespace lockstep::planner {
+namespace {
+
+// Models without a published batch: 0.5M tokens, the smallest batch of Brown et al. 2020 (table 2.1); images 256 per
+// device up to the 8192 that Goyal et al. 2017 train without loss of accuracy.
+constexpr double kUsualTokens = 524288;
+constexpr std::int64_t kImagesPerDevice = 256;
+constexpr std::int64_t kMostImages = 8192;
+// A default batch may be moved this far to divide by more of the devices.
+constexpr double kBatchTolerance = 0.05;
+
+// The batch within the tolerance of `wanted` that the largest divisor of `devices` divides.
+std::int64_t round_batch(double wanted, std::int64_t devices) {
+  const std::vector<std::int64_t> parts = divisors(devices);
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+    const std::int64_t batch = *part * std::llround(wanted / static_cast<double>(*part));
+    if (batch > 0 && std::abs(static_cast<double>(batch) - wanted) <= kBatchTolerance * wanted) return batch;
+  }
+  return std::max<std::int64_t>(1, std::llround(wanted));
+}
+
+std::int64_t usual_batch(const spec::Model& model, std::int64_t sequence_length, std::int64_t devices) {
+  if (!model.is_language_model()) return std::min(kImagesPerDevice * devices, kMostImages);
+  const double tokens = model.global_batch_tokens > 0 ? static_cast<double>(model.global_batch_tokens) : kUsualTokens;
+  return round_batch(std::max(1.0, tokens / static_cast<double>(sequence_length)), devices);
+}
+
+spec::Precision usual_precision(const spec::Cluster& cluster) {
+  const auto any_of_kind = [&](const char* kind) {
+    return std::any_of(cluster.groups.begin(), cluster.groups.end(),
+                       [kind](const spec::NodeGroup& group) { return group.device.kind == kind; });
+  };
+  if (any_of_kind("cpu")) return spec::Precision::kFp32;
+  return any_of_kind("V100") ? spec::Precision::kFp16 : spec::Precision::kBf16;
+}
+
+void require_precisions(const SearchRequest& request) {
+  const bool fp8 = std::find(request.precisions.begin(), request.precisions.end(), spec::Precision::kFp8) !=
+                   request.precisions.end();
+  for (const spec::NodeGroup& group : request.cluster.groups) {
+    if (fp8 && group.device.peak_fp8_flops <= 0) {
+      throw bad_input(fmt::format("precision fp8: {} has no fp8", group.device.kind), "use bf16");
+    }
+  }
+}
+
+// A layout with everything that is fixed, to find the rule it breaks.
+plan::Layout fixed_part(const SearchRequest& request, const Bounds& bounds) {
+  plan::Layout layout;
+  const auto take = [&](std::int64_t& axis, Bounds::Key key) { axis = bounds.fixed(key).value_or(axis); };
+  take(layout.pp, Bounds::kPp);
+  take(layout.dp, Bounds::kDp);
+  take(layout.shard, Bounds::kShard);
+  take(layout.cp, Bounds::kCp);
+  take(layout.tp, Bounds::kTp);
+  take(layout.virtual_stages, Bounds::kVirtualStages);
+  if (layout.pp > 1) layout.schedule = plan::Schedule::kOneForwardOneBackward;
+  if (layout.pp > 1 && layout.virtual_stages > 1) layout.schedule = plan::Schedule::kInterleaved;
+  if (layout.pp > 1) layout.schedule = request.constraints.schedule.value_or(layout.schedule);
+  if (layout.pp > 1) layout.stage_layers = request.constraints.stage_layers.value_or(layout.stage_layers);
+  if (layout.cp > 1) {
+    layout.context_exchange = request.constraints.context_exchange.value_or(layout.context_exchange);
+  }
+  layout.zero = bounds.fixed(Bounds::kZero).value_or(layout.sharding_ranks() > 1 ? 3 : 0);
+  return layout;
+}
+
+std::string why_no_layout(const SearchRequest& request) {
+  const Bounds bounds(request.constraints);
+  const plan::Layout layout = fixed_part(request, bounds);
+  const std::int64_t devices = request.cluster.devices();
+  if (devices % layout.world() != 0) {
+    return fmt::format("{} needs {} ranks (or a multiple), cluster {} has {}", plan::to_string(layout), layout.world(),
+                       request.cluster.name, devices);
+  }
+  const bool open = !bounds.fixed(Bounds::kShard) || !bounds.fixed(Bounds::kDp);
+  if (!open && layout.world() != devices && bounds.fixed(Bounds::kPp) && bounds.fixed(Bounds::kTp) &&
+      bounds.fixed(Bounds::kCp)) {
+    return fmt::format("layout {} needs {} ranks, cluster {} has {}", plan::to_string(layout), layout.world(),
+                       request.cluster.name, devices);
+  }
+  plan::Layout filled = layout;
+  if (!bounds.fixed(Bounds::kDp)) filled.dp *= devices / layout.world();
+  if (const auto problem = plan::find_layout_problem(filled, &request.model)) return *problem;
+  if (request.global_sequences % filled.data_ranks() != 0) {
+    return fmt::format("a global batch of {} has no equal shares for {} data ranks", request.global_sequences,
+                       filled.data_ranks());
+  }
+  if (request.sequence_length % layout.cp != 0) {
+    return fmt::format("cp={} does not divide the sequence of {}", layout.cp, request.sequence_length);
+  }
+  return fmt::format("no layout of {} on {} keeps to all of them with a global batch of {}", request.model.name,
+                     request.cluster.name, request.global_sequences);
+}
+
+}  // namespace
+
+SearchRequest complete(SearchRequest request) {
+  if (request.cluster.groups.empty()) throw bad_input("the cluster has no node groups");
+  if (request.global_sequences < 0 || request.sequence_length < 0) throw bad_input("batch and sequence are positive");
+  if (!request.model.is_language_model()) {
+    request.sequence_length = 0;
+  } else if (request.sequence_length == 0) {
+    request.sequence_length = request.model.max_sequence;
+  }
+  if (request.model.is_language_model() && request.sequence_length <= 0) {
+    throw bad_input(fmt::format("model {} does not say how long its sequences are", request.model.name),
+                    "give the sequence length");
+  }
+  if (request.global_sequences == 0) {
+    request.global_sequences = usual_batch(request.model, request.sequence_length, request.cluster.devices());
+  }
+  if (request.precisions.empty()) request.precisions = {usual_precision(request.cluster)};
+  require_precisions(request);
+  return request;
+}
+
+Constraints constraints_of(const plan::Layout& layout, std::optional<std::int64_t> micro) {
+  Constraints constraints;
+  constraints.fixed = {
+      {"pp", layout.pp}, {"dp", layout.dp}, {"shard", layout.shard}, {"zero", layout.zero},
+      {"cp", layout.cp}, {"tp", layout.tp}, {"ep", layout.ep},       {"virtual_stages", layout.virtual_stages}};
+  if (micro) constraints.fixed["micro"] = *micro;
+  constraints.schedule = layout.schedule;
+  constraints.recompute = layout.recompute;
+  constraints.sequence_parallel = layout.sequence_parallel;
+  constraints.context_exchange = layout.context_exchange;
+  constraints.stage_layers = layout.stage_layers;
+  constraints.offload = layout.offload;
+  return constraints;
+}
+
+UserError contradiction(const SearchRequest& request) {
+  return bad_input("constraints: " + why_no_layout(request), "relax a constraint, or change the batch or the cluster");
+}
+
+void require_passes(const std::vector<std::string>& switched_off) {
+  const std::vector<std::string> all{"enumerate", "divide", "floor", "outgrow", "price", "rank"};
+  for (const std::string& name : switched_off) {
+    if (name == "floor" || name == "outgrow") continue;
+    if (std::find(all.begin(), all.end(), name) == all.end()) {
+      throw bad_input(fmt::format("search: unknown pass \"{}\"", printable(name)), did_you_mean(name, all));
+    }
+    throw bad_input(fmt::format("search: pass \"{}\" cannot be switched off", name),
+                    "floor and outgrow save time only, and can");
+  }
+}
+
+}  // namespace lockstep::planner
