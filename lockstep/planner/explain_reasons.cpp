@@ -1,0 +1,192 @@
+#include "lockstep/planner/explain_reasons.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "lockstep/base/text.h"
+#include "lockstep/base/units.h"
+#include "lockstep/planner/explain_terms.h"
+
+namespace lockstep::planner {
+namespace {
+
+// The best candidates that have another value on one axis, by that value.
+struct Neighbours {
+  std::optional<std::pair<std::int64_t, Ranked>> below;
+  std::optional<std::pair<std::int64_t, Ranked>> above;
+};
+
+Neighbours neighbours_of(const SearchResult& result, const std::string& axis, std::int64_t chosen) {
+  Neighbours found;
+  for (const auto& [family, ranked] : result.best_of_family) {
+    const std::size_t equals = family.find('=');
+    if (family.substr(0, equals) != axis) continue;
+    const std::int64_t value = parse_integer(family.substr(equals + 1));
+    if (value < chosen && (!found.below || value > found.below->first)) found.below = {value, ranked};
+    if (value > chosen && (!found.above || value < found.above->first)) found.above = {value, ranked};
+  }
+  return found;
+}
+
+class Reasons {
+ public:
+  Reasons(const SearchRequest& request, const cost::Pricer& pricer, const SearchResult& result)
+      : request_(request), pricer_(pricer), result_(result), plan_(result.best.front()), layout_(plan_.layout) {}
+
+  std::vector<std::string> collect() {
+    one_device();
+    axis("tp", layout_.tp, tensor_text());
+    if (layout_.cp > 1) axis("cp", layout_.cp, fmt::format("cp={}: the sequence is split", layout_.cp));
+    if (layout_.ep > 1 || request_.model.experts > 0) {
+      axis("ep", layout_.ep, fmt::format("ep={} of {} experts", layout_.ep, request_.model.experts));
+    }
+    axis("pp", layout_.pp, pipeline_text());
+    if (layout_.pp > 1) choice("schedule", plan::to_string(layout_.schedule));
+    axis("zero", layout_.zero, sharding_text());
+    choice("recompute", plan::to_string(layout_.recompute));
+    axis("micro", plan_.batch.micro,
+         fmt::format("micro-batch {} x {} a step", plan_.batch.micro, plan_.batch.accumulation));
+    idle_devices();
+    interval();
+    return std::move(reasons_);
+  }
+
+ private:
+  std::string loss(const Ranked& other) const { return describe_loss(plan_, other, request_); }
+
+  // "<chosen>: tp=1 needs 84 GiB of 80 GiB ...; tp=4 is 6% slower ..."
+  void axis(const std::string& key, std::int64_t value, const std::string& chosen) {
+    const Neighbours near = neighbours_of(result_, key, value);
+    std::vector<std::string> others;
+    for (const auto& neighbour : {near.below, near.above}) {
+      if (neighbour) others.push_back(fmt::format("{}={}: {}", key, neighbour->first, loss(neighbour->second)));
+    }
+    if (!others.empty()) reasons_.push_back(fmt::format("{} [{}]", chosen, join(others, "; ")));
+  }
+
+  void choice(const std::string& key, const std::string& chosen) {
+    std::vector<std::string> others;
+    for (const auto& [family, ranked] : result_.best_of_family) {
+      if (family.starts_with(key + "="))
+        others.push_back(fmt::format("{}: {}", family.substr(key.size() + 1), loss(ranked)));
+    }
+    if (!others.empty()) reasons_.push_back(fmt::format("{} {} [{}]", key, chosen, join(others, "; ")));
+  }
+
+  // Whether one device could train the model at all, at a micro-batch of one.
+  void one_device() {
+    plan::Layout alone;
+    alone.precision = layout_.precision;
+    plan::BatchPlan batch = plan_.batch;
+    batch.micro = 1;
+    batch.accumulation = batch.global_sequences;
+    cost::Price price = pricer_.price(alone, batch);
+    std::string recompute;
+    if (!price.fits() && request_.model.is_language_model()) {
+      alone.recompute = plan::Recompute::kFull;
+      price = pricer_.price(alone, batch);
+      recompute = " and full recompute";
+    }
+    const std::string need = fmt::format("{} of {} at micro-batch 1{}", format_bytes(price.memory.total()),
+                                         format_bytes(price.memory.capacity), recompute);
+    if (price.fits()) {
+      reasons_.push_back(
+          fmt::format("the model fits one GPU ({}): splitting it is a matter of speed, not of need", need));
+    } else {
+      const Term term = largest_memory_term(price.memory);
+      reasons_.push_back(
+          fmt::format("one GPU cannot hold the model (it needs {}, most of it {}), so it is split", need, term.name));
+    }
+  }
+
+  std::string tensor_text() const {
+    if (layout_.tp == 1) return "no tensor parallelism";
+    const std::int64_t node =
+        std::min_element(request_.cluster.groups.begin(), request_.cluster.groups.end(),
+                         [](const auto& a, const auto& b) { return a.devices_per_node < b.devices_per_node; })
+            ->devices_per_node;
+    return fmt::format("tp={} {}{}", layout_.tp, layout_.tp <= node ? "inside a node" : "across nodes",
+                       layout_.sequence_parallel ? ", with sequence parallelism" : "");
+  }
+
+  std::string pipeline_text() const {
+    if (layout_.pp == 1) return "no pipeline";
+    const double share = plan_.price.time.bubble / plan_.price.step_seconds();
+    return fmt::format("pp={}, bubble {:.1f}% of the step", layout_.pp, 100 * share);
+  }
+
+  std::string sharding_text() const {
+    if (layout_.zero == 0) return fmt::format("dp={} without sharding", layout_.dp);
+    static constexpr const char* kWhat[] = {"", "optimizer state", "optimizer state and gradients",
+                                            "parameters, gradients and optimizer state"};
+    return fmt::format("zero={}: {} sharded over {} ranks{}", layout_.zero, kWhat[layout_.zero],
+                       layout_.sharding_ranks(),
+                       layout_.dp > 1 ? fmt::format(", {} replicas", layout_.dp) : std::string());
+  }
+
+  void idle_devices() {
+    const std::int64_t idle = request_.cluster.devices() - layout_.world();
+    if (idle > 0) reasons_.push_back(fmt::format("{} of {} devices stay idle", idle, request_.cluster.devices()));
+  }
+
+  void interval() {
+    const double sigma = plan_.price.time_sigma;
+    const auto& fitted = request_.profile.fitted;
+    const std::string source =
+        fitted ? fmt::format("{} runs behind the profile {} / {}", fitted->runs, fitted->hardware, fitted->stack)
+               : std::string("the calibrated profile");
+    reasons_.push_back(fmt::format("90% interval: residuals of {} spread by {:.0f}%", source, 100 * sigma));
+  }
+
+  const SearchRequest& request_;
+  const cost::Pricer& pricer_;
+  const SearchResult& result_;
+  const Ranked& plan_;
+  const plan::Layout& layout_;
+  std::vector<std::string> reasons_;
+};
+
+// Axes that a reader thinks of as one decision; "" for those too small to be another kind of plan.
+std::string kind_of(const std::string& family) {
+  const std::string axis = family.substr(0, family.find('='));
+  if (axis == "dp" || axis == "shard" || axis == "zero") return "data";
+  if (axis == "pp" || axis == "schedule" || axis == "virtual_stages") return "pipeline";
+  if (axis == "tp" || axis == "cp" || axis == "ep" || axis == "recompute" || axis == "precision") return axis;
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> reasons_for(const SearchRequest& request, const cost::Pricer& pricer,
+                                     const SearchResult& result) {
+  return Reasons(request, pricer, result).collect();
+}
+
+std::vector<Loser> best_losers(const SearchRequest& request, const SearchResult& result, std::size_t count) {
+  std::vector<Loser> all;
+  for (const auto& [family, ranked] : result.best_of_family) all.push_back({family, ranked});
+  const auto order = [&](const Loser& loser) {
+    const cost::Price& price = loser.candidate.price;
+    const bool feasible = is_feasible(price, request.constraints);
+    return std::tuple(!feasible, kind_of(loser.family).empty(),
+                      feasible ? -loser.candidate.score : price.memory.total());
+  };
+  std::stable_sort(all.begin(), all.end(), [&](const Loser& a, const Loser& b) { return order(a) < order(b); });
+  std::vector<Loser> chosen;
+  std::vector<std::string> kinds;
+  for (Loser& loser : all) {
+    if (chosen.size() == count) break;
+    const std::string kind = kind_of(loser.family);
+    const bool seen = (!kind.empty() && std::count(kinds.begin(), kinds.end(), kind) > 0) ||
+                      std::any_of(chosen.begin(), chosen.end(),
+                                  [&](const Loser& other) { return other.candidate.layout == loser.candidate.layout; });
+    if (seen) continue;
+    kinds.push_back(kind);
+    chosen.push_back(std::move(loser));
+  }
+  return chosen;
+}
+
+}  // namespace lockstep::planner

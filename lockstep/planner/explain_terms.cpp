@@ -1,0 +1,125 @@
+#include "lockstep/planner/explain_terms.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "lockstep/base/units.h"
+
+namespace lockstep::planner {
+namespace {
+
+using TimeMember = double plan::TimeBreakdown::*;
+
+constexpr std::array<TimeMember, 9> kTimeMembers{
+    &plan::TimeBreakdown::compute, &plan::TimeBreakdown::tp_comm,   &plan::TimeBreakdown::dp_comm,
+    &plan::TimeBreakdown::pp_comm, &plan::TimeBreakdown::cp_comm,   &plan::TimeBreakdown::ep_comm,
+    &plan::TimeBreakdown::bubble,  &plan::TimeBreakdown::optimizer, &plan::TimeBreakdown::other};
+
+// Differences below this are no differences to a reader.
+constexpr double kSameSpeed = 0.005;
+
+// " over NVLink": of the slowest link that a group of neighbours spanning `ranks` ranks runs over.
+std::string over_links(std::int64_t ranks, const spec::Cluster& cluster) {
+  const auto smallest =
+      std::min_element(cluster.groups.begin(), cluster.groups.end(),
+                       [](const auto& a, const auto& b) { return a.devices_per_node < b.devices_per_node; });
+  const bool inside_node = ranks <= smallest->devices_per_node;
+  return fmt::format(" over {}", link_name(inside_node ? smallest->intra.kind : smallest->nic.kind));
+}
+
+std::string time_name(TimeMember member, const plan::Layout& layout, const spec::Cluster& cluster) {
+  const std::int64_t inner = layout.tp * layout.cp;
+  const std::int64_t stage_ranks = inner * layout.data_ranks();
+  if (member == &plan::TimeBreakdown::tp_comm) return "tensor-parallel traffic" + over_links(layout.tp, cluster);
+  if (member == &plan::TimeBreakdown::cp_comm) return "context-parallel traffic" + over_links(inner, cluster);
+  if (member == &plan::TimeBreakdown::ep_comm) return "expert all-to-all" + over_links(inner * layout.ep, cluster);
+  if (member == &plan::TimeBreakdown::dp_comm) {
+    return (layout.zero == 3 ? "weight and gradient traffic" : "gradient traffic") + over_links(stage_ranks, cluster);
+  }
+  if (member == &plan::TimeBreakdown::pp_comm) return "pipeline traffic" + over_links(stage_ranks + 1, cluster);
+  if (member == &plan::TimeBreakdown::compute) {
+    return layout.recompute == plan::Recompute::kFull ? "compute with full recompute" : "compute";
+  }
+  if (member == &plan::TimeBreakdown::bubble) return "pipeline bubble";
+  if (member == &plan::TimeBreakdown::optimizer) return "optimizer";
+  return layout.offload == plan::Offload::kNone ? "host cost and jitter" : "host cost, jitter and offload";
+}
+
+std::string need(const plan::MemoryBreakdown& memory) {
+  const Term term = largest_memory_term(memory);
+  return fmt::format("needs {} of {}, most of it {} ({})", format_bytes(memory.total()), format_bytes(memory.capacity),
+                     term.name, format_bytes(term.value));
+}
+
+}  // namespace
+
+Term largest_memory_term(const plan::MemoryBreakdown& memory) {
+  const std::array<Term, 6> terms{{{"parameters", memory.parameters},
+                                   {"gradients", memory.gradients},
+                                   {"optimizer state", memory.optimizer},
+                                   {"activations", memory.activations},
+                                   {"buffers", memory.buffers},
+                                   {"framework overhead", memory.overhead}}};
+  return *std::max_element(terms.begin(), terms.end(), [](const Term& a, const Term& b) { return a.value < b.value; });
+}
+
+Term largest_loss(const plan::TimeBreakdown& plan, const plan::TimeBreakdown& other, const plan::Layout& other_layout,
+                  const spec::Cluster& cluster) {
+  const TimeMember member =
+      *std::max_element(kTimeMembers.begin(), kTimeMembers.end(),
+                        [&](TimeMember a, TimeMember b) { return other.*a - plan.*a < other.*b - plan.*b; });
+  return {time_name(member, other_layout, cluster), other.*member};
+}
+
+Term largest_exposed(const plan::TimeBreakdown& time, const plan::Layout& layout, const spec::Cluster& cluster) {
+  plan::TimeBreakdown compute_only;
+  compute_only.compute = time.compute;
+  return largest_loss(compute_only, time, layout, cluster);
+}
+
+const char* link_name(spec::LinkKind kind) {
+  switch (kind) {
+    case spec::LinkKind::kNvlink:
+      return "NVLink";
+    case spec::LinkKind::kPcie:
+      return "PCIe";
+    case spec::LinkKind::kXgmi:
+      return "xGMI";
+    case spec::LinkKind::kSharedMemory:
+      return "shared memory";
+    case spec::LinkKind::kInfiniband:
+      return "InfiniBand";
+    case spec::LinkKind::kRoce:
+      return "RoCE";
+    case spec::LinkKind::kEthernet:
+      return "Ethernet";
+  }
+  return "?";
+}
+
+bool is_feasible(const cost::Price& price, const Constraints& constraints) {
+  return price.fits() && price.out_of_memory_probability() <= constraints.largest_out_of_memory_probability;
+}
+
+std::string describe_loss(const Ranked& plan, const Ranked& other, const SearchRequest& request) {
+  if (!other.price.fits()) return need(other.price.memory);
+  if (!is_feasible(other.price, request.constraints)) {
+    return fmt::format("out of memory with a probability of {:.0f}%", 100 * other.price.out_of_memory_probability());
+  }
+  std::string money;
+  if (request.objective == Objective::kDollars || request.objective == Objective::kDeadline) {
+    if (!std::isfinite(other.score)) return "ends after the deadline";
+    money = fmt::format("{:.1f}% dearer, ", 100 * (other.score / plan.score - 1));  // both are negative dollars
+  }
+  const double slower = other.price.step_seconds() / plan.price.step_seconds() - 1;
+  if (slower < kSameSpeed)
+    return money + (slower > -kSameSpeed ? "as fast" : fmt::format("{:.1f}% faster", -100 * slower));
+  const Term term = largest_loss(plan.price.time, other.price.time, other.layout, request.cluster);
+  return fmt::format("{}{:.1f}% slower, {} {} of {}", money, 100 * slower, term.name, format_seconds(term.value),
+                     format_seconds(other.price.step_seconds()));
+}
+
+}  // namespace lockstep::planner

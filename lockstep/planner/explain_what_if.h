@@ -1,0 +1,17 @@
+// What one change to the cluster or the plan would bring: each is a search of its own with the change made.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/planner/explain.h"
+
+namespace lockstep::planner {
+
+// The change whose gain tells whether memory binds.
+inline constexpr const char* kTwiceTheMemory = "twice the memory per GPU";
+
+// Only changes that mean something here: no NICs on one node, no pipeline of none. Best gain first. `request` is
+// complete(); `result.best` is not empty.
+std::vector<WhatIf> what_ifs(const SearchRequest& request, const SearchResult& result);
+
+}  // namespace lockstep::planner
