@@ -24,22 +24,32 @@ struct Published {
   std::int64_t parameters;
 };
 
-// Counts of the released checkpoints: Hugging Face (transformers' num_parameters), torchvision, PyTorch examples.
+// Counts of the released checkpoints: Hugging Face (transformers' num_parameters, safetensors metadata), torchvision
+// (num_params of the weights), PyTorch examples.
 const Published kPublished[] = {
-    {"mnist-cnn", 1'199'882},         {"resnet18", 11'689'512},       {"resnet50", 25'557'032},
-    {"bert-base", 109'482'240},       {"bert-large", 335'141'888},    {"gpt2-124m", 124'439'808},
-    {"gpt2-355m", 354'823'168},       {"gpt2-774m", 774'030'080},     {"gpt2-1.5b", 1'557'611'200},
-    {"llama2-7b", 6'738'415'616},     {"llama2-13b", 13'015'864'320}, {"llama2-70b", 68'976'648'192},
-    {"llama3-8b", 8'030'261'248},     {"llama3-70b", 70'553'706'496}, {"llama3-405b", 405'853'388'800},
-    {"mixtral-8x7b", 46'702'792'704}, {"mamba-130m", 129'135'360},    {"mamba-2.8b", 2'768'345'600}};
+    {"mnist-cnn", 1'199'882},           {"resnet18", 11'689'512},          {"resnet50", 25'557'032},
+    {"resnet101", 44'549'160},          {"resnet152", 60'192'808},         {"bert-base", 109'482'240},
+    {"bert-large", 335'141'888},        {"gpt2-124m", 124'439'808},        {"gpt2-355m", 354'823'168},
+    {"gpt2-774m", 774'030'080},         {"gpt2-1.5b", 1'557'611'200},      {"llama2-7b", 6'738'415'616},
+    {"llama2-13b", 13'015'864'320},     {"llama2-70b", 68'976'648'192},    {"llama3-8b", 8'030'261'248},
+    {"llama3-70b", 70'553'706'496},     {"llama3-405b", 405'853'388'800},  {"llama3.2-1b", 1'235'814'400},
+    {"llama3.2-3b", 3'212'749'824},     {"mistral-7b", 7'241'732'096},     {"mixtral-8x7b", 46'702'792'704},
+    {"mixtral-8x22b", 140'620'634'112}, {"tinyllama-1.1b", 1'100'048'384}, {"smollm2-135m", 134'515'008},
+    {"smollm2-1.7b", 1'711'376'384},    {"mamba-130m", 129'135'360},       {"mamba-2.8b", 2'768'345'600}};
 
 TEST(ModelPresets, have_the_published_parameter_counts) {
   for (const Published& row : kPublished) EXPECT_EQ(parameter_count(load_model(row.name)), row.parameters) << row.name;
 }
 
+TEST(ModelPresets, of_gpt3_have_the_counts_of_its_paper) {
+  // Brown et al. 2020, table D.1: 1,320 and 174,600 million, as far as those are written out.
+  EXPECT_NEAR(static_cast<double>(parameter_count(load_model("gpt-1.3b"))), 1'320e6, 5e6);
+  EXPECT_NEAR(static_cast<double>(parameter_count(load_model("gpt3-175b"))), 174'600e6, 50e6);
+}
+
 TEST(ModelPresets, without_a_published_count_are_as_large_as_their_name_says) {
-  const std::pair<const char*, double> rows[] = {
-      {"gpt-1.3b", 1.3e9}, {"gpt-10b", 10e9}, {"gpt-100b", 100e9}, {"gpt3-175b", 175e9}};
+  // Rajbhandari et al. 2019 names these shapes 10B and 100B and counts no further.
+  const std::pair<const char*, double> rows[] = {{"gpt-10b", 10e9}, {"gpt-100b", 100e9}};
   for (const auto& [name, size] : rows) {
     EXPECT_NEAR(static_cast<double>(parameter_count(load_model(name))) / size, 1.0, 0.04) << name;
   }
@@ -47,9 +57,11 @@ TEST(ModelPresets, without_a_published_count_are_as_large_as_their_name_says) {
 
 TEST(ModelPresets, all_names_are_there_and_load) {
   const std::vector<std::string> wanted = {
-      "bert-base", "bert-large", "cifar-cnn",  "gpt-1.3b",     "gpt-100b",   "gpt-10b",   "gpt2-1.5b",   "gpt2-124m",
-      "gpt2-355m", "gpt2-774m",  "gpt3-175b",  "llama2-13b",   "llama2-70b", "llama2-7b", "llama3-405b", "llama3-70b",
-      "llama3-8b", "mamba-130m", "mamba-2.8b", "mixtral-8x7b", "mnist-cnn",  "resnet18",  "resnet50"};
+      "bert-base",   "bert-large",    "cifar-cnn",    "gpt-1.3b",      "gpt-100b",    "gpt-10b",    "gpt2-1.5b",
+      "gpt2-124m",   "gpt2-355m",     "gpt2-774m",    "gpt3-175b",     "llama2-13b",  "llama2-70b", "llama2-7b",
+      "llama3-405b", "llama3-70b",    "llama3-8b",    "llama3.2-1b",   "llama3.2-3b", "mamba-130m", "mamba-2.8b",
+      "mistral-7b",  "mixtral-8x22b", "mixtral-8x7b", "mnist-cnn",     "resnet101",   "resnet152",  "resnet18",
+      "resnet50",    "smollm2-1.7b",  "smollm2-135m", "tinyllama-1.1b"};
   EXPECT_EQ(model_preset_names(), wanted);
   for (const std::string& name : wanted) EXPECT_EQ(load_model(name).name, name);
 }
@@ -86,6 +98,9 @@ TEST(ParameterCount, without_the_input_embedding_keeps_a_tied_head) {
 TEST(ParameterCount, of_active_experts_is_mixtrals_13_billion) {
   const Model model = load_model("mixtral-8x7b");
   EXPECT_EQ(active_parameter_count_without_input_embedding(model) + 32000 * 4096, 12'879'925'248);
+  // Mistral AI, April 2024: 39 billion of 141 are active.
+  const Model larger = load_model("mixtral-8x22b");
+  EXPECT_NEAR(static_cast<double>(active_parameter_count_without_input_embedding(larger) + 32000 * 6144), 39e9, 0.5e9);
   const Model dense = load_model("llama3-8b");
   EXPECT_EQ(active_parameter_count_without_input_embedding(dense), parameter_count_without_input_embedding(dense));
 }
