@@ -20,6 +20,18 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kMostNodes = 1'000'000;
 constexpr std::int64_t kMostDevicesPerNode = 4096;
 
+// Keeps every product and sum of figures finite; no real machine comes near.
+constexpr double kMostOfAnything = 1e24;
+constexpr double kMostLatencySeconds = 3600;
+
+// A figure that others are divided by. Only the speeds of a cpu may be 0: they are measured, not written.
+void check_figure(const MapReader& map, const char* key, double value, bool may_be_zero) {
+  if ((value > 0 || (value == 0 && may_be_zero)) && value <= kMostOfAnything) return;
+  throw map.error_at(key,
+                     fmt::format("`{}` is {}", map.full_key(key), value == 0 ? "0 or missing" : "impossibly large"),
+                     "write the figure of the datasheet");
+}
+
 void read_device(MapReader& parent, Device& device, bool known_kind) {
   auto map = parent.map("device");
   if (!map) {
@@ -35,9 +47,14 @@ void read_device(MapReader& parent, Device& device, bool known_kind) {
   map->flops_per_second("peak_fp32", device.peak_fp32_flops);
   map->flops_per_second("peak_fp8", device.peak_fp8_flops);
   map->finish();
+  check_figure(*map, "memory", device.memory_bytes, false);
+  check_figure(*map, "memory_bandwidth", device.memory_bytes_per_second, device.is_cpu());
+  check_figure(*map, "peak_bf16", device.peak_bf16_flops, device.is_cpu());
+  check_figure(*map, "peak_fp32", device.peak_fp32_flops, true);
+  check_figure(*map, "peak_fp8", device.peak_fp8_flops, true);
 }
 
-bool read_link(MapReader& parent, const std::string& key, Link& link) {
+bool read_link(MapReader& parent, const std::string& key, Link& link, bool may_be_zero) {
   auto map = parent.map(key);
   if (!map) return false;
   map->choice("kind", link.kind,
@@ -51,6 +68,11 @@ bool read_link(MapReader& parent, const std::string& key, Link& link) {
   map->bytes_per_second("bandwidth", link.bytes_per_second);
   map->seconds("latency", link.latency_seconds);
   map->finish();
+  check_figure(*map, "bandwidth", link.bytes_per_second, may_be_zero);
+  if (link.latency_seconds > kMostLatencySeconds) {
+    throw map->error_at("latency", fmt::format("`{}` is more than an hour", map->full_key("latency")),
+                        "write it in us or ms");
+  }
   return true;
 }
 
@@ -60,14 +82,17 @@ bool read_storage(MapReader& parent, const std::string& key, Storage& storage) {
   map->bytes_per_second("read", storage.read_bytes_per_second);
   map->bytes_per_second("write", storage.write_bytes_per_second);
   map->finish();
+  check_figure(*map, "read", storage.read_bytes_per_second, true);
+  check_figure(*map, "write", storage.write_bytes_per_second, true);
   return true;
 }
 
 // The fields of a node that both a kind file and a group of a cluster file may give.
 void read_node_fields(MapReader& reader, NodeGroup& group, bool known_kind) {
   read_device(reader, group.device, known_kind);
-  if (!read_link(reader, "intra", group.intra) && !known_kind) reader.require("intra");
-  if (!read_link(reader, "nic", group.nic) && !known_kind) reader.require("nic");
+  const bool measured = group.device.is_cpu();
+  if (!read_link(reader, "intra", group.intra, measured) && !known_kind) reader.require("intra");
+  if (!read_link(reader, "nic", group.nic, measured) && !known_kind) reader.require("nic");
   reader.count("nics_per_node", group.nics_per_node, 1, kMostDevicesPerNode);
   reader.real("price_per_device_hour", group.price_per_device_hour_usd, 0.0, 1e6);
   reader.real("failures_per_1000_node_days", group.failures_per_1000_node_days, 0.0, 1e6);
@@ -147,7 +172,9 @@ Cluster read_map(const YamlNode& node, const std::string& path, const std::strin
     }
     cluster.between_groups = slowest_nic(cluster.groups);
   }
-  read_link(reader, "between_groups", cluster.between_groups);
+  const bool measured = std::any_of(cluster.groups.begin(), cluster.groups.end(),
+                                    [](const NodeGroup& group) { return group.device.is_cpu(); });
+  read_link(reader, "between_groups", cluster.between_groups, measured);
   read_storage(reader, "storage", cluster.storage);
   reader.finish();
   return cluster;

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/text.h"
 #include "lockstep/spec/parameter_count.h"
@@ -23,6 +24,17 @@ Activation activation_of(const JsonReader& config, const char* key, const char* 
   if (name == "silu" || name == "swish") return Activation::kSilu;
   if (name == "relu") return Activation::kRelu;
   config.fail(key, fmt::format("is `{}`", printable(name)), "supported: gelu, gelu_new, silu, relu");
+}
+
+// A number in the range that model files allow too (docs/cluster-and-model-files.md).
+double real_between(const JsonReader& config, const char* key, double fallback, double low, double high) {
+  const double value = config.real_or(key, fallback);
+  if (value < low || value > high) config.fail(key, fmt::format("is {}", value), fmt::format("{} to {}", low, high));
+  return value;
+}
+
+double norm_epsilon_of(const JsonReader& config, const char* key, double fallback) {
+  return real_between(config, key, fallback, 0.0, 1.0);
 }
 
 // The same probability in several places of the network is our one `dropout`; different ones cannot be expressed.
@@ -64,7 +76,7 @@ Model gpt2(const JsonReader& config) {
   model.max_sequence = config.integer_or("n_positions", 1024, 1, std::int64_t{1} << 40);
   model.tied_embeddings = config.boolean_or("tie_word_embeddings", true);
   model.activation = activation_of(config, "activation_function", "gelu_new");
-  model.norm_epsilon = config.real_or("layer_norm_epsilon", 1e-5);
+  model.norm_epsilon = norm_epsilon_of(config, "layer_norm_epsilon", 1e-5);
   model.dropout = dropout_of(config, {"resid_pdrop", "embd_pdrop", "attn_pdrop"}, 0.1);
   for (const char* key : {"scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"}) {
     if (config.boolean_or(key, false)) config.fail(key, "is true", "this variant of GPT-2 is not supported");
@@ -84,11 +96,10 @@ RopeScaling rope_scaling_of(const JsonReader& config) {
     map->fail("rope_type", fmt::format("is `{}`", printable(kind)), "supported: default, linear, llama3");
   }
   rope.kind = kind == "linear" ? RopeScaling::Kind::kLinear : RopeScaling::Kind::kLlama3;
-  rope.factor = map->real("factor");
-  if (rope.factor < 1.0) map->fail("factor", fmt::format("is {}", rope.factor), "it must be at least 1");
+  rope.factor = real_between(*map, "factor", map->real("factor"), 1.0, 1e6);
   if (rope.kind == RopeScaling::Kind::kLlama3) {
-    rope.low_freq_factor = map->real("low_freq_factor");
-    rope.high_freq_factor = map->real("high_freq_factor");
+    rope.low_freq_factor = real_between(*map, "low_freq_factor", map->real("low_freq_factor"), 1e-6, 1e6);
+    rope.high_freq_factor = real_between(*map, "high_freq_factor", map->real("high_freq_factor"), 1e-6, 1e6);
     rope.original_max_sequence = map->integer("original_max_position_embeddings", 1);
   }
   return rope;
@@ -113,13 +124,13 @@ Model llama(const JsonReader& config, const std::string& type) {
     config.fail("mlp_bias", "differs from attention_bias", "biases in only one of them are not supported");
   }
   model.activation = activation_of(config, "hidden_act", "silu");
-  model.norm_epsilon = config.real_or("rms_norm_eps", type == "llama" ? 1e-6 : 1e-5);
-  model.rope_theta = config.real_or("rope_theta", type == "mixtral" ? 1e6 : 10000.0);
+  model.norm_epsilon = norm_epsilon_of(config, "rms_norm_eps", type == "llama" ? 1e-6 : 1e-5);
+  model.rope_theta = real_between(config, "rope_theta", type == "mixtral" ? 1e6 : 10000.0, 1.0, 1e12);
   if (const auto rope = config.object_or_none("rope_parameters")) {
-    model.rope_theta = rope->real_or("rope_theta", model.rope_theta);
+    model.rope_theta = real_between(*rope, "rope_theta", model.rope_theta, 1.0, 1e12);
   }
   model.rope_scaling = rope_scaling_of(config);
-  model.dropout = config.real_or("attention_dropout", 0.0);
+  model.dropout = dropout_of(config, {"attention_dropout"}, 0.0);
   // Inside the window sliding attention equals full attention, so the window is the longest context we can promise.
   if (config.has("sliding_window")) {
     model.max_sequence = std::min(model.max_sequence, config.integer("sliding_window", 1));
@@ -146,7 +157,7 @@ Model bert(const JsonReader& config) {
   model.type_vocab = config.integer_or("type_vocab_size", 2, 0, 1 << 20);
   model.tied_embeddings = config.boolean_or("tie_word_embeddings", true);
   model.activation = activation_of(config, "hidden_act", "gelu");
-  model.norm_epsilon = config.real_or("layer_norm_eps", 1e-12);
+  model.norm_epsilon = norm_epsilon_of(config, "layer_norm_eps", 1e-12);
   model.dropout = dropout_of(config, {"hidden_dropout_prob", "attention_probs_dropout_prob"}, 0.1);
   const std::string positions = config.text("position_embedding_type", "absolute");
   if (positions != "absolute") config.fail("position_embedding_type", "is not `absolute`", "not supported");
@@ -172,7 +183,7 @@ Model mamba(const JsonReader& config) {
   model.bias = config.boolean_or("use_bias", false);
   if (!config.boolean_or("use_conv_bias", true)) config.fail("use_conv_bias", "is false", "not supported");
   model.tied_embeddings = config.boolean_or("tie_word_embeddings", true);
-  model.norm_epsilon = config.real_or("layer_norm_epsilon", 1e-5);
+  model.norm_epsilon = norm_epsilon_of(config, "layer_norm_epsilon", 1e-5);
   return model;
 }
 
@@ -188,7 +199,11 @@ Model read_hf_config(const std::string& path) {
     throw environment_error(fmt::format("{} does not exist", file.string()),
                             "a model folder needs the config.json of Hugging Face");
   }
-  const nlohmann::json json = read_json_file(file, 1 << 20);
+  return parse_hf_config(read_file(file, 1 << 20), file);
+}
+
+Model parse_hf_config(std::string_view text, const fs::path& file) {
+  const nlohmann::json json = parse_json(text, file.string());
   const JsonReader config(json, file.string());
   const std::string type = config.text("model_type");
   Model model;
@@ -204,7 +219,7 @@ Model read_hf_config(const std::string& path) {
     config.fail("model_type", fmt::format("`{}` is not supported", printable(type)),
                 "supported: " + join(hf_model_types(), ", "));
   }
-  model.init_std = config.real_or("initializer_range", 0.02);
+  model.init_std = real_between(config, "initializer_range", 0.02, 0.0, 10.0);
   const fs::path absolute = fs::absolute(file).lexically_normal();
   model.name = file.filename() == "config.json" ? absolute.parent_path().filename().string() : file.stem().string();
   if (parameter_count_estimate(model) > 1e16)

@@ -154,6 +154,15 @@ TEST(Cluster, errors_name_the_place_and_the_nearest_name) {
   EXPECT_HAS(user_error([] { read("groups: []"); }), "node groups");
 }
 
+TEST(Cluster, figures_that_others_are_divided_by_cannot_be_0) {
+  EXPECT_HAS(user_error([] { read("groups: [{kind: H100, device: {memory: 0}}]"); }),
+             "c.yaml:1:40: `groups[0].device.memory` is 0 or missing");
+  EXPECT_HAS(user_error([] { read("groups: [{kind: H100, device: {peak_bf16: 0}}]"); }), "peak_bf16` is 0");
+  EXPECT_HAS(user_error([] { read("groups: [{kind: H100, nic: {bandwidth: 0}}]"); }), "nic.bandwidth` is 0");
+  EXPECT_HAS(user_error([] { read("groups: [{kind: H100, device: {memory: 1e30GB}}]"); }), "impossibly large");
+  EXPECT_HAS(user_error([] { read("groups: [{kind: H100, nic: {latency: 2h}}]"); }), "more than an hour");
+}
+
 TEST(Cluster, is_found_by_path_and_named_after_its_stem) {
   const TemporaryFolder folder;
   std::ofstream(folder.path() / "lab.yaml") << "groups: [{kind: L4}]\n";

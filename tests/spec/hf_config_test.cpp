@@ -131,5 +131,21 @@ TEST_F(HfConfig, hostile_files_are_user_errors) {
   user_error([&] { read_hf_config(temporary_.path().string()); }, ExitCode::kEnvironment);
 }
 
+TEST_F(HfConfig, numbers_out_of_range_are_refused) {
+  const auto with = [](const std::string& change) {
+    return R"({"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+      "num_hidden_layers": 2, "vocab_size": 100, )" +
+           change + "}";
+  };
+  const std::pair<const char*, const char*> rows[] = {{R"("initializer_range": -1)", "`initializer_range` is -1"},
+                                                      {R"("rms_norm_eps": 2)", "`rms_norm_eps` is 2"},
+                                                      {R"("rope_theta": 0)", "`rope_theta` is 0"},
+                                                      {R"("attention_dropout": 1.5)", "`attention_dropout` is 1.5"}};
+  for (const auto& [change, message] : rows) {
+    EXPECT_HAS(user_error([&] { parse_hf_config(with(change), "some/config.json"); }), message);
+  }
+  EXPECT_EQ(parse_hf_config(with(R"("rope_theta": 500)"), "some/config.json").name, "some");
+}
+
 }  // namespace
 }  // namespace lockstep::spec

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -10,82 +9,13 @@
 #include "lockstep/base/file.h"
 #include "lockstep/spec/job.h"
 #include "lockstep/spec/presets.h"
+#include "mutation.h"
 
 namespace lockstep::spec {
 namespace {
 
-using Random = std::mt19937_64;
-
-// Pieces that matter to a YAML parser or to our own readers.
-const std::vector<std::string> kSpices = {":",
-                                          " ",
-                                          "\n",
-                                          "- ",
-                                          "[",
-                                          "]",
-                                          "{",
-                                          "}",
-                                          "&a ",
-                                          "*a",
-                                          "!!x ",
-                                          "'",
-                                          "\"",
-                                          "|\n",
-                                          ">\n",
-                                          "#",
-                                          "? ",
-                                          "---\n",
-                                          "%T\n",
-                                          "\t",
-                                          "\\",
-                                          "e9",
-                                          "-1",
-                                          "1e999",
-                                          "0",
-                                          "nan",
-                                          "~",
-                                          "<<: ",
-                                          "\xff",
-                                          std::string("\0x", 2),
-                                          ",",
-                                          "x",
-                                          "T",
-                                          "99999999999999999999",
-                                          "\xef\xbb\xbf",
-                                          "\r",
-                                          "preset: ",
-                                          "groups: ",
-                                          "@",
-                                          "`"};
-
-std::string mutate(std::string text, Random& random) {
-  const int edits = 1 + static_cast<int>(random() % 3);
-  for (int i = 0; i < edits && !text.empty(); ++i) {
-    const std::size_t at = random() % text.size();
-    const std::size_t length = 1 + random() % std::min<std::size_t>(12, text.size() - at);
-    switch (random() % 6) {
-      case 0:
-        text[at] = static_cast<char>(random());
-        break;
-      case 1:
-        text.erase(at, length);
-        break;
-      case 2:
-        text.insert(at, kSpices[random() % kSpices.size()]);
-        break;
-      case 3:
-        text.insert(random() % text.size(), text.substr(at, length));
-        break;
-      case 4:
-        text.resize(at);
-        break;
-      case 5:
-        text.replace(at, length, kSpices[random() % kSpices.size()]);
-        break;
-    }
-  }
-  return text;
-}
+using lockstep::testing::mutate;
+using lockstep::testing::Random;
 
 enum class Outcome { kJob, kUserError };
 
