@@ -72,6 +72,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_doctor(app, outcome);
   lockstep::cli::add_train(app, outcome);
   lockstep::cli::add_calibrate(app, outcome);
+  lockstep::cli::add_predict(app, outcome);
   lockstep::cli::add_report(app, outcome);
   lockstep::cli::add_completion(app, outcome);
   lockstep::cli::add_rank(app, outcome);
