@@ -108,8 +108,11 @@ std::string why_no_layout(const SearchRequest& request) {
 }  // namespace
 
 SearchRequest complete(SearchRequest request) {
-  if (request.cluster.groups.empty()) throw bad_input("the cluster has no node groups");
-  if (request.global_sequences < 0 || request.sequence_length < 0) throw bad_input("batch and sequence are positive");
+  if (request.cluster.groups.empty()) throw bad_input("the cluster has no node groups", "name at least one");
+  if (request.global_sequences < 0 || request.sequence_length < 0) {
+    throw bad_input(fmt::format("a batch of {} sequences of {}", request.global_sequences, request.sequence_length),
+                    "give positive numbers");
+  }
   if (!request.model.is_language_model()) {
     request.sequence_length = 0;
   } else if (request.sequence_length == 0) {

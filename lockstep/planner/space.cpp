@@ -28,8 +28,8 @@ std::int64_t least(Bounds::Key key) { return key == Bounds::kZero ? 0 : 1; }
 
 void require_at_least(Bounds::Key key, std::int64_t value) {
   if (value < least(key)) {
-    throw bad_input(
-        fmt::format("constraint: {}={} is out of range; use at least {}", kKeyNames[key], value, least(key)));
+    throw bad_input(fmt::format("constraint: {}={} is out of range", kKeyNames[key], value),
+                    fmt::format("use at least {}", least(key)));
   }
 }
 
@@ -73,7 +73,8 @@ Bounds::Bounds(const Constraints& constraints) {
   for (int key = 0; key < kKeys; ++key) {
     if (fixed_[key] > at_most_[key]) {
       throw bad_input(fmt::format("constraint: {} is fixed to {} and at most {}",
-                                  kKeyNames[static_cast<std::size_t>(key)], fixed_[key], at_most_[key]));
+                                  kKeyNames[static_cast<std::size_t>(key)], fixed_[key], at_most_[key]),
+                      "drop one of the two");
     }
   }
 }
