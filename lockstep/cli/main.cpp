@@ -64,12 +64,14 @@ int main(int argc, char** argv) {
       "Start here:\n"
       "  lockstep demo                          trains a small GPT on 4 ranks of this machine\n"
       "  lockstep doctor                        is this machine fit to train?\n"
+      "  lockstep plan --model llama2-13b --cluster 4x8xH100\n"
       "  lockstep train specs/jobs/mnist-cnn.yaml\n"
       "Exit codes: 0 done, 1 run failed, 2 usage or bad file, 3 the answer is no, 4 environment, 75 retry, 130 "
       "stopped.");
   Outcome outcome;
   lockstep::cli::add_demo(app, outcome);
   lockstep::cli::add_doctor(app, outcome);
+  lockstep::cli::add_plan(app, outcome);
   lockstep::cli::add_train(app, outcome);
   lockstep::cli::add_calibrate(app, outcome);
   lockstep::cli::add_predict(app, outcome);

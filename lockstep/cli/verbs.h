@@ -11,6 +11,7 @@ struct Outcome {
   bool json = false;  // the chosen verb was asked for JSON: errors go out as JSON too
 };
 
+void add_plan(CLI::App& app, Outcome& outcome);
 void add_train(CLI::App& app, Outcome& outcome);
 void add_rank(CLI::App& app, Outcome& outcome);  // hidden: what the local agent starts
 void add_calibrate(CLI::App& app, Outcome& outcome);

@@ -1,0 +1,179 @@
+// `lockstep plan`: the best layout of a model on a cluster, with its price and the reasons; clusters compared; scaling.
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/cli/plan_request.h"
+#include "lockstep/cli/verbs.h"
+#include "lockstep/planner/compare.h"
+#include "lockstep/planner/explain.h"
+#include "lockstep/report/plan_text.h"
+#include "lockstep/telemetry/progress.h"
+
+namespace lockstep::cli {
+namespace {
+
+struct PlanOptions {
+  PlanFlags flags;
+  std::string compare, scaling, output;
+  bool weak = false, what_if = true, passes = false, json = false;
+};
+
+// UTF-8 by the variables that name the locale; first set wins (POSIX). Unset means the C locale.
+bool terminal_is_utf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    const std::string lower = to_lower(value);
+    return lower.find("utf-8") != std::string::npos || lower.find("utf8") != std::string::npos;
+  }
+  return false;
+}
+
+report::DrawStyle style_of(std::FILE* stream) {
+  const telemetry::TerminalStyle terminal = telemetry::detect_style(stream);
+  return {.width = terminal.width, .colour = terminal.colour, .unicode = terminal_is_utf8()};
+}
+
+// The command as it was asked, with `more` behind it.
+std::string again(const PlanOptions& options, const std::string& more) {
+  std::vector<std::string> words{"lockstep plan"};
+  if (!options.flags.job_file.empty()) words.push_back(options.flags.job_file);
+  if (!options.flags.model.empty()) words.push_back("--model " + options.flags.model);
+  if (!options.flags.cluster.empty()) words.push_back("--cluster " + options.flags.cluster);
+  words.push_back(more);
+  return join(words, " ");
+}
+
+std::string next_command(const PlanOptions& options, const planner::Explained& explained) {
+  if (explained.request.tokens <= 0) return again(options, "--tokens 300B   (days and dollars)");
+  if (explained.request.cluster.groups.size() == 1 && options.scaling.empty()) {
+    const std::int64_t node = explained.request.cluster.groups.front().devices_per_node;
+    return again(options, fmt::format("--scaling {},{},...,{}", node, 2 * node, 32 * node));
+  }
+  return again(options, "--output plan.json");
+}
+
+int show_comparison(const PlanOptions& options) {
+  const planner::SearchRequest base = request_of(options.flags);
+  std::vector<planner::SearchRequest> requests;
+  for (const std::string& name : split(options.compare, ',')) {
+    requests.push_back(request_on(base, std::string(trim(name)), options.flags));
+  }
+  const planner::Comparison comparison = planner::compare(std::move(requests));
+  if (options.json) {
+    fmt::print("{}\n", planner::to_json(comparison).dump(1));
+  } else {
+    fmt::print("{}", report::to_text(comparison, style_of(stdout)));
+  }
+  const bool any = std::any_of(comparison.options.begin(), comparison.options.end(),
+                               [](const planner::Option& option) { return option.best.has_value(); });
+  return static_cast<int>(any ? ExitCode::kOk : ExitCode::kAnswerIsNo);
+}
+
+int show_scaling(const PlanOptions& options) {
+  const planner::Scaling scaling =
+      planner::scale(request_of(options.flags), parse_sizes(options.scaling), options.weak);
+  if (options.json) {
+    fmt::print("{}\n", planner::to_json(scaling).dump(1));
+  } else {
+    fmt::print("{}", report::to_text(scaling, style_of(stdout)));
+  }
+  const bool any = std::any_of(scaling.points.begin(), scaling.points.end(),
+                               [](const planner::ScalingPoint& point) { return point.best.has_value(); });
+  return static_cast<int>(any ? ExitCode::kOk : ExitCode::kAnswerIsNo);
+}
+
+int show_plan_of(const PlanOptions& options) {
+  const planner::Explained explained = planner::explain(request_of(options.flags), {.what_ifs = options.what_if});
+  if (!options.output.empty()) plan::save_plan(explained.plan, options.output);
+  if (options.json) {
+    fmt::print("{}\n", planner::to_json(explained).dump(1));
+    return 0;
+  }
+  const report::PlanTextOptions page{
+      .style = style_of(stdout), .passes = options.passes, .pareto = options.flags.objective == "pareto"};
+  fmt::print("{}\nNext: {}\n", report::to_text(explained, page), next_command(options, explained));
+  return 0;
+}
+
+int plan_verb(PlanOptions& options) {
+  if (!options.flags.job_file.empty() && options.flags.job_file.find('=') != std::string::npos) {
+    throw bad_input(fmt::format("`{}` overrides a job file, and there is none", printable(options.flags.job_file)),
+                    "name the job file first, or use --model and --cluster");
+  }
+  if (!options.compare.empty() && !options.scaling.empty()) {
+    throw bad_input("--compare and --scaling answer different questions", "use one at a time");
+  }
+  if (!options.compare.empty()) {
+    // Every cluster of the list is loaded in turn; the first stands in where --cluster is absent.
+    if (options.flags.cluster.empty() && options.flags.job_file.empty()) {
+      options.flags.cluster = trim(split(options.compare, ',').front());
+    }
+    return show_comparison(options);
+  }
+  return options.scaling.empty() ? show_plan_of(options) : show_scaling(options);
+}
+
+void add_question_flags(CLI::App& verb, PlanFlags& flags) {
+  verb.add_option("job", flags.job_file, "Job file, instead of --model and --cluster");
+  verb.add_option("overrides", flags.overrides, "key=value for any field of the job file");
+  verb.add_option("--model", flags.model, "Preset (llama2-13b), YAML file, or Hugging Face config.json or its folder");
+  verb.add_option("--cluster", flags.cluster, "NODESxGPUSxKIND (4x8xH100), a kind, or a YAML file");
+  verb.add_option("--seq", flags.sequence_length, "Sequence length in tokens (default: the model's)")
+      ->check(CLI::PositiveNumber);
+  verb.add_option("--global-batch", flags.global_batch,
+                  "Global batch in SEQUENCES (1024), or in tokens with the unit (4Mtok); default: the model's usual");
+  verb.add_option("--micro", flags.micro, "Micro-batch: sequences per data rank and micro-step")
+      ->check(CLI::PositiveNumber);
+  verb.add_option("--layout", flags.layout, "Price this layout: dp=4,shard=8,tp=1 (absent axes are 1)");
+  verb.add_option("--precision", flags.precision, "Precisions to search: bf16,fp8 (default: bf16)");
+  verb.add_option("--fix", flags.fix, "Fix parts of the layout: tp=8,recompute=full,micro=2");
+  verb.add_option("--at-most", flags.at_most, "Bound them: tp=4,pp=8");
+  verb.add_option("--profile", flags.profile, "Profile by name or file (default: the generic one of the GPU)")
+      ->envname("LOCKSTEP_PROFILE");
+}
+
+void add_goal_flags(CLI::App& verb, PlanOptions& options) {
+  PlanFlags& flags = options.flags;
+  verb.add_option("--tokens", flags.tokens,
+                  "Tokens (samples for images) of the whole job: 300B; adds days and dollars");
+  verb.add_option("--deadline", flags.deadline, "The job must end within: 14d, 36h");
+  verb.add_option("--objective", flags.objective, "What is best")
+      ->check(CLI::IsMember({"throughput", "goodput", "dollars", "deadline", "pareto"}))
+      ->capture_default_str();
+  verb.add_option("--max-lost", flags.max_lost, "Most work that a failure may cost: 30m (default)");
+  verb.add_option("--compare", options.compare, "Decision matrix of clusters: 4x8xA100,16x8xA10G");
+  verb.add_option("--scaling", options.scaling, "Throughput and efficiency over GPU counts: 8,16,...,1024");
+  verb.add_flag("--weak", options.weak, "--scaling: the batch grows with the GPUs (default: the same batch)");
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app, Outcome& outcome) {
+  auto options = std::make_shared<PlanOptions>();
+  CLI::App* verb = app.add_subcommand("plan", "Finds the best layout for a model on a cluster and explains it");
+  add_question_flags(*verb, options->flags);
+  add_goal_flags(*verb, *options);
+  verb->add_flag("--what-if,!--no-what-if", options->what_if, "What one change would bring (default: on)");
+  verb->add_flag("--passes", options->passes, "The passes of the search with their times");
+  verb->add_option("--switch-off", options->flags.switch_off, "Switch a pass off that only saves time: floor, outgrow")
+      ->delimiter(',');
+  verb->add_option("--output", options->output, "Write the plan to this file (lockstep.plan/1)");
+  verb->add_flag("--json", options->json, "JSON on stdout (lockstep.plan/1, comparison/1, scaling/1)");
+  set_examples(*verb,
+               "  lockstep plan --model llama2-13b --cluster 4x8xH100\n"
+               "  lockstep plan --model llama2-70b --cluster 32x8xH100 --tokens 2T --objective goodput\n"
+               "  lockstep plan --model llama2-13b --cluster 4x8xH100 --layout dp=4,shard=8 --micro 2\n"
+               "  lockstep plan --model llama2-13b --compare 4x8xA100,16x8xA10G --tokens 20B --deadline 14d\n"
+               "  lockstep plan --model llama2-7b --cluster 1x8xH100 --scaling 8,16,...,1024\n"
+               "  lockstep plan --model gpt-10b --cluster cluster.yaml --fix tp=8 --at-most pp=4 --json");
+  verb->callback([options, &outcome] {
+    outcome.json = options->json;
+    outcome.exit_code = plan_verb(*options);
+  });
+}
+
+}  // namespace lockstep::cli

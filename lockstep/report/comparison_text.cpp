@@ -1,0 +1,115 @@
+// Decision matrix of clusters, and scaling of one.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/base/units.h"
+#include "lockstep/report/figures.h"
+#include "lockstep/report/plan_text.h"
+#include "lockstep/telemetry/plot.h"
+
+namespace lockstep::report {
+namespace {
+
+constexpr int kPlotHeight = 9;
+constexpr int kWidestPlot = 76;
+
+bool has_tokens(const plan::Candidate& candidate) { return candidate.batch.sequence_length > 0; }
+
+const plan::Interval& rate_of(const plan::Candidate& candidate) {
+  const plan::Prediction& prediction = *candidate.prediction;
+  return has_tokens(candidate) ? prediction.tokens_per_second : prediction.samples_per_second;
+}
+
+std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
+
+std::vector<std::string> option_cells(const planner::Option& option, const DrawStyle& style) {
+  if (!option.best) return {option.cluster.name, "-", "-", "-", "-", "-", inked("no", Ink::kRed, style), "-", "-"};
+  const plan::Candidate& best = *option.best;
+  return {option.cluster.name,
+          format_count(rate_of(best).expected),
+          percent(best.prediction->mfu.expected),
+          best.checkpoint ? percent(best.checkpoint->goodput) : "-",
+          best.cost ? fmt::format("{:.4g}", best.cost->days) : "-",
+          best.cost ? format_dollars(best.cost->usd) : "-",
+          fmt::format("{:.0f}%", 100 * best.memory.total() / best.memory.capacity),
+          !option.meets_deadline
+              ? "-"
+              : (*option.meets_deadline ? inked("yes", Ink::kGreen, style) : inked("no", Ink::kRed, style)),
+          fmt::format("{}, micro {}", plan::to_string(best.layout), best.batch.micro)};
+}
+
+std::string size_of_job(const planner::Comparison& comparison) {
+  std::string text = format_count(comparison.tokens) + " tokens";
+  if (!comparison.tokens_given) text += " (say how many with --tokens)";
+  return text;
+}
+
+telemetry::Curve curve(const planner::Scaling& scaling, const std::string& label,
+                       double (*value)(const planner::ScalingPoint&)) {
+  telemetry::Curve result{label, {}};
+  for (const planner::ScalingPoint& point : scaling.points) {
+    if (point.best) result.points.emplace_back(static_cast<double>(point.devices), value(point));
+  }
+  return result;
+}
+
+std::string plot_of(const telemetry::Curve& shown, const DrawStyle& style) {
+  return telemetry::plot({shown}, {.width = std::min(style.width, kWidestPlot),
+                                   .height = kPlotHeight,
+                                   .x_label = "GPUs",
+                                   .y_label = shown.label,
+                                   .unicode = style.unicode});
+}
+
+std::vector<std::string> point_cells(const planner::Scaling& scaling, const planner::ScalingPoint& point,
+                                     const DrawStyle& style) {
+  if (!point.best) return {std::to_string(point.devices), "-", "-", "-", "-", "-", "does not fit"};
+  const plan::Candidate& best = *point.best;
+  const bool marked = scaling.falls_below == point.devices;
+  const std::string efficiency = percent(point.efficiency);
+  return {std::to_string(point.devices),
+          std::to_string(point.global_sequences),
+          format_count(rate_of(best).expected),
+          format_count(rate_of(best).expected / static_cast<double>(point.devices)),
+          percent(best.prediction->mfu.expected),
+          point.efficiency < planner::kGoodEfficiency ? inked(efficiency, Ink::kRed, style) : efficiency,
+          fmt::format("{}, micro {}{}", plan::to_string(best.layout), best.batch.micro,
+                      marked ? inked("   <- below 90% from here", Ink::kYellow, style) : "")};
+}
+
+}  // namespace
+
+std::string to_text(const planner::Comparison& comparison, const DrawStyle& style) {
+  std::string text = fmt::format("{}: {}\n\n", inked(comparison.model, Ink::kBold, style), size_of_job(comparison));
+  std::vector<std::vector<std::string>> rows{
+      {"cluster", "per second", "MFU", "goodput", "days", "USD", "memory", "in time", "best layout"}};
+  for (const planner::Option& option : comparison.options) rows.push_back(option_cells(option, style));
+  text += table(rows, {1, 2, 3, 4, 5, 6}, 2, style);
+  for (const planner::Option& option : comparison.options) {
+    if (!option.problem.empty()) text += "\n" + wrapped("  ! ", option.problem, style.width);
+  }
+  return text + "\n" + wrapped(inked("Verdict", Ink::kBold, style) + "  ", comparison.verdict, style.width);
+}
+
+std::string to_text(const planner::Scaling& scaling, const DrawStyle& style) {
+  const std::string batch = scaling.weak ? "weak scaling: the batch grows with the GPUs"
+                                         : "strong scaling: the same global batch everywhere (--weak lets it grow)";
+  std::string text =
+      fmt::format("{} on nodes of {}, {}\n\n", inked(scaling.model, Ink::kBold, style), scaling.cluster, batch);
+  std::vector<std::vector<std::string>> rows{
+      {"GPUs", "batch", "per second", "per GPU", "MFU", "efficiency", "best layout"}};
+  for (const planner::ScalingPoint& point : scaling.points) rows.push_back(point_cells(scaling, point, style));
+  text += table(rows, {0, 1, 2, 3, 4, 5}, 2, style);
+  text += "\n" + plot_of(curve(scaling, "throughput per second",
+                               [](const planner::ScalingPoint& point) { return rate_of(*point.best).expected; }),
+                         style);
+  text += "\n" + plot_of(curve(scaling, "efficiency, % of the smallest size",
+                               [](const planner::ScalingPoint& point) { return 100 * point.efficiency; }),
+                         style);
+  text += "\n" + (scaling.falls_below ? fmt::format("Efficiency falls below 90% at {} GPUs.\n", *scaling.falls_below)
+                                      : std::string("Efficiency stays above 90% over the whole range.\n"));
+  return text;
+}
+
+}  // namespace lockstep::report

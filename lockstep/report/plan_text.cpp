@@ -1,0 +1,291 @@
+#include "lockstep/report/plan_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "lockstep/base/text.h"
+#include "lockstep/base/units.h"
+#include "lockstep/planner/explain_terms.h"
+#include "lockstep/report/figures.h"
+#include "lockstep/report/timeline.h"
+
+namespace lockstep::report {
+namespace {
+
+constexpr int kNameWidth = 12;
+constexpr int kBarCells = 44;
+constexpr int kStageBarCells = 36;
+constexpr int kMostStageRows = 12;
+constexpr double kSmallestShare = 0.002;  // of the step: shorter terms are no rows of their own
+constexpr double kRisky = 0.01;
+
+struct MemoryPart {
+  const char* name;
+  double plan::MemoryBreakdown::*member;
+  char letter;
+  Ink ink;
+};
+constexpr std::array<MemoryPart, 6> kMemoryParts{{
+    {"parameters", &plan::MemoryBreakdown::parameters, 'P', Ink::kBlue},
+    {"gradients", &plan::MemoryBreakdown::gradients, 'G', Ink::kCyan},
+    {"optimizer", &plan::MemoryBreakdown::optimizer, 'O', Ink::kGreen},
+    {"activations", &plan::MemoryBreakdown::activations, 'A', Ink::kYellow},
+    {"buffers", &plan::MemoryBreakdown::buffers, 'B', Ink::kRed},
+    {"overhead", &plan::MemoryBreakdown::overhead, 'x', Ink::kDim},
+}};
+
+struct TimePart {
+  const char* name;
+  double plan::TimeBreakdown::*member;
+  Ink ink;
+};
+constexpr std::array<TimePart, 9> kTimeParts{{
+    {"compute", &plan::TimeBreakdown::compute, Ink::kGreen},
+    {"tensor", &plan::TimeBreakdown::tp_comm, Ink::kBlue},
+    {"data", &plan::TimeBreakdown::dp_comm, Ink::kCyan},
+    {"pipeline", &plan::TimeBreakdown::pp_comm, Ink::kBlue},
+    {"context", &plan::TimeBreakdown::cp_comm, Ink::kCyan},
+    {"experts", &plan::TimeBreakdown::ep_comm, Ink::kBlue},
+    {"bubble", &plan::TimeBreakdown::bubble, Ink::kRed},
+    {"optimizer", &plan::TimeBreakdown::optimizer, Ink::kYellow},
+    {"other", &plan::TimeBreakdown::other, Ink::kDim},
+}};
+
+class PlanPage {
+ public:
+  PlanPage(const planner::Explained& explained, const PlanTextOptions& options)
+      : explained_(explained), best_(explained.plan.best), style_(options.style), options_(options) {}
+
+  std::string write() {
+    headline();
+    memory();
+    time();
+    pipeline();
+    reasons();
+    losers();
+    what_ifs();
+    if (options_.pareto) pareto();
+    if (options_.passes) passes();
+    return std::move(text_);
+  }
+
+ private:
+  bool tokens() const { return best_.batch.sequence_length > 0; }
+  const char* unit() const { return tokens() ? "tokens" : "samples"; }
+
+  void line(const std::string& text = {}) { text_ += text + "\n"; }
+  void heading(const std::string& text, const std::string& remark = {}) {
+    line();
+    line(inked(text, Ink::kBold, style_) + (remark.empty() ? "" : "  " + inked(remark, Ink::kDim, style_)));
+  }
+  void row(const std::string& name, const std::string& value) {
+    text_ += wrapped("  " + inked(fmt::format("{:<{}}", name, kNameWidth), Ink::kDim, style_), value, style_.width);
+  }
+
+  void headline() {
+    const spec::Model& model = explained_.plan.model;
+    const spec::Cluster& cluster = explained_.plan.cluster;
+    line(fmt::format("{} ({} parameters) on {}", inked(model.name, Ink::kBold, style_),
+                     format_count(static_cast<double>(spec::parameter_count(model))),
+                     inked(cluster.name, Ink::kBold, style_)));
+    for (const spec::NodeGroup& group : cluster.groups) row("cluster", describe_group(group));
+    row("layout", inked(plan::to_string(best_.layout), Ink::kBold, style_));
+    row("batch", describe_batch(best_.batch, best_.layout));
+    const plan::Prediction& prediction = *best_.prediction;
+    const plan::Interval& rate = tokens() ? prediction.tokens_per_second : prediction.samples_per_second;
+    const double ranks = static_cast<double>(best_.layout.world());
+    row("speed", fmt::format("{} ({} to {}), {} per GPU", inked(format_rate(rate.expected, unit()), Ink::kBold, style_),
+                             format_count(rate.low), format_count(rate.high), format_count(rate.expected / ranks)));
+    row("step", fmt::format("{} ({} to {}){}", format_seconds(prediction.step_seconds.expected),
+                            format_seconds(prediction.step_seconds.low), format_seconds(prediction.step_seconds.high),
+                            prediction.mfu.expected > 0
+                                ? fmt::format(", MFU {:.1f}% ({:.1f} to {:.1f})", 100 * prediction.mfu.expected,
+                                              100 * prediction.mfu.low, 100 * prediction.mfu.high)
+                                : ""));
+    if (best_.cost) row("job", describe_job());
+    if (best_.checkpoint) row("checkpoints", describe_cadence());
+    row("binds", inked(explained_.binds, Ink::kYellow, style_));
+  }
+
+  std::string describe_job() const {
+    std::string text =
+        fmt::format("{} {}: {}", format_count(explained_.request.tokens), unit(), describe_cost(*best_.cost));
+    if (explained_.request.deadline_seconds > 0) {
+      const bool in_time = best_.cost->days * 86400 <= explained_.request.deadline_seconds;
+      text += fmt::format("; {} the deadline of {:.4g} days",
+                          in_time ? inked("meets", Ink::kGreen, style_) : inked("misses", Ink::kRed, style_),
+                          explained_.request.deadline_seconds / 86400);
+    }
+    return text;
+  }
+
+  std::string describe_cadence() const {
+    const plan::CheckpointCadence& cadence = *best_.checkpoint;
+    std::string text = fmt::format("every {}, stall {}, a failure loses {} (at worst {}), goodput {:.1f}%",
+                                   format_seconds(cadence.interval_seconds), format_seconds(cadence.stall_seconds),
+                                   format_seconds(cadence.expected_lost_seconds),
+                                   format_seconds(cadence.worst_lost_seconds), 100 * cadence.goodput);
+    if (cadence.worst_lost_seconds > explained_.request.max_lost_seconds) {
+      text += inked(
+          fmt::format("; storage is too slow for the cap of {}", format_seconds(explained_.request.max_lost_seconds)),
+          Ink::kRed, style_);
+    }
+    return text;
+  }
+
+  void memory() {
+    const plan::MemoryBreakdown& memory = best_.memory;
+    std::string remark = fmt::format("{} of {}", format_bytes(memory.total()), format_bytes(memory.capacity));
+    if (best_.out_of_memory_probability && *best_.out_of_memory_probability > kRisky) {
+      remark += fmt::format(", out of memory with a probability of {:.0f}%", 100 * *best_.out_of_memory_probability);
+    }
+    heading("Memory per GPU", remark);
+    double before = 0;
+    for (const MemoryPart& part : kMemoryParts) {
+      const double bytes = memory.*part.member;
+      line(
+          fmt::format("  {:<{}} {} {:>10}", part.name, kNameWidth - 1,
+                      placed_bar(before, bytes, std::max(memory.capacity, memory.total()), kBarCells, part.ink, style_),
+                      format_bytes(bytes)));
+      before += bytes;
+    }
+    if (explained_.stages.size() > 1) stage_memory();
+  }
+
+  void stage_memory() {
+    const auto& stages = explained_.stages;
+    line();
+    const std::size_t rows = std::min<std::size_t>(stages.size(), kMostStageRows);
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      const bool hidden = stages.size() > rows && i >= rows / 2 && i < stages.size() - rows / 2;
+      if (hidden && i == rows / 2) line(fmt::format("  {:>8}", "..."));
+      if (hidden) continue;
+      std::vector<Segment> parts;
+      for (const MemoryPart& part : kMemoryParts)
+        parts.push_back({stages[i].memory.*part.member, part.letter, part.ink});
+      line(fmt::format("  stage {:>2}    {} {:>9}  {} layers, {} in flight, {}", i,
+                       stacked_bar(parts, stages[i].memory.capacity, kStageBarCells, style_),
+                       format_bytes(stages[i].memory.total()), stages[i].layers, stages[i].in_flight,
+                       stages[i].device));
+    }
+    if (!style_.colour) line("  P parameters, G gradients, O optimizer, A activations, B buffers, x overhead");
+  }
+
+  void time() {
+    const plan::TimeBreakdown& time = *best_.breakdown;
+    heading("Time of a step", "what is hidden behind compute is not shown");
+    double before = 0;
+    for (const TimePart& part : kTimeParts) {
+      const double seconds = time.*part.member;
+      if (seconds > kSmallestShare * time.total()) {
+        line(fmt::format("  {:<{}} {} {:>10} {:>6}", part.name, kNameWidth - 1,
+                         placed_bar(before, seconds, time.total(), kBarCells, part.ink, style_),
+                         format_seconds(seconds), fmt::format("{:.1f}%", 100 * seconds / time.total())));
+      }
+      before += seconds;
+    }
+  }
+
+  void pipeline() {
+    const auto& stages = explained_.stages;
+    if (stages.size() < 2) return;
+    const int count = static_cast<int>(stages.size());
+    const int cells = std::max(40, style_.width - 14);
+    // A forward wants a cell at least; a backward takes about two.
+    const auto shown = static_cast<int>(
+        std::clamp<std::int64_t>(cells / 3 - count, std::min<std::int64_t>(2, best_.batch.accumulation),
+                                 std::min<std::int64_t>(best_.batch.accumulation, std::max(8, count))));
+    PipelineQuestion question{.schedule = best_.layout.schedule,
+                              .chunks = static_cast<int>(best_.layout.virtual_stages),
+                              .micro_batches = shown};
+    for (const cost::StagePrice& stage : stages) {
+      question.stages.push_back({stage.forward_seconds, stage.backward_seconds, stage.send_seconds});
+    }
+    const auto tasks = play_pipeline(question);
+    heading("Pipeline", fmt::format("{}, {} of {} micro-batches", plan::to_string(best_.layout.schedule), shown,
+                                    best_.batch.accumulation));
+    text_ += draw_timeline(tasks, count, cells, kMostStageRows, style_);
+    line(inked("  1 2 3: forward of a micro-batch; a b c: its backward; w: weight gradients; dots: idle", Ink::kDim,
+               style_));
+  }
+
+  void reasons() {
+    heading("Why");
+    for (const std::string& reason : best_.reasons) {
+      text_ += wrapped(style_.unicode ? "  • " : "  - ", reason, style_.width);
+    }
+  }
+
+  void losers() {
+    if (explained_.plan.alternatives.empty()) return;
+    heading("What lost");
+    std::vector<std::vector<std::string>> rows{{"layout", "micro", unit() + std::string("/s"), "memory", "why not"}};
+    for (const plan::Candidate& loser : explained_.plan.alternatives) {
+      rows.push_back(summary_cells(loser));
+      rows.back().push_back(loser.why_not);
+    }
+    text_ += table(rows, {1, 2, 3}, 2, style_);
+  }
+
+  std::vector<std::string> summary_cells(const plan::Candidate& candidate) const {
+    const plan::Prediction& prediction = *candidate.prediction;
+    const plan::Interval& rate = tokens() ? prediction.tokens_per_second : prediction.samples_per_second;
+    return {plan::to_string(candidate.layout), std::to_string(candidate.batch.micro), format_count(rate.expected),
+            format_bytes(candidate.memory.total())};
+  }
+
+  void what_ifs() {
+    if (explained_.what_ifs.empty()) return;
+    heading("What if");
+    std::vector<std::vector<std::string>> rows{{"change", unit() + std::string("/s"), "gain", "then best"}};
+    for (const planner::WhatIf& change : explained_.what_ifs) {
+      if (change.layout.empty()) {
+        rows.push_back({change.change, "-", "-", "does not fit"});
+        continue;
+      }
+      const Ink ink = change.gain > 0.005 ? Ink::kGreen : change.gain < -0.005 ? Ink::kRed : Ink::kPlain;
+      rows.push_back({change.change, format_count(change.per_second),
+                      inked(fmt::format("{:+.1f}%", 100 * change.gain), ink, style_),
+                      change.layout == plan::to_string(best_.layout) ? "the same layout" : change.layout});
+    }
+    text_ += table(rows, {1, 2}, 2, style_);
+  }
+
+  void pareto() {
+    heading("Pareto front", "no other is better in speed, memory and money at once");
+    std::vector<std::vector<std::string>> rows{{"layout", "micro", unit() + std::string("/s"), "memory", "USD"}};
+    for (const plan::Candidate& candidate : explained_.pareto) {
+      rows.push_back(summary_cells(candidate));
+      rows.back().push_back(candidate.cost ? format_dollars(candidate.cost->usd) : "-");
+    }
+    text_ += table(rows, {1, 2, 3, 4}, 2, style_);
+  }
+
+  void passes() {
+    heading("Search", fmt::format("{} candidates, {} fit, {}", explained_.plan.search.candidates,
+                                  explained_.plan.search.feasible, format_seconds(explained_.plan.search.seconds)));
+    std::vector<std::vector<std::string>> rows{{"pass", "in", "out", "seconds"}};
+    for (const planner::PassReport& pass : explained_.passes) {
+      rows.push_back(
+          {pass.name, std::to_string(pass.in), std::to_string(pass.out), fmt::format("{:.4f}", pass.seconds)});
+    }
+    text_ += table(rows, {1, 2, 3}, 2, style_);
+  }
+
+  const planner::Explained& explained_;
+  const plan::Candidate& best_;
+  const DrawStyle& style_;
+  const PlanTextOptions& options_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string to_text(const planner::Explained& explained, const PlanTextOptions& options) {
+  return PlanPage(explained, options).write();
+}
+
+}  // namespace lockstep::report
