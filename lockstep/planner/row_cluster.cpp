@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -21,26 +22,31 @@ constexpr double kGigabit = 1e9 / 8;
 struct HardwareRule {
   const char* prefix;  // of the hardware column
   const char* preset;
-  const char* note;
 };
 // First match wins: longer names before their prefixes.
 constexpr std::array kRules{
-    HardwareRule{"GB300", "GB200", "GB300 is priced as GB200 with its own memory"},
-    HardwareRule{"GB200", "GB200", ""},
-    HardwareRule{"B300", "B200", "B300 is priced as B200 with its own memory"},
-    HardwareRule{"B200", "B200", ""},
-    HardwareRule{"H200", "H200", ""},
-    HardwareRule{"H100", "H100", ""},
-    HardwareRule{"H800", "H100", "H800: an H100 with NVLink at 200 GB/s"},
-    HardwareRule{"A100-SXM-40GB", "A100-40", ""},
-    HardwareRule{"A100", "A100", ""},
-    HardwareRule{"V100", "V100", ""},
-    HardwareRule{"A10G", "A10G", ""},
-    HardwareRule{"L4", "L4", ""},
-    HardwareRule{"MI300X", "MI300X", ""},
+    HardwareRule{"GB300", "GB300"},
+    HardwareRule{"GB200", "GB200"},
+    HardwareRule{"B300", "B300"},
+    HardwareRule{"B200", "B200"},
+    HardwareRule{"H200", "H200"},
+    HardwareRule{"H100-PCIe", "H100-PCIe"},
+    HardwareRule{"H100", "H100"},
+    HardwareRule{"H800", "H800"},
+    HardwareRule{"A100-SXM-40GB", "A100-40"},
+    HardwareRule{"A100", "A100"},
+    HardwareRule{"V100-SXM2-16GB", "V100-16"},
+    HardwareRule{"V100", "V100"},
+    HardwareRule{"A10G", "A10G"},
+    HardwareRule{"L40S", "L40S"},
+    HardwareRule{"L4", "L4"},
+    HardwareRule{"MI250X", "MI250X"},
+    HardwareRule{"MI300X", "MI300X"},
+    HardwareRule{"MI325X", "MI325X"},
+    HardwareRule{"RTX4090", "RTX4090"},
 };
 
-// 64, 72: GPUs that share one NVLink switch, not one operating system.
+// GPUs that share one NVLink switch, not one operating system.
 constexpr std::int64_t kNvlDomain = 72;
 
 const HardwareRule& find_rule(const std::string& hardware) {
@@ -71,6 +77,15 @@ std::optional<double> stated_memory_gib(const std::string& hardware) {
   const auto [stop, error] = std::from_chars(hardware.data() + begin, hardware.data() + end, value);
   if (error != std::errc() || stop != hardware.data() + end || value < 1) return std::nullopt;
   return value;
+}
+
+// Presets have what the driver reports, which is up to a tenth less than the name says; a name that says something else
+// is another variant.
+void apply_memory(spec::Device& device, const std::string& hardware, RowNotes& notes) {
+  const auto gib = stated_memory_gib(hardware);
+  if (!gib || std::abs(*gib * kGib / device.memory_bytes - 1) < 0.12) return;
+  device.memory_bytes = *gib * kGib;
+  notes.add(fmt::format("{} GiB of memory, as the name says", *gib));
 }
 
 // The number in front of `unit`, with digits and a dot only: "100" of "Omni-Path 100Gb/s".
@@ -109,7 +124,6 @@ void apply_fabric(spec::NodeGroup& group, const std::string& interconnect) {
 }
 
 void apply_nvlink(spec::NodeGroup& group, const PublishedRow& row, RowNotes& notes) {
-  if (row.hardware.starts_with("H800")) group.intra.bytes_per_second = 200e9;
   // Jean Zay's A100 nodes: the authors give four NVLink connections between GPUs, 25 GB/s each way.
   if (row.hardware.starts_with("A100") && contains(row.interconnect, "Omni-Path")) {
     group.intra.bytes_per_second = 4 * 25e9;
@@ -142,8 +156,12 @@ RowHardware hardware_of(const PublishedRow& row, RowNotes& notes) {
   group.nics_per_node = std::max<std::int64_t>(1, group.nics_per_node * per_node / group.devices_per_node);
   group.devices_per_node = per_node;
   group.nodes = (*row.gpus + per_node - 1) / per_node;
-  if (const auto gib = stated_memory_gib(row.hardware)) group.device.memory_bytes = *gib * kGib;
-  if (*rule.note != '\0') notes.add(rule.note);
+  apply_memory(group.device, row.hardware, notes);
+  if (row.precision == "tf32") {
+    // Tensor cores that have TF32 run it at half the rate of bf16 (NVIDIA A100 and H100 datasheets).
+    group.device.peak_fp32_flops = group.device.peak_bf16_flops / 2;
+    notes.add("tf32: fp32 at half the bf16 peak");
+  }
   apply_fabric(group, row.interconnect);
   apply_nvlink(group, row, notes);
 

@@ -19,10 +19,7 @@ spec::Precision precision_of(const PublishedRow& row, RowNotes& notes) {
     notes.add(row.precision + " is priced as fp8");
     return spec::Precision::kFp8;
   }
-  if (row.precision == "tf32") {
-    notes.add("tf32 is priced as fp32");
-    return spec::Precision::kFp32;
-  }
+  if (row.precision == "tf32") return spec::Precision::kFp32;
   notes.add(row.precision.empty() ? "precision unknown: bf16" : fmt::format("precision {}: bf16", row.precision));
   return spec::Precision::kBf16;
 }
