@@ -19,11 +19,15 @@ constexpr double kSecondsPerDay = 86400;
 
 // The best candidate of one search, or the problem in one line.
 std::pair<std::optional<plan::Candidate>, std::string> best_or_problem(const SearchRequest& request) {
-  const SearchResult result = search(request);
-  if (result.best.empty()) return {std::nullopt, nothing_fits(request, result).what()};
-  const cost::Pricer pricer(request.model, request.cluster, request.profile,
-                            {.sequence_length = request.sequence_length, .optimizer = request.optimizer});
-  return {to_candidate(request, pricer, result.best.front()), ""};
+  try {
+    const SearchResult result = search(request);
+    if (result.best.empty()) throw nothing_fits(request, result);
+    const cost::Pricer pricer(request.model, request.cluster, request.profile,
+                              {.sequence_length = request.sequence_length, .optimizer = request.optimizer});
+    return {to_candidate(request, pricer, result.best.front()), ""};
+  } catch (const UserError& error) {
+    return {std::nullopt, error.what()};
+  }
 }
 
 double per_second(const plan::Candidate& candidate) {
@@ -57,7 +61,7 @@ std::string verdict_of(const Comparison& comparison) {
   }
   const std::string scope = comparison.deadline_seconds > 0 ? " within " + limit : "";
   if (fastest == cheapest) return fmt::format("{} is both cheapest and fastest{}", figures(*cheapest), scope);
-  return fmt::format("cheapest{}: {}; fastest: {}, for {:+.0f}% of the money", scope, figures(*cheapest),
+  return fmt::format("cheapest{}: {}; fastest: {}, for {:.0f}% more money", scope, figures(*cheapest),
                      figures(*fastest), 100 * (fastest->best->cost->usd / cheapest->best->cost->usd - 1));
 }
 

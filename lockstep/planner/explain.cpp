@@ -33,6 +33,18 @@ plan::Candidate loser_candidate(const SearchRequest& request, const cost::Pricer
   return candidate;
 }
 
+// Beside a layout that was given: what the planner would have chosen.
+void add_own_choice(const SearchRequest& request, const Ranked& given, std::vector<plan::Candidate>& alternatives) {
+  SearchRequest free = request;
+  free.constraints = {};
+  const std::optional<Ranked> own = find_best(free);
+  if (!own || own->layout == given.layout) return;
+  const cost::Pricer pricer(request.model, request.cluster, request.profile,
+                            {.sequence_length = request.sequence_length, .optimizer = request.optimizer});
+  alternatives.push_back(to_candidate(free, pricer, *own));
+  alternatives.back().why_not = "not asked for: the planner's own choice, " + describe_loss(given, *own, free);
+}
+
 nlohmann::json stage_to_json(const cost::StagePrice& stage) {
   return {{"device", stage.device},
           {"layers", stage.layers},
@@ -65,6 +77,7 @@ Explained explain(const SearchRequest& asked, const ExplainOptions& options) {
   for (const Loser& loser : best_losers(request, result, kLosers)) {
     plan.alternatives.push_back(loser_candidate(request, pricer, best, loser));
   }
+  if (is_wholly_fixed(request.constraints)) add_own_choice(request, best, plan.alternatives);
   if (options.what_ifs) explained.what_ifs = what_ifs(request, result);
   explained.binds = what_binds(request, best, explained.what_ifs);
   explained.passes = result.passes;
@@ -79,8 +92,8 @@ nlohmann::json to_json(const Explained& explained) {
   nlohmann::json& changes = json["what_ifs"] = nlohmann::json::array();
   for (const WhatIf& change : explained.what_ifs) {
     changes.push_back({{"change", change.change},
-                       {"fits", !change.layout.empty()},
-                       {"layout", change.layout},
+                       {"fits", change.layout.has_value()},
+                       {"layout", change.layout ? plan::to_string(*change.layout) : ""},
                        {"per_second", change.per_second},
                        {"gain", change.gain}});
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,10 +11,10 @@
 namespace lockstep::planner {
 
 struct WhatIf {
-  std::string change;     // "4 NICs a node instead of 8", "16 more GPUs (same batch)", "full recompute"
-  std::string layout;     // of the best plan after the change; "": nothing fits
-  double per_second = 0;  // tokens (samples for images) of that plan; 0: nothing fits
-  double gain = 0;        // per_second relative to the plan's, minus 1
+  std::string change;                  // "4 NICs a node instead of 8", "16 more GPUs (same batch)", "full recompute"
+  std::optional<plan::Layout> layout;  // of the best plan after the change; none: nothing fits
+  double per_second = 0;               // tokens (samples for images) of that plan; 0: nothing fits
+  double gain = 0;                     // per_second relative to the plan's, minus 1
 };
 
 // A Plan with reasons, why_not of the three best losers (each of another kind than the plan), and what-ifs.

@@ -16,13 +16,6 @@ namespace {
 // A cluster more than this many times larger is no fix.
 constexpr std::int64_t kLargestGrowth = 64;
 
-std::optional<Ranked> best_of(SearchRequest request) {
-  request.keep = 1;
-  SearchResult result = search(request);
-  if (result.best.empty()) return std::nullopt;
-  return std::move(result.best.front());
-}
-
 // What the user fixed and could let go of, the least first.
 struct Relaxation {
   const char* name;
@@ -82,7 +75,7 @@ std::optional<std::string> relaxed_fix(const SearchRequest& request) {
   for (const Relaxation& relaxation : kRelaxations) {
     SearchRequest relaxed = request;
     relaxation.apply(relaxed.constraints);
-    if (const auto found = best_of(std::move(relaxed))) {
+    if (const auto found = find_best(std::move(relaxed))) {
       return fmt::format("nearest that fits ({}): {}", relaxation.name, layout_and_micro(*found));
     }
   }
@@ -106,11 +99,11 @@ std::optional<std::string> larger_cluster_fix(const SearchRequest& request) {
     if (enough > now * kLargestGrowth) return std::nullopt;
     too_few = enough;
     enough *= 2;
-    best = best_of(grown(request, enough));
+    best = find_best(grown(request, enough));
   }
   while (enough - too_few > 1) {
     const std::int64_t middle = (too_few + enough) / 2;
-    if (auto found = best_of(grown(request, middle))) {
+    if (auto found = find_best(grown(request, middle))) {
       best = std::move(found);
       enough = middle;
     } else {

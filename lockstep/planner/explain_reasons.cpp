@@ -36,6 +36,8 @@ class Reasons {
       : request_(request), pricer_(pricer), result_(result), plan_(result.best.front()), layout_(plan_.layout) {}
 
   std::vector<std::string> collect() {
+    if (result_.best_of_family.empty())
+      reasons_.emplace_back("the layout was given, nothing was searched but the micro-batch");
     one_device();
     axis("tp", layout_.tp, tensor_text());
     if (layout_.cp > 1) axis("cp", layout_.cp, fmt::format("cp={}: the sequence is split", layout_.cp));
@@ -54,14 +56,24 @@ class Reasons {
   }
 
  private:
-  std::string loss(const Ranked& other) const { return describe_loss(plan_, other, request_); }
+  // "tp=4 with recompute=full: 6% slower, ...": the family, what else its best has to change, and what it loses.
+  std::string loss(const std::string& family, const Ranked& other) const {
+    std::vector<std::string> also;
+    for (const std::string& part : split(layout_difference(layout_, other.layout), ',')) {
+      const std::string key = part.substr(0, part.find('='));
+      const bool main_axis = key == "tp" || key == "pp" || key == "cp" || key == "zero" || key == "recompute";
+      if (main_axis && part != family) also.push_back(part);
+    }
+    return fmt::format("{}{}: {}", family, also.empty() ? "" : " with " + join(also, ","),
+                       describe_loss(plan_, other, request_));
+  }
 
   // "<chosen>: tp=1 needs 84 GiB of 80 GiB ...; tp=4 is 6% slower ..."
   void axis(const std::string& key, std::int64_t value, const std::string& chosen) {
     const Neighbours near = neighbours_of(result_, key, value);
     std::vector<std::string> others;
     for (const auto& neighbour : {near.below, near.above}) {
-      if (neighbour) others.push_back(fmt::format("{}={}: {}", key, neighbour->first, loss(neighbour->second)));
+      if (neighbour) others.push_back(loss(fmt::format("{}={}", key, neighbour->first), neighbour->second));
     }
     if (!others.empty()) reasons_.push_back(fmt::format("{} [{}]", chosen, join(others, "; ")));
   }
@@ -69,8 +81,7 @@ class Reasons {
   void choice(const std::string& key, const std::string& chosen) {
     std::vector<std::string> others;
     for (const auto& [family, ranked] : result_.best_of_family) {
-      if (family.starts_with(key + "="))
-        others.push_back(fmt::format("{}: {}", family.substr(key.size() + 1), loss(ranked)));
+      if (family.starts_with(key + "=")) others.push_back(loss(family, ranked));
     }
     if (!others.empty()) reasons_.push_back(fmt::format("{} {} [{}]", key, chosen, join(others, "; ")));
   }
@@ -135,9 +146,11 @@ class Reasons {
     const double sigma = plan_.price.time_sigma;
     const auto& fitted = request_.profile.fitted;
     const std::string source =
-        fitted ? fmt::format("{} runs behind the profile {} / {}", fitted->runs, fitted->hardware, fitted->stack)
-               : std::string("the calibrated profile");
-    reasons_.push_back(fmt::format("90% interval: residuals of {} spread by {:.0f}%", source, 100 * sigma));
+        !fitted             ? "calibrated on this machine"
+        : fitted->runs == 0 ? fmt::format("{} / {} (no published runs, wide defaults)", fitted->hardware, fitted->stack)
+                            : fmt::format("{} / {} ({} published runs)", fitted->hardware, fitted->stack, fitted->runs);
+    reasons_.push_back(
+        fmt::format("90% interval: profile {}, predictions off by {:.0f}% (one sigma)", source, 100 * sigma));
   }
 
   const SearchRequest& request_;
@@ -151,9 +164,10 @@ class Reasons {
 // Axes that a reader thinks of as one decision; "" for those too small to be another kind of plan.
 std::string kind_of(const std::string& family) {
   const std::string axis = family.substr(0, family.find('='));
-  if (axis == "dp" || axis == "shard" || axis == "zero") return "data";
-  if (axis == "pp" || axis == "schedule" || axis == "virtual_stages") return "pipeline";
-  if (axis == "tp" || axis == "cp" || axis == "ep" || axis == "recompute" || axis == "precision") return axis;
+  if (axis == "pp" || axis == "schedule") return "pipeline";
+  for (const char* known : {"tp", "cp", "ep", "zero", "recompute", "precision"}) {
+    if (axis == known) return axis;
+  }
   return {};
 }
 

@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 
 namespace lockstep::planner {
@@ -20,6 +22,8 @@ constexpr std::array<TimeMember, 9> kTimeMembers{
 
 // Differences below this are no differences to a reader.
 constexpr double kSameSpeed = 0.005;
+// The plan's own figure of a term is named where it is this share of the loser's.
+constexpr double kWorthSaying = 0.3;
 
 // " over NVLink": of the slowest link that a group of neighbours spanning `ranks` ranks runs over.
 std::string over_links(std::int64_t ranks, const spec::Cluster& cluster) {
@@ -71,7 +75,7 @@ Term largest_loss(const plan::TimeBreakdown& plan, const plan::TimeBreakdown& ot
   const TimeMember member =
       *std::max_element(kTimeMembers.begin(), kTimeMembers.end(),
                         [&](TimeMember a, TimeMember b) { return other.*a - plan.*a < other.*b - plan.*b; });
-  return {time_name(member, other_layout, cluster), other.*member};
+  return {time_name(member, other_layout, cluster), other.*member, plan.*member};
 }
 
 Term largest_exposed(const plan::TimeBreakdown& time, const plan::Layout& layout, const spec::Cluster& cluster) {
@@ -104,6 +108,51 @@ bool is_feasible(const cost::Price& price, const Constraints& constraints) {
   return price.fits() && price.out_of_memory_probability() <= constraints.largest_out_of_memory_probability;
 }
 
+std::optional<Ranked> find_best(SearchRequest request) {
+  request.keep = 1;
+  try {
+    SearchResult result = search(request);
+    if (result.best.empty()) return std::nullopt;
+    return std::move(result.best.front());
+  } catch (const UserError& error) {
+    if (error.code() != ExitCode::kUsage) throw;
+    return std::nullopt;
+  }
+}
+
+bool is_wholly_fixed(const Constraints& constraints) {
+  static constexpr const char* kMeshAxes[] = {"pp", "dp", "shard", "cp", "tp"};
+  return std::all_of(std::begin(kMeshAxes), std::end(kMeshAxes),
+                     [&](const char* axis) { return constraints.fixed.contains(axis); });
+}
+
+std::string layout_difference(const plan::Layout& layout, const plan::Layout& other) {
+  std::vector<std::string> found;
+  const auto compare = [&](const char* key, const auto& before, const auto& after) {
+    if (before != after) found.push_back(fmt::format("{}={}", key, after));
+  };
+  const auto stages_of = [](const plan::Layout& value) {
+    return value.stage_layers.empty() ? "even" : fmt::format("{}", fmt::join(value.stage_layers, "+"));
+  };
+  compare("pp", layout.pp, other.pp);
+  compare("dp", layout.dp, other.dp);
+  compare("shard", layout.shard, other.shard);
+  compare("zero", layout.zero, other.zero);
+  compare("cp", layout.cp, other.cp);
+  compare("tp", layout.tp, other.tp);
+  compare("ep", layout.ep, other.ep);
+  compare("virtual_stages", layout.virtual_stages, other.virtual_stages);
+  compare("schedule", std::string(plan::to_string(layout.schedule)), plan::to_string(other.schedule));
+  compare("sequence_parallel", layout.sequence_parallel, other.sequence_parallel);
+  compare("stage_layers", stages_of(layout), stages_of(other));
+  compare("recompute", std::string(plan::to_string(layout.recompute)), plan::to_string(other.recompute));
+  compare("context_exchange", std::string(plan::to_string(layout.context_exchange)),
+          plan::to_string(other.context_exchange));
+  compare("offload", std::string(plan::to_string(layout.offload)), plan::to_string(other.offload));
+  compare("precision", std::string(spec::to_string(layout.precision)), spec::to_string(other.precision));
+  return join(found, ",");
+}
+
 std::string describe_loss(const Ranked& plan, const Ranked& other, const SearchRequest& request) {
   if (!other.price.fits()) return need(other.price.memory);
   if (!is_feasible(other.price, request.constraints)) {
@@ -115,11 +164,13 @@ std::string describe_loss(const Ranked& plan, const Ranked& other, const SearchR
     money = fmt::format("{:.1f}% dearer, ", 100 * (other.score / plan.score - 1));  // both are negative dollars
   }
   const double slower = other.price.step_seconds() / plan.price.step_seconds() - 1;
-  if (slower < kSameSpeed)
-    return money + (slower > -kSameSpeed ? "as fast" : fmt::format("{:.1f}% faster", -100 * slower));
+  if (slower < -kSameSpeed) return fmt::format("{}{:.1f}% faster", money, -100 * slower);
+  if (slower < kSameSpeed) return money + "as fast within 0.5%";
   const Term term = largest_loss(plan.price.time, other.price.time, other.layout, request.cluster);
-  return fmt::format("{}{:.1f}% slower, {} {} of {}", money, 100 * slower, term.name, format_seconds(term.value),
-                     format_seconds(other.price.step_seconds()));
+  std::string text = fmt::format("{}{:.1f}% slower, {} {} of {}", money, 100 * slower, term.name,
+                                 format_seconds(term.value), format_seconds(other.price.step_seconds()));
+  if (term.before > kWorthSaying * term.value) text += fmt::format(" against {}", format_seconds(term.before));
+  return text;
 }
 
 }  // namespace lockstep::planner

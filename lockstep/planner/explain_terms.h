@@ -1,6 +1,7 @@
 // The words of an explanation: terms of time and memory by name, and one price against another in one phrase.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "lockstep/planner/search.h"
@@ -10,7 +11,8 @@ namespace lockstep::planner {
 // A term of a breakdown and how much it has.
 struct Term {
   std::string name;
-  double value = 0;  // seconds or bytes
+  double value = 0;   // seconds or bytes
+  double before = 0;  // largest_loss(): the same term of the plan
 };
 
 // "activations", "optimizer state", ...
@@ -29,6 +31,16 @@ const char* link_name(spec::LinkKind kind);
 
 // Whether a search with these constraints would take it.
 bool is_feasible(const cost::Price& price, const Constraints& constraints);
+
+// The best of a search; none where nothing fits, nor can: a batch that does not divide, constraints that exclude all.
+std::optional<Ranked> find_best(SearchRequest request);
+
+// Whether they name every axis of the mesh, as constraints_of() does.
+bool is_wholly_fixed(const Constraints& constraints);
+
+// The axes and choices in which `other` differs from `layout`, with its values: "tp=8,recompute=full"; "" where they
+// are the same.
+std::string layout_difference(const plan::Layout& layout, const plan::Layout& other);
 
 // How `other` stands against `plan`, both for the same batch: "7.1% slower, tensor-parallel traffic over NVLink 310 ms
 // of 2.10 s", "needs 91.2 GiB of 80.0 GiB, most of it activations (61.0 GiB)", "out of memory with a probability of

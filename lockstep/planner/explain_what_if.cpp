@@ -12,13 +12,6 @@ namespace lockstep::planner {
 namespace {
 
 constexpr std::int64_t kMoreDevices = 16;
-constexpr const char* kMeshAxes[] = {"pp", "dp", "shard", "cp", "tp"};
-
-bool is_wholly_fixed(const Constraints& constraints) {
-  const auto& fixed = constraints.fixed;
-  return std::all_of(std::begin(kMeshAxes), std::end(kMeshAxes),
-                     [&](const char* axis) { return fixed.contains(axis); });
-}
 
 class WhatIfs {
  public:
@@ -42,19 +35,32 @@ class WhatIfs {
   }
 
   void add(const std::string& change, const Ranked* best) {
-    WhatIf what_if{.change = change, .layout = "", .per_second = 0, .gain = -1};
+    WhatIf what_if{.change = change, .layout = std::nullopt, .per_second = 0, .gain = -1};
     if (best != nullptr) {
-      what_if.layout = plan::to_string(best->layout);
+      what_if.layout = best->layout;
       what_if.per_second = per_second(*best);
       what_if.gain = what_if.per_second / now_ - 1;
     }
     found_.push_back(std::move(what_if));
   }
 
-  void try_change(const std::string& change, SearchRequest request) {
-    request.keep = 1;
-    const SearchResult result = search(request);
-    add(change, result.best.empty() ? nullptr : &result.best.front());
+  void try_change(const std::string& change, const SearchRequest& request) {
+    const std::optional<Ranked> best = best_near_plan(request);
+    add(change, best ? &*best : nullptr);
+  }
+
+  std::optional<Ranked> best_near_plan(SearchRequest request) const {
+    keep_kind(request.constraints);
+    request.constraints.at_most.try_emplace("tp", plan_.layout.tp);
+    request.constraints.at_most.try_emplace("pp", plan_.layout.pp);
+    return find_best(std::move(request));
+  }
+
+  void keep_kind(Constraints& constraints) const {
+    constraints.fixed.try_emplace("cp", plan_.layout.cp);
+    constraints.fixed.try_emplace("ep", plan_.layout.ep);
+    constraints.at_most.try_emplace("zero", plan_.layout.zero);
+    if (plan_.layout.pp > 1) constraints.schedule = plan_.layout.schedule;
   }
 
   SearchRequest with_cluster(const std::function<void(spec::NodeGroup&)>& change) const {
@@ -89,10 +95,19 @@ class WhatIfs {
 
   void more_devices() {
     if (is_wholly_fixed(request_.constraints)) return;  // the layout would have to change with it
-    SearchRequest request = request_;
-    const std::int64_t added = add_devices(request.cluster, kMoreDevices);
-    request.constraints.allow_idle_devices = true;  // the batch need not divide by the larger number
-    try_change(fmt::format("{} more GPUs (same batch)", added), std::move(request));
+    const std::int64_t all = request_.cluster.devices();
+    for (const std::int64_t wanted : {kMoreDevices, all}) {
+      SearchRequest request = request_;
+      const std::int64_t added = add_devices(request.cluster, wanted);
+      keep_kind(request.constraints);  // any tp and pp: the larger number has other divisors
+      std::optional<Ranked> best = find_best(request);
+      if (!best || per_second(*best) < now_) {  // the batch need not divide by the larger number
+        request.constraints.allow_idle_devices = true;
+        best = find_best(request);
+      }
+      add(fmt::format("{} more GPUs (same batch)", added), best ? &*best : nullptr);
+      if (added >= all) break;  // 16 were twice as many already
+    }
   }
 
   void precision() {
@@ -103,7 +118,7 @@ class WhatIfs {
     if (!request_.model.is_language_model()) return;
     SearchRequest request = request_;
     request.precisions = {spec::Precision::kFp8};
-    try_change(fmt::format("fp8 instead of {}", spec::to_string(plan_.layout.precision)), std::move(request));
+    try_change(fmt::format("fp8 instead of {}", spec::to_string(plan_.layout.precision)), request);
   }
 
   // These were searched already: the best of their family is the answer.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "lockstep/base/units.h"
 #include "lockstep/report/figures.h"
@@ -36,7 +37,7 @@ std::vector<std::string> option_cells(const planner::Option& option, const DrawS
           !option.meets_deadline
               ? "-"
               : (*option.meets_deadline ? inked("yes", Ink::kGreen, style) : inked("no", Ink::kRed, style)),
-          fmt::format("{}, micro {}", plan::to_string(best.layout), best.batch.micro)};
+          fmt::format("{}, micro {}", short_layout(best.layout), best.batch.micro)};
 }
 
 std::string size_of_job(const planner::Comparison& comparison) {
@@ -45,21 +46,45 @@ std::string size_of_job(const planner::Comparison& comparison) {
   return text;
 }
 
-telemetry::Curve curve(const planner::Scaling& scaling, const std::string& label,
-                       double (*value)(const planner::ScalingPoint&)) {
-  telemetry::Curve result{label, {}};
+using Points = std::vector<std::pair<double, double>>;
+
+Points points_of(const planner::Scaling& scaling, const std::function<double(const planner::ScalingPoint&)>& value) {
+  Points points;
   for (const planner::ScalingPoint& point : scaling.points) {
-    if (point.best) result.points.emplace_back(static_cast<double>(point.devices), value(point));
+    if (point.best) points.emplace_back(static_cast<double>(point.devices), value(point));
   }
-  return result;
+  return points;
 }
 
-std::string plot_of(const telemetry::Curve& shown, const DrawStyle& style) {
-  return telemetry::plot({shown}, {.width = std::min(style.width, kWidestPlot),
-                                   .height = kPlotHeight,
-                                   .x_label = "GPUs",
-                                   .y_label = shown.label,
-                                   .unicode = style.unicode});
+std::string plot_of(std::vector<telemetry::Curve> curves, const std::string& label, const DrawStyle& style) {
+  return telemetry::plot(curves, {.width = std::min(style.width, kWidestPlot),
+                                  .height = kPlotHeight,
+                                  .x_label = "GPUs",
+                                  .y_label = label,
+                                  .unicode = style.unicode});
+}
+
+// Predicted and, above it, what the smallest size would give with perfect scaling.
+std::string throughput_plot(const planner::Scaling& scaling, const DrawStyle& style) {
+  const auto rate = [](const planner::ScalingPoint& point) { return rate_of(*point.best).expected; };
+  double most = 0;
+  for (const auto& [devices, value] : points_of(scaling, rate)) most = std::max(most, value);
+  const double unit = most > 1e6 ? 1e6 : most > 1e3 ? 1e3 : 1;
+  const auto scaled = [&](const planner::ScalingPoint& point) { return rate(point) / unit; };
+  const auto ideal = [&](const planner::ScalingPoint& point) { return rate(point) / point.efficiency / unit; };
+  return plot_of({{"lower: predicted", points_of(scaling, scaled)}, {"upper: perfect", points_of(scaling, ideal)}},
+                 fmt::format("{}per second", unit == 1e6   ? "millions "
+                                             : unit == 1e3 ? "thousands "
+                                                           : ""),
+                 style);
+}
+
+std::string efficiency_plot(const planner::Scaling& scaling, const DrawStyle& style) {
+  return plot_of(
+      {{"efficiency", points_of(scaling, [](const planner::ScalingPoint& point) { return 100 * point.efficiency; })},
+       {"line at 90%",
+        points_of(scaling, [](const planner::ScalingPoint&) { return 100 * planner::kGoodEfficiency; })}},
+      "efficiency, % of the smallest size", style);
 }
 
 std::vector<std::string> point_cells(const planner::Scaling& scaling, const planner::ScalingPoint& point,
@@ -74,7 +99,7 @@ std::vector<std::string> point_cells(const planner::Scaling& scaling, const plan
           format_count(rate_of(best).expected / static_cast<double>(point.devices)),
           percent(best.prediction->mfu.expected),
           point.efficiency < planner::kGoodEfficiency ? inked(efficiency, Ink::kRed, style) : efficiency,
-          fmt::format("{}, micro {}{}", plan::to_string(best.layout), best.batch.micro,
+          fmt::format("{}, micro {}{}", short_layout(best.layout), best.batch.micro,
                       marked ? inked("   <- below 90% from here", Ink::kYellow, style) : "")};
 }
 
@@ -87,9 +112,10 @@ std::string to_text(const planner::Comparison& comparison, const DrawStyle& styl
   for (const planner::Option& option : comparison.options) rows.push_back(option_cells(option, style));
   text += table(rows, {1, 2, 3, 4, 5, 6}, 2, style);
   for (const planner::Option& option : comparison.options) {
-    if (!option.problem.empty()) text += "\n" + wrapped("  ! ", option.problem, style.width);
+    if (!option.problem.empty()) text += fmt::format("\n{}", wrapped("  ! ", option.problem, style.width));
   }
-  return text + "\n" + wrapped(inked("Verdict", Ink::kBold, style) + "  ", comparison.verdict, style.width);
+  return fmt::format("{}\n{}", text,
+                     wrapped(inked("Verdict", Ink::kBold, style) + "  ", comparison.verdict, style.width));
 }
 
 std::string to_text(const planner::Scaling& scaling, const DrawStyle& style) {
@@ -101,12 +127,10 @@ std::string to_text(const planner::Scaling& scaling, const DrawStyle& style) {
       {"GPUs", "batch", "per second", "per GPU", "MFU", "efficiency", "best layout"}};
   for (const planner::ScalingPoint& point : scaling.points) rows.push_back(point_cells(scaling, point, style));
   text += table(rows, {0, 1, 2, 3, 4, 5}, 2, style);
-  text += "\n" + plot_of(curve(scaling, "throughput per second",
-                               [](const planner::ScalingPoint& point) { return rate_of(*point.best).expected; }),
-                         style);
-  text += "\n" + plot_of(curve(scaling, "efficiency, % of the smallest size",
-                               [](const planner::ScalingPoint& point) { return 100 * point.efficiency; }),
-                         style);
+  text += "\n";
+  text += throughput_plot(scaling, style);
+  text += "\n";
+  text += efficiency_plot(scaling, style);
   text += "\n" + (scaling.falls_below ? fmt::format("Efficiency falls below 90% at {} GPUs.\n", *scaling.falls_below)
                                       : std::string("Efficiency stays above 90% over the whole range.\n"));
   return text;

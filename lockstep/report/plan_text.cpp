@@ -21,6 +21,7 @@ constexpr int kStageBarCells = 36;
 constexpr int kMostStageRows = 12;
 constexpr double kSmallestShare = 0.002;  // of the step: shorter terms are no rows of their own
 constexpr double kRisky = 0.01;
+constexpr double kWorthInk = 0.005;  // smaller gains are neither green nor red
 
 struct MemoryPart {
   const char* name;
@@ -54,6 +55,9 @@ constexpr std::array<TimePart, 9> kTimeParts{{
     {"other", &plan::TimeBreakdown::other, Ink::kDim},
 }};
 
+// "dp=4, tp=2": breaks into lines.
+std::string spaced(const std::string& layout) { return join(split(layout, ','), ", "); }
+
 class PlanPage {
  public:
   PlanPage(const planner::Explained& explained, const PlanTextOptions& options)
@@ -79,10 +83,12 @@ class PlanPage {
   void line(const std::string& text = {}) { text_ += text + "\n"; }
   void heading(const std::string& text, const std::string& remark = {}) {
     line();
-    line(inked(text, Ink::kBold, style_) + (remark.empty() ? "" : "  " + inked(remark, Ink::kDim, style_)));
+    line(fmt::format("{}{}{}", inked(text, Ink::kBold, style_), remark.empty() ? "" : "  ",
+                     inked(remark, Ink::kDim, style_)));
   }
   void row(const std::string& name, const std::string& value) {
-    text_ += wrapped("  " + inked(fmt::format("{:<{}}", name, kNameWidth), Ink::kDim, style_), value, style_.width);
+    text_ += wrapped(fmt::format("  {}", inked(fmt::format("{:<{}}", name, kNameWidth), Ink::kDim, style_)), value,
+                     style_.width);
   }
 
   void headline() {
@@ -222,34 +228,37 @@ class PlanPage {
   void losers() {
     if (explained_.plan.alternatives.empty()) return;
     heading("What lost");
-    std::vector<std::vector<std::string>> rows{{"layout", "micro", unit() + std::string("/s"), "memory", "why not"}};
     for (const plan::Candidate& loser : explained_.plan.alternatives) {
-      rows.push_back(summary_cells(loser));
-      rows.back().push_back(loser.why_not);
+      const std::vector<std::string> cells = summary_cells(loser);
+      text_ += wrapped(style_.unicode ? "  • " : "  - ", loser.why_not, style_.width);
+      text_ += wrapped("    ",
+                       inked(fmt::format("{}, micro {}: {} {}/s, {}", cells[0], cells[1], cells[2], unit(), cells[3]),
+                             Ink::kDim, style_),
+                       style_.width);
     }
-    text_ += table(rows, {1, 2, 3}, 2, style_);
   }
 
   std::vector<std::string> summary_cells(const plan::Candidate& candidate) const {
     const plan::Prediction& prediction = *candidate.prediction;
     const plan::Interval& rate = tokens() ? prediction.tokens_per_second : prediction.samples_per_second;
-    return {plan::to_string(candidate.layout), std::to_string(candidate.batch.micro), format_count(rate.expected),
+    return {spaced(short_layout(candidate.layout)), std::to_string(candidate.batch.micro), format_count(rate.expected),
             format_bytes(candidate.memory.total())};
   }
 
   void what_ifs() {
     if (explained_.what_ifs.empty()) return;
-    heading("What if");
-    std::vector<std::vector<std::string>> rows{{"change", unit() + std::string("/s"), "gain", "then best"}};
+    heading("What if", "layouts near the plan, searched again with the change");
+    std::vector<std::vector<std::string>> rows{{"change", unit() + std::string("/s"), "gain", "then"}};
     for (const planner::WhatIf& change : explained_.what_ifs) {
-      if (change.layout.empty()) {
+      if (!change.layout) {
         rows.push_back({change.change, "-", "-", "does not fit"});
         continue;
       }
-      const Ink ink = change.gain > 0.005 ? Ink::kGreen : change.gain < -0.005 ? Ink::kRed : Ink::kPlain;
+      const Ink ink = change.gain > kWorthInk ? Ink::kGreen : change.gain < -kWorthInk ? Ink::kRed : Ink::kPlain;
+      const std::string difference = planner::layout_difference(best_.layout, *change.layout);
       rows.push_back({change.change, format_count(change.per_second),
                       inked(fmt::format("{:+.1f}%", 100 * change.gain), ink, style_),
-                      change.layout == plan::to_string(best_.layout) ? "the same layout" : change.layout});
+                      difference.empty() ? "the same layout" : spaced(difference)});
     }
     text_ += table(rows, {1, 2}, 2, style_);
   }

@@ -35,8 +35,10 @@ class Player {
   explicit Player(const PipelineQuestion& question)
       : question_(question),
         ranks_(static_cast<int>(question.stages.size())),
-        chunks_(question.schedule == plan::Schedule::kInterleaved ? question.chunks : 1),
-        micro_batches_(chunks_ > 1 ? (question.micro_batches + ranks_ - 1) / ranks_ * ranks_ : question.micro_batches),
+        chunks_(question.chunks),
+        micro_batches_(question.schedule == plan::Schedule::kInterleaved
+                           ? (question.micro_batches + ranks_ - 1) / ranks_ * ranks_
+                           : question.micro_batches),
         progress_(micro_batches_, ranks_ * chunks_),
         free_(ranks_, 0.0) {}
 
@@ -81,23 +83,35 @@ class Player {
     return order;
   }
 
+  // Chunks in model order run over the ranks again and again, under zero bubble there and back: a V (Qi et al. 2023).
+  bool turns(int chunk) const { return question_.schedule == plan::Schedule::kZeroBubble && chunk % 2 == 1; }
+  int stage_of(int rank, int chunk) const { return chunk * ranks_ + (turns(chunk) ? ranks_ - 1 - rank : rank); }
+  int rank_of(int stage) const {
+    const int chunk = stage / ranks_, place = stage % ranks_;
+    return turns(chunk) ? ranks_ - 1 - place : place;
+  }
+  // Seconds from one stage of the model to the next.
+  double travel(int from, int to) const {
+    const int sender = rank_of(from), receiver = rank_of(to);
+    return sender == receiver ? 0 : question_.stages[std::min(sender, receiver)].send;
+  }
+
   // Earliest time at which the inputs of a step are there; kNever: not yet known.
   double ready(int rank, const Step& step) {
-    const int stage = step.chunk * ranks_ + rank;
-    const int before = (rank + ranks_ - 1) % ranks_;  // the rank that holds the previous stage
+    const int stage = stage_of(rank, step.chunk);
     if (step.kind == TaskKind::kForward) {
-      return stage == 0 ? 0.0 : progress_.forward(step.micro, stage - 1) + question_.stages[before].send;
+      return stage == 0 ? 0.0 : progress_.forward(step.micro, stage - 1) + travel(stage - 1, stage);
     }
     const double own = progress_.forward(step.micro, stage);
     if (stage == progress_.last()) return own;
-    return std::max(own, progress_.backward(step.micro, stage + 1) + question_.stages[rank].send);
+    return std::max(own, progress_.backward(step.micro, stage + 1) + travel(stage + 1, stage));
   }
 
   void run(int rank, const Step& step, double start, double seconds) {
     const double end = start + seconds;
     tasks_.push_back({step.kind, rank, step.chunk, step.micro, start, end});
     free_[rank] = end;
-    const int stage = step.chunk * ranks_ + rank;
+    const int stage = stage_of(rank, step.chunk);
     if (step.kind == TaskKind::kForward) progress_.forward(step.micro, stage) = end;
     if (step.kind == TaskKind::kBackward) progress_.backward(step.micro, stage) = end;
   }
@@ -126,55 +140,66 @@ class Player {
     }
   }
 
+  // What a zero-bubble rank has done of one chunk.
   struct Counts {
     int forward = 0, backward = 0, weight = 0;
   };
+  using Choice = std::pair<Step, double>;  // and when it could begin
 
-  // What a zero-bubble rank does next and when it could begin: input gradients first, then forwards while memory
-  // allows, weight gradients in the gaps.
-  std::pair<Step, double> zero_bubble_choice(int rank, const Counts& done) {
-    const Step backward{TaskKind::kBackward, done.backward, 0}, forward{TaskKind::kForward, done.forward, 0};
+  // What a rank does next: input gradients first, then forwards while memory allows, later chunks before earlier ones,
+  // and weight gradients in the gaps.
+  Choice zero_bubble_choice(int rank, const std::vector<Counts>& done) {
     const double now = free_[rank];
-    double backward_at = kNever, forward_at = kNever;
-    if (done.backward < done.forward) backward_at = std::max(now, ready(rank, backward));
-    if (done.forward < micro_batches_ && done.forward - done.weight < ranks_) {
-      forward_at = std::max(now, ready(rank, forward));
+    int held = 0;
+    for (const Counts& chunk : done) held += chunk.forward - chunk.weight;
+    Choice best{{TaskKind::kForward, 0, 0}, kNever};
+    const auto consider = [&](const Step& step) {
+      const double start = std::max(now, ready(rank, step));
+      if (start < best.second) best = {step, start};
+    };
+    for (int chunk = chunks_ - 1; chunk >= 0; --chunk) {
+      if (done[chunk].backward < done[chunk].forward) consider({TaskKind::kBackward, done[chunk].backward, chunk});
     }
-    if (backward_at <= now) return {backward, now};
-    if (forward_at <= now) return {forward, now};
-    if (done.weight < done.backward) return {{TaskKind::kWeightGradient, done.weight, 0}, now};
-    return backward_at <= forward_at ? std::pair(backward, backward_at) : std::pair(forward, forward_at);
+    for (int chunk = chunks_ - 1; chunk >= 0; --chunk) {
+      // The first chunk leaves room for the last, or nothing could ever come back.
+      const int room = ranks_ * chunks_ - (chunk == 0 ? chunks_ - 1 : 0);
+      if (done[chunk].forward < micro_batches_ && held < room) {
+        consider({TaskKind::kForward, done[chunk].forward, chunk});
+      }
+    }
+    if (best.second <= now) return best;
+    for (int chunk = chunks_ - 1; chunk >= 0; --chunk) {
+      if (done[chunk].weight < done[chunk].backward)
+        return {{TaskKind::kWeightGradient, done[chunk].weight, chunk}, now};
+    }
+    return best;
+  }
+
+  double zero_bubble_seconds(int rank, TaskKind kind) const {
+    const StageSeconds& stage = question_.stages[rank];
+    if (kind == TaskKind::kForward) return stage.forward / chunks_;
+    return stage.backward / chunks_ * (kind == TaskKind::kWeightGradient ? kWeightShare : 1 - kWeightShare);
   }
 
   void play_zero_bubble() {
-    std::vector<Counts> done(ranks_);
-    const int total = 3 * micro_batches_ * ranks_;
+    std::vector<std::vector<Counts>> done(ranks_, std::vector<Counts>(chunks_));
+    const int total = 3 * micro_batches_ * ranks_ * chunks_;
     for (int played = 0; played < total; ++played) {
       int chosen = -1;
-      std::pair<Step, double> best{{TaskKind::kForward, 0, 0}, kNever};
+      Choice best{{TaskKind::kForward, 0, 0}, kNever};
       for (int rank = 0; rank < ranks_; ++rank) {
-        const auto choice = zero_bubble_choice(rank, done[rank]);
+        const Choice choice = zero_bubble_choice(rank, done[rank]);
         if (choice.second < best.second) {
           best = choice;
           chosen = rank;
         }
       }
       LOCKSTEP_ASSERT(chosen >= 0, "a pipeline schedule that waits for itself");
-      const StageSeconds& stage = question_.stages[chosen];
-      switch (best.first.kind) {
-        case TaskKind::kForward:
-          run(chosen, best.first, best.second, stage.forward);
-          ++done[chosen].forward;
-          break;
-        case TaskKind::kBackward:
-          run(chosen, best.first, best.second, stage.backward * (1 - kWeightShare));
-          ++done[chosen].backward;
-          break;
-        case TaskKind::kWeightGradient:
-          run(chosen, best.first, best.second, stage.backward * kWeightShare);
-          ++done[chosen].weight;
-          break;
-      }
+      run(chosen, best.first, best.second, zero_bubble_seconds(chosen, best.first.kind));
+      Counts& counts = done[chosen][best.first.chunk];
+      ++(best.first.kind == TaskKind::kForward    ? counts.forward
+         : best.first.kind == TaskKind::kBackward ? counts.backward
+                                                  : counts.weight);
     }
   }
 

@@ -19,7 +19,7 @@ struct StageSeconds {
 
 struct PipelineQuestion {
   plan::Schedule schedule = plan::Schedule::kOneForwardOneBackward;
-  int chunks = 1;  // virtual stages per rank; only the interleaved schedule splits them
+  int chunks = 1;         // virtual stages per rank; GPipe and 1F1B have one
   int micro_batches = 1;  // interleaved: rounded up to a multiple of the stages, as its order wants
   std::vector<StageSeconds> stages;
 };
@@ -36,8 +36,9 @@ struct PipelineTask {
 };
 
 // Every task with its time, in order of their start per stage. GPipe, 1F1B and interleaved follow their fixed order
-// (Huang et al. 2019; Narayanan et al. 2021); zero bubble (Qi et al. 2023) does input gradients first, and weight
-// gradients when nothing else is ready, holding no more micro-batches than 1F1B's first stage.
+// (Huang et al. 2019; Narayanan et al. 2021); zero bubble (Qi et al. 2023), in a V where it
+// has two chunks, does input gradients first, and weight gradients when nothing else is ready, holding no more
+// micro-batches than 1F1B's first stage; it is played greedily, so it may idle a little more than the optimum.
 std::vector<PipelineTask> play_pipeline(const PipelineQuestion& question);
 
 // Share of stages x time that is idle in the played step.

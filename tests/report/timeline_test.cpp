@@ -36,6 +36,7 @@ std::vector<PipelineQuestion> all_kinds() {
         questions.push_back(even(schedule, stages, micro));
       }
       questions.push_back(even(Schedule::kInterleaved, stages, micro * stages, 3));
+      questions.push_back(even(Schedule::kZeroBubble, stages, micro, 2));
     }
   }
   return questions;
@@ -95,6 +96,13 @@ TEST(Timeline, zero_bubble_is_shorter_than_1f1b_and_no_shorter_than_its_closed_f
   EXPECT_LT(played, one_f_one_b);
   const double others = (kStages - 1) * (kForward + kBackward), weights = (kStages - 1) * kBackward / 2;
   EXPECT_GE(played, cost::bubble_seconds(Schedule::kZeroBubble, 1, others, weights) - 1e-9);
+}
+
+TEST(Timeline, zero_bubble_in_a_v_idles_less_than_in_a_line) {
+  constexpr int kStages = 4, kMicro = 16;
+  const double line = idle_share(play_pipeline(even(Schedule::kZeroBubble, kStages, kMicro, 1)), kStages);
+  const double v = idle_share(play_pipeline(even(Schedule::kZeroBubble, kStages, kMicro, 2)), kStages);
+  EXPECT_LT(v, line);
 }
 
 TEST(Timeline, stage_i_of_1f1b_holds_as_many_micro_batches_as_stages_follow_it) {
