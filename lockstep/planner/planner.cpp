@@ -12,6 +12,7 @@
 #include "lockstep/cost/flops.h"
 #include "lockstep/cost/memory.h"
 #include "lockstep/cost/step_time.h"
+#include "lockstep/planner/job_search.h"
 
 namespace lockstep::planner {
 namespace {
@@ -151,6 +152,14 @@ void price(const spec::Job& job, const cost::Profile* profile, plan::Candidate& 
   candidate.cost = cost_of(job, candidate);
 }
 
+// Tables measured on this machine price what they were measured for; everything else is a question for the search.
+bool is_searched(const spec::Job& job, const cost::Profile* profile) {
+  const bool any_cpu = std::any_of(job.cluster.groups.begin(), job.cluster.groups.end(),
+                                   [](const spec::NodeGroup& group) { return group.device.is_cpu(); });
+  const bool tables = profile != nullptr && !profile->fitted;
+  return !any_cpu && !tables && !job.layout;
+}
+
 }  // namespace
 
 const spec::Device& binding_device(const spec::Cluster& cluster) {
@@ -164,6 +173,11 @@ const spec::Device& binding_device(const spec::Cluster& cluster) {
 plan::Plan make_plan(const spec::Job& job, const cost::Profile* profile) {
   const Stopwatch watch;
   plan::Plan plan;
+  if (is_searched(job, profile)) {
+    plan = plan_by_search(job, profile);
+    plan.best.knobs = knobs_of(job);
+    return plan;
+  }
   plan.model = job.model;
   plan.cluster = job.cluster;
   plan.profile = profile != nullptr ? profile->identity() : "";

@@ -2,7 +2,9 @@
 //
 // Named passes in order, each timed:
 //   enumerate  every way to split the devices over the axes (pp, dp, shard, zero, cp, tp, ep) x precision x offload
-//   divide     the rules: plan::find_layout_problem, global batch and sequence divide, constraints
+//   that
+//              divides layers, heads, sequence and global batch
+//   divide     the rules between axes (plan::find_layout_problem), constraints
 //   floor      drops axes whose memory floor is above the capacity           (saves time; can be switched off)
 //   outgrow    stops growing the micro-batch once the memory is over         (saves time; can be switched off)
 //   price      everything else: pipeline schedule and split, sequence parallel, context exchange, recompute,

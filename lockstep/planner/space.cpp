@@ -33,6 +33,10 @@ void require_at_least(Bounds::Key key, std::int64_t value) {
   }
 }
 
+// Chunks per rank that a remainder may be dealt out over; more only add traffic to a split that stays uneven.
+constexpr std::int64_t kMostUnevenChunks = 16;
+constexpr std::int64_t kMostStages = 1024;  // of an interleaved pipeline
+
 constexpr std::array<bool, 2> kBothWays{false, true};
 constexpr std::array<plan::ContextExchange, 2> kExchanges{plan::ContextExchange::kRing,
                                                           plan::ContextExchange::kAllToAll};
@@ -136,16 +140,26 @@ void Space::append_meshes(std::int64_t world, plan::Offload offload, spec::Preci
     }
   };
   for (const std::int64_t tp : divisors(world)) {
+    if (!divides_model(tp)) continue;
     mesh.tp = tp;
     for (const std::int64_t pp : divisors(world / tp)) {
+      if (pipelines(world, pp).empty()) continue;
       mesh.pp = pp;
       mesh.schedule = pp > 1 ? plan::Schedule::kOneForwardOneBackward : plan::Schedule::kNone;
       for (const std::int64_t cp : divisors(world / tp / pp)) {
+        const std::int64_t data_ranks = world / tp / pp / cp;
+        if (request_.sequence_length % cp != 0 || batches(data_ranks).empty()) continue;
         mesh.cp = cp;
-        append_state_splits(world / tp / pp / cp);
+        append_state_splits(data_ranks);
       }
     }
   }
+}
+
+bool Space::divides_model(std::int64_t tp) const {
+  plan::Layout layout;
+  layout.tp = tp;
+  return !plan::find_layout_problem(layout, &request_.model).has_value();
 }
 
 std::optional<std::string> Space::find_problem(const plan::Layout& mesh) const {
@@ -210,14 +224,15 @@ std::span<const Pipeline> Space::pipelines(std::int64_t world, std::int64_t pp) 
 }
 
 // Chunk counts that deal the layers out evenly, with or without embedding and head as layers; where pp leaves a
-// remainder anyway, every count.
+// remainder anyway, every count up to kMostUnevenChunks.
 std::vector<std::int64_t> Space::virtual_stages_of(std::int64_t pp) const {
   const std::int64_t layers = request_.model.layers;
   const bool remainder = layers % pp != 0 && (layers + 2) % pp != 0;
   std::vector<std::int64_t> counts;
-  for (std::int64_t v = 2; v * pp <= layers; ++v) {
+  for (std::int64_t v = 2; v * pp <= std::min(layers, kMostStages); ++v) {
     if (!bounds_.allow(Bounds::kVirtualStages, v)) continue;
-    if (remainder || layers % (pp * v) == 0 || (layers + 2) % (pp * v) == 0) counts.push_back(v);
+    if ((remainder && v <= kMostUnevenChunks) || layers % (pp * v) == 0 || (layers + 2) % (pp * v) == 0)
+      counts.push_back(v);
   }
   return counts;
 }

@@ -61,7 +61,8 @@ class Space {
   // the whole nodes in powers of two.
   const std::vector<std::int64_t>& worlds() const { return worlds_; }
 
-  // Every mesh of every world, whether or not it keeps to the rules; simpler ones first. Choices are at their defaults.
+  // Every mesh of every world whose axes divide model, batch and sequence, each by itself; simpler ones first. Choices
+  // are at their defaults.
   std::vector<plan::Layout> meshes(std::span<const plan::Offload> offloads) const;
   // The first rule or constraint that every candidate of the mesh breaks; nothing when it has at least one candidate.
   std::optional<std::string> find_problem(const plan::Layout& mesh) const;
@@ -90,6 +91,7 @@ class Space {
   std::vector<std::int64_t> virtual_stages_of(std::int64_t pp) const;
   void append_meshes(std::int64_t world, plan::Offload offload, spec::Precision precision,
                      std::vector<plan::Layout>& meshes) const;
+  bool divides_model(std::int64_t tp) const;
   std::optional<std::string> find_bound_problem(const plan::Layout& mesh) const;
   std::optional<std::string> find_batch_problem(const plan::Layout& mesh) const;
 

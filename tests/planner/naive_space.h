@@ -13,7 +13,7 @@ using Visit = std::function<void(const plan::Layout&, const plan::BatchPlan&)>;
 
 inline bool is_even_enough(const spec::Model& model, std::int64_t pp, std::int64_t virtual_stages) {
   const std::int64_t stages = pp * virtual_stages;
-  if (model.layers % pp != 0 && (model.layers + 2) % pp != 0) return true;
+  if (model.layers % pp != 0 && (model.layers + 2) % pp != 0 && virtual_stages <= 16) return true;
   return model.layers % stages == 0 || (model.layers + 2) % stages == 0;
 }
 

@@ -38,10 +38,28 @@ TEST(Planner, uses_every_rank_for_data_and_fills_the_batch) {
   EXPECT_EQ(plan.best.layout.dp, 8);
   EXPECT_EQ(plan.best.layout.world(), 8);
   EXPECT_EQ(plan.best.batch.global_sequences, 2 * 3 * 8);
+  EXPECT_EQ(plan.best.batch.micro, 2);
   EXPECT_GT(plan.best.memory.capacity, 70e9);
+  EXPECT_TRUE(plan.best.prediction.has_value());
+  EXPECT_NE(reasons_of(plan).find("plain data parallel fits"), std::string::npos);
+  EXPECT_EQ(plan::read_plan(plan::to_json(plan), "p").best, plan.best);
+}
+
+TEST(Planner, searches_for_a_layout_where_plain_data_parallel_does_not_fit) {
+  const plan::Plan plan = make_plan(job_of("llama2-13b", "2x8xH100"));
+  EXPECT_EQ(plan.best.layout.world(), 16);
+  EXPECT_NE(plan.best.layout.dp, 16);
+  EXPECT_EQ(plan.best.batch.micro * plan.best.batch.accumulation * plan.best.layout.data_ranks(), 2 * 3 * 16);
+  EXPECT_LE(plan.best.memory.total(), plan.best.memory.capacity);
+  EXPECT_EQ(plan.best.layout.precision, spec::Precision::kFp32) << "the job's";
+}
+
+TEST(Planner, a_given_layout_without_a_profile_has_no_time_and_says_how_to_get_one) {
+  spec::Job job = job_of("gpt2-124m", "1x8xH100");
+  job.layout = spec::LayoutRequest{.axes = {{"dp", 8}}};
+  const plan::Plan plan = make_plan(job);
   EXPECT_FALSE(plan.best.prediction.has_value());
   EXPECT_NE(reasons_of(plan).find("lockstep calibrate"), std::string::npos);
-  EXPECT_EQ(plan::read_plan(plan::to_json(plan), "p").best, plan.best);
 }
 
 TEST(Planner, prices_with_a_profile_and_counts_the_hours_of_the_whole_job) {
@@ -67,7 +85,9 @@ TEST(Planner, says_when_the_profile_is_of_another_number_of_ranks) {
 
 TEST(Planner, what_does_not_fit_is_a_no_that_names_the_term_and_the_excess) {
   try {
-    make_plan(job_of("llama2-13b", "1x8xH100"));
+    spec::Job job = job_of("llama2-13b", "1x8xH100");
+    job.layout = spec::LayoutRequest{.axes = {{"dp", 8}}};
+    make_plan(job);
     FAIL() << "13 billion parameters x 16 bytes in 80 GB";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kAnswerIsNo);
@@ -75,6 +95,7 @@ TEST(Planner, what_does_not_fit_is_a_no_that_names_the_term_and_the_excess) {
     EXPECT_NE(std::string(error.what()).find("too much"), std::string::npos) << error.what();
   }
   spec::Job job = job_of("gpt2-124m", "1x8xH100");
+  job.layout = spec::LayoutRequest{.axes = {{"dp", 8}}};
   job.batch.micro = 4096;
   try {
     make_plan(job);

@@ -1,0 +1,53 @@
+#include "lockstep/planner/job_search.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "lockstep/planner/explain.h"
+#include "lockstep/planner/search.h"
+
+namespace lockstep::planner {
+namespace {
+
+SearchRequest request_of(const spec::Job& job, const cost::Profile* profile) {
+  const bool fitted = profile != nullptr && profile->fitted.has_value();
+  SearchRequest request;
+  request.model = job.model;
+  request.cluster = job.cluster;
+  request.profile = fitted ? *profile : cost::profile_for(job.cluster.groups.front().device.kind);
+  request.global_sequences = job.batch.micro * job.batch.accumulation * job.cluster.devices();
+  request.sequence_length = job.batch.sequence_length;
+  request.optimizer = job.optimizer.kind;
+  request.precisions = {job.precision};
+  request = complete(request);
+  const double work_per_step = static_cast<double>(request.global_sequences) *
+                               static_cast<double>(std::max<std::int64_t>(1, request.sequence_length));
+  request.tokens = job.tokens > 0 ? static_cast<double>(job.tokens) : static_cast<double>(job.steps) * work_per_step;
+  return request;
+}
+
+Constraints data_parallel(const spec::Job& job) {
+  plan::Layout layout;
+  layout.dp = job.cluster.devices();
+  return constraints_of(layout, job.batch.micro);
+}
+
+}  // namespace
+
+plan::Plan plan_by_search(const spec::Job& job, const cost::Profile* profile) {
+  SearchRequest request = request_of(job, profile);
+  SearchRequest plain = request;
+  plain.constraints = data_parallel(job);
+  const bool fits = !search(plain).best.empty();
+  const Explained explained = explain(fits ? plain : request, {.what_ifs = false});
+  plan::Plan plan = explained.plan;
+  if (fits) {
+    plan.best.reasons.insert(plan.best.reasons.begin(),
+                             fmt::format("layout {}: plain data parallel fits, and is what the engine executes",
+                                         plan::to_string(plan.best.layout)));
+  }
+  return plan;
+}
+
+}  // namespace lockstep::planner
