@@ -196,13 +196,14 @@ plan::BatchPlan batch_of(const PublishedRow& row, const plan::Layout& layout, co
   batch.sequence_length = row.seq_len.value_or(2048);
   const std::int64_t ranks = layout.data_ranks();
   std::optional<double> per_rank = sequences_per_rank(row, ranks);
-  // The grid names the accumulation of every run; its global batch is that of the whole study.
-  const bool accumulation_wins = stack == "nanotron-0.5" || !per_rank;
-  if (row.micro_batch && row.grad_accum && accumulation_wins) {
+  if (row.micro_batch && row.grad_accum && (stack == "nanotron-0.5" || !per_rank)) {
+    // The grid names the accumulation of every run beside the study's global batch. Where they contradict each other,
+    // runs that accumulate less show the bubble of that in their rates; runs that accumulate more show no larger batch.
     const double stated = static_cast<double>(*row.micro_batch) * static_cast<double>(*row.grad_accum);
-    if (per_rank && std::abs(stated - *per_rank) > 1e-9)
-      notes.add("the global batch contradicts the accumulation, which is taken");
-    per_rank = stated;
+    if (per_rank && std::abs(stated - *per_rank) > 1e-9) {
+      notes.add(fmt::format("accumulation {} contradicts the global batch: the smaller is taken", *row.grad_accum));
+    }
+    per_rank = per_rank ? std::min(stated, *per_rank) : stated;
   }
   if (!per_rank) {
     // A usual batch of 4M tokens.
