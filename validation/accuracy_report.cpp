@@ -1,6 +1,6 @@
 #include "validation/accuracy_report.h"
 
-#include <functional>
+#include <algorithm>
 #include <limits>
 
 #include <fmt/format.h>
@@ -130,6 +130,9 @@ std::vector<Table> tables_of(const AccuracyReport& report) {
   return tables;
 }
 
+// Tables of one publication share a colour: what stands in brackets tells them apart.
+std::string short_source(const Scored& run) { return run.source.substr(0, run.source.find(" (")); }
+
 std::vector<ScatterSeries> series_of(const std::vector<Scored>& runs, const KeyOf& key,
                                      std::optional<double> Scored::*measured,
                                      std::optional<double> Scored::*predicted) {
@@ -141,6 +144,9 @@ std::vector<ScatterSeries> series_of(const std::vector<Scored>& runs, const KeyO
     }
     if (!one.points.empty()) series.push_back(std::move(one));
   }
+  // Large clouds first, so that they do not hide the small ones.
+  std::stable_sort(series.begin(), series.end(),
+                   [](const auto& a, const auto& b) { return a.points.size() > b.points.size(); });
   return series;
 }
 
@@ -234,10 +240,8 @@ std::string to_html(const AccuracyReport& report) {
 }
 
 std::string rate_picture(const AccuracyReport& report) {
-  return scatter_svg(
-      series_of(
-          report.rates, [](const Scored& run) { return run.source; }, &Scored::measured, &Scored::predicted),
-      {.title = "Throughput", .unit = "tokens/s/GPU"});
+  return scatter_svg(series_of(report.rates, short_source, &Scored::measured, &Scored::predicted),
+                     {.title = "Throughput", .unit = "tokens/s/GPU"});
 }
 
 std::string memory_picture(const AccuracyReport& report) {

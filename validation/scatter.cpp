@@ -9,12 +9,14 @@
 namespace lockstep::validation {
 namespace {
 
-// Okabe and Ito's palette: tells apart for the colour-blind.
-constexpr std::array kColours{"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933"};
+// Okabe and Ito's palette, which the colour-blind can tell apart, and three more for the rare longer legend.
+constexpr std::array kColours{"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9",
+                              "#000000", "#999933", "#882255", "#6A3D9A", "#AAAAAA"};
+constexpr std::size_t kLongestName = 44;
 constexpr int kLeft = 62;
 constexpr int kTop = 34;
 constexpr int kBottom = 46;
-constexpr int kLegend = 300;
+constexpr int kLegend = 370;
 
 bool drawable(const ScatterPoint& point) {
   return std::isfinite(point.measured) && std::isfinite(point.predicted) && point.measured > 0 && point.predicted > 0;
@@ -91,12 +93,17 @@ std::string dots(const std::vector<ScatterSeries>& series, const Axes& axes) {
   return text;
 }
 
+std::string shortened(const std::string& name) {
+  return name.size() <= kLongestName ? name : name.substr(0, kLongestName - 3) + "...";
+}
+
 std::string legend(const std::vector<ScatterSeries>& series, int x) {
   std::string text;
   int y = kTop + 10;
   for (std::size_t i = 0; i < series.size(); ++i, y += 18) {
     text += fmt::format("<circle cx='{}' cy='{}' r='4' fill='{}'/><text x='{}' y='{}'>{} ({})</text>\n", x, y - 4,
-                        kColours[i % kColours.size()], x + 10, y, escaped(series[i].name), series[i].points.size());
+                        kColours[i % kColours.size()], x + 10, y, escaped(shortened(series[i].name)),
+                        series[i].points.size());
   }
   return text;
 }
