@@ -9,7 +9,7 @@ VENV ?= .cache/venv
 TORCH_REQUIREMENT ?= torch==2.13.0
 CTEST = ctest --output-on-failure --timeout 600
 
-.PHONY: all build setup demo test test-all lint format bench install data-mnist data-cifar-like cuda dev tsan pypi venv clean
+.PHONY: all build setup demo test test-all lint format bench bench-planner install data-mnist data-cifar-like cuda dev tsan pypi venv clean
 all: build
 
 setup:
@@ -72,6 +72,12 @@ format:
 bench: build pypi
 	$(VENV)/bin/python3 bench/ddp_vs_pytorch/run.py
 	python3 bench/scaling/run.py
+
+# Torch-free; writes bench/reports/planner.md.
+bench-planner: setup
+	@cmake -S . -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_ENGINE=OFF -DLOCKSTEP_BENCH=ON -DLOCKSTEP_TESTS=OFF
+	@cmake --build build/bench -j $(JOBS) --target bench_planner lockstep
+	python3 bench/planner/run.py
 
 data-mnist:
 	@scripts/data_mnist.sh
