@@ -1,6 +1,9 @@
 #include "lockstep/planner/stage_split.h"
 
 #include <algorithm>
+#include <functional>
+#include <queue>
+#include <utility>
 
 #include "lockstep/base/error.h"
 
@@ -44,13 +47,15 @@ std::vector<std::int64_t> even_layers(std::int64_t layers, std::int64_t stages) 
 std::vector<std::int64_t> balance_layers(std::int64_t layers, std::span<const StageLoad> loads) {
   LOCKSTEP_ASSERT(!loads.empty() && layers >= static_cast<std::int64_t>(loads.size()), "a stage without a layer");
   std::vector<std::int64_t> dealt(loads.size(), 1);
-  // Giving each next layer to the stage that would finish first keeps the maximum least.
+  // Giving each next layer to the stage that would finish first, of equals the last, keeps the maximum least.
+  using Finish = std::pair<double, std::ptrdiff_t>;  // with one layer more; minus the stage
+  std::priority_queue<Finish, std::vector<Finish>, std::greater<>> next;
+  for (std::size_t i = 0; i < loads.size(); ++i) next.emplace(stage_time(2, loads[i]), -static_cast<std::ptrdiff_t>(i));
   for (std::int64_t left = layers - static_cast<std::int64_t>(loads.size()); left > 0; --left) {
-    std::size_t chosen = 0;
-    for (std::size_t i = 1; i < loads.size(); ++i) {
-      if (stage_time(dealt[i] + 1, loads[i]) <= stage_time(dealt[chosen] + 1, loads[chosen])) chosen = i;
-    }
+    const auto chosen = static_cast<std::size_t>(-next.top().second);
+    next.pop();
     ++dealt[chosen];
+    next.emplace(stage_time(dealt[chosen] + 1, loads[chosen]), -static_cast<std::ptrdiff_t>(chosen));
   }
   return dealt;
 }
