@@ -6,7 +6,7 @@ namespace lockstep::cost {
 namespace {
 
 using C = Constants;
-constexpr std::array<ConstantInfo, 37> kTable{{
+constexpr std::array<ConstantInfo, 41> kTable{{
     {"gemm_efficiency", &C::gemm_efficiency, 0.2, 0.98, 0.15, 0.15, false, "share of the bf16 peak in large products"},
     {"gemm_m_half", &C::gemm_m_half, 5, 4000, 0.6, 0.4, false, "rows at which a product runs at half its rate"},
     {"gemm_n_half", &C::gemm_n_half, 1, 2000, 0.6, 0.4, false, "columns at which it does"},
@@ -22,13 +22,18 @@ constexpr std::array<ConstantInfo, 37> kTable{{
     {"misaligned_heads", &C::misaligned_heads, 1, 4, 0.3, 0.3, false, "head_dim not a multiple of 8: factor"},
     {"layer_host_seconds", &C::layer_host_seconds, 1e-5, 8e-3, 0.4, 0.6, false, "host cost of a layer, forward"},
     {"layer_host_backward", &C::layer_host_backward, 0.5, 4, 0.2, 0.3, false, "host cost of backward over forward"},
+    {"tp_host_seconds", &C::tp_host_seconds, 1e-6, 3e-3, 0.4, 0.8, false, "host cost of a tensor-parallel collective"},
+    {"tp_pipeline_factor", &C::tp_pipeline_factor, 0.5, 20, 0.3, 0.8, false, "the same between pipeline sends: factor"},
     {"micro_batch_seconds", &C::micro_batch_seconds, 1e-5, 5e-2, 0.5, 0.8, false, "fixed cost of a micro-batch"},
+    {"pipeline_scale_seconds", &C::pipeline_scale_seconds, 1e-5, 3, 0.5, 1.5, false, "pipeline slot on 64 nodes"},
     {"step_seconds", &C::step_seconds, 1e-4, 1, 0.5, 0.8, false, "fixed cost of a step"},
     {"optimizer_passes", &C::optimizer_passes, 0.5, 10, 0.3, 0.5, false, "factor on the optimizer's traffic"},
     {"intra_efficiency", &C::intra_efficiency, 0.1, 1.2, 0.25, 0.25, false, "share of the link inside a node"},
     {"inter_efficiency", &C::inter_efficiency, 0.05, 1.2, 0.3, 0.4, false, "share of the NICs"},
     {"intra_latency", &C::intra_latency, 1e-6, 4e-4, 0.4, 0.6, false, "seconds per ring step inside a node"},
     {"inter_latency", &C::inter_latency, 2e-6, 1e-3, 0.4, 0.6, false, "seconds per ring step between nodes"},
+    {"gather_efficiency", &C::gather_efficiency, 0.05, 1.5, 0.3, 0.4, false,
+     "all-gather between nodes over all-reduce"},
     {"node_falloff", &C::node_falloff, 0.001, 1.0, 0.5, 0.8, false, "bandwidth over n nodes falls as (n/2)^-this"},
     {"tp_exposed", &C::tp_exposed, 0.02, 1.5, 0.3, 0.5, false, "share of tensor-parallel traffic not hidden"},
     {"dp_exposed", &C::dp_exposed, 0.02, 2.0, 0.4, 0.6, false, "share of the gradient reduction not hidden"},

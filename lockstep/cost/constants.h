@@ -16,27 +16,31 @@ struct Constants {
   double gemm_m_half = 200;  // rows (tokens) at which the rate has fallen to half, with n and k large
   double gemm_n_half = 60;
   double gemm_k_half = 100;
-  double gemm_backward = 1.05;      // seconds of a backward product over a forward one of the same FLOPs
-  double fp8_speedup = 1.5;         // of a product in fp8 over bf16
+  double gemm_backward = 1.05;         // seconds of a backward product over a forward one of the same FLOPs
+  double fp8_speedup = 1.5;            // of a product in fp8 over bf16
   double attention_efficiency = 0.45;  // fused attention, forward, of the bf16 peak
-  double attention_backward = 1.3;  // inverse efficiency of its backward relative to forward
-  double attention_half = 500;      // sequence length at which fused attention reaches half its rate
-  double softmax_passes = 6;        // unfused attention: passes over the [heads, s, s] scores, forward
-  double pointwise_passes = 1.0;    // factor on the counted traffic of norms, activations, residuals, dropout
-  double logits_passes = 5;         // passes over the logits in fp32, forward and backward together
-  double misaligned_heads = 1.3;    // factor on attention where head_dim is no multiple of 8
+  double attention_backward = 1.3;     // inverse efficiency of its backward relative to forward
+  double attention_half = 500;         // sequence length at which fused attention reaches half its rate
+  double softmax_passes = 6;           // unfused attention: passes over the [heads, s, s] scores, forward
+  double pointwise_passes = 1.0;       // factor on the counted traffic of norms, activations, residuals, dropout
+  double logits_passes = 5;            // passes over the logits in fp32, forward and backward together
+  double misaligned_heads = 1.3;       // factor on attention where head_dim is no multiple of 8
   // Host: a layer takes at least this long, however little it computes.
-  double layer_host_seconds = 4e-4;     // forward of one layer; backward takes layer_host_backward times that
+  double layer_host_seconds = 4e-4;  // forward of one layer; backward takes layer_host_backward times that
   double layer_host_backward = 1.4;
-  double micro_batch_seconds = 1e-3;    // fixed cost of one micro-batch on one stage
-  double step_seconds = 10e-3;          // fixed cost of one optimizer step
-  double optimizer_passes = 1.2;        // factor on the optimizer's counted traffic
+  double tp_host_seconds = 3e-5;         // of one tensor-parallel collective, beside the ring's latency
+  double tp_pipeline_factor = 1.2;       // on both where a pipeline's sends stand between the collectives
+  double micro_batch_seconds = 1e-3;     // fixed cost of one micro-batch on one stage
+  double pipeline_scale_seconds = 1e-3;  // of a pipeline slot on 64 nodes; grows with their third power
+  double step_seconds = 10e-3;           // fixed cost of one optimizer step
+  double optimizer_passes = 1.2;         // factor on the optimizer's counted traffic
   // Links: share of the datasheet bandwidth and latency per ring step.
   double intra_efficiency = 0.75;
   double inter_efficiency = 0.75;
   double intra_latency = 8e-6;
   double inter_latency = 20e-6;
-  double node_falloff = 0.15;  // bus bandwidth between n nodes falls as (n/2)^-falloff
+  double gather_efficiency = 0.8;  // of all-gather and reduce-scatter between nodes, relative to all-reduce
+  double node_falloff = 0.15;      // bus bandwidth between n nodes falls as (n/2)^-falloff
   // Exposed shares: 1 means nothing is hidden behind compute.
   double tp_exposed = 0.9;
   double dp_exposed = 0.5;
@@ -51,10 +55,10 @@ struct Constants {
   double activation_factor = 1.0;
   double logits_factor = 1.0;
   double state_factor = 1.0;
-  double transient_factor = 1.0;        // on the largest temporary tensors of a layer
-  double framework_bytes = 1.5e9;       // allocated beyond the counted terms
-  double communicator_bytes = 0.25e9;   // per communicator: anchors say up to 0.5 GB for NCCL
-  double reserve_factor = 1.07;         // reserved over allocated
+  double transient_factor = 1.0;       // on the largest temporary tensors of a layer
+  double framework_bytes = 1.5e9;      // allocated beyond the counted terms
+  double communicator_bytes = 0.25e9;  // per communicator: anchors say up to 0.5 GB for NCCL
+  double reserve_factor = 1.07;        // reserved over allocated
 
   bool operator==(const Constants&) const = default;
 };
@@ -63,28 +67,32 @@ struct Constants {
 struct ConstantInfo {
   const char* name;
   double Constants::*member;
-  double low, high;          // of the value
-  double hardware_spread;    // prior standard deviation of its logarithm between kinds of hardware
-  double stack_spread;       // and between software stacks on one kind
-  bool is_memory;            // fitted on memory, not on time
+  double low, high;        // of the value
+  double hardware_spread;  // prior standard deviation of its logarithm between kinds of hardware
+  double stack_spread;     // and between software stacks on one kind
+  bool is_memory;          // fitted on memory, not on time
   const char* meaning;
 };
 std::span<const ConstantInfo> constant_table();
 
 enum class StageSplit {
-  kEven,     // layers / pp each; embedding and head come on top of the first and last stage (Megatron)
-  kByCost,   // blocks, head included, dealt out by cumulative FLOPs (nanotron)
+  kEven,    // layers / pp each; embedding and head come on top of the first and last stage (Megatron)
+  kByCost,  // blocks, head included, dealt out by cumulative FLOPs (nanotron)
 };
 
 struct StackFacts {
   bool flash_attention = true;
-  bool fused_pointwise = true;         // norms, GELU and dropout as fused kernels (Megatron JIT, TE, torch.compile)
-  double reduced_gradient_bytes = 4;   // bytes per element that the data-parallel reduction moves
-  double kept_gradient_bytes = 4;      // bytes per parameter of the accumulated gradient
-  bool master_copy = true;             // fp32 weights beside 16-bit ones
-  bool dp_overlaps = true;             // gradient reduction behind backward
+  bool fused_pointwise = true;        // norms, GELU and dropout as fused kernels (Megatron JIT, TE, torch.compile)
+  double reduced_gradient_bytes = 4;  // bytes per element that the data-parallel reduction moves
+  double kept_gradient_bytes = 4;     // bytes per parameter of the accumulated gradient
+  bool master_copy = true;            // fp32 weights beside 16-bit ones
+  bool dp_overlaps = true;            // gradient reduction behind backward
+  bool zero_overlaps = true;          // the same for the reduce-scatter and all-gather of ZeRO-1 and 2
+  // Sequence parallel: gathered block inputs stay until the device has used them. Without a pipeline that is until
+  // backward, which then need not gather again; with one, as far as the host runs ahead of the device.
+  bool keeps_gathered_inputs = false;
   bool reduces_each_micro_batch = false;  // ZeRO-2/3 that reduce-scatter in every micro-step
-  bool sequence_parallel = false;      // default where a row does not say
+  bool sequence_parallel = false;         // default where a row does not say
   StageSplit stage_split = StageSplit::kEven;
   bool operator==(const StackFacts&) const = default;
 };

@@ -40,6 +40,8 @@ nlohmann::json facts_to_json(const StackFacts& facts) {
           {"kept_gradient_bytes", facts.kept_gradient_bytes},
           {"master_copy", facts.master_copy},
           {"dp_overlaps", facts.dp_overlaps},
+          {"zero_overlaps", facts.zero_overlaps},
+          {"keeps_gathered_inputs", facts.keeps_gathered_inputs},
           {"reduces_each_micro_batch", facts.reduces_each_micro_batch},
           {"sequence_parallel", facts.sequence_parallel},
           {"stage_split", facts.stage_split == StageSplit::kEven ? "even" : "by_cost"}};
@@ -53,6 +55,8 @@ StackFacts read_facts(plan::StrictReader reader) {
   facts.kept_gradient_bytes = reader.non_negative("kept_gradient_bytes");
   facts.master_copy = reader.boolean("master_copy");
   facts.dp_overlaps = reader.boolean("dp_overlaps");
+  facts.zero_overlaps = reader.boolean("zero_overlaps");
+  facts.keeps_gathered_inputs = reader.boolean("keeps_gathered_inputs");
   facts.reduces_each_micro_batch = reader.boolean("reduces_each_micro_batch");
   facts.sequence_parallel = reader.boolean("sequence_parallel");
   facts.stage_split = static_cast<StageSplit>(reader.choice("stage_split", {"even", "by_cost"}));

@@ -32,12 +32,12 @@ void add_stream(Work& work, const LayerContext& c, double bytes) {
 
 // Values that tp has split, as a rank sees them.
 struct Local {
-  double tokens;    // of a micro-batch on this rank
+  double tokens;  // of a micro-batch on this rank
   double tp, cp;
   double width;     // query heads x head_dim
   double kv_width;  // key/value heads of this rank x head_dim; fewer heads than ranks are replicated
   double ffn;
-  double outside;   // divisor of what lies outside the tensor-parallel blocks: tp with sequence parallel
+  double outside;  // divisor of what lies outside the tensor-parallel blocks: tp with sequence parallel
   double element;
 };
 
@@ -64,13 +64,11 @@ Work attention(const LayerContext& c, const Local& l) {
   double seconds = 0;
   double backward = 0;
   if (c.facts.flash_attention) {
-    seconds =
-        fused_attention_seconds(c.rates, l.tokens, keys_per_token(c), l.width, c.sequence, head_dim).value();
+    seconds = fused_attention_seconds(c.rates, l.tokens, keys_per_token(c), l.width, c.sequence, head_dim).value();
     backward = 2.5 * c.constants.attention_backward * seconds;
   } else {
     const double squares = l.tokens * l.width / head_dim;  // rows of scores over all heads of this rank
-    const double products =
-        2 * gemm_seconds(c.rates, c.sequence, c.sequence, head_dim).value() * squares / c.sequence;
+    const double products = 2 * gemm_seconds(c.rates, c.sequence, c.sequence, head_dim).value() * squares / c.sequence;
     const double softmax =
         stream_seconds(c.rates, Bytes(c.constants.softmax_passes * squares * c.sequence * l.element)).value();
     seconds = products + softmax;
@@ -127,6 +125,12 @@ Work mamba(const LayerContext& c, const Local& l) {
   return work;
 }
 
+// What a tensor-parallel collective takes with nothing to send.
+double tp_least_seconds(const LayerContext& c, CollectiveOp op) {
+  const double latency = collective_on_links(c.links, c.groups.tp, op, Bytes(0)).value();
+  return (c.constants.tp_host_seconds + latency) * (c.layout.pp > 1 ? c.constants.tp_pipeline_factor : 1.0);
+}
+
 // Tensor-parallel traffic (Shoeybi et al. 2019; with sequence parallel Korthikanti et al. 2022): two all-reduces of
 // [tokens, hidden] in forward and two in backward, or two all-gathers and two reduce-scatters, and in backward two more
 // gathers of the inputs for the weight gradients. A state-space layer has one block instead of two.
@@ -140,12 +144,19 @@ void add_tp(LayerSeconds& out, const LayerContext& c, const Local& l) {
   };
   if (c.layout.sequence_parallel) {
     const double gather = seconds(CollectiveOp::kAllGather);
+    const double in_backward = c.facts.keeps_gathered_inputs && c.layout.pp == 1 ? 2 : 3;
     out.tp_forward = blocks * 2 * gather;
-    out.tp_backward = blocks * 3 * gather;
+    out.tp_backward = blocks * in_backward * gather;
+    const double least = tp_least_seconds(c, CollectiveOp::kAllGather);
+    out.tp_host_forward = blocks * 2 * least;
+    out.tp_host_backward = blocks * in_backward * least;
   } else {
     const double reduce = seconds(CollectiveOp::kAllReduce);
     out.tp_forward = blocks * reduce;
     out.tp_backward = blocks * reduce;
+    const double least = tp_least_seconds(c, CollectiveOp::kAllReduce);
+    out.tp_host_forward = blocks * least;
+    out.tp_host_backward = blocks * least;
   }
 }
 
@@ -253,6 +264,7 @@ LayerSeconds layer_seconds(const LayerContext& c) {
   if (c.layout.recompute == plan::Recompute::kFull) {
     out.recompute = out.forward;
     out.tp_backward += out.tp_forward;
+    out.tp_host_backward += out.tp_host_forward;
     out.cp_backward += out.cp_forward;
     out.ep_backward += out.ep_forward;
   } else if (c.layout.recompute == plan::Recompute::kSelective) {
@@ -284,6 +296,8 @@ LayerBytes layer_bytes(const LayerContext& c) {
     const double routed = c.model.experts > 0 ? c.model.experts_per_token + c.model.shared_experts : 1.0;
     const double activation = (c.model.gated ? 3 : 2) * l.ffn * routed;
     inside = e * (2 * l.width + 2 * l.kv_width + activation);
+    // Eager SwiGLU keeps silu(gate) beside gate, up and their product; eager rotary the vectors before and after.
+    if (c.model.gated && !c.facts.fused_pointwise) inside += e * (l.ffn * routed + l.width + l.kv_width);
     if (c.model.experts > 0) inside += e * 2 * c.model.experts_per_token * c.model.hidden / l.outside;
     const double heads = l.width / c.model.head_dim;
     if (c.facts.flash_attention) {
@@ -296,6 +310,9 @@ LayerBytes layer_bytes(const LayerContext& c) {
   }
   const double all = l.tokens * (outside + inside + scores);
   LayerBytes bytes;
+  if (c.facts.keeps_gathered_inputs && c.layout.recompute != plan::Recompute::kFull) {
+    bytes.gathered = l.tokens * e * 2 * (c.model.hidden - hidden);
+  }
   switch (c.layout.recompute) {
     case plan::Recompute::kNone:
       bytes.kept = all;
@@ -349,11 +366,11 @@ LayerSeconds embedding_seconds(const LayerContext& c) {
   return out;
 }
 
-// The logits in the layout's precision, in fp32 and their gradient.
+// The logits in the layout's precision, in fp32, their softmax and their gradient.
 double logits_bytes(const LayerContext& c) {
   if (c.model.head_parameters < c.model.vocab * c.model.hidden) return 0;
   const Local l = local_of(c);
-  return l.tokens * c.model.vocab / l.tp * (l.element + 8);
+  return l.tokens * c.model.vocab / l.tp * (l.element + 12);
 }
 
 }  // namespace lockstep::cost

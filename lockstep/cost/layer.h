@@ -16,16 +16,16 @@ namespace lockstep::cost {
 struct Dimensions {
   spec::Arch arch = spec::Arch::kGpt;
   double layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
-  bool gated = false;     // SwiGLU: two up projections
+  bool gated = false;  // SwiGLU: two up projections
   bool causal = true;
-  bool dropout = false;   // masks are kept
+  bool dropout = false;  // masks are kept
   bool tied = false;
   double experts = 0, experts_per_token = 0, shared_experts = 0;
   double inner = 0, state = 0, conv = 0, dt_rank = 0;  // Mamba
-  double dense_parameters_per_layer = 0;   // everything but routed experts
-  double expert_parameters_per_layer = 0;  // all routed experts
-  double embedding_parameters = 0;         // first stage: tokens and positions
-  double head_parameters = 0;              // last stage: LM head or classifier, final norm; tied: a copy of the embedding
+  double dense_parameters_per_layer = 0;               // everything but routed experts
+  double expert_parameters_per_layer = 0;              // all routed experts
+  double embedding_parameters = 0;                     // first stage: tokens and positions
+  double head_parameters = 0;  // last stage: LM head or classifier, final norm; tied: a copy of the embedding
 };
 Dimensions dimensions_of(const spec::Model& model);
 
@@ -42,6 +42,7 @@ struct LayerSeconds {
   double weight_gradient = 0;  // the part of backward that may be postponed (zero-bubble schedules)
   double recompute = 0;        // forward work done again in backward
   double tp_forward = 0, tp_backward = 0;
+  double tp_host_forward = 0, tp_host_backward = 0;  // the least that launching and agreeing takes, whatever the size
   double cp_forward = 0, cp_backward = 0;
   double ep_forward = 0, ep_backward = 0;
 };
@@ -49,6 +50,7 @@ struct LayerSeconds {
 // Bytes kept from forward to backward by one layer for one micro-batch, and the most it needs beside while it runs.
 struct LayerBytes {
   double kept = 0;
+  double gathered = 0;  // more, where gathered block inputs live on until the device has caught up with the host
   double transient = 0;
 };
 

@@ -24,12 +24,13 @@ inline GroupPlacement place_group(std::int64_t ranks, std::int64_t stride, std::
 }
 
 struct LinkRates {
-  BytesPerSecond intra;          // of one device inside its node
-  BytesPerSecond nic;            // a device's share of its node's NICs: all devices of a node talk at once
-  BytesPerSecond between;        // a device's share of the link between node groups; 0: there is one group
+  BytesPerSecond intra;    // of one device inside its node
+  BytesPerSecond nic;      // a device's share of its node's NICs: all devices of a node talk at once
+  BytesPerSecond between;  // a device's share of the link between node groups; 0: there is one group
   Seconds intra_latency;
   Seconds inter_latency;
   double node_falloff = 0;
+  double gather_efficiency = 1;  // of all-gather and reduce-scatter between nodes, relative to all-reduce
 };
 
 // Bus bandwidth of a ring through the group: inside a node the device's own link; between nodes what the group's
@@ -42,8 +43,8 @@ inline BytesPerSecond bus_bandwidth(const LinkRates& links, const GroupPlacement
 }
 
 // Seconds of one collective over `bytes` (the reduced buffer, the gathered result): ring volumes of Patarasuk & Yuan
-// 2009 over the bus bandwidth, one latency per hop; the hops between nodes go through a tree for all-reduce
-// (Sanders et al. 2009, two-tree), so their number grows with the logarithm.
+// 2009 over the bus bandwidth. Rings pay a latency per hop, and one hop between nodes paces them all; all-reduce
+// between nodes goes through trees (Sanders et al. 2009), whose depth is logarithmic.
 inline Seconds collective_on_links(const LinkRates& links, const GroupPlacement& group, CollectiveOp op, Bytes bytes) {
   if (group.ranks <= 1) return Seconds(0);
   const double n = static_cast<double>(group.ranks);
@@ -55,8 +56,9 @@ inline Seconds collective_on_links(const LinkRates& links, const GroupPlacement&
              links.inter_latency * (2 * std::log2(nodes));
     case CollectiveOp::kReduceScatter:
     case CollectiveOp::kAllGather:
-      return bytes * ((n - 1) / n) / bus_bandwidth(links, group) + links.intra_latency * inside +
-             links.inter_latency * (nodes - 1);
+      if (group.nodes <= 1) return bytes * ((n - 1) / n) / links.intra + links.intra_latency * inside;
+      return bytes * ((n - 1) / n) / (bus_bandwidth(links, group) * links.gather_efficiency) +
+             links.inter_latency * (n - 1);
     case CollectiveOp::kAllToAll: {
       // Pairs inside a node use its links, the rest the NIC share; both at once.
       const double remote = (n - static_cast<double>(group.per_node)) / n;

@@ -65,8 +65,7 @@ double peak_of(const spec::Device& device, spec::Precision precision, const Cons
 DeviceRates rates_of(const spec::Device& device, spec::Precision precision, const Constants& constants) {
   DeviceRates rates;
   rates.gemm = FlopsPerSecond(peak_of(device, precision, constants) * constants.gemm_efficiency);
-  const double attention_peak =
-      is_narrow(precision) ? device.peak_bf16_flops : peak_of(device, precision, constants);
+  const double attention_peak = is_narrow(precision) ? device.peak_bf16_flops : peak_of(device, precision, constants);
   rates.attention = FlopsPerSecond(attention_peak * constants.attention_efficiency);
   rates.vector = FlopsPerSecond(device.peak_fp32_flops);
   rates.memory = BytesPerSecond(device.memory_bytes_per_second * kStreamEfficiency);
@@ -93,6 +92,7 @@ GroupRates group_rates(const spec::NodeGroup& group, std::int64_t first_rank, co
   out.links.intra_latency = Seconds(constants.intra_latency);
   out.links.inter_latency = Seconds(constants.inter_latency + group.nic.latency_seconds);
   out.links.node_falloff = constants.node_falloff;
+  out.links.gather_efficiency = constants.gather_efficiency;
   return out;
 }
 
@@ -105,6 +105,7 @@ struct StageTime {
   double host = 0;  // beyond what the device takes
   double forward = 0, backward = 0;
   double weight_gradient = 0;
+  double device_ahead = 0;  // share of the time in which the host waits for the device, 0 to 1
   double total() const { return forward + backward; }
 };
 
@@ -123,12 +124,13 @@ struct Pricer::State {
   Fitted fitted;
   PricerOptions options;
   std::int64_t sequence = 0;
+  spec::Cluster cluster;
   std::vector<GroupRates> groups;
   double between_bytes_per_second = 0;
   std::int64_t devices = 0;
   std::vector<Operator> operators;  // of one sample, image models
   double image_parameters = 0;
-  double image_kept_elements = 0;   // of one sample
+  double image_kept_elements = 0;  // of one sample
 
   struct Context {
     const plan::Layout& layout;
@@ -152,11 +154,11 @@ struct Pricer::State {
   double expert_parameters(const plan::Layout& layout, std::int64_t layers) const;
   LayerPrices layer_prices(const Context& context, const GroupRates& group, const LinkRates& links,
                            const GroupPlacements& placements) const;
-  StageTime stage_time(const Context& context, const LayerPrices& prices, const LinkRates& links,
-                       std::int64_t stage, std::int64_t layers) const;
+  StageTime stage_time(const Context& context, const LayerPrices& prices, const LinkRates& links, std::int64_t stage,
+                       std::int64_t layers) const;
   double send_seconds(const Context& context, std::int64_t stage, const LinkRates& links) const;
-  plan::MemoryBreakdown stage_memory(const Context& context, const LayerPrices& prices, std::int64_t stage,
-                                     std::int64_t layers) const;
+  plan::MemoryBreakdown stage_memory(const Context& context, const LayerPrices& prices, const StageTime& time,
+                                     std::int64_t stage, std::int64_t layers) const;
   double data_parallel_seconds(const Context& context, const LinkRates& links, double dense, double expert,
                                double backward) const;
   double optimizer_seconds(const Context& context, const DeviceRates& rates, double dense, double expert) const;
@@ -202,24 +204,17 @@ GroupPlacements Pricer::State::placements_of(const plan::Layout& layout, std::in
           .expert_data = place_group(std::max<std::int64_t>(1, same / layout.ep), weights * layout.ep, node)};
 }
 
-// nanotron deals blocks out by cumulative FLOPs, the LM head as one block: a stage takes blocks until it has passed its
-// share of the total.
+// nanotron deals blocks out by cumulative FLOPs, the LM head as one block and last: a stage takes layers until it has
+// reached its share of the total.
 std::int64_t Pricer::State::layers_by_cost(std::int64_t stages, std::int64_t stage) const {
-  const Dimensions& d = dimensions;
-  const double layer = d.dense_parameters_per_layer;
-  const double head = d.vocab * d.hidden;
-  const double total = layer * d.layers + head;
-  std::int64_t current = 0;
-  std::int64_t count = 0;
-  double passed = 0;
-  for (std::int64_t i = 0; i < model.layers; ++i) {
-    if (current == stage) ++count;
-    passed += layer;
-    if (passed > total * static_cast<double>(current + 1) / static_cast<double>(stages) && current + 1 < stages) {
-      ++current;
-    }
-  }
-  return count;
+  const double layer = dimensions.dense_parameters_per_layer;
+  const double share = (layer * dimensions.layers + dimensions.vocab * dimensions.hidden) / static_cast<double>(stages);
+  const auto layers_before = [&](std::int64_t end) {  // of the first `end` stages
+    if (end >= stages) return model.layers;
+    const double needed = std::ceil(share * static_cast<double>(end) / layer - 1e-3);
+    return std::min(model.layers, static_cast<std::int64_t>(needed));
+  };
+  return layers_before(stage + 1) - layers_before(stage);
 }
 
 std::int64_t Pricer::State::layers_of(const plan::Layout& layout, std::int64_t stage) const {
@@ -274,9 +269,8 @@ LayerPrices Pricer::State::layer_prices(const Context& context, const GroupRates
   LayerPrices prices;
   prices.layer = layer_seconds(layer);
   prices.bytes = layer_bytes(layer);
-  const DeviceRates& head_rates = is_narrow(layout.precision)
-                                      ? group.rates[static_cast<std::size_t>(spec::Precision::kBf16)]
-                                      : layer.rates;
+  const DeviceRates& head_rates =
+      is_narrow(layout.precision) ? group.rates[static_cast<std::size_t>(spec::Precision::kBf16)] : layer.rates;
   const LayerContext wide{.model = layer.model,
                           .layout = layout,
                           .constants = layer.constants,
@@ -344,13 +338,27 @@ StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& p
 
   const double host_layers = n + with_head + with_embedding;
   const double again = layout.recompute == plan::Recompute::kFull ? 1.0 : 0.0;
-  const double host_forward = host_layers * k.layer_host_seconds;
-  const double host_backward = host_forward * (k.layer_host_backward + again);
+  const double host_forward = host_layers * k.layer_host_seconds + n * prices.layer.tp_host_forward;
+  const double host_backward =
+      host_layers * k.layer_host_seconds * (k.layer_host_backward + again) + n * prices.layer.tp_host_backward;
   const double stream_forward = forward + tp_forward + cp_forward + ep_forward;
   const double stream_backward = backward + tp_backward + cp_backward + ep_backward;
   time.forward = smooth_max(stream_forward, host_forward) + k.micro_batch_seconds / 3;
   time.backward = smooth_max(stream_backward, host_backward) + k.micro_batch_seconds * 2 / 3;
+  if (layout.pp > 1) {
+    const double nodes =
+        static_cast<double>(layout.world()) / static_cast<double>(place_of(layout, stage).group->devices_per_node);
+    const double scale = nodes / 64;
+    const double slot = k.pipeline_scale_seconds * scale * scale * scale;
+    time.forward += slot / 2;
+    time.backward += slot / 2;
+  }
   time.host = time.forward + time.backward - stream_forward - stream_backward;
+  const double ratio = context.placements.tp.nodes > 1
+                           ? 0.0  // a ring between nodes keeps the host in step
+                           : 4.0 / 3 * (stream_forward + stream_backward) / (host_forward + host_backward);
+  const double ratio4 = ratio * ratio * ratio * ratio;
+  time.device_ahead = ratio4 / (1 + ratio4);
 
   if (layout.zero == 3) {
     const auto collective = [&](const GroupPlacement& group, CollectiveOp op, double bytes) {
@@ -358,15 +366,16 @@ StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& p
     };
     const GroupPlacement& shard = context.placements.shard;
     const GroupPlacement& expert_shard = context.placements.expert_data;
-    const double gather = collective(shard, CollectiveOp::kAllGather, dense * context.bytes.weight) +
-                          (expert > 0 ? collective(expert_shard, CollectiveOp::kAllGather, expert * context.bytes.weight)
-                                      : 0.0);
+    const double gather =
+        collective(shard, CollectiveOp::kAllGather, dense * context.bytes.weight) +
+        (expert > 0 ? collective(expert_shard, CollectiveOp::kAllGather, expert * context.bytes.weight) : 0.0);
     const bool reduces = fitted.facts.reduces_each_micro_batch;
     const double reduced_bytes = fitted.facts.reduced_gradient_bytes;
     const double scatter =
-        reduces ? collective(shard, CollectiveOp::kReduceScatter, dense * reduced_bytes) +
-                      (expert > 0 ? collective(expert_shard, CollectiveOp::kReduceScatter, expert * reduced_bytes) : 0.0)
-                : 0.0;
+        reduces
+            ? collective(shard, CollectiveOp::kReduceScatter, dense * reduced_bytes) +
+                  (expert > 0 ? collective(expert_shard, CollectiveOp::kReduceScatter, expert * reduced_bytes) : 0.0)
+            : 0.0;
     const double in_forward =
         exposed_seconds(Seconds(gather), Seconds(stream_forward), k.zero3_exposed, k.overlap_slowdown).value();
     const double in_backward =
@@ -388,8 +397,8 @@ StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& p
 // The reduction of a step that is not part of its micro-batches. ZeRO-0: all-reduce of gradients over everyone with
 // the same weights. ZeRO-1 and 2: reduce-scatter over the shards, all-reduce of the shard over the replicas, all-gather
 // of the updated weights. ZeRO-3: as 2 without the gather, which the micro-batches do.
-double Pricer::State::data_parallel_seconds(const Context& context, const LinkRates& links, double dense,
-                                            double expert, double backward) const {
+double Pricer::State::data_parallel_seconds(const Context& context, const LinkRates& links, double dense, double expert,
+                                            double backward) const {
   const plan::Layout& layout = context.layout;
   const StackFacts& facts = fitted.facts;
   const Constants& k = fitted.constants;
@@ -412,8 +421,10 @@ double Pricer::State::data_parallel_seconds(const Context& context, const LinkRa
     if (layout.zero < 3) gather = collective(at.shard, CollectiveOp::kAllGather, dense * context.bytes.weight);
   }
   if (expert > 0) reduce += collective(at.expert_data, CollectiveOp::kAllReduce, expert * gradient);
-  const double exposed = facts.dp_overlaps ? k.dp_exposed : 1.0;
-  const double window = facts.dp_overlaps ? backward : 0.0;
+  const bool overlaps =
+      layout.zero == 1 || layout.zero == 2 ? facts.zero_overlaps && facts.dp_overlaps : facts.dp_overlaps;
+  const double exposed = overlaps ? k.dp_exposed : 1.0;
+  const double window = overlaps ? backward : 0.0;
   return exposed_seconds(Seconds(reduce + gather), Seconds(window), exposed, k.overlap_slowdown).value();
 }
 
@@ -431,7 +442,8 @@ double Pricer::State::optimizer_seconds(const Context& context, const DeviceRate
 }
 
 plan::MemoryBreakdown Pricer::State::stage_memory(const Context& context, const LayerPrices& prices,
-                                                  std::int64_t stage, std::int64_t layers) const {
+                                                  const StageTime& time, std::int64_t stage,
+                                                  std::int64_t layers) const {
   const plan::Layout& layout = context.layout;
   const Constants& k = fitted.constants;
   const double dense = dense_parameters(layout, stage, layers);
@@ -447,7 +459,8 @@ plan::MemoryBreakdown Pricer::State::stage_memory(const Context& context, const 
       chunks_in_flight(layout.schedule, layout.pp, stage, layout.virtual_stages, context.batch.accumulation));
   const double held = chunks / static_cast<double>(layout.virtual_stages);
   const double n = static_cast<double>(layers);
-  memory.activations = k.activation_factor * held * n * prices.bytes.kept;
+  const double gathered = prices.bytes.gathered * (layout.pp > 1 ? time.device_ahead : 1.0);
+  memory.activations = k.activation_factor * held * n * (prices.bytes.kept + gathered);
   double transient = k.transient_factor * prices.bytes.transient;
   if (stage == layout.pp - 1) transient = std::max(transient, k.logits_factor * prices.logits);
   memory.activations += transient;
@@ -496,8 +509,8 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
   double optimizer = 0;
   double worst_excess = -1e300;
   for (std::int64_t stage = 0; stage < stages; ++stage) {
-    const StagePlace place = uniform ? StagePlace{&groups.front(), false, groups.front().memory_bytes}
-                                     : place_of(layout, stage);
+    const StagePlace place =
+        uniform ? StagePlace{&groups.front(), false, groups.front().memory_bytes} : place_of(layout, stage);
     if (place.group != priced_on || place.straddles) {
       links = links_of(place, layout);
       if (!uniform) context.placements = placements_of(layout, place.group->devices_per_node);
@@ -518,10 +531,10 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
     if (stage == 0 || stage == stages - 1 || !uniform) {
       reduction = std::max(reduction, data_parallel_seconds(context, links, dense, expert, time.backward));
       optimizer = std::max(
-          optimizer, optimizer_seconds(context, place.group->rates[static_cast<std::size_t>(layout.precision)], dense,
-                                       expert));
+          optimizer,
+          optimizer_seconds(context, place.group->rates[static_cast<std::size_t>(layout.precision)], dense, expert));
     }
-    plan::MemoryBreakdown memory = stage_memory(context, prices, stage, layers);
+    plan::MemoryBreakdown memory = stage_memory(context, prices, time, stage, layers);
     memory.capacity = place.memory_bytes;
     const double excess = memory.total() - place.memory_bytes;
     if (excess > worst_excess) {
@@ -555,8 +568,8 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
 
 // Stragglers: the step grows with the number of nodes that must agree.
 void Pricer::State::finish(Price& price, const plan::Layout& layout) const {
-  const double nodes = std::max(1.0, static_cast<double>(layout.world()) /
-                                         static_cast<double>(groups.front().devices_per_node));
+  const double nodes =
+      std::max(1.0, static_cast<double>(layout.world()) / static_cast<double>(groups.front().devices_per_node));
   plan::TimeBreakdown& time = price.time;
   time.other += fitted.constants.jitter * std::log2(nodes) * time.total();
   const double total = time.total();
@@ -620,8 +633,9 @@ Price Pricer::State::price_image(const plan::Layout& layout, const plan::BatchPl
     const double gather = collective_on_links(links, context.placements.shard, CollectiveOp::kAllGather,
                                               Bytes(image_parameters * context.bytes.weight))
                               .value();
-    price.time.dp_comm += micro_batches * 2 *
-                          exposed_seconds(Seconds(gather), Seconds(forward), k.zero3_exposed, k.overlap_slowdown).value();
+    price.time.dp_comm +=
+        micro_batches * 2 *
+        exposed_seconds(Seconds(gather), Seconds(forward), k.zero3_exposed, k.overlap_slowdown).value();
   }
   price.time.optimizer = optimizer_seconds(context, rates, image_parameters, 0);
   price.time.other = micro_batches * (micro - gpu) + k.step_seconds;
@@ -665,16 +679,13 @@ Pricer::Pricer(const spec::Model& model, const spec::Cluster& cluster, const Pro
       throw bad_input(fmt::format("cluster {}: no speeds are known for {}", cluster.name, group.device.kind),
                       "give peak_bf16 and memory_bandwidth in the cluster file, or calibrate this machine");
     }
-    state.groups.push_back(group_rates(group, state.devices, state.fitted.constants));
-    state.devices += group.nodes * group.devices_per_node;
   }
-  if (cluster.groups.size() > 1) {
-    state.between_bytes_per_second =
-        std::max(1.0, cluster.between_groups.bytes_per_second) * state.fitted.constants.inter_efficiency;
-  }
+  state.cluster = cluster;
+  recalibrate(state.fitted.constants);
   if (model.is_language_model()) {
     state.dimensions = dimensions_of(model);
-    state.sequence = options.sequence_length > 0 ? options.sequence_length : std::max<std::int64_t>(1, model.max_sequence);
+    state.sequence =
+        options.sequence_length > 0 ? options.sequence_length : std::max<std::int64_t>(1, model.max_sequence);
   } else {
     state.operators = list_operators(model, 1, 0);
     state.image_parameters = static_cast<double>(spec::parameter_count(model));
@@ -684,14 +695,30 @@ Pricer::Pricer(const spec::Model& model, const spec::Cluster& cluster, const Pro
   }
 }
 
+void Pricer::recalibrate(const Constants& constants) {
+  State& state = *state_;
+  state.fitted.constants = constants;
+  state.groups.clear();
+  state.devices = 0;
+  for (const spec::NodeGroup& group : state.cluster.groups) {
+    state.groups.push_back(group_rates(group, state.devices, constants));
+    state.devices += group.nodes * group.devices_per_node;
+  }
+  if (state.groups.size() > 1) {
+    state.between_bytes_per_second =
+        std::max(1.0, state.cluster.between_groups.bytes_per_second) * constants.inter_efficiency;
+  }
+}
+
 Pricer::~Pricer() = default;
 Pricer::Pricer(Pricer&&) noexcept = default;
 Pricer& Pricer::operator=(Pricer&&) noexcept = default;
 
 Price Pricer::price(const plan::Layout& layout, const plan::BatchPlan& batch) const {
   if (state_->model.is_image_model()) return state_->price_image(layout, batch);
-  return state_->walk(layout, batch,
-                      [](std::int64_t, std::int64_t, const StageTime&, const plan::MemoryBreakdown&, const GroupRates&) {});
+  return state_->walk(
+      layout, batch,
+      [](std::int64_t, std::int64_t, const StageTime&, const plan::MemoryBreakdown&, const GroupRates&) {});
 }
 
 std::vector<StagePrice> Pricer::stages(const plan::Layout& layout, const plan::BatchPlan& batch) const {
@@ -706,8 +733,8 @@ std::vector<StagePrice> Pricer::stages(const plan::Layout& layout, const plan::B
                  price.weight_gradient_seconds = time.weight_gradient;
                  price.send_seconds = time.send / 2;
                  price.layers = layers;
-                 price.in_flight = chunks_in_flight(layout.schedule, layout.pp, stage, layout.virtual_stages,
-                                                    batch.accumulation);
+                 price.in_flight =
+                     chunks_in_flight(layout.schedule, layout.pp, stage, layout.virtual_stages, batch.accumulation);
                  price.device = group.kind;
                  price.memory = memory;
                  state_->add_overhead(layout, price.memory);

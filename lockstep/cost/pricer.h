@@ -45,13 +45,13 @@ struct Price {
 
 // One pipeline stage: what the timeline draws and the memory bars show.
 struct StagePrice {
-  double forward_seconds = 0;   // one micro-batch, communication of tp, cp and ep included
-  double backward_seconds = 0;  // both gradients, and what is recomputed
+  double forward_seconds = 0;          // one micro-batch, communication of tp, cp and ep included
+  double backward_seconds = 0;         // both gradients, and what is recomputed
   double weight_gradient_seconds = 0;  // the part of backward that a zero-bubble schedule may postpone
   double send_seconds = 0;             // to the next stage, where it is not hidden
   std::int64_t layers = 0;
-  std::int64_t in_flight = 0;   // micro-batches (x chunks) whose activations are held at the peak
-  std::string device;           // kind
+  std::int64_t in_flight = 0;  // micro-batches (x chunks) whose activations are held at the peak
+  std::string device;          // kind
   plan::MemoryBreakdown memory;
 };
 
@@ -78,6 +78,9 @@ class Pricer {
   plan::Prediction predict(const Price& price, const plan::Layout& layout, const plan::BatchPlan& batch) const;
 
   std::int64_t sequence_length() const;
+
+  // The same question under other constants: what a fit turns some 10^5 times.
+  void recalibrate(const Constants& constants);
 
  private:
   struct State;

@@ -44,8 +44,7 @@ inline std::int64_t chunks_in_flight(plan::Schedule schedule, std::int64_t stage
     case plan::Schedule::kOneForwardOneBackward:
       return std::min(micro_batches, stages - stage);
     case plan::Schedule::kInterleaved:
-      return std::min(micro_batches * virtual_stages,
-                      2 * (stages - stage - 1) + (virtual_stages - 1) * stages + 1);
+      return std::min(micro_batches * virtual_stages, 2 * (stages - stage - 1) + (virtual_stages - 1) * stages + 1);
     case plan::Schedule::kZeroBubble:
       return std::min(micro_batches, stages) * virtual_stages;
   }

@@ -1,4 +1,5 @@
-// Bytes of weights, gradients and optimizer state on one rank (Rajbhandari et al. 2020, ZeRO, figure 1). Pure functions.
+// Bytes of weights, gradients and optimizer state on one rank (Rajbhandari et al. 2020, ZeRO, figure 1). Pure
+// functions.
 #pragma once
 
 #include <algorithm>
@@ -43,9 +44,8 @@ inline double dense_shards(const plan::Layout& layout) {
   return layout.zero > 0 ? static_cast<double>(layout.sharding_ranks()) : 1.0;
 }
 inline double expert_shards(const plan::Layout& layout) {
-  return layout.zero > 0
-             ? std::max(1.0, static_cast<double>(layout.sharding_ranks()) / static_cast<double>(layout.ep))
-             : 1.0;
+  return layout.zero > 0 ? std::max(1.0, static_cast<double>(layout.sharding_ranks()) / static_cast<double>(layout.ep))
+                         : 1.0;
 }
 
 struct StateBytesOnRank {

@@ -87,7 +87,15 @@ cost::StackFacts stack_facts(std::string_view stack) {
   if (stack == "nanotron-0.5") {
     // TP mode REDUCE_SCATTER (sequence parallel), gradients accumulated and reduced in fp32 from hooks in backward,
     // pipeline blocks dealt out by cost; FlashAttention-2, fused RMSNorm, otherwise eager PyTorch.
-    return {.fused_pointwise = false, .sequence_parallel = true, .stage_split = cost::StageSplit::kByCost};
+    // Asynchronous tensor parallelism keeps the gathered inputs; ZeRO-1 scatters and gathers after backward, parameter
+    // by parameter.
+    // The 16-bit gradients of autograd live beside the fp32 ones.
+    return {.fused_pointwise = false,
+            .kept_gradient_bytes = 6,
+            .zero_overlaps = false,
+            .keeps_gathered_inputs = true,
+            .sequence_parallel = true,
+            .stage_split = cost::StageSplit::kByCost};
   }
   if (stack == "llm-foundry") return kFsdp;
   if (stack == "llm-foundry-pure") return with_gradient_bytes(kFsdp, 2, 4);

@@ -1,0 +1,303 @@
+#include "validation/hierarchical_fit.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <thread>
+
+namespace lockstep::validation {
+namespace {
+
+constexpr double kGlobalSpread = 0.5;  // prior of the mean over all hardware, of the logarithm
+constexpr double kTail = 2.5;          // sigmas beyond which a run counts less and less (Cauchy)
+constexpr double kStep = 1e-3;         // of the logarithm, for derivatives
+
+const cost::Constants kPrior;
+
+cost::Constants constants_from(const std::vector<double>& offsets) {
+  cost::Constants constants;
+  const auto table = cost::constant_table();
+  for (std::size_t j = 0; j < table.size(); ++j) {
+    const double value = kPrior.*table[j].member * std::exp(offsets[j]);
+    constants.*table[j].member = std::clamp(value, table[j].low, table[j].high);
+  }
+  return constants;
+}
+
+std::vector<double> add(const std::vector<double>& a, const std::vector<double>& b) {
+  std::vector<double> sum(a);
+  for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += b[j];
+  return sum;
+}
+
+// The unknowns in one vector: for each moving constant the global offset, then those of each hardware and stack.
+struct Layout {
+  std::vector<std::size_t> moving;  // indices into constant_table()
+  std::vector<std::string> hardware;
+  std::vector<std::pair<std::string, std::string>> stacks;
+  std::size_t size() const { return moving.size() * (1 + hardware.size() + stacks.size()); }
+};
+
+Layout layout_of(const std::vector<const Observation*>& observations, bool memory) {
+  Layout layout;
+  const auto table = cost::constant_table();
+  for (std::size_t j = 0; j < table.size(); ++j) {
+    if (table[j].is_memory == memory) layout.moving.push_back(j);
+  }
+  for (const Observation* o : observations) {
+    layout.hardware.push_back(o->hardware);
+    layout.stacks.emplace_back(o->hardware, o->stack);
+  }
+  const auto unique = [](auto& list) {
+    std::sort(list.begin(), list.end());
+    list.erase(std::unique(list.begin(), list.end()), list.end());
+  };
+  unique(layout.hardware);
+  unique(layout.stacks);
+  return layout;
+}
+
+template <class List, class Value>
+std::size_t index_in(const List& list, const Value& value) {
+  return static_cast<std::size_t>(std::lower_bound(list.begin(), list.end(), value) - list.begin());
+}
+
+// Symmetric positive definite, in place; `b` becomes the solution.
+void solve_cholesky(std::vector<double>& a, std::vector<double>& b, std::size_t n) {
+  for (std::size_t j = 0; j < n; ++j) {
+    double* row_j = &a[j * n];
+    for (std::size_t i = 0; i < j; ++i) {
+      const double* row_i = &a[i * n];
+      double sum = row_j[i];
+      for (std::size_t k = 0; k < i; ++k) sum -= row_j[k] * row_i[k];
+      row_j[i] = sum / row_i[i];
+    }
+    double diagonal = row_j[j];
+    for (std::size_t k = 0; k < j; ++k) diagonal -= row_j[k] * row_j[k];
+    row_j[j] = std::sqrt(std::max(diagonal, 1e-12));
+    double sum = b[j];
+    for (std::size_t k = 0; k < j; ++k) sum -= row_j[k] * b[k];
+    b[j] = sum / row_j[j];
+  }
+  for (std::size_t j = n; j-- > 0;) {
+    double sum = b[j];
+    for (std::size_t k = j + 1; k < n; ++k) sum -= a[k * n + j] * b[k];
+    b[j] = sum / a[j * n + j];
+  }
+}
+
+// Runs on a congested fabric are off by factors of ten and say nothing about the constants.
+double robust_weight(double scaled) { return 1 / (1 + scaled * scaled / (kTail * kTail)); }
+double robust_loss(double scaled) { return kTail * kTail * std::log1p(scaled * scaled / (kTail * kTail)); }
+
+struct Evaluation {
+  double error = 0;
+  std::vector<double> derivative;  // by moving constant
+};
+
+class Problem {
+ public:
+  Problem(const std::vector<const Observation*>& observations, const PooledConstants& start, const FitOptions& options)
+      : observations_(observations), options_(options), layout_(layout_of(observations, options.memory)) {
+    // Only what is observed now: what the start knew of other stacks must not leak into a fold that leaves them out.
+    const std::vector<double> none(cost::constant_table().size(), 0.0);
+    state_.global = start.global;
+    for (const auto& name : layout_.hardware) {
+      const auto found = start.by_hardware.find(name);
+      state_.by_hardware[name] = found != start.by_hardware.end() ? found->second : none;
+    }
+    for (const auto& key : layout_.stacks) {
+      const auto found = start.by_stack.find(key);
+      state_.by_stack[key] = found != start.by_stack.end() ? found->second : none;
+    }
+  }
+
+  // From wide to narrow: everything counts at first, so that nothing is given up before it could be explained.
+  PooledConstants run() {
+    for (const double widening : options_.widenings) {
+      widening_ = widening;
+      descend();
+    }
+    return state_;
+  }
+
+ private:
+  void descend() {
+    double loss = loss_of(state_);
+    double damping = 1e-2;
+    for (int i = 0; i < options_.iterations; ++i) {
+      const std::vector<Evaluation> evaluations = evaluate();
+      bool better = false;
+      for (int attempt = 0; attempt < 6 && !better; ++attempt) {
+        const PooledConstants candidate = step(evaluations, damping);
+        const double candidate_loss = loss_of(candidate);
+        if (candidate_loss < loss) {
+          const double gain = (loss - candidate_loss) / loss;
+          state_ = candidate;
+          loss = candidate_loss;
+          damping = std::max(damping / 5, 1e-5);
+          better = true;
+          if (gain < 1e-4) return;
+        } else {
+          damping *= 6;
+        }
+      }
+      if (!better) return;
+    }
+  }
+
+  template <class Body>
+  void in_parallel(std::size_t count, Body body) const {
+    std::vector<std::thread> threads;
+    const std::size_t workers = static_cast<std::size_t>(std::max(1, options_.threads));
+    for (std::size_t w = 0; w < workers; ++w) {
+      threads.emplace_back([&, w] {
+        for (std::size_t i = w; i < count; i += workers) body(i);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  static std::vector<double> offsets_of(const PooledConstants& at, const Observation& o) {
+    return add(add(at.global, at.by_hardware.at(o.hardware)), at.by_stack.at({o.hardware, o.stack}));
+  }
+
+  double loss_of(const PooledConstants& at) const {
+    std::vector<double> losses(observations_.size());
+    in_parallel(observations_.size(), [&](std::size_t i) {
+      const Observation& o = *observations_[i];
+      losses[i] = robust_loss(o.log_error(constants_from(offsets_of(at, o))) / (o.sigma * widening_));
+    });
+    double loss = 0;
+    for (const double part : losses) loss += part;
+    const auto table = cost::constant_table();
+    for (const std::size_t j : layout_.moving) {
+      loss += std::pow(at.global[j] / kGlobalSpread, 2);
+      for (const auto& name : layout_.hardware) {
+        loss += std::pow(at.by_hardware.at(name)[j] / table[j].hardware_spread, 2);
+      }
+      for (const auto& key : layout_.stacks) loss += std::pow(at.by_stack.at(key)[j] / table[j].stack_spread, 2);
+    }
+    return loss;
+  }
+
+  std::vector<Evaluation> evaluate() const {
+    std::vector<Evaluation> evaluations(observations_.size());
+    in_parallel(observations_.size(), [&](std::size_t i) {
+      const Observation& o = *observations_[i];
+      std::vector<double> offsets = offsets_of(state_, o);
+      Evaluation& e = evaluations[i];
+      e.error = o.log_error(constants_from(offsets));
+      for (const std::size_t j : layout_.moving) {
+        const double kept = offsets[j];
+        offsets[j] = kept + kStep;
+        e.derivative.push_back((o.log_error(constants_from(offsets)) - e.error) / kStep);
+        offsets[j] = kept;
+      }
+    });
+    return evaluations;
+  }
+
+  PooledConstants step(const std::vector<Evaluation>& evaluations, double damping) const {
+    const std::size_t n = layout_.size();
+    const std::size_t p = layout_.moving.size();
+    std::vector<double> normal(n * n, 0.0);
+    std::vector<double> right(n, 0.0);
+    std::vector<std::size_t> blocks(3);
+    for (std::size_t i = 0; i < evaluations.size(); ++i) {
+      const Observation& o = *observations_[i];
+      const Evaluation& e = evaluations[i];
+      const double sigma = o.sigma * widening_;
+      const double weight = robust_weight(e.error / sigma) / (sigma * sigma);
+      blocks[0] = 0;
+      blocks[1] = p * (1 + index_in(layout_.hardware, o.hardware));
+      blocks[2] = p * (1 + layout_.hardware.size() + index_in(layout_.stacks, std::pair(o.hardware, o.stack)));
+      for (std::size_t a = 0; a < p; ++a) {
+        const double da = weight * e.derivative[a];
+        if (da == 0) continue;
+        for (const std::size_t block : blocks) right[block + a] -= da * e.error;
+        for (std::size_t b = 0; b < p; ++b) {
+          const double dab = da * e.derivative[b];
+          if (dab == 0) continue;
+          for (const std::size_t row : blocks) {
+            for (const std::size_t column : blocks) normal[(row + a) * n + column + b] += dab;
+          }
+        }
+      }
+    }
+    add_prior(normal, right, n);
+    for (std::size_t i = 0; i < n; ++i) normal[i * n + i] *= 1 + damping;
+    solve_cholesky(normal, right, n);
+    PooledConstants moved = state_;
+    for (std::size_t a = 0; a < p; ++a) {
+      const std::size_t j = layout_.moving[a];
+      moved.global[j] += bounded(right[a]);
+      std::size_t block = p;
+      for (const auto& name : layout_.hardware) {
+        moved.by_hardware.at(name)[j] += bounded(right[block + a]);
+        block += p;
+      }
+      for (const auto& key : layout_.stacks) {
+        moved.by_stack.at(key)[j] += bounded(right[block + a]);
+        block += p;
+      }
+    }
+    return moved;
+  }
+
+  static double bounded(double change) { return std::clamp(change, -0.5, 0.5); }
+
+  void add_prior(std::vector<double>& normal, std::vector<double>& right, std::size_t n) const {
+    const auto table = cost::constant_table();
+    const std::size_t p = layout_.moving.size();
+    for (std::size_t a = 0; a < p; ++a) {
+      const std::size_t j = layout_.moving[a];
+      const auto pull = [&](std::size_t index, double value, double spread) {
+        const double weight = 1 / (spread * spread);
+        normal[index * n + index] += weight;
+        right[index] -= weight * value;
+      };
+      pull(a, state_.global[j], kGlobalSpread);
+      std::size_t block = p;
+      for (const auto& name : layout_.hardware) {
+        pull(block + a, state_.by_hardware.at(name)[j], table[j].hardware_spread);
+        block += p;
+      }
+      for (const auto& key : layout_.stacks) {
+        pull(block + a, state_.by_stack.at(key)[j], table[j].stack_spread);
+        block += p;
+      }
+    }
+  }
+
+  const std::vector<const Observation*>& observations_;
+  FitOptions options_;
+  Layout layout_;
+  PooledConstants state_;
+  double widening_ = 1;  // of every sigma
+};
+
+}  // namespace
+
+PooledConstants::PooledConstants() : global(cost::constant_table().size(), 0.0) {}
+
+cost::Constants PooledConstants::at(const std::string& hardware, const std::string& stack) const {
+  std::vector<double> offsets = global;
+  if (const auto found = by_hardware.find(hardware); found != by_hardware.end()) offsets = add(offsets, found->second);
+  if (const auto found = by_stack.find({hardware, stack}); found != by_stack.end()) {
+    offsets = add(offsets, found->second);
+  }
+  return constants_from(offsets);
+}
+
+bool PooledConstants::knows_stack(const std::string& hardware, const std::string& stack) const {
+  return by_stack.contains({hardware, stack});
+}
+bool PooledConstants::knows_hardware(const std::string& hardware) const { return by_hardware.contains(hardware); }
+
+PooledConstants fit(const std::vector<const Observation*>& observations, const PooledConstants& start,
+                    const FitOptions& options) {
+  return Problem(observations, start, options).run();
+}
+
+}  // namespace lockstep::validation

@@ -1,0 +1,46 @@
+#include "validation/measurements.h"
+
+#include "lockstep/base/units.h"
+
+namespace lockstep::validation {
+
+std::string hardware_family(const std::string& kind) {
+  if (kind.starts_with("A100")) return "A100";
+  if (kind == "H800" || kind == "H200" || kind.starts_with("H100")) return "H100";
+  if (kind.starts_with("GB") || kind.starts_with("B2") || kind.starts_with("B3")) return "B200";
+  if (kind.starts_with("V100")) return "V100";
+  return kind;
+}
+
+std::vector<Measurement> load_measurements(const std::string& folder) {
+  std::vector<Measurement> measurements;
+  for (const char* file : {"throughput.csv", "grid_h100_ok.csv", "grid_h100_failed.csv", "vtrain_a100.csv"}) {
+    for (planner::PublishedRow& row : planner::load_published_rows(folder + "/" + file).rows) {
+      Measurement m;
+      m.file = file;
+      m.reading = planner::question_of(row);
+      m.fold = planner::fold_of(row);
+      m.strict = planner::is_strict(row);
+      m.failed = planner::is_failure(row);
+      m.row = std::move(row);
+      if (m.reading.question) {
+        const planner::RowQuestion& q = *m.reading.question;
+        m.hardware = hardware_family(q.device_kind);
+        cost::Profile profile;
+        profile.fitted = cost::Fitted{.hardware = m.hardware, .stack = q.stack, .facts = q.facts};
+        m.pricer = std::make_shared<cost::Pricer>(q.model, q.cluster, profile,
+                                                  cost::PricerOptions{.sequence_length = q.batch.sequence_length});
+        if (q.tokens_per_second_per_gpu) {
+          const double tokens =
+              static_cast<double>(q.batch.global_sequences) * static_cast<double>(q.batch.sequence_length);
+          m.step_seconds = tokens / (*q.tokens_per_second_per_gpu * static_cast<double>(q.layout.world()));
+        }
+        if (q.memory_gib) m.memory_bytes = *q.memory_gib * kGiB;
+      }
+      measurements.push_back(std::move(m));
+    }
+  }
+  return measurements;
+}
+
+}  // namespace lockstep::validation
