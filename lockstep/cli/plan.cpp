@@ -48,7 +48,10 @@ std::string again(const PlanOptions& options, const std::string& more) {
 }
 
 std::string next_command(const PlanOptions& options, const planner::Explained& explained) {
-  if (explained.request.tokens <= 0) return again(options, "--tokens 300B   (days and dollars)");
+  if (explained.request.tokens <= 0) {
+    const bool tokens = explained.request.model.is_language_model();
+    return again(options, fmt::format("--tokens {}   (days and dollars)", tokens ? "300B" : "100M"));
+  }
   if (explained.request.cluster.groups.size() == 1 && options.scaling.empty()) {
     const std::int64_t node = explained.request.cluster.groups.front().devices_per_node;
     return again(options, fmt::format("--scaling {},{},...,{}", node, 2 * node, 32 * node));

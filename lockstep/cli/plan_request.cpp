@@ -15,6 +15,7 @@ namespace lockstep::cli {
 namespace {
 
 constexpr std::size_t kMostSizes = 64;
+constexpr std::int64_t kLargestSize = 1 << 20;
 constexpr double kRoundBatch = 0.05;  // a batch given in tokens may change by this share to divide well
 
 const std::vector<std::string>& numeric_keys() {
@@ -143,7 +144,9 @@ cost::Profile profile_of(const planner::SearchRequest& request, const std::strin
 
 void apply_layout(const std::string& text, const PlanFlags& flags, planner::SearchRequest& request) {
   plan::Layout layout = plan::parse_layout(text);
-  plan::require_valid_layout(layout, &request.model);
+  if (const auto problem = plan::find_layout_problem(layout, &request.model)) {
+    throw bad_input(*problem, "change that axis", flag("--layout"));
+  }
   const std::int64_t devices = request.cluster.devices();
   if (layout.world() > devices) {
     throw bad_input(fmt::format("layout {} needs {} ranks, {} has {}", plan::to_string(layout), layout.world(),
@@ -256,9 +259,9 @@ std::vector<std::int64_t> parse_sizes(const std::string& text) {
   if (dots) throw bad_input("`...` wants a last size", "write 8,16,...,1024", place);
   std::sort(sizes.begin(), sizes.end());
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
-  if (sizes.front() < 1 || sizes.size() > kMostSizes) {
-    throw bad_input(fmt::format("{} sizes from {} on", sizes.size(), sizes.front()),
-                    fmt::format("give 1 to {} sizes of at least 1", kMostSizes), place);
+  if (sizes.front() < 1 || sizes.back() > kLargestSize || sizes.size() > kMostSizes) {
+    throw bad_input(fmt::format("{} sizes from {} to {}", sizes.size(), sizes.front(), sizes.back()),
+                    fmt::format("give at most {} sizes of 1 to {} devices", kMostSizes, kLargestSize), place);
   }
   return sizes;
 }

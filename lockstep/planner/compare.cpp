@@ -65,6 +65,30 @@ std::string verdict_of(const Comparison& comparison) {
                      figures(*fastest), 100 * (fastest->best->cost->usd / cheapest->best->cost->usd - 1));
 }
 
+double per_second_per_device(const ScalingPoint& point) {
+  return per_second(*point.best) / static_cast<double>(point.devices);
+}
+
+// The first size that fits without help from the host is the measure.
+void rate_efficiency(Scaling& scaling) {
+  const auto is_measure = [](const ScalingPoint& point) {
+    return point.best && point.best->layout.offload == plan::Offload::kNone;
+  };
+  auto measure = std::find_if(scaling.points.begin(), scaling.points.end(), is_measure);
+  if (measure == scaling.points.end()) {
+    measure = std::find_if(scaling.points.begin(), scaling.points.end(),
+                           [](const ScalingPoint& point) { return point.best.has_value(); });
+  }
+  if (measure == scaling.points.end()) return;
+  const double reference = per_second_per_device(*measure);
+  for (ScalingPoint& point : scaling.points) {
+    if (!point.best) continue;
+    point.efficiency = per_second_per_device(point) / reference;
+    const bool below = point.efficiency < kGoodEfficiency && point.devices > measure->devices;
+    if (below && !scaling.falls_below) scaling.falls_below = point.devices;
+  }
+}
+
 nlohmann::json candidate_json(const plan::Candidate& candidate, std::int64_t devices) {
   nlohmann::json json = {{"layout", plan::to_string(candidate.layout)},
                          {"recompute", plan::to_string(candidate.layout.recompute)},
@@ -123,21 +147,15 @@ Scaling scale(const SearchRequest& asked, std::vector<std::int64_t> devices, boo
   devices.erase(std::unique(devices.begin(), devices.end()), devices.end());
   const SearchRequest base = complete(asked);
   Scaling scaling{.model = base.model.name, .cluster = base.cluster.name, .weak = weak};
-  std::optional<double> reference;  // throughput per device
   for (const std::int64_t count : devices) {
     SearchRequest request = base;
     request.cluster = resized(base.cluster, count);
     if (weak) request.global_sequences = base.global_sequences * count / devices.front();
     ScalingPoint point{.devices = count, .global_sequences = request.global_sequences};
     std::tie(point.best, point.problem) = best_or_problem(request);
-    if (point.best) {
-      const double each = per_second(*point.best) / static_cast<double>(count);
-      if (!reference) reference = each;
-      point.efficiency = each / *reference;
-      if (point.efficiency < kGoodEfficiency && !scaling.falls_below) scaling.falls_below = count;
-    }
     scaling.points.push_back(std::move(point));
   }
+  rate_efficiency(scaling);
   return scaling;
 }
 

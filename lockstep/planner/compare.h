@@ -36,7 +36,7 @@ struct ScalingPoint {
   std::int64_t global_sequences = 0;
   std::optional<plan::Candidate> best;  // none: nothing fits, `problem` says why
   std::string problem;
-  double efficiency = 0;  // throughput per device over that of the smallest size that fits
+  double efficiency = 0;  // throughput per device over that of the smallest size that fits without offload
 };
 
 struct Scaling {

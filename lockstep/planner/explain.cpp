@@ -95,7 +95,8 @@ nlohmann::json to_json(const Explained& explained) {
                        {"fits", change.layout.has_value()},
                        {"layout", change.layout ? plan::to_string(*change.layout) : ""},
                        {"per_second", change.per_second},
-                       {"gain", change.gain}});
+                       {"gain", change.gain},
+                       {"idle_devices", change.idle_devices}});
   }
   nlohmann::json& passes = json["passes"] = nlohmann::json::array();
   for (const PassReport& pass : explained.passes) {

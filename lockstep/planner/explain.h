@@ -15,6 +15,7 @@ struct WhatIf {
   std::optional<plan::Layout> layout;  // of the best plan after the change; none: nothing fits
   double per_second = 0;               // tokens (samples for images) of that plan; 0: nothing fits
   double gain = 0;                     // per_second relative to the plan's, minus 1
+  std::int64_t idle_devices = 0;       // that the changed cluster leaves unused
 };
 
 // A Plan with reasons, why_not of the three best losers (each of another kind than the plan), and what-ifs.
@@ -24,7 +25,7 @@ struct Explained {
   std::string binds;             // "compute", "memory: activations", "tensor-parallel traffic over NVLink", ...
   std::vector<WhatIf> what_ifs;  // best gain first
   std::vector<PassReport> passes;
-  std::vector<cost::StagePrice> stages;  // of the plan; one without a pipeline
+  std::vector<cost::StagePrice> stages;  // of the plan, one without a pipeline; empty for images
   std::vector<plan::Candidate> pareto;   // throughput against memory against dollars, fastest first
 };
 

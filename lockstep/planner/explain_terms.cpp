@@ -25,13 +25,24 @@ constexpr double kSameSpeed = 0.005;
 // The plan's own figure of a term is named where it is this share of the loser's.
 constexpr double kWorthSaying = 0.3;
 
-// " over NVLink": of the slowest link that a group of neighbours spanning `ranks` ranks runs over.
+// " over NVLink": of the slowest kind of link that a group spanning `ranks` neighbouring ranks runs over.
 std::string over_links(std::int64_t ranks, const spec::Cluster& cluster) {
-  const auto smallest =
-      std::min_element(cluster.groups.begin(), cluster.groups.end(),
-                       [](const auto& a, const auto& b) { return a.devices_per_node < b.devices_per_node; });
-  const bool inside_node = ranks <= smallest->devices_per_node;
-  return fmt::format(" over {}", link_name(inside_node ? smallest->intra.kind : smallest->nic.kind));
+  const auto& groups = cluster.groups;
+  const auto least = [&](auto key) {
+    return *std::min_element(groups.begin(), groups.end(),
+                             [&](const spec::NodeGroup& a, const spec::NodeGroup& b) { return key(a) < key(b); });
+  };
+  const spec::NodeGroup narrow = least([](const spec::NodeGroup& group) { return group.devices_per_node; });
+  const spec::NodeGroup small =
+      least([](const spec::NodeGroup& group) { return group.nodes * group.devices_per_node; });
+  if (ranks <= narrow.devices_per_node) return fmt::format(" over {}", link_name(narrow.intra.kind));
+  if (groups.size() > 1 && ranks > small.nodes * small.devices_per_node) {
+    return fmt::format(" over {} between the groups", link_name(cluster.between_groups.kind));
+  }
+  const spec::NodeGroup slow = least([](const spec::NodeGroup& group) {
+    return group.nic.bytes_per_second * static_cast<double>(group.nics_per_node);
+  });
+  return fmt::format(" over {}", link_name(slow.nic.kind));
 }
 
 std::string time_name(TimeMember member, const plan::Layout& layout, const spec::Cluster& cluster) {
@@ -43,7 +54,7 @@ std::string time_name(TimeMember member, const plan::Layout& layout, const spec:
   if (member == &plan::TimeBreakdown::dp_comm) {
     return (layout.zero == 3 ? "weight and gradient traffic" : "gradient traffic") + over_links(stage_ranks, cluster);
   }
-  if (member == &plan::TimeBreakdown::pp_comm) return "pipeline traffic" + over_links(stage_ranks + 1, cluster);
+  if (member == &plan::TimeBreakdown::pp_comm) return "pipeline traffic" + over_links(layout.world(), cluster);
   if (member == &plan::TimeBreakdown::compute) {
     return layout.recompute == plan::Recompute::kFull ? "compute with full recompute" : "compute";
   }
@@ -141,13 +152,17 @@ std::string layout_difference(const plan::Layout& layout, const plan::Layout& ot
   compare("cp", layout.cp, other.cp);
   compare("tp", layout.tp, other.tp);
   compare("ep", layout.ep, other.ep);
-  compare("virtual_stages", layout.virtual_stages, other.virtual_stages);
-  compare("schedule", std::string(plan::to_string(layout.schedule)), plan::to_string(other.schedule));
-  compare("sequence_parallel", layout.sequence_parallel, other.sequence_parallel);
-  compare("stage_layers", stages_of(layout), stages_of(other));
+  if (other.pp > 1) {
+    compare("virtual_stages", layout.virtual_stages, other.virtual_stages);
+    compare("schedule", std::string(plan::to_string(layout.schedule)), plan::to_string(other.schedule));
+    compare("stage_layers", stages_of(layout), stages_of(other));
+  }
+  if (other.tp > 1) compare("sequence_parallel", layout.sequence_parallel, other.sequence_parallel);
   compare("recompute", std::string(plan::to_string(layout.recompute)), plan::to_string(other.recompute));
-  compare("context_exchange", std::string(plan::to_string(layout.context_exchange)),
-          plan::to_string(other.context_exchange));
+  if (other.cp > 1) {
+    compare("context_exchange", std::string(plan::to_string(layout.context_exchange)),
+            plan::to_string(other.context_exchange));
+  }
   compare("offload", std::string(plan::to_string(layout.offload)), plan::to_string(other.offload));
   compare("precision", std::string(spec::to_string(layout.precision)), spec::to_string(other.precision));
   return join(found, ",");

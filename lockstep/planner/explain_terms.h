@@ -39,7 +39,7 @@ std::optional<Ranked> find_best(SearchRequest request);
 bool is_wholly_fixed(const Constraints& constraints);
 
 // The axes and choices in which `other` differs from `layout`, with its values: "tp=8,recompute=full"; "" where they
-// are the same.
+// are the same. What follows from another difference (no schedule without a pipeline) is left out.
 std::string layout_difference(const plan::Layout& layout, const plan::Layout& other);
 
 // How `other` stands against `plan`, both for the same batch: "7.1% slower, tensor-parallel traffic over NVLink 310 ms

@@ -34,19 +34,20 @@ class WhatIfs {
     return samples * static_cast<double>(std::max<std::int64_t>(1, ranked.batch.sequence_length));
   }
 
-  void add(const std::string& change, const Ranked* best) {
+  void add(const std::string& change, const Ranked* best, std::int64_t devices) {
     WhatIf what_if{.change = change, .layout = std::nullopt, .per_second = 0, .gain = -1};
     if (best != nullptr) {
       what_if.layout = best->layout;
       what_if.per_second = per_second(*best);
       what_if.gain = what_if.per_second / now_ - 1;
+      what_if.idle_devices = devices - best->layout.world();
     }
     found_.push_back(std::move(what_if));
   }
 
   void try_change(const std::string& change, const SearchRequest& request) {
     const std::optional<Ranked> best = best_near_plan(request);
-    add(change, best ? &*best : nullptr);
+    add(change, best ? &*best : nullptr, request.cluster.devices());
   }
 
   std::optional<Ranked> best_near_plan(SearchRequest request) const {
@@ -105,7 +106,7 @@ class WhatIfs {
         request.constraints.allow_idle_devices = true;
         best = find_best(request);
       }
-      add(fmt::format("{} more GPUs (same batch)", added), best ? &*best : nullptr);
+      add(fmt::format("{} more GPUs (same batch)", added), best ? &*best : nullptr, request.cluster.devices());
       if (added >= all) break;  // 16 were twice as many already
     }
   }
@@ -136,7 +137,8 @@ class WhatIfs {
   void add_family(const std::string& family, const std::string& change) {
     const auto found = result_.best_of_family.find(family);
     if (found == result_.best_of_family.end()) return;
-    add(change, is_feasible(found->second.price, request_.constraints) ? &found->second : nullptr);
+    add(change, is_feasible(found->second.price, request_.constraints) ? &found->second : nullptr,
+        request_.cluster.devices());
   }
 
   const SearchRequest& request_;

@@ -29,8 +29,8 @@ std::string describe_batch(const plan::BatchPlan& batch, const plan::Layout& lay
 }
 
 std::string describe_cost(const plan::Cost& cost) {
-  return fmt::format("{:.4g} days, {} GPU-hours, {} USD", cost.days, format_count(cost.gpu_hours),
-                     format_dollars(cost.usd));
+  const std::string time = cost.days < 2 ? format_seconds(cost.days * 86400) : fmt::format("{:.4g} days", cost.days);
+  return fmt::format("{}, {} GPU-hours, {} USD", time, format_count(cost.gpu_hours), format_dollars(cost.usd));
 }
 
 std::string format_dollars(double usd) { return usd < 1000 ? fmt::format("{:.2f}", usd) : format_count(usd); }

@@ -55,8 +55,14 @@ constexpr std::array<TimePart, 9> kTimeParts{{
     {"other", &plan::TimeBreakdown::other, Ink::kDim},
 }};
 
-// "dp=4, tp=2": breaks into lines.
-std::string spaced(const std::string& layout) { return join(split(layout, ','), ", "); }
+// "dp=4, tp=2, uneven stages": breaks into lines.
+std::string spaced(const std::string& layout) {
+  std::vector<std::string> parts = split(layout, ',');
+  for (std::string& part : parts) {
+    if (part.starts_with("stage_layers=")) part = part == "stage_layers=even" ? "even stages" : "uneven stages";
+  }
+  return join(parts, ", ");
+}
 
 class PlanPage {
  public:
@@ -211,8 +217,12 @@ class PlanPage {
       question.stages.push_back({stage.forward_seconds, stage.backward_seconds, stage.send_seconds});
     }
     const auto tasks = play_pipeline(question);
-    heading("Pipeline", fmt::format("{}, {} of {} micro-batches", plan::to_string(best_.layout.schedule), shown,
-                                    best_.batch.accumulation));
+    std::string remark = plan::to_string(best_.layout.schedule);
+    if (shown < best_.batch.accumulation) {
+      remark += fmt::format(", drawn with {} of {} micro-batches: the bubble is {:.1f}% of the step", shown,
+                            best_.batch.accumulation, 100 * best_.breakdown->bubble / best_.breakdown->total());
+    }
+    heading("Pipeline", remark);
     text_ += draw_timeline(tasks, count, cells, kMostStageRows, style_);
     line(inked("  1 2 3: forward of a micro-batch; a b c: its backward; w: weight gradients; dots: idle", Ink::kDim,
                style_));
@@ -258,7 +268,8 @@ class PlanPage {
       const std::string difference = planner::layout_difference(best_.layout, *change.layout);
       rows.push_back({change.change, format_count(change.per_second),
                       inked(fmt::format("{:+.1f}%", 100 * change.gain), ink, style_),
-                      difference.empty() ? "the same layout" : spaced(difference)});
+                      (difference.empty() ? "the same layout" : spaced(difference)) +
+                          (change.idle_devices > 0 ? fmt::format(", {} idle", change.idle_devices) : "")});
     }
     text_ += table(rows, {1, 2}, 2, style_);
   }

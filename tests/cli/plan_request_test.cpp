@@ -1,0 +1,136 @@
+#include "lockstep/cli/plan_request.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/base/expect_user_error.h"
+
+namespace lockstep::cli {
+namespace {
+
+using lockstep::testing::user_error;
+using Sizes = std::vector<std::int64_t>;
+
+PlanFlags flags() {
+  PlanFlags flags;
+  flags.model = "llama2-13b";
+  flags.cluster = "4x8xH100";
+  return flags;
+}
+
+TEST(PlanRequest, sizes_with_dots_go_on_by_factor_or_by_difference) {
+  EXPECT_EQ(parse_sizes("8"), Sizes({8}));
+  EXPECT_EQ(parse_sizes("8,16,...,128"), Sizes({8, 16, 32, 64, 128}));
+  EXPECT_EQ(parse_sizes("16,24,...,48"), Sizes({16, 24, 32, 40, 48}));
+  EXPECT_EQ(parse_sizes("64,8,32"), Sizes({8, 32, 64}));
+  EXPECT_EQ(parse_sizes("8,16,...,100"), Sizes({8, 16, 32, 64, 100}));
+}
+
+TEST(PlanRequest, sizes_that_make_no_sense_are_refused) {
+  for (const char* text : {"", "...", "8,...,64", "8,16,...", "16,8,...,64", "0,8", "eight", "1,2,...,1e15", "8,,16"}) {
+    EXPECT_HAS(user_error([&] { parse_sizes(text); }), "--scaling") << text;
+  }
+}
+
+TEST(PlanRequest, a_batch_is_in_sequences_unless_it_says_tokens) {
+  EXPECT_EQ(parse_global_batch("1024", 4096), 1024);
+  EXPECT_EQ(parse_global_batch("4Mtok", 4096), 1024);
+  EXPECT_EQ(parse_global_batch("4M tokens", 4096), 1024);
+  EXPECT_EQ(parse_global_batch("4194304 tokens", 4096), 1024);
+  EXPECT_EQ(parse_global_batch("3.2M tokens", 2048), 1536);
+  EXPECT_EQ(parse_global_batch("100 tok", 4096), 1);
+  EXPECT_HAS(user_error([] { parse_global_batch("4Mtok", 0); }), "no tokens");
+  EXPECT_HAS(user_error([] { parse_global_batch("0", 4096); }), "--global-batch");
+  EXPECT_HAS(user_error([] { parse_global_batch("many", 4096); }), "--global-batch");
+}
+
+TEST(PlanRequest, constraints_are_read_by_key) {
+  PlanFlags asked = flags();
+  asked.fix = "tp=8,recompute=full,schedule=1f1b,sequence_parallel=true,offload=none";
+  asked.at_most = "pp=4";
+  asked.micro = 2;
+  const planner::Constraints constraints = request_of(asked).constraints;
+  EXPECT_EQ(constraints.fixed.at("tp"), 8);
+  EXPECT_EQ(constraints.fixed.at("micro"), 2);
+  EXPECT_EQ(constraints.at_most.at("pp"), 4);
+  EXPECT_EQ(constraints.recompute, plan::Recompute::kFull);
+  EXPECT_EQ(constraints.schedule, plan::Schedule::kOneForwardOneBackward);
+  EXPECT_EQ(constraints.sequence_parallel, true);
+  EXPECT_EQ(constraints.offload, plan::Offload::kNone);
+}
+
+TEST(PlanRequest, wrong_constraints_name_the_flag_and_the_nearest_key) {
+  PlanFlags asked = flags();
+  asked.fix = "recomputee=full";
+  EXPECT_HAS(user_error([&] { request_of(asked); }), "--fix: unknown key `recomputee`; did you mean `recompute`?");
+  asked.fix = "recompute=some";
+  EXPECT_HAS(user_error([&] { request_of(asked); }), "none, selective or full");
+  asked.fix = "tp";
+  EXPECT_HAS(user_error([&] { request_of(asked); }), "no key=value");
+  asked.fix = "";
+  asked.at_most = "schedule=1f1b";
+  EXPECT_HAS(user_error([&] { request_of(asked); }), "--at-most");
+  asked.at_most = "";
+  asked.precision = "bf16,int8";
+  EXPECT_HAS(user_error([&] { request_of(asked); }), "--precision");
+}
+
+TEST(PlanRequest, a_layout_fixes_everything_and_must_agree_with_model_and_cluster) {
+  PlanFlags asked = flags();
+  asked.layout = "dp=4,shard=8,recompute=full";
+  asked.micro = 2;
+  const planner::SearchRequest request = request_of(asked);
+  EXPECT_EQ(request.constraints.fixed.at("shard"), 8);
+  EXPECT_EQ(request.constraints.fixed.at("micro"), 2);
+  EXPECT_FALSE(request.constraints.allow_idle_devices);
+  asked.layout = "dp=64";
+  EXPECT_HAS(user_error([&] { request_of(asked); }), "needs 64 ranks, 4x8xH100 has 32");
+  asked.layout = "dp=4,tp=3";
+  EXPECT_HAS(user_error([&] { request_of(asked); }), "--layout: tp=3 does not divide the 40 heads");
+  asked.layout = "dp=4,shard=4";
+  EXPECT_TRUE(request_of(asked).constraints.allow_idle_devices);
+  asked.fix = "tp=1";
+  EXPECT_HAS(user_error([&] { request_of(asked); }), "--layout");
+}
+
+TEST(PlanRequest, goals_are_read_with_their_units) {
+  PlanFlags asked = flags();
+  asked.tokens = "300B";
+  asked.deadline = "14d";
+  asked.max_lost = "20m";
+  asked.objective = "deadline";
+  asked.precision = "bf16,fp8";
+  const planner::SearchRequest request = request_of(asked);
+  EXPECT_EQ(request.tokens, 300e9);
+  EXPECT_EQ(request.deadline_seconds, 14 * 86400.0);
+  EXPECT_EQ(request.max_lost_seconds, 1200);
+  EXPECT_EQ(request.objective, planner::Objective::kDeadline);
+  EXPECT_EQ(request.precisions.size(), 2u);
+  asked.deadline = "14";
+  EXPECT_HAS(user_error([&] { request_of(asked); }), "--deadline");
+}
+
+TEST(PlanRequest, a_job_file_gives_model_cluster_and_batch_and_flags_win) {
+  PlanFlags asked;
+  asked.job_file = LOCKSTEP_SOURCE_DIR "/specs/jobs/gpt-10m.yaml";
+  asked.overrides = {"batch.micro=8"};
+  asked.cluster = "1x4xA100";
+  const planner::SearchRequest request = request_of(asked);
+  EXPECT_EQ(request.model.name, "gpt-10m");
+  EXPECT_EQ(request.cluster.name, "1x4xA100");
+  EXPECT_EQ(request.global_sequences, 8 * 4);
+  EXPECT_EQ(request.sequence_length, 256);
+}
+
+TEST(PlanRequest, a_machine_that_was_never_measured_is_told_to_calibrate) {
+  PlanFlags asked = flags();
+  asked.model = "gpt2-124m";
+  asked.cluster = "1x3xcpu";
+  EXPECT_HAS(user_error([&] { request_of(asked); }, ExitCode::kEnvironment), "lockstep calibrate --ranks 3");
+}
+
+TEST(PlanRequest, no_model_or_no_cluster_is_said) {
+  EXPECT_HAS(user_error([] { request_of({}); }), "--model llama2-13b --cluster 4x8xH100");
+}
+
+}  // namespace
+}  // namespace lockstep::cli

@@ -1,0 +1,228 @@
+#include "lockstep/planner/explain.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "lockstep/base/units.h"
+#include "lockstep/planner/compare.h"
+#include "lockstep/planner/explain_reasons.h"
+#include "lockstep/planner/explain_terms.h"
+#include "lockstep/planner/resize.h"
+#include "tests/base/expect_user_error.h"
+#include "tests/planner/small_requests.h"
+
+namespace lockstep::planner {
+namespace {
+
+using lockstep::testing::user_error;
+using testing::request_of;
+
+bool has_change(const Explained& explained, const std::string& part) {
+  return std::any_of(explained.what_ifs.begin(), explained.what_ifs.end(),
+                     [&](const WhatIf& change) { return change.change.find(part) != std::string::npos; });
+}
+
+TEST(Explain, every_choice_has_a_reason_with_a_figure) {
+  const Explained explained = explain(request_of("llama2-7b", "2x8xH100", 256));
+  const auto& reasons = explained.plan.best.reasons;
+  for (const char* subject :
+       {"one GPU", "tensor parallelism", "pipeline", "zero=", "recompute", "micro-batch", "90% interval"}) {
+    EXPECT_TRUE(std::any_of(reasons.begin(), reasons.end(),
+                            [&](const std::string& reason) { return reason.find(subject) != std::string::npos; }) ||
+                (std::string(subject) == "tensor parallelism" && explained.plan.best.layout.tp > 1) ||
+                (std::string(subject) == "pipeline" && explained.plan.best.layout.pp > 1))
+        << subject;
+  }
+  for (const std::string& reason : reasons) EXPECT_NE(reason.find_first_of("0123456789"), std::string::npos) << reason;
+}
+
+TEST(Explain, what_ifs_are_only_those_that_mean_something) {
+  const Explained one_node = explain(request_of("llama2-7b", "1x8xA100", 64));
+  EXPECT_FALSE(has_change(one_node, "NIC"));
+  EXPECT_FALSE(has_change(one_node, "RoCE"));
+  EXPECT_FALSE(has_change(one_node, "fp8")) << "an A100 has none";
+  const Explained two_nodes = explain(request_of("llama2-7b", "2x8xH100", 64));
+  EXPECT_TRUE(has_change(two_nodes, "4 NICs a node instead of 8"));
+  EXPECT_TRUE(has_change(two_nodes, "RoCE"));
+  EXPECT_TRUE(has_change(two_nodes, "fp8"));
+  EXPECT_TRUE(has_change(two_nodes, "16 more GPUs"));
+  EXPECT_TRUE(std::is_sorted(two_nodes.what_ifs.begin(), two_nodes.what_ifs.end(),
+                             [](const WhatIf& a, const WhatIf& b) { return a.gain > b.gain; }));
+}
+
+TEST(Explain, changes_for_the_better_do_not_lose_and_for_the_worse_do_not_gain) {
+  const Explained explained = explain(request_of("llama2-13b", "2x8xH100", 128));
+  for (const WhatIf& change : explained.what_ifs) {
+    if (change.change.find("twice the memory") == 0 || change.change.find("more GPUs") != std::string::npos) {
+      EXPECT_GE(change.gain, 0) << change.change;
+    }
+    if (change.change.find("4 NICs") == 0 || change.change.find("RoCE") == 0)
+      EXPECT_LE(change.gain, 0) << change.change;
+  }
+}
+
+TEST(Explain, what_ifs_can_be_left_out) {
+  EXPECT_TRUE(explain(request_of("llama2-7b", "1x8xH100", 64), {.what_ifs = false}).what_ifs.empty());
+}
+
+TEST(Explain, losers_differ_in_kind) {
+  const SearchRequest request = complete(request_of("llama2-13b", "4x8xH100", 256));
+  const SearchResult result = search(request);
+  const auto losers = best_losers(request, result, 3);
+  ASSERT_EQ(losers.size(), 3u);
+  std::set<std::string> axes;
+  for (const Loser& loser : losers) axes.insert(loser.family.substr(0, loser.family.find('=')));
+  EXPECT_EQ(axes.size(), 3u);
+}
+
+TEST(Explain, a_given_layout_is_priced_as_given_and_set_beside_the_planners_own) {
+  SearchRequest request = request_of("llama2-7b", "1x8xH100", 64);
+  const plan::Layout layout = plan::parse_layout("tp=8,sequence_parallel=true,recompute=full,precision=bf16");
+  request.constraints = constraints_of(layout, 1);
+  request.precisions = {layout.precision};
+  const Explained explained = explain(request);
+  EXPECT_EQ(explained.plan.best.layout, layout);
+  EXPECT_EQ(explained.plan.best.batch.micro, 1);
+  ASSERT_EQ(explained.plan.alternatives.size(), 1u);
+  EXPECT_HAS(explained.plan.alternatives[0].why_not, "planner's own choice");
+  EXPECT_HAS(explained.plan.alternatives[0].why_not, "faster");
+}
+
+TEST(Explain, a_given_layout_that_does_not_fit_names_the_term_the_excess_and_a_layout_that_does) {
+  SearchRequest request = request_of("llama2-13b", "4x8xH100");
+  request.constraints = constraints_of(plan::parse_layout("dp=32"));
+  const std::string message = user_error([&] { explain(request); }, ExitCode::kAnswerIsNo);
+  EXPECT_HAS(message, "dp=32");
+  EXPECT_HAS(message, "optimizer state");
+  EXPECT_HAS(message, "too much");
+  EXPECT_HAS(message, "nearest that fits");
+  EXPECT_HAS(message, "zero=");
+}
+
+TEST(Explain, the_nearest_layout_changes_as_little_as_possible) {
+  SearchRequest request = request_of("llama2-13b", "4x8xH100");
+  request.constraints = constraints_of(plan::parse_layout("dp=4,shard=8"), 32);
+  const std::string message = user_error([&] { explain(request); }, ExitCode::kAnswerIsNo);
+  EXPECT_HAS(message, "activations");
+  EXPECT_HAS(message, "(another micro-batch): dp=4,shard=8");
+}
+
+TEST(Explain, a_model_too_large_for_the_cluster_names_the_cluster_that_holds_it) {
+  const std::string message = user_error([&] { explain(request_of("gpt3-175b", "1x8xA100")); }, ExitCode::kAnswerIsNo);
+  EXPECT_HAS(message, "gpt3-175b does not fit 1x8xA100");
+  EXPECT_HAS(message, "nodes of 8 x A100");
+  EXPECT_HAS(message, "or devices with");
+}
+
+TEST(Explain, json_has_the_explanation_beside_the_plan) {
+  const nlohmann::json json = to_json(explain(request_of("llama2-7b", "2x8xH100", 64)));
+  EXPECT_EQ(json.at("schema"), "lockstep.plan/1");
+  for (const char* key : {"binds", "what_ifs", "passes", "stages", "pareto", "best", "alternatives", "search"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  EXPECT_EQ(json.at("passes").at(0).at("name"), "enumerate");
+}
+
+TEST(ExplainTerms, a_difference_names_what_the_other_has) {
+  const plan::Layout a = plan::parse_layout("dp=4,tp=2,recompute=full");
+  EXPECT_EQ(layout_difference(a, a), "");
+  EXPECT_EQ(layout_difference(a, plan::parse_layout("dp=2,tp=4")), "dp=2,tp=4,recompute=none");
+}
+
+TEST(ExplainTerms, the_largest_loss_is_named_for_its_links) {
+  const spec::Cluster cluster = spec::load_cluster("2x8xH100");
+  plan::TimeBreakdown plan{.compute = 1.0, .tp_comm = 0.1}, other{.compute = 1.1, .tp_comm = 0.4};
+  plan::Layout layout;
+  layout.tp = 8;
+  EXPECT_EQ(largest_loss(plan, other, layout, cluster).name, "tensor-parallel traffic over NVLink");
+  layout.tp = 16;
+  EXPECT_EQ(largest_loss(plan, other, layout, cluster).name, "tensor-parallel traffic over InfiniBand");
+}
+
+TEST(Resize, whole_nodes_or_less_than_one) {
+  const spec::Cluster cluster = spec::load_cluster("4x8xH100");
+  EXPECT_EQ(resized(cluster, 64), spec::load_cluster("8x8xH100"));
+  EXPECT_EQ(resized(cluster, 2).groups[0], spec::load_cluster("1x2xH100").groups[0]);
+  EXPECT_HAS(user_error([&] { resized(cluster, 12); }), "12 devices");
+  EXPECT_HAS(user_error([&] { resized(testing::two_groups("H100", "A100", 1), 16); }), "node groups");
+}
+
+TEST(Resize, the_other_protocol_and_back_is_the_same_link) {
+  const spec::Link link = spec::load_cluster("4x8xH100").groups[0].nic;
+  const spec::Link other = with_other_protocol(link);
+  EXPECT_EQ(other.kind, spec::LinkKind::kRoce);
+  EXPECT_LT(other.bytes_per_second, link.bytes_per_second);
+  EXPECT_NEAR(with_other_protocol(other).bytes_per_second, link.bytes_per_second, 1);
+}
+
+TEST(Compare, names_the_cheapest_and_the_fastest) {
+  const Comparison comparison =
+      compare({request_of("llama2-7b", "1x8xA100", 64), request_of("llama2-7b", "4x8xA100", 64)});
+  EXPECT_FALSE(comparison.tokens_given);
+  EXPECT_EQ(comparison.tokens, 1e9);
+  ASSERT_EQ(comparison.options.size(), 2u);
+  EXPECT_LT(comparison.options[0].best->cost->usd, comparison.options[1].best->cost->usd);
+  EXPECT_GT(comparison.options[0].best->cost->days, comparison.options[1].best->cost->days);
+  EXPECT_HAS(comparison.verdict, "cheapest: 1x8xA100");
+  EXPECT_HAS(comparison.verdict, "fastest: 4x8xA100");
+}
+
+TEST(Compare, a_deadline_decides_who_may_win) {
+  std::vector<SearchRequest> requests{request_of("llama2-7b", "1x8xA100", 64), request_of("llama2-7b", "4x8xA100", 64)};
+  const Comparison free = compare(requests);
+  const double between = (free.options[0].best->cost->days + free.options[1].best->cost->days) / 2 * 86400;
+  for (SearchRequest& request : requests) request.deadline_seconds = between;
+  const Comparison comparison = compare(requests);
+  EXPECT_EQ(comparison.options[0].meets_deadline, false);
+  EXPECT_EQ(comparison.options[1].meets_deadline, true);
+  EXPECT_HAS(comparison.verdict, "4x8xA100");
+  for (SearchRequest& request : requests) request.deadline_seconds = 1;
+  EXPECT_HAS(compare(requests).verdict, "none ends within");
+}
+
+TEST(Compare, a_cluster_that_is_too_small_is_an_answer) {
+  const Comparison comparison =
+      compare({request_of("llama2-70b", "1x1xA10G", 64), request_of("llama2-70b", "8x8xH100", 64)});
+  EXPECT_FALSE(comparison.options[0].best);
+  EXPECT_HAS(comparison.options[0].problem, "does not fit");
+  EXPECT_HAS(comparison.verdict, "8x8xH100");
+  EXPECT_EQ(to_json(comparison).at("options").at(0).at("fits"), false);
+}
+
+TEST(Scale, efficiency_begins_at_one_and_marks_where_it_is_lost) {
+  const Scaling scaling = scale(request_of("gpt2-124m", "1x8xA100", 512), {8, 16, 32, 64, 128, 256, 512}, false);
+  ASSERT_EQ(scaling.points.size(), 7u);
+  EXPECT_EQ(scaling.points[0].efficiency, 1.0);
+  for (const ScalingPoint& point : scaling.points) EXPECT_EQ(point.global_sequences, 512);
+  ASSERT_TRUE(scaling.falls_below);
+  for (const ScalingPoint& point : scaling.points) {
+    if (point.devices < *scaling.falls_below) EXPECT_GE(point.efficiency, kGoodEfficiency);
+    if (point.devices == *scaling.falls_below) EXPECT_LT(point.efficiency, kGoodEfficiency);
+  }
+}
+
+TEST(Scale, weak_scaling_grows_the_batch_and_holds_longer) {
+  const SearchRequest request = request_of("gpt2-124m", "1x8xA100", 512);
+  const Scaling weak = scale(request, {8, 64}, true), strong = scale(request, {8, 64}, false);
+  EXPECT_EQ(weak.points[1].global_sequences, 8 * 512);
+  EXPECT_GT(weak.points[1].efficiency, strong.points[1].efficiency);
+}
+
+TEST(Scale, sizes_that_are_too_small_are_points_without_a_plan) {
+  const Scaling scaling = scale(request_of("gpt3-175b", "1x8xA10G", 64), {8, 512}, false);
+  EXPECT_FALSE(scaling.points[0].best);
+  EXPECT_EQ(scaling.points[1].efficiency, 1.0);
+}
+
+TEST(Scale, a_size_that_fits_only_with_offload_is_no_measure) {
+  const Scaling scaling = scale(request_of("llama2-70b", "1x8xH100", 64), {8, 64, 128}, false);
+  ASSERT_NE(scaling.points[0].best->layout.offload, plan::Offload::kNone);
+  EXPECT_LT(scaling.points[0].efficiency, 1.0);
+  EXPECT_EQ(scaling.points[1].efficiency, 1.0);
+  EXPECT_NE(scaling.falls_below, 8);
+}
+
+}  // namespace
+}  // namespace lockstep::planner
