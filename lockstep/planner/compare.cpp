@@ -20,8 +20,13 @@ constexpr double kSecondsPerDay = 86400;
 // The best candidate of one search, or the problem in one line.
 std::pair<std::optional<plan::Candidate>, std::string> best_or_problem(const SearchRequest& request) {
   try {
+    if (!request.profile.fitted) {
+      throw bad_input(
+          fmt::format("the profile {} was measured on one machine and prices it alone", request.profile.identity()),
+          "compare kinds of GPU, or use a profile of the kind");
+    }
     const SearchResult result = search(request);
-    if (result.best.empty()) throw nothing_fits(request, result);
+    if (result.best.empty()) return {std::nullopt, describe_misfit(request, result)};
     const cost::Pricer pricer(request.model, request.cluster, request.profile,
                               {.sequence_length = request.sequence_length, .optimizer = request.optimizer});
     return {to_candidate(request, pricer, result.best.front()), ""};

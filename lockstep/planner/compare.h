@@ -14,7 +14,7 @@ namespace lockstep::planner {
 struct Option {
   spec::Cluster cluster;
   std::optional<plan::Candidate> best;
-  std::string problem;                 // where nothing fits: the term, the excess and the nearest fix
+  std::string problem;                 // where nothing fits: the term and the excess
   std::optional<bool> meets_deadline;  // where a deadline was given
 };
 

@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/units.h"
 #include "lockstep/planner/explain_fix.h"
 #include "lockstep/planner/explain_reasons.h"
 #include "lockstep/planner/explain_terms.h"
 #include "lockstep/planner/explain_what_if.h"
+#include "lockstep/planner/planner.h"
 
 namespace lockstep::planner {
 namespace {
@@ -16,14 +18,49 @@ constexpr std::size_t kLosers = 3;
 constexpr double kMemoryBinds = 0.03;
 constexpr double kTermBinds = 0.12;
 
-std::string what_binds(const SearchRequest& request, const Ranked& plan, const std::vector<WhatIf>& changes) {
+std::string what_binds(const plan::Plan& plan, const std::vector<WhatIf>& changes) {
   for (const WhatIf& change : changes) {
     if (change.change == kTwiceTheMemory && change.gain > kMemoryBinds) {
-      return "memory: " + largest_memory_term(plan.price.memory).name;
+      return "memory: " + largest_memory_term(plan.best.memory).name;
     }
   }
-  const Term exposed = largest_exposed(plan.price.time, plan.layout, request.cluster);
-  return exposed.value > kTermBinds * plan.price.step_seconds() ? exposed.name : "compute";
+  const plan::TimeBreakdown& time = *plan.best.breakdown;
+  const Term exposed = largest_exposed(time, plan.best.layout, plan.cluster);
+  return exposed.value > kTermBinds * time.total() ? exposed.name : "compute";
+}
+
+// A profile measured on this machine has tables of its shapes and no constants: it prices what the engine runs, data
+// parallelism over all ranks, or the layout that was given.
+Explained explain_measured(Explained explained) {
+  const SearchRequest& request = explained.request;
+  const Constraints& constraints = request.constraints;
+  spec::Job job;
+  job.model = request.model;
+  job.cluster = request.cluster;
+  job.precision = request.precisions.front();
+  job.optimizer.kind = request.optimizer;
+  job.tokens = static_cast<std::int64_t>(request.tokens);
+  job.batch.sequence_length = request.sequence_length;
+  std::int64_t data_ranks = request.cluster.devices();
+  if (is_wholly_fixed(constraints)) {
+    job.layout.emplace();
+    for (const auto& [key, value] : constraints.fixed) {
+      if (key != "micro" && key != "accumulation") job.layout->axes[key] = value;
+    }
+    data_ranks = constraints.fixed.at("dp") * constraints.fixed.at("shard");
+  }
+  const std::int64_t share = request.global_sequences / data_ranks;
+  const auto micro = constraints.fixed.find("micro");
+  job.batch.micro = micro != constraints.fixed.end() ? micro->second : 1;
+  if (share < 1 || request.global_sequences % data_ranks != 0 || share % job.batch.micro != 0) {
+    throw bad_input(fmt::format("a batch of {} does not divide over {} ranks at micro-batch {}",
+                                request.global_sequences, data_ranks, job.batch.micro),
+                    "change --global-batch or --micro");
+  }
+  job.batch.accumulation = share / job.batch.micro;
+  explained.plan = make_plan(job, &request.profile);
+  explained.binds = what_binds(explained.plan, {});
+  return explained;
 }
 
 plan::Candidate loser_candidate(const SearchRequest& request, const cost::Pricer& pricer, const Ranked& plan,
@@ -62,6 +99,7 @@ Explained explain(const SearchRequest& asked, const ExplainOptions& options) {
   Explained explained;
   explained.request = complete(asked);
   const SearchRequest& request = explained.request;
+  if (!request.profile.fitted) return explain_measured(std::move(explained));
   const SearchResult result = search(request);
   if (result.best.empty()) throw nothing_fits(request, result);
   const cost::Pricer pricer(request.model, request.cluster, request.profile,
@@ -79,7 +117,7 @@ Explained explain(const SearchRequest& asked, const ExplainOptions& options) {
   }
   if (is_wholly_fixed(request.constraints)) add_own_choice(request, best, plan.alternatives);
   if (options.what_ifs) explained.what_ifs = what_ifs(request, result);
-  explained.binds = what_binds(request, best, explained.what_ifs);
+  explained.binds = what_binds(plan, explained.what_ifs);
   explained.passes = result.passes;
   explained.stages = pricer.stages(best.layout, best.batch);
   for (const Ranked& ranked : result.pareto) explained.pareto.push_back(to_candidate(request, pricer, ranked));

@@ -35,7 +35,8 @@ struct ExplainOptions {
 
 // Searches, prices the what-ifs, explains. Nothing fits: throws UserError (exit code 3) with the term, the excess and
 // the nearest fix. A request whose layout is wholly fixed (constraints_of) and does not fit: the same, naming the
-// nearest layout that fits.
+// nearest layout that fits. With a profile measured on this machine (tables, no fitted constants) nothing is searched:
+// the given layout, or data parallelism over all ranks, is priced as make_plan() does.
 Explained explain(const SearchRequest& request, const ExplainOptions& options = {});
 
 // Schema `lockstep.plan/1` of the plan with `binds`, `what_ifs`, `passes`, `stages` and `pareto` beside its keys; what

@@ -128,11 +128,10 @@ std::string fixes(const SearchRequest& request, double bytes_needed) {
 
 }  // namespace
 
-UserError nothing_fits(const SearchRequest& request, const SearchResult& result) {
+std::string describe_misfit(const SearchRequest& request, const SearchResult& result) {
   if (result.nearest.empty()) {
-    return does_not_fit(fmt::format("no layout of {} on {} keeps to the rules and constraints", request.model.name,
-                                    request.cluster.name),
-                        fixes(request, 0));
+    return fmt::format("no layout of {} on {} keeps to the rules and constraints", request.model.name,
+                       request.cluster.name);
   }
   const Ranked& nearest = result.nearest.front();
   const plan::MemoryBreakdown& memory = nearest.price.memory;
@@ -141,11 +140,15 @@ UserError nothing_fits(const SearchRequest& request, const SearchResult& result)
   const std::string by = excess > 0 ? fmt::format("{} too much", format_bytes(excess))
                                     : fmt::format("out of memory with a probability of {:.0f}%",
                                                   100 * nearest.price.out_of_memory_probability());
-  return does_not_fit(
-      fmt::format("{} does not fit {}: {} at micro-batch {} needs {} of {} per device, {}, most of it {} ({})",
-                  request.model.name, request.cluster.name, plan::to_string(nearest.layout), nearest.batch.micro,
-                  format_bytes(memory.total()), format_bytes(memory.capacity), by, term.name, format_bytes(term.value)),
-      fixes(request, memory.total()));
+  return fmt::format("{} does not fit {}: {} at micro-batch {} needs {} of {} per device, {}, most of it {} ({})",
+                     request.model.name, request.cluster.name, plan::to_string(nearest.layout), nearest.batch.micro,
+                     format_bytes(memory.total()), format_bytes(memory.capacity), by, term.name,
+                     format_bytes(term.value));
+}
+
+UserError nothing_fits(const SearchRequest& request, const SearchResult& result) {
+  const double needed = result.nearest.empty() ? 0 : result.nearest.front().price.memory.total();
+  return does_not_fit(describe_misfit(request, result), fixes(request, needed));
 }
 
 }  // namespace lockstep::planner

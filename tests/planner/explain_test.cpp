@@ -125,6 +125,36 @@ TEST(Explain, json_has_the_explanation_beside_the_plan) {
   EXPECT_EQ(json.at("passes").at(0).at("name"), "enumerate");
 }
 
+cost::Profile measured_profile() {
+  cost::Profile profile;
+  profile.provenance.ranks = 2;
+  profile.matmuls = {{cost::MatmulKind::kForward, spec::Precision::kFp32, 64, 64, 64, 1e11, 0.01}};
+  profile.memory_bytes_per_second = profile.optimizer_bytes_per_second = 1e10;
+  profile.peak_flops = 2e11;
+  profile.collectives = {{cost::CollectiveOp::kAllReduce, 2, 1 << 20, 1e-3, 0.01}};
+  return profile;
+}
+
+TEST(Explain, a_measured_profile_prices_data_parallelism_on_this_machine) {
+  SearchRequest request;
+  request.model = spec::load_model("gpt2-124m");
+  request.model.layers = 1;
+  request.cluster = spec::load_cluster("1x2xcpu");
+  request.profile = measured_profile();
+  request.sequence_length = 64;
+  request.global_sequences = 8;
+  request.constraints.fixed["micro"] = 2;
+  const Explained explained = explain(request);
+  EXPECT_EQ(explained.plan.best.layout.dp, 2);
+  EXPECT_EQ(explained.plan.best.batch.accumulation, 2);
+  EXPECT_GT(explained.plan.best.prediction->tokens_per_second.expected, 0);
+  EXPECT_TRUE(explained.what_ifs.empty());
+  EXPECT_FALSE(explained.binds.empty());
+  request.constraints.fixed["micro"] = 3;
+  EXPECT_HAS(user_error([&] { explain(request); }), "does not divide");
+  EXPECT_HAS(compare({request}).options[0].problem, "measured on one machine");
+}
+
 TEST(ExplainTerms, a_difference_names_what_the_other_has) {
   const plan::Layout a = plan::parse_layout("dp=4,tp=2,recompute=full");
   EXPECT_EQ(layout_difference(a, a), "");
