@@ -1,6 +1,7 @@
 # make          installs what is missing, builds build/release/lockstep
 # make demo     the same, then trains a GPT on 4 ranks of this machine
 # make test     the same, then the tests (under 30 minutes on 2 cores)
+# make fuzz     libFuzzer over the readers of models, clusters, config.json and published rows (clang)
 # make test-all slow tests, comparison with PyTorch, and everything again against PyPI's torch
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
@@ -9,7 +10,7 @@ VENV ?= .cache/venv
 TORCH_REQUIREMENT ?= torch==2.13.0
 CTEST = ctest --output-on-failure --timeout 600
 
-.PHONY: all build setup demo test test-all lint format bench bench-planner install data-mnist data-cifar-like cuda dev tsan pypi venv clean
+.PHONY: all build setup demo test test-all fuzz lint format bench bench-planner install data-mnist data-cifar-like cuda dev tsan pypi venv clean
 all: build
 
 setup:
@@ -60,6 +61,14 @@ tsan: setup
 cuda:
 	@mkdir -p build
 	$(call configure_and_build,cuda,-DLOCKSTEP_TORCH_PYTHON=$(or $(LOCKSTEP_TORCH_PYTHON),$(shell command -v python3)))
+
+# Each libFuzzer target runs for FUZZ_SECONDS.
+FUZZ_SECONDS ?= 60
+fuzz:
+	@scripts/setup.sh build fuzz
+	@mkdir -p build
+	$(call configure_and_build,fuzz,-DLOCKSTEP_FUZZ_SECONDS=$(FUZZ_SECONDS))
+	cd build/fuzz && ctest --output-on-failure -R '^fuzz_'
 
 lint: setup
 	@scripts/setup.sh lint

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the build needs from Debian's packages: scripts/setup.sh [build] [lint] [interop]
+# Installs what the build needs from Debian's packages: scripts/setup.sh [build] [lint] [interop] [fuzz]
 # Idempotent; takes a fraction of a second when nothing is missing. Set LOCKSTEP_NO_INSTALL=1 to never install.
 set -euo pipefail
 
@@ -13,6 +13,7 @@ build_packages=(
 )
 lint_packages=(clang-format clang-tidy)
 interop_packages=(python3-venv)
+fuzz_packages=(clang libclang-rt-14-dev)
 
 wanted=()
 for group in "${@:-build}"; do
@@ -20,7 +21,8 @@ for group in "${@:-build}"; do
     build) wanted+=("${build_packages[@]}") ;;
     lint) wanted+=("${lint_packages[@]}") ;;
     interop) wanted+=("${interop_packages[@]}") ;;
-    *) echo "setup: unknown group '$group'; use build, lint, interop" >&2; exit 2 ;;
+    fuzz) wanted+=("${fuzz_packages[@]}") ;;
+    *) echo "setup: unknown group '$group'; use build, lint, interop, fuzz" >&2; exit 2 ;;
   esac
 done
 

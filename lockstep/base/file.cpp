@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 
 namespace lockstep {
@@ -25,7 +26,7 @@ UserError system_error(const std::string& action, const fs::path& path, int erro
   if (error == ENOENT) fix = "check the path";
   if (error == EACCES || error == EPERM) fix = "check the permissions";
   if (error == ENOSPC) fix = "free some space there or choose another folder";
-  return environment_error(fmt::format("cannot {} {}: {}", action, path.string(), std::strerror(error)), fix);
+  return environment_error(fmt::format("cannot {} {}: {}", action, printable_path(path), std::strerror(error)), fix);
 }
 
 UniqueFd open_or_throw(const char* action, const fs::path& path, int flags, mode_t mode = 0) {
@@ -38,7 +39,7 @@ UniqueFd open_or_throw(const char* action, const fs::path& path, int flags, mode
 }
 
 UserError too_large(const fs::path& path, std::uint64_t max_bytes) {
-  return bad_input(fmt::format("{} is larger than {}, the most that is read here", path.string(),
+  return bad_input(fmt::format("{} is larger than {}, the most that is read here", printable_path(path),
                                format_bytes(static_cast<double>(max_bytes))),
                    "check that this is the file you mean");
 }
@@ -64,6 +65,8 @@ void sync_fd(int fd, const fs::path& path) {
 
 }  // namespace
 
+std::string printable_path(const fs::path& path) { return printable(path.string(), 1000); }
+
 void UniqueFd::reset(int fd) {
   if (fd_ >= 0) ::close(fd_);
   fd_ = fd;
@@ -74,7 +77,8 @@ std::string read_file(const fs::path& path, std::uint64_t max_bytes) {
   const UniqueFd fd = open_or_throw("open", path, O_RDONLY | O_NONBLOCK);
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw system_error("inspect", path, errno);
-  if (S_ISDIR(status.st_mode)) throw environment_error(path.string() + " is a folder, not a file", "name a file in it");
+  if (S_ISDIR(status.st_mode))
+    throw environment_error(printable_path(path) + " is a folder, not a file", "name a file in it");
   const auto known_size = static_cast<std::uint64_t>(std::max<off_t>(0, status.st_size));
   if (known_size > max_bytes) throw too_large(path, max_bytes);
 

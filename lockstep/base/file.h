@@ -27,6 +27,9 @@ void sync_file(const std::filesystem::path& path);
 // Creates the folder and its parents; no error when it exists. Throws environment_error.
 void make_folders(const std::filesystem::path& folder);
 
+// A path made fit for one line of a message (text.h: printable).
+std::string printable_path(const std::filesystem::path& path);
+
 // A file descriptor that is closed exactly once. -1 is "none".
 class UniqueFd {
  public:

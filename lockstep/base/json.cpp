@@ -43,7 +43,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& name) {
 }
 
 nlohmann::json read_json_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
-  return parse_json(read_file(path, max_bytes), path.string());
+  return parse_json(read_file(path, max_bytes), printable_path(path));
 }
 
 JsonReader::JsonReader(const nlohmann::json& value, std::string file, std::string path)

@@ -275,7 +275,7 @@ YamlNode parse_yaml(std::string_view text, const std::string& name) {
 YamlNode read_yaml_file(const std::filesystem::path& path) {
   const std::string text = read_file(path, kMaxYamlBytes);
   auto source = std::make_shared<YamlSource>();
-  source->name = path.string();
+  source->name = printable_path(path);
   source->directory = std::filesystem::absolute(path).parent_path().lexically_normal();
   return parse_yaml(text, source);
 }

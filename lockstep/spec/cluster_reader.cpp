@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "lockstep/base/file.h"
 #include "lockstep/base/map_reader.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
@@ -253,7 +254,7 @@ Cluster read_cluster(const YamlNode& node, const std::string& path, const std::s
   if (looks_like_file(name, resolved)) {
     std::error_code ignored;
     if (!fs::exists(resolved, ignored)) {
-      throw environment_error(fmt::format("the cluster file {} does not exist", resolved.string()),
+      throw environment_error(fmt::format("the cluster file {} does not exist", printable_path(resolved)),
                               "check the path, or write NODESxGPUSxKIND such as 4x8xH100", node.place());
     }
     const YamlNode root = read_yaml_file(resolved);

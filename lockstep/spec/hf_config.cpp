@@ -196,7 +196,7 @@ Model read_hf_config(const std::string& path) {
   std::error_code ignored;
   if (fs::is_directory(file, ignored)) file /= "config.json";
   if (!fs::exists(file, ignored)) {
-    throw environment_error(fmt::format("{} does not exist", file.string()),
+    throw environment_error(fmt::format("{} does not exist", printable_path(file)),
                             "a model folder needs the config.json of Hugging Face");
   }
   return parse_hf_config(read_file(file, 1 << 20), file);

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "lockstep/base/file.h"
 #include "lockstep/base/map_reader.h"
 #include "lockstep/base/text.h"
 #include "lockstep/spec/hf_config.h"
@@ -248,7 +249,7 @@ bool looks_like_file(const std::string& name, const fs::path& resolved) {
 Model read_model_file(const fs::path& path, const SourcePlace& place) {
   std::error_code error;
   if (!fs::exists(path, error)) {
-    throw environment_error(fmt::format("the model file {} does not exist", path.string()),
+    throw environment_error(fmt::format("the model file {} does not exist", printable_path(path)),
                             "check the path, or use a preset such as gpt2-124m", place);
   }
   if (fs::is_directory(path, error) || path.extension() == ".json") return read_hf_config(path.string());

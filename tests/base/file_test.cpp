@@ -103,5 +103,14 @@ TEST(Crc32c, tables_and_instruction_agree_at_every_length_and_alignment) {
 
 TEST(Crc32c, continues_from_a_seed) { EXPECT_EQ(crc32c("56789", 5, crc32c("1234", 4)), crc32c("123456789", 9)); }
 
+TEST(File, a_hostile_name_stays_on_one_line_of_a_message) {
+  try {
+    read_file("/no/such\nfile\x01");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("/no/such\\x0afile\\x01"), std::string::npos) << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

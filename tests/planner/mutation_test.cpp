@@ -88,6 +88,10 @@ bool plan_it(const spec::Model& model, const spec::Cluster& cluster) {
   request.profile = cost::profile_for(cluster.groups[0].device.kind);
   request.tokens = 1e12;
   request.threads = 1;
+  // A thousand layers on a million devices is a search of minutes, not of a test.
+  if (static_cast<double>(model.layers) * static_cast<double>(cluster.devices()) > 1e5) {
+    request.constraints.at_most = {{"pp", 8}, {"virtual_stages", 2}};
+  }
   request = complete(request);
   const SearchResult result = search(request);
   const cost::Pricer pricer(request.model, request.cluster, request.profile,
@@ -97,7 +101,7 @@ bool plan_it(const spec::Model& model, const spec::Cluster& cluster) {
   return !result.best.empty();
 }
 
-// Rounds of other mutants: 1 in `make test`, more where LOCKSTEP_FUZZ_ROUNDS says so (`make fuzz`).
+// Rounds of other mutants: 1, or LOCKSTEP_FUZZ_ROUNDS.
 std::uint64_t rounds() {
   const char* text = std::getenv("LOCKSTEP_FUZZ_ROUNDS");
   return text != nullptr ? std::strtoull(text, nullptr, 10) : 1;

@@ -1,5 +1,6 @@
 // Model files, cluster files and Hugging Face configurations with random damage: every one is either a value that holds
 // together and can be stored, or a UserError with one line; nothing else may come out.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/spec/cluster_reader.h"
 #include "lockstep/spec/hf_config.h"
 #include "lockstep/spec/model_reader.h"
@@ -122,26 +124,10 @@ TEST(SpecMutation, every_damaged_cluster_file_is_a_cluster_or_a_user_error) {
 }
 
 TEST(SpecMutation, every_damaged_hugging_face_config_is_a_model_or_a_user_error) {
-  const std::vector<std::string> corpus = {
-      R"({"model_type": "gpt2", "activation_function": "gelu_new", "attn_pdrop": 0.1, "embd_pdrop": 0.1,
-  "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "n_embd": 768, "n_head": 12, "n_layer": 12,
-  "n_positions": 1024, "resid_pdrop": 0.1, "vocab_size": 50257})",
-      R"({"model_type": "llama", "attention_bias": false, "attention_dropout": 0.0, "head_dim": 64,
-  "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192,
-  "max_position_embeddings": 131072, "mlp_bias": false, "num_attention_heads": 32, "num_hidden_layers": 16,
-  "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "tie_word_embeddings": true,
-  "vocab_size": 128256, "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
-  "original_max_position_embeddings": 8192, "rope_type": "llama3"}})",
-      R"({"model_type": "mixtral", "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
-  "max_position_embeddings": 32768, "num_attention_heads": 32, "num_experts_per_tok": 2, "num_hidden_layers": 32,
-  "num_key_value_heads": 8, "num_local_experts": 8, "rms_norm_eps": 1e-05, "rope_theta": 1000000.0,
-  "sliding_window": 4096, "tie_word_embeddings": false, "vocab_size": 32000})",
-      R"({"model_type": "bert", "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
-  "hidden_size": 768, "intermediate_size": 3072, "layer_norm_eps": 1e-12, "max_position_embeddings": 512,
-  "num_attention_heads": 12, "num_hidden_layers": 12, "type_vocab_size": 2, "vocab_size": 30522})",
-      R"({"model_type": "mamba", "conv_kernel": 4, "expand": 2, "hidden_size": 768, "intermediate_size": 1536,
-  "num_hidden_layers": 24, "state_size": 16, "time_step_rank": 48, "use_bias": false, "use_conv_bias": true,
-  "vocab_size": 50280, "layer_norm_epsilon": 1e-05, "initializer_range": 0.1})"};
+  std::vector<std::string> corpus;
+  for (const char* type : {"gpt2", "llama", "mixtral", "bert", "mamba"}) {
+    corpus.push_back(read_file(fmt::format("{}/tests/spec/hf_configs/{}.json", LOCKSTEP_SOURCE_DIR, type)));
+  }
   const Tally tally = feed(corpus, 6000, 3, [](const std::string& text) {
     expect_sound(parse_hf_config(text, "/models/mutant/config.json"));
   });
