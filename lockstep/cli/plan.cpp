@@ -1,6 +1,7 @@
 // `lockstep plan`: the best layout of a model on a cluster, with its price and the reasons; clusters compared; scaling.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "lockstep/base/error.h"
@@ -54,7 +55,8 @@ std::string next_command(const PlanOptions& options, const planner::Explained& e
   }
   if (explained.request.cluster.groups.size() == 1 && options.scaling.empty()) {
     const std::int64_t node = explained.request.cluster.groups.front().devices_per_node;
-    return again(options, fmt::format("--scaling {},{},...,{}", node, 2 * node, 32 * node));
+    const std::int64_t most = std::max(32 * node, 4 * explained.request.cluster.devices());
+    return again(options, fmt::format("--scaling {},{},...,{}", node, 2 * node, most));
   }
   return again(options, "--output plan.json");
 }

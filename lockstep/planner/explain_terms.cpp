@@ -21,7 +21,7 @@ constexpr std::array<TimeMember, 9> kTimeMembers{
     &plan::TimeBreakdown::bubble,  &plan::TimeBreakdown::optimizer, &plan::TimeBreakdown::other};
 
 // Differences below this are no differences to a reader.
-constexpr double kSameSpeed = 0.005;
+constexpr double kSameSpeed = 0.0005;
 // The plan's own figure of a term is named where it is this share of the loser's.
 constexpr double kWorthSaying = 0.3;
 
@@ -180,7 +180,7 @@ std::string describe_loss(const Ranked& plan, const Ranked& other, const SearchR
   }
   const double slower = other.price.step_seconds() / plan.price.step_seconds() - 1;
   if (slower < -kSameSpeed) return fmt::format("{}{:.1f}% faster", money, -100 * slower);
-  if (slower < kSameSpeed) return money + "as fast within 0.5%";
+  if (slower < kSameSpeed) return money + "as fast within 0.1%";
   const Term term = largest_loss(plan.price.time, other.price.time, other.layout, request.cluster);
   std::string text = fmt::format("{}{:.1f}% slower, {} {} of {}", money, 100 * slower, term.name,
                                  format_seconds(term.value), format_seconds(other.price.step_seconds()));

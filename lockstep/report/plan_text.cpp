@@ -45,11 +45,11 @@ struct TimePart {
 };
 constexpr std::array<TimePart, 9> kTimeParts{{
     {"compute", &plan::TimeBreakdown::compute, Ink::kGreen},
-    {"tensor", &plan::TimeBreakdown::tp_comm, Ink::kBlue},
-    {"data", &plan::TimeBreakdown::dp_comm, Ink::kCyan},
-    {"pipeline", &plan::TimeBreakdown::pp_comm, Ink::kBlue},
-    {"context", &plan::TimeBreakdown::cp_comm, Ink::kCyan},
-    {"experts", &plan::TimeBreakdown::ep_comm, Ink::kBlue},
+    {"tp traffic", &plan::TimeBreakdown::tp_comm, Ink::kBlue},
+    {"dp traffic", &plan::TimeBreakdown::dp_comm, Ink::kCyan},
+    {"pp traffic", &plan::TimeBreakdown::pp_comm, Ink::kBlue},
+    {"cp traffic", &plan::TimeBreakdown::cp_comm, Ink::kCyan},
+    {"ep traffic", &plan::TimeBreakdown::ep_comm, Ink::kBlue},
     {"bubble", &plan::TimeBreakdown::bubble, Ink::kRed},
     {"optimizer", &plan::TimeBreakdown::optimizer, Ink::kYellow},
     {"other", &plan::TimeBreakdown::other, Ink::kDim},
@@ -154,7 +154,7 @@ class PlanPage {
     if (best_.out_of_memory_probability && *best_.out_of_memory_probability > kRisky) {
       remark += fmt::format(", out of memory with a probability of {:.0f}%", 100 * *best_.out_of_memory_probability);
     }
-    heading("Memory per GPU", remark);
+    heading(explained_.plan.cluster.groups.front().device.is_cpu() ? "Memory per rank" : "Memory per GPU", remark);
     double before = 0;
     for (const MemoryPart& part : kMemoryParts) {
       const double bytes = memory.*part.member;
@@ -241,10 +241,10 @@ class PlanPage {
     for (const plan::Candidate& loser : explained_.plan.alternatives) {
       const std::vector<std::string> cells = summary_cells(loser);
       text_ += wrapped(style_.unicode ? "  • " : "  - ", loser.why_not, style_.width);
-      text_ += wrapped("    ",
-                       inked(fmt::format("{}, micro {}: {} {}/s, {}", cells[0], cells[1], cells[2], unit(), cells[3]),
-                             Ink::kDim, style_),
-                       style_.width);
+      const std::string what = fmt::format("{}, micro {}: {} {}/s, {}", cells[0], cells[1], cells[2], unit(), cells[3]);
+      for (const std::string& part : split(wrapped("    ", what, style_.width), '\n')) {
+        if (!part.empty()) line(inked(part, Ink::kDim, style_));
+      }
     }
   }
 

@@ -236,18 +236,23 @@ double last_end(const std::vector<PipelineTask>& tasks) {
 }
 
 std::string draw_row(const std::vector<const PipelineTask*>& tasks, double seconds, int cells, const DrawStyle& style) {
-  std::string text;
+  const std::string idle = style.unicode ? "·" : ".";
+  std::string text, run;  // `run`: neighbours in one ink
+  Ink run_ink = Ink::kPlain;
   std::size_t next = 0;
   for (int cell = 0; cell < cells; ++cell) {
     const double moment = (cell + 0.5) * seconds / cells;
     while (next < tasks.size() && tasks[next]->end <= moment) ++next;
-    if (next < tasks.size() && tasks[next]->start <= moment) {
-      text += inked(std::string(1, letter_of(*tasks[next])), ink_of(*tasks[next]), style);
-    } else {
-      text += inked(style.unicode ? "·" : ".", Ink::kDim, style);
+    const bool busy = next < tasks.size() && tasks[next]->start <= moment;
+    const Ink ink = busy ? ink_of(*tasks[next]) : Ink::kDim;
+    if (ink != run_ink) {
+      text += inked(run, run_ink, style);
+      run.clear();
+      run_ink = ink;
     }
+    run += busy ? std::string(1, letter_of(*tasks[next])) : idle;
   }
-  return text;
+  return text + inked(run, run_ink, style);
 }
 
 }  // namespace
