@@ -66,7 +66,7 @@ double training_flops(const spec::Model& model, std::int64_t samples, std::int64
 }
 
 double mfu_flops_per_token(const spec::Model& model, std::int64_t sequence) {
-  const double parameters = static_cast<double>(spec::parameter_count_without_input_embedding(model));
+  const double parameters = static_cast<double>(spec::active_parameter_count_without_input_embedding(model));
   return 6.0 * parameters +
          6.0 * static_cast<double>(model.layers) * static_cast<double>(model.hidden) * static_cast<double>(sequence);
 }

@@ -47,7 +47,7 @@ double forward_flops(const spec::Model& model, std::int64_t samples, std::int64_
 double training_flops(const spec::Model& model, std::int64_t samples, std::int64_t sequence);
 
 // FLOPs per token as MFU counts them: 6 x (parameters without the input embedding) + 6 x layers x hidden x sequence
-// (causal).
+// (causal). Of a mixture of experts only those that a token visits count.
 double mfu_flops_per_token(const spec::Model& model, std::int64_t sequence);
 
 // Model FLOPs utilisation: tokens/s x mfu_flops_per_token / (devices x peak of one device).
