@@ -180,7 +180,10 @@ std::string describe_loss(const Ranked& plan, const Ranked& other, const SearchR
   }
   const double slower = other.price.step_seconds() / plan.price.step_seconds() - 1;
   if (slower < -kSameSpeed) return fmt::format("{}{:.1f}% faster", money, -100 * slower);
-  if (slower < kSameSpeed) return money + "as fast within 0.1%";
+  if (slower < kSameSpeed) {
+    const double before = plan.price.memory.total(), after = other.price.memory.total();
+    return fmt::format("{}as fast within 0.1%, memory {} against {}", money, format_bytes(after), format_bytes(before));
+  }
   const Term term = largest_loss(plan.price.time, other.price.time, other.layout, request.cluster);
   std::string text = fmt::format("{}{:.1f}% slower, {} {} of {}", money, 100 * slower, term.name,
                                  format_seconds(term.value), format_seconds(other.price.step_seconds()));
