@@ -39,7 +39,8 @@ const Scored* first_pick(const std::vector<Scored>& runs) {
   bool pick_fits = false;
   for (const Scored& run : runs) {
     if (!run.predicted) continue;
-    const bool fits = run.predicted_fits.value_or(true);
+    const bool fits =
+        run.predicted_fits.value_or(true) && run.out_of_memory_probability.value_or(0) <= kAcceptedOutOfMemory;
     const bool better =
         pick == nullptr || (fits && !pick_fits) || (fits == pick_fits && *run.predicted > *pick->predicted);
     if (!better) continue;

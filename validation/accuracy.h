@@ -25,6 +25,7 @@ struct Scored {
   std::optional<double> predicted, low, high;
   std::optional<double> measured_memory, predicted_memory;
   std::optional<bool> predicted_fits;
+  std::optional<double> out_of_memory_probability;
   // Shares of the predicted step by term ("compute", "tp_comm", ...); empty: not known.
   std::vector<std::pair<std::string, double>> shares;
 };
@@ -54,8 +55,12 @@ struct GroupRank {
   std::string pick, best;     // ids
 };
 
+// What the planner's search accepts by default (planner::Constraints).
+inline constexpr double kAcceptedOutOfMemory = 0.1;
+
 // One entry per (model, GPUs) group that has a run with a measured rate, in order of their names. The pick is the
-// configuration predicted fastest among those predicted to fit (all, where none is); failed ones compete too.
+// planner's: predicted fastest among those predicted to fit with at most kAcceptedOutOfMemory (all, where none is);
+// failed ones compete too.
 std::vector<GroupRank> rank_groups(const std::vector<Scored>& runs);
 
 struct RankSummary {

@@ -30,7 +30,8 @@ std::vector<double> add(const std::vector<double>& a, const std::vector<double>&
   return sum;
 }
 
-// The unknowns in one vector: for each moving constant the global offset, then those of each hardware and stack.
+// The unknowns in one vector: a block of the moving constants for each stack, then for each hardware, then the global
+// one.
 struct Layout {
   std::vector<std::size_t> moving;  // indices into constant_table()
   std::vector<std::string> hardware;
@@ -62,27 +63,28 @@ std::size_t index_in(const List& list, const Value& value) {
   return static_cast<std::size_t>(std::lower_bound(list.begin(), list.end(), value) - list.begin());
 }
 
-// Symmetric positive definite, in place; `b` becomes the solution.
-void solve_cholesky(std::vector<double>& a, std::vector<double>& b, std::size_t n) {
+// Symmetric positive definite, in place; `b` becomes the solution. `first[i]` is the first column of row i that is not
+// zero: stacks know nothing of each other, so with their blocks in front the factor stays as sparse as the matrix.
+void solve_cholesky(std::vector<double>& a, std::vector<double>& b, std::size_t n,
+                    const std::vector<std::size_t>& first) {
   for (std::size_t j = 0; j < n; ++j) {
     double* row_j = &a[j * n];
-    for (std::size_t i = 0; i < j; ++i) {
+    for (std::size_t i = first[j]; i < j; ++i) {
       const double* row_i = &a[i * n];
       double sum = row_j[i];
-      for (std::size_t k = 0; k < i; ++k) sum -= row_j[k] * row_i[k];
+      for (std::size_t k = std::max(first[i], first[j]); k < i; ++k) sum -= row_j[k] * row_i[k];
       row_j[i] = sum / row_i[i];
     }
     double diagonal = row_j[j];
-    for (std::size_t k = 0; k < j; ++k) diagonal -= row_j[k] * row_j[k];
+    for (std::size_t k = first[j]; k < j; ++k) diagonal -= row_j[k] * row_j[k];
     row_j[j] = std::sqrt(std::max(diagonal, 1e-12));
     double sum = b[j];
-    for (std::size_t k = 0; k < j; ++k) sum -= row_j[k] * b[k];
+    for (std::size_t k = first[j]; k < j; ++k) sum -= row_j[k] * b[k];
     b[j] = sum / row_j[j];
   }
   for (std::size_t j = n; j-- > 0;) {
-    double sum = b[j];
-    for (std::size_t k = j + 1; k < n; ++k) sum -= a[k * n + j] * b[k];
-    b[j] = sum / a[j * n + j];
+    b[j] /= a[j * n + j];
+    for (std::size_t k = first[j]; k < j; ++k) b[k] -= a[j * n + k] * b[j];
   }
 }
 
@@ -209,9 +211,9 @@ class Problem {
       const Evaluation& e = evaluations[i];
       const double sigma = o.sigma * widening_;
       const double weight = robust_weight(e.error / sigma) / (sigma * sigma);
-      blocks[0] = 0;
-      blocks[1] = p * (1 + index_in(layout_.hardware, o.hardware));
-      blocks[2] = p * (1 + layout_.hardware.size() + index_in(layout_.stacks, std::pair(o.hardware, o.stack)));
+      blocks[0] = p * index_in(layout_.stacks, std::pair(o.hardware, o.stack));
+      blocks[1] = p * (layout_.stacks.size() + index_in(layout_.hardware, o.hardware));
+      blocks[2] = p * (layout_.stacks.size() + layout_.hardware.size());
       for (std::size_t a = 0; a < p; ++a) {
         const double da = weight * e.derivative[a];
         if (da == 0) continue;
@@ -227,20 +229,22 @@ class Problem {
     }
     add_prior(normal, right, n);
     for (std::size_t i = 0; i < n; ++i) normal[i * n + i] *= 1 + damping;
-    solve_cholesky(normal, right, n);
+    std::vector<std::size_t> first(n, 0);
+    for (std::size_t row = 0; row < p * layout_.stacks.size(); ++row) first[row] = row / p * p;
+    solve_cholesky(normal, right, n, first);
     PooledConstants moved = state_;
     for (std::size_t a = 0; a < p; ++a) {
       const std::size_t j = layout_.moving[a];
-      moved.global[j] += bounded(right[a]);
-      std::size_t block = p;
-      for (const auto& name : layout_.hardware) {
-        moved.by_hardware.at(name)[j] += bounded(right[block + a]);
-        block += p;
-      }
+      std::size_t block = a;
       for (const auto& key : layout_.stacks) {
-        moved.by_stack.at(key)[j] += bounded(right[block + a]);
+        moved.by_stack.at(key)[j] += bounded(right[block]);
         block += p;
       }
+      for (const auto& name : layout_.hardware) {
+        moved.by_hardware.at(name)[j] += bounded(right[block]);
+        block += p;
+      }
+      moved.global[j] += bounded(right[block]);
     }
     return moved;
   }
@@ -257,16 +261,16 @@ class Problem {
         normal[index * n + index] += weight;
         right[index] -= weight * value;
       };
-      pull(a, state_.global[j], kGlobalSpread);
-      std::size_t block = p;
-      for (const auto& name : layout_.hardware) {
-        pull(block + a, state_.by_hardware.at(name)[j], table[j].hardware_spread);
-        block += p;
-      }
+      std::size_t block = a;
       for (const auto& key : layout_.stacks) {
-        pull(block + a, state_.by_stack.at(key)[j], table[j].stack_spread);
+        pull(block, state_.by_stack.at(key)[j], table[j].stack_spread);
         block += p;
       }
+      for (const auto& name : layout_.hardware) {
+        pull(block, state_.by_hardware.at(name)[j], table[j].hardware_spread);
+        block += p;
+      }
+      pull(block, state_.global[j], kGlobalSpread);
     }
   }
 

@@ -13,7 +13,9 @@
 #include "lockstep/cost/layer.h"
 #include "lockstep/cost/links.h"
 #include "lockstep/cost/schedule.h"
+#include "lockstep/cost/stage_content.h"
 #include "lockstep/cost/states.h"
+#include "lockstep/cost/traffic.h"
 
 namespace lockstep::cost {
 namespace {
@@ -148,10 +150,15 @@ struct Pricer::State {
 
   StagePlace place_of(const plan::Layout& layout, std::int64_t stage) const;
   GroupPlacements placements_of(const plan::Layout& layout, std::int64_t devices_per_node) const;
-  std::int64_t layers_of(const plan::Layout& layout, std::int64_t stage) const;
-  std::int64_t layers_by_cost(std::int64_t stages, std::int64_t stage) const;
-  double dense_parameters(const plan::Layout& layout, std::int64_t stage, std::int64_t layers) const;
-  double expert_parameters(const plan::Layout& layout, std::int64_t layers) const;
+  std::int64_t layers_of(const plan::Layout& layout, std::int64_t stage) const {
+    return layers_on_stage(dimensions, layout, fitted.facts.stage_split, stage);
+  }
+  double dense_parameters(const plan::Layout& layout, std::int64_t stage, std::int64_t layers) const {
+    return dense_parameters_on_rank(dimensions, layout, stage, layers);
+  }
+  double expert_parameters(const plan::Layout& layout, std::int64_t layers) const {
+    return expert_parameters_on_rank(dimensions, layout, layers);
+  }
   LayerPrices layer_prices(const Context& context, const GroupRates& group, const LinkRates& links,
                            const GroupPlacements& placements) const;
   StageTime stage_time(const Context& context, const LayerPrices& prices, const LinkRates& links, std::int64_t stage,
@@ -204,46 +211,6 @@ GroupPlacements Pricer::State::placements_of(const plan::Layout& layout, std::in
           .expert_data = place_group(std::max<std::int64_t>(1, same / layout.ep), weights * layout.ep, node)};
 }
 
-// nanotron deals blocks out by cumulative FLOPs, the LM head as one block and last: a stage takes layers until it has
-// reached its share of the total.
-std::int64_t Pricer::State::layers_by_cost(std::int64_t stages, std::int64_t stage) const {
-  const double layer = dimensions.dense_parameters_per_layer;
-  const double share = (layer * dimensions.layers + dimensions.vocab * dimensions.hidden) / static_cast<double>(stages);
-  const auto layers_before = [&](std::int64_t end) {  // of the first `end` stages
-    if (end >= stages) return model.layers;
-    const double needed = std::ceil(share * static_cast<double>(end) / layer - 1e-3);
-    return std::min(model.layers, static_cast<std::int64_t>(needed));
-  };
-  return layers_before(stage + 1) - layers_before(stage);
-}
-
-std::int64_t Pricer::State::layers_of(const plan::Layout& layout, std::int64_t stage) const {
-  if (layout.pp == 1) return model.layers;
-  if (!layout.stage_layers.empty()) {
-    std::int64_t layers = 0;
-    for (std::int64_t chunk = 0; chunk < layout.virtual_stages; ++chunk) {
-      layers += layout.stage_layers[static_cast<std::size_t>(chunk * layout.pp + stage)];
-    }
-    return layers;
-  }
-  if (fitted.facts.stage_split == StageSplit::kByCost) return layers_by_cost(layout.pp, stage);
-  return model.layers / layout.pp + (stage < model.layers % layout.pp ? 1 : 0);
-}
-
-double Pricer::State::dense_parameters(const plan::Layout& layout, std::int64_t stage, std::int64_t layers) const {
-  const Dimensions& d = dimensions;
-  double parameters = static_cast<double>(layers) * d.dense_parameters_per_layer;
-  if (stage == 0) parameters += d.embedding_parameters;
-  // A tied head is the embedding itself unless another stage holds it.
-  if (stage == layout.pp - 1 && (!d.tied || layout.pp > 1)) parameters += d.head_parameters;
-  return parameters / static_cast<double>(layout.tp);
-}
-
-double Pricer::State::expert_parameters(const plan::Layout& layout, std::int64_t layers) const {
-  return static_cast<double>(layers) * dimensions.expert_parameters_per_layer /
-         static_cast<double>(layout.tp * layout.ep);
-}
-
 LinkRates Pricer::State::links_of(const StagePlace& place, const plan::Layout& layout) const {
   LinkRates links = place.group->links;
   if (place.straddles) {
@@ -289,10 +256,8 @@ LayerPrices Pricer::State::layer_prices(const Context& context, const GroupRates
 double Pricer::State::send_seconds(const Context& context, std::int64_t stage, const LinkRates& links) const {
   const plan::Layout& layout = context.layout;
   if (layout.pp == 1) return 0;
-  // The boundary tensor is split over tp (sequence parallel, or scattered and gathered: Narayanan et al. 2021, 4.1).
-  const double tokens =
-      static_cast<double>(context.batch.micro) * static_cast<double>(sequence) / static_cast<double>(layout.cp);
-  const Bytes bytes(tokens * dimensions.hidden * element_bytes(layout.precision) / static_cast<double>(layout.tp));
+  const Bytes bytes(boundary_bytes(dimensions, local_sizes(dimensions, layout, static_cast<double>(context.batch.micro),
+                                                           static_cast<double>(sequence))));
   const std::int64_t stride = layout.world() / layout.pp;
   const StagePlace here = place_of(layout, stage);
   const StagePlace next = place_of(layout, (stage + 1) % layout.pp);
@@ -362,19 +327,17 @@ StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& p
 
   if (layout.zero == 3) {
     const auto collective = [&](const GroupPlacement& group, CollectiveOp op, double bytes) {
-      return collective_on_links(links, group, op, Bytes(bytes)).value();
+      return bytes > 0 ? collective_on_links(links, group, op, Bytes(bytes)).value() : 0.0;
     };
     const GroupPlacement& shard = context.placements.shard;
     const GroupPlacement& expert_shard = context.placements.expert_data;
-    const double gather =
-        collective(shard, CollectiveOp::kAllGather, dense * context.bytes.weight) +
-        (expert > 0 ? collective(expert_shard, CollectiveOp::kAllGather, expert * context.bytes.weight) : 0.0);
-    const bool reduces = fitted.facts.reduces_each_micro_batch;
-    const double reduced_bytes = fitted.facts.reduced_gradient_bytes;
+    const DataTraffic traffic = data_traffic(layout, fitted.facts, context.bytes, dense, expert, 1);
+    const double gather = collective(shard, CollectiveOp::kAllGather, traffic.gather.bytes) +
+                          collective(expert_shard, CollectiveOp::kAllGather, traffic.expert_gather.bytes);
     const double scatter =
-        reduces
-            ? collective(shard, CollectiveOp::kReduceScatter, dense * reduced_bytes) +
-                  (expert > 0 ? collective(expert_shard, CollectiveOp::kReduceScatter, expert * reduced_bytes) : 0.0)
+        traffic.scatters_each_micro_batch
+            ? collective(shard, CollectiveOp::kReduceScatter, traffic.scatter.bytes) +
+                  collective(expert_shard, CollectiveOp::kReduceScatter, traffic.expert_scatter.bytes)
             : 0.0;
     const double in_forward =
         exposed_seconds(Seconds(gather), Seconds(stream_forward), k.zero3_exposed, k.overlap_slowdown).value();
@@ -394,38 +357,30 @@ StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& p
   return time;
 }
 
-// The reduction of a step that is not part of its micro-batches. ZeRO-0: all-reduce of gradients over everyone with
-// the same weights. ZeRO-1 and 2: reduce-scatter over the shards, all-reduce of the shard over the replicas, all-gather
-// of the updated weights. ZeRO-3: as 2 without the gather, which the micro-batches do.
+// What traffic.h's DataTraffic takes, less what ZeRO-3 does inside the micro-batches.
 double Pricer::State::data_parallel_seconds(const Context& context, const LinkRates& links, double dense, double expert,
                                             double backward) const {
   const plan::Layout& layout = context.layout;
   const StackFacts& facts = fitted.facts;
   const Constants& k = fitted.constants;
-  const double gradient = is_narrow(layout.precision) ? facts.reduced_gradient_bytes : context.bytes.weight;
   const GroupPlacements& at = context.placements;
-  const auto collective = [&](const GroupPlacement& group, CollectiveOp op, double bytes) {
-    return collective_on_links(links, group, op, Bytes(bytes)).value();
+  const auto seconds = [&](const GroupPlacement& group, CollectiveOp op, const Transfer& transfer) {
+    if (transfer.count <= 0) return 0.0;
+    return transfer.count * collective_on_links(links, group, op, Bytes(transfer.bytes)).value();
   };
-  const double micro_batches = static_cast<double>(context.batch.accumulation);
-  double reduce = 0;
-  double gather = 0;
-  if (layout.zero == 0) {
-    reduce = collective(at.data, CollectiveOp::kAllReduce, dense * gradient);
-  } else {
-    const double shards = dense_shards(layout);
-    const bool in_micro_batches = layout.zero == 3 && facts.reduces_each_micro_batch;
-    if (!in_micro_batches) reduce = collective(at.shard, CollectiveOp::kReduceScatter, dense * gradient);
-    if (layout.zero == 2 && facts.reduces_each_micro_batch) reduce *= micro_batches;
-    reduce += collective(at.replica, CollectiveOp::kAllReduce, dense * gradient / shards);
-    if (layout.zero < 3) gather = collective(at.shard, CollectiveOp::kAllGather, dense * context.bytes.weight);
-  }
-  if (expert > 0) reduce += collective(at.expert_data, CollectiveOp::kAllReduce, expert * gradient);
+  const DataTraffic traffic =
+      data_traffic(layout, facts, context.bytes, dense, expert, static_cast<double>(context.batch.accumulation));
+  double total = seconds(at.data, CollectiveOp::kAllReduce, traffic.reduce) +
+                 seconds(at.replica, CollectiveOp::kAllReduce, traffic.replicas) +
+                 seconds(at.expert_data, CollectiveOp::kAllReduce, traffic.experts);
+  if (layout.zero < 3) total += seconds(at.shard, CollectiveOp::kAllGather, traffic.gather);
+  const bool in_micro_batches = layout.zero == 3 && traffic.scatters_each_micro_batch;
+  if (!in_micro_batches) total += seconds(at.shard, CollectiveOp::kReduceScatter, traffic.scatter);
   const bool overlaps =
       layout.zero == 1 || layout.zero == 2 ? facts.zero_overlaps && facts.dp_overlaps : facts.dp_overlaps;
   const double exposed = overlaps ? k.dp_exposed : 1.0;
   const double window = overlaps ? backward : 0.0;
-  return exposed_seconds(Seconds(reduce + gather), Seconds(window), exposed, k.overlap_slowdown).value();
+  return exposed_seconds(Seconds(total), Seconds(window), exposed, k.overlap_slowdown).value();
 }
 
 // AdamW reads gradient, master weight and both moments and writes the last three and the narrow weight; the gradient
@@ -462,7 +417,10 @@ plan::MemoryBreakdown Pricer::State::stage_memory(const Context& context, const 
   const double gathered = prices.bytes.gathered * (layout.pp > 1 ? time.device_ahead : 1.0);
   memory.activations = k.activation_factor * held * n * (prices.bytes.kept + gathered);
   double transient = k.transient_factor * prices.bytes.transient;
-  if (stage == layout.pp - 1) transient = std::max(transient, k.logits_factor * prices.logits);
+  // A host that runs ahead starts the next micro-batch before the device has let go of the last one's logits.
+  const bool runs_ahead = fitted.facts.keeps_gathered_inputs && layout.pp == 1 && context.batch.accumulation > 1;
+  const double logits = prices.logits * (runs_ahead ? 1.5 : 1.0);
+  if (stage == layout.pp - 1) transient = std::max(transient, k.logits_factor * logits);
   memory.activations += transient;
 
   const double per_layer = dimensions.dense_parameters_per_layer / static_cast<double>(layout.tp) +

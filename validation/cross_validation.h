@@ -1,0 +1,35 @@
+// Fits with and without each fold, in parallel, and what they predict.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "validation/hierarchical_fit.h"
+#include "validation/measurements.h"
+
+namespace lockstep::validation {
+
+// Constants of time and of memory; the latter were fitted under the former.
+struct Fit {
+  PooledConstants time;
+  PooledConstants memory;
+  cost::Constants at(const std::string& hardware, const std::string& stack) const;
+};
+
+// Rows whose `group` (fold, or stack) is left out when they are predicted.
+using GroupOf = std::function<std::string(const Measurement&)>;
+
+struct FitProgress {
+  std::function<void(std::size_t done, std::size_t total)> report;
+};
+
+// Everything in `folder`.
+Fit fit_all(const std::string& folder, int threads);
+
+// One fit per group, without it, warm from `whole`. Keys are the groups that have something to fit.
+std::map<std::string, Fit> fit_without_each(const std::string& folder, const Fit& whole, const GroupOf& group,
+                                            int threads, const FitProgress& progress);
+
+}  // namespace lockstep::validation

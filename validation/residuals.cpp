@@ -1,0 +1,130 @@
+#include "validation/residuals.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace lockstep::validation {
+namespace {
+
+constexpr double kNinetyPercent = 1.6449;
+constexpr double kNinetyPercentOneSided = 1.2816;
+constexpr double kPrior = 12;  // residuals that the wider group counts as
+constexpr double kLeastSigma = 0.015;
+
+double quantile(std::vector<double> values, double q) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const double at = q * static_cast<double>(values.size() - 1);
+  const std::size_t low = static_cast<std::size_t>(at);
+  const std::size_t high = std::min(low + 1, values.size() - 1);
+  return values[low] + (at - static_cast<double>(low)) * (values[high] - values[low]);
+}
+
+// A sigma from the 90% quantile, not from squares: a few runs on a congested fabric must not widen every interval.
+double sigma_of(const std::vector<double>& scaled) { return quantile(scaled, 0.9) / kNinetyPercent; }
+
+struct Sample {
+  std::vector<double> time;     // |log residual|
+  std::vector<double> exposed;  // share beside it
+  std::vector<double> memory;   // how far the measurement lies above; running out of memory has one side
+};
+
+template <class Accept>
+Sample sample_of(const std::vector<Residual>& all, Accept accept) {
+  Sample sample;
+  for (const Residual& r : all) {
+    if (!accept(r)) continue;
+    if (std::isfinite(r.log_time)) {
+      sample.time.push_back(std::abs(r.log_time));
+      sample.exposed.push_back(r.exposed_share);
+    }
+    if (std::isfinite(r.log_memory)) sample.memory.push_back(std::max(0.0, r.log_memory));
+  }
+  return sample;
+}
+
+double upper_sigma(const std::vector<double>& above) { return quantile(above, 0.9) / kNinetyPercentOneSided; }
+
+double pooled(double own, std::size_t n, double wider) {
+  const double weight = static_cast<double>(n);
+  return std::sqrt((weight * own * own + kPrior * wider * wider) / (weight + kPrior));
+}
+
+// How much wider runs are that communicate more: the slope whose intervals are narrowest at equal coverage.
+double exposed_slope(const Sample& sample) {
+  double best = 0;
+  double best_width = 1e300;
+  for (const double slope : {0.0, 1.0, 2.0, 4.0, 8.0}) {
+    std::vector<double> scaled;
+    double width = 0;
+    for (std::size_t i = 0; i < sample.time.size(); ++i) {
+      const double relative = std::hypot(1.0, slope * sample.exposed[i]);
+      scaled.push_back(sample.time[i] / relative);
+      width += std::log(relative);
+    }
+    if (scaled.empty()) return 0;
+    width = width / static_cast<double>(scaled.size()) + std::log(std::max(1e-6, sigma_of(scaled)));
+    if (width < best_width - 0.02) {
+      best_width = width;
+      best = slope;
+    }
+  }
+  return best;
+}
+
+double time_sigma(const Sample& sample, double slope) {
+  std::vector<double> scaled;
+  for (std::size_t i = 0; i < sample.time.size(); ++i) {
+    scaled.push_back(sample.time[i] / std::hypot(1.0, slope * sample.exposed[i]));
+  }
+  return sigma_of(scaled);
+}
+
+}  // namespace
+
+cost::Residuals residuals_of(const std::vector<Residual>& all, const std::string& hardware, const std::string& stack,
+                             const std::string& left_out_fold) {
+  const auto kept = [&](const Residual& r) { return left_out_fold.empty() || r.fold != left_out_fold; };
+  const Sample everything = sample_of(all, kept);
+  const Sample relatives = sample_of(all, [&](const Residual& r) { return kept(r) && r.hardware == hardware; });
+  const Sample own =
+      sample_of(all, [&](const Residual& r) { return kept(r) && r.hardware == hardware && r.stack == stack; });
+  const Sample& shape = own.time.size() >= 20 ? own : relatives.time.size() >= 20 ? relatives : everything;
+  const double slope = exposed_slope(shape);
+  const double wide = pooled(time_sigma(relatives, slope), relatives.time.size(), time_sigma(everything, slope));
+  cost::Residuals residuals;
+  residuals.time = std::max(kLeastSigma, pooled(time_sigma(own, slope), own.time.size(), wide));
+  residuals.time_exposed = slope * residuals.time;
+  const double wide_memory =
+      pooled(upper_sigma(relatives.memory), relatives.memory.size(), upper_sigma(everything.memory));
+  residuals.memory = std::max(kLeastSigma, pooled(upper_sigma(own.memory), own.memory.size(), wide_memory));
+  return residuals;
+}
+
+double best_reserve_factor(const std::vector<FitExample>& examples, double otherwise) {
+  const auto failed = static_cast<double>(
+      std::count_if(examples.begin(), examples.end(), [](const FitExample& e) { return e.failed; }));
+  const double ran = static_cast<double>(examples.size()) - failed;
+  if (failed < 20 || ran < 20) return otherwise;
+  double best = 0;
+  double first = otherwise;
+  double last = otherwise;
+  for (double factor = 0.9; factor < 1.6; factor += 0.005) {
+    double right_ran = 0;
+    double right_failed = 0;
+    for (const FitExample& e : examples) {
+      const bool fits = factor * e.allocated + e.fixed <= e.capacity;
+      if (e.failed && !fits) ++right_failed;
+      if (!e.failed && fits) ++right_ran;
+    }
+    const double balanced = (right_ran / ran + right_failed / failed) / 2;
+    if (balanced > best + 1e-9) {
+      best = balanced;
+      first = factor;
+    }
+    if (balanced > best - 0.002) last = factor;
+  }
+  return (first + last) / 2;
+}
+
+}  // namespace lockstep::validation
