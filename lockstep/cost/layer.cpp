@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lockstep/cost/states.h"
+#include "lockstep/cost/traffic.h"
 
 namespace lockstep::cost {
 namespace {
@@ -30,29 +30,9 @@ void add_stream(Work& work, const LayerContext& c, double bytes) {
   work.input_gradient += 2 * seconds;
 }
 
-// Values that tp has split, as a rank sees them.
-struct Local {
-  double tokens;  // of a micro-batch on this rank
-  double tp, cp;
-  double width;     // query heads x head_dim
-  double kv_width;  // key/value heads of this rank x head_dim; fewer heads than ranks are replicated
-  double ffn;
-  double outside;  // divisor of what lies outside the tensor-parallel blocks: tp with sequence parallel
-  double element;
-};
+using Local = LocalSizes;
 
-Local local_of(const LayerContext& c) {
-  Local local{};
-  local.tp = static_cast<double>(c.layout.tp);
-  local.cp = static_cast<double>(c.layout.cp);
-  local.tokens = c.micro * c.sequence / local.cp;
-  local.width = c.model.heads * c.model.head_dim / local.tp;
-  local.kv_width = std::max(c.model.kv_heads / local.tp, c.model.kv_heads > 0 ? 1.0 : 0.0) * c.model.head_dim;
-  local.ffn = c.model.ffn / local.tp;
-  local.outside = c.layout.sequence_parallel ? local.tp : 1.0;
-  local.element = element_bytes(c.layout.precision);
-  return local;
-}
+Local local_of(const LayerContext& c) { return local_sizes(c.model, c.layout, c.micro, c.sequence); }
 
 double keys_per_token(const LayerContext& c) { return c.model.causal ? c.sequence / 2 : c.sequence; }
 
@@ -131,20 +111,17 @@ double tp_least_seconds(const LayerContext& c, CollectiveOp op) {
   return (c.constants.tp_host_seconds + latency) * (c.layout.pp > 1 ? c.constants.tp_pipeline_factor : 1.0);
 }
 
-// Tensor-parallel traffic (Shoeybi et al. 2019; with sequence parallel Korthikanti et al. 2022): two all-reduces of
-// [tokens, hidden] in forward and two in backward, or two all-gathers and two reduce-scatters, and in backward two more
-// gathers of the inputs for the weight gradients. A state-space layer has one block instead of two.
+// Counts and bytes are traffic.h's. An all-gather and a reduce-scatter of one block take the same time.
 void add_tp(LayerSeconds& out, const LayerContext& c, const Local& l) {
   if (c.layout.tp == 1) return;
-  const double blocks = c.model.arch == Arch::kMamba ? 1 : 2;
-  double volume = l.tokens * c.model.hidden * l.element;
-  if (c.model.experts > 0) volume *= (1 + c.model.experts_per_token) / 2;  // expert blocks gather top-k rows per token
+  const double blocks = tensor_blocks(c.model);
+  const double volume = tensor_block_bytes(c.model, l);
   const auto seconds = [&](CollectiveOp op) {
     return collective_on_links(c.links, c.groups.tp, op, Bytes(volume)).value();
   };
   if (c.layout.sequence_parallel) {
     const double gather = seconds(CollectiveOp::kAllGather);
-    const double in_backward = c.facts.keeps_gathered_inputs && c.layout.pp == 1 ? 2 : 3;
+    const double in_backward = 2 + tensor_inputs_gathered_again(c.layout, c.facts);
     out.tp_forward = blocks * 2 * gather;
     out.tp_backward = blocks * in_backward * gather;
     const double least = tp_least_seconds(c, CollectiveOp::kAllGather);
@@ -160,36 +137,32 @@ void add_tp(LayerSeconds& out, const LayerContext& c, const Local& l) {
   }
 }
 
-// Context parallel: keys and values pass around the ring, and their gradients in backward (Liu et al. 2023, ring
-// attention); or queries, keys, values and outputs are exchanged by all-to-all (Jacobs et al. 2023, Ulysses). A
-// state-space layer hands on its state alone.
+// The ring costs what an all-gather of the keys and values does; a state passes through the ranks one after the other.
 void add_cp(LayerSeconds& out, const LayerContext& c, const Local& l) {
   if (c.layout.cp == 1) return;
+  const auto seconds = [&](CollectiveOp op, double bytes) {
+    return collective_on_links(c.links, c.groups.cp, op, Bytes(bytes)).value();
+  };
   if (c.model.arch == Arch::kMamba) {
-    const double state = c.micro * c.model.inner / l.tp * c.model.state * 4;
-    out.cp_forward = collective_on_links(c.links, c.groups.cp, CollectiveOp::kSendReceive, Bytes(state)).value() * l.cp;
+    out.cp_forward = seconds(CollectiveOp::kSendReceive, context_state_bytes(c.model, l, c.micro)) * l.cp;
     out.cp_backward = out.cp_forward;
     return;
   }
   if (c.layout.context_exchange == plan::ContextExchange::kAllToAll) {
-    const double bytes = l.tokens * (2 * l.width + 2 * l.kv_width) * l.element;
-    out.cp_forward = collective_on_links(c.links, c.groups.cp, CollectiveOp::kAllToAll, Bytes(bytes)).value();
+    out.cp_forward = seconds(CollectiveOp::kAllToAll, context_all_to_all_bytes(l));
     out.cp_backward = out.cp_forward;
     return;
   }
-  const double bytes = 2 * l.tokens * l.cp * l.kv_width * l.element;  // gathered keys and values
-  const double ring = collective_on_links(c.links, c.groups.cp, CollectiveOp::kAllGather, Bytes(bytes)).value();
-  out.cp_forward = ring;
-  out.cp_backward = 2 * ring;
+  out.cp_forward = seconds(CollectiveOp::kAllGather, l.cp * context_ring_step_bytes(l));
+  out.cp_backward = kContextRingsInBackward * out.cp_forward;
 }
 
-// Dispatch and combine: two all-to-alls of top-k rows per token each way (Lepikhin et al. 2020, GShard).
 void add_ep(LayerSeconds& out, const LayerContext& c, const Local& l) {
   if (c.layout.ep == 1 || c.model.experts == 0) return;
-  const double bytes = l.tokens * c.model.experts_per_token * c.model.hidden * l.element / l.outside;
-  const double exchange = collective_on_links(c.links, c.groups.ep, CollectiveOp::kAllToAll, Bytes(bytes)).value();
-  out.ep_forward = 2 * exchange;
-  out.ep_backward = 2 * exchange;
+  const Bytes bytes(expert_all_to_all_bytes(c.model, l));
+  const double exchange = collective_on_links(c.links, c.groups.ep, CollectiveOp::kAllToAll, bytes).value();
+  out.ep_forward = kExpertExchanges * exchange;
+  out.ep_backward = kExpertExchanges * exchange;
 }
 
 }  // namespace
@@ -342,9 +315,8 @@ LayerSeconds head_seconds(const LayerContext& c) {
   out.backward = work.input_gradient + work.weight_gradient + loss / 2;
   out.weight_gradient = work.weight_gradient;
   if (c.layout.tp > 1) {
-    const double gather = collective_on_links(c.links, c.groups.tp, CollectiveOp::kAllGather,
-                                              Bytes(l.tokens * c.model.hidden * l.element))
-                              .value();
+    const double gather =
+        collective_on_links(c.links, c.groups.tp, CollectiveOp::kAllGather, Bytes(hidden_bytes(c.model, l))).value();
     out.tp_forward = gather;
     out.tp_backward = gather;
   }
@@ -358,9 +330,9 @@ LayerSeconds embedding_seconds(const LayerContext& c) {
   out.forward = rows;
   out.backward = 2 * rows;
   if (c.layout.tp > 1) {
-    out.tp_forward = collective_on_links(c.links, c.groups.tp, CollectiveOp::kReduceScatter,
-                                         Bytes(l.tokens * c.model.hidden * l.element))
-                         .value();
+    out.tp_forward =
+        collective_on_links(c.links, c.groups.tp, CollectiveOp::kReduceScatter, Bytes(hidden_bytes(c.model, l)))
+            .value();
     out.tp_backward = out.tp_forward;
   }
   return out;

@@ -1,0 +1,53 @@
+#include "lockstep/cost/stage_content.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace lockstep::cost {
+namespace {
+
+// nanotron deals blocks out by cumulative FLOPs, the LM head as one block and last: a stage takes layers until it has
+// reached its share of the total.
+std::int64_t layers_by_cost(const Dimensions& model, std::int64_t stages, std::int64_t stage) {
+  const std::int64_t all = static_cast<std::int64_t>(model.layers);
+  const double layer = model.dense_parameters_per_layer;
+  const double share = (layer * model.layers + model.vocab * model.hidden) / static_cast<double>(stages);
+  const auto layers_before = [&](std::int64_t end) {  // of the first `end` stages
+    if (end >= stages) return all;
+    const double needed = std::ceil(share * static_cast<double>(end) / layer - 1e-3);
+    return std::min(all, static_cast<std::int64_t>(needed));
+  };
+  return layers_before(stage + 1) - layers_before(stage);
+}
+
+}  // namespace
+
+std::int64_t layers_on_stage(const Dimensions& model, const plan::Layout& layout, StageSplit split,
+                             std::int64_t stage) {
+  const std::int64_t all = static_cast<std::int64_t>(model.layers);
+  if (layout.pp == 1) return all;
+  if (!layout.stage_layers.empty()) {
+    std::int64_t layers = 0;
+    for (std::int64_t chunk = 0; chunk < layout.virtual_stages; ++chunk) {
+      layers += layout.stage_layers[static_cast<std::size_t>(chunk * layout.pp + stage)];
+    }
+    return layers;
+  }
+  if (split == StageSplit::kByCost) return layers_by_cost(model, layout.pp, stage);
+  return all / layout.pp + (stage < all % layout.pp ? 1 : 0);
+}
+
+double dense_parameters_on_rank(const Dimensions& model, const plan::Layout& layout, std::int64_t stage,
+                                std::int64_t layers) {
+  double parameters = static_cast<double>(layers) * model.dense_parameters_per_layer;
+  if (stage == 0) parameters += model.embedding_parameters;
+  // A tied head is the embedding itself unless another stage holds it.
+  if (stage == layout.pp - 1 && (!model.tied || layout.pp > 1)) parameters += model.head_parameters;
+  return parameters / static_cast<double>(layout.tp);
+}
+
+double expert_parameters_on_rank(const Dimensions& model, const plan::Layout& layout, std::int64_t layers) {
+  return static_cast<double>(layers) * model.expert_parameters_per_layer / static_cast<double>(layout.tp * layout.ep);
+}
+
+}  // namespace lockstep::cost
