@@ -8,7 +8,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
 #include "lockstep/cost/fitted_json.h"
-#include "lockstep/plan/layout.h"
+#include "lockstep/plan/spec_json.h"
 #include "lockstep/plan/strict_reader.h"
 
 namespace lockstep::cost {
@@ -155,12 +155,36 @@ CollectivePoint read_collective(StrictReader& reader) {
   return point;
 }
 
+nlohmann::json workload_to_json(const CheckWorkload& workload) {
+  return {{"model", plan::model_to_json(workload.model)},
+          {"precision", spec::to_string(workload.precision)},
+          {"ranks", workload.ranks},
+          {"micro", workload.micro},
+          {"accumulation", workload.accumulation},
+          {"sequence_length", workload.sequence_length}};
+}
+
+CheckWorkload read_workload(StrictReader reader) {
+  CheckWorkload workload;
+  workload.model = plan::read_model(reader.object("model"));
+  workload.precision = read_precision(reader);
+  workload.ranks = reader.positive("ranks");
+  workload.micro = reader.positive("micro");
+  workload.accumulation = reader.positive("accumulation");
+  workload.sequence_length = reader.integer("sequence_length");
+  reader.finish();
+  return workload;
+}
+
 nlohmann::json point_to_json(const CheckPoint& point) {
-  return {{"name", point.name},
-          {"family", point.family == CheckFamily::kTransformer ? "transformer" : "image"},
-          {"predicted_seconds", point.predicted_seconds},
-          {"measured_seconds", point.measured_seconds},
-          {"spread", point.spread}};
+  nlohmann::json check = {{"name", point.name},
+                          {"family", point.family == CheckFamily::kTransformer ? "transformer" : "image"},
+                          {"predicted_seconds", point.predicted_seconds},
+                          {"measured_seconds", point.measured_seconds},
+                          {"spread", point.spread}};
+  if (point.peak_bytes > 0) check["peak_bytes"] = point.peak_bytes;
+  if (point.workload) check["workload"] = workload_to_json(*point.workload);
+  return check;
 }
 
 CheckPoint read_check(StrictReader& reader) {
@@ -170,6 +194,8 @@ CheckPoint read_check(StrictReader& reader) {
   point.predicted_seconds = read_rate(reader, "predicted_seconds");
   point.measured_seconds = read_rate(reader, "measured_seconds");
   point.spread = reader.non_negative("spread");
+  if (reader.has("peak_bytes")) point.peak_bytes = reader.non_negative("peak_bytes");
+  if (reader.has("workload")) point.workload = read_workload(reader.object("workload"));
   reader.finish();
   return point;
 }

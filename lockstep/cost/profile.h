@@ -79,6 +79,15 @@ struct CollectivePoint {
 
 enum class CheckFamily { kTransformer, kImage };
 
+// The training step behind a check: data parallel over `ranks`.
+struct CheckWorkload {
+  spec::Model model;
+  spec::Precision precision = spec::Precision::kFp32;
+  std::int64_t ranks = 1;
+  std::int64_t micro = 1, accumulation = 1;
+  std::int64_t sequence_length = 0;  // 0: images
+};
+
 // A whole training step that was timed after the sweeps and priced from them: its residual is where the width of the
 // intervals and the correction come from.
 struct CheckPoint {
@@ -87,6 +96,8 @@ struct CheckPoint {
   double predicted_seconds = 0;  // from the tables alone, without correction
   double measured_seconds = 0;
   double spread = 0;
+  double peak_bytes = 0;                  // allocated by the framework at the peak of the step; 0: not measured
+  std::optional<CheckWorkload> workload;  // so that other formulas can be held against it; absent in older files
 };
 
 struct Provenance {

@@ -25,7 +25,10 @@ Profile sample_profile() {
   profile.collectives = {{CollectiveOp::kSendReceive, 4, 1024, 1e-4, 0.1}};
   profile.overlap = 0.25;
   profile.framework_bytes = 3e8;
-  profile.checks = {{"c", CheckFamily::kImage, 0.1, 0.12, 0.02}};
+  profile.checks = {{"c", CheckFamily::kImage, 0.1, 0.12, 0.02},
+                    {"d", CheckFamily::kTransformer, 0.1, 0.12, 0.02, 1e9}};
+  profile.checks[1].workload = CheckWorkload{.precision = spec::Precision::kBf16, .ranks = 2, .micro = 3};
+  profile.checks[1].workload->model.layers = 7;
   return profile;
 }
 
@@ -51,25 +54,31 @@ TEST(ProfileFile, comes_back_the_same_through_a_file) {
   EXPECT_EQ(back.matmuls[0].kind, MatmulKind::kWeightGradient);
   EXPECT_EQ(back.pointwise[0].kernel, PointwiseKernel::kResidualAdd);
   EXPECT_EQ(back.checks[0].family, CheckFamily::kImage);
+  EXPECT_FALSE(back.checks[0].workload.has_value());
+  EXPECT_EQ(back.checks[1].workload->model.layers, 7);
+  EXPECT_EQ(back.checks[1].peak_bytes, 1e9);
   EXPECT_EQ(back.identity(), sample_profile().identity());
 }
 
 TEST(ProfileFile, errors_name_the_path) {
   EXPECT_EQ(error_after([](nlohmann::json&) {}), "");
   EXPECT_NE(error_after([](nlohmann::json& json) {
-              json["matmuls"][0]["flops_per_second"] = -1;
+              json["tables"]["matmuls"][0]["flops_per_second"] = -1;
             }).find("matmuls[0].flops_per_second"),
             std::string::npos);
-  EXPECT_NE(error_after([](nlohmann::json& json) { json["matmuls"][0]["m"] = 0; }).find("matmuls[0].m"),
+  EXPECT_NE(error_after([](nlohmann::json& json) { json["tables"]["matmuls"][0]["m"] = 0; }).find("matmuls[0].m"),
             std::string::npos);
   EXPECT_NE(error_after([](nlohmann::json& json) {
-              json["pointwise"][1]["kernel"] = "averagepool";
+              json["tables"]["pointwise"][1]["kernel"] = "averagepool";
             }).find("did you mean `average_pool`"),
             std::string::npos);
-  EXPECT_NE(error_after([](nlohmann::json& json) { json["overlap"] = 1.5; }).find("overlap"), std::string::npos);
+  EXPECT_NE(error_after([](nlohmann::json& json) { json["tables"]["overlap"] = 1.5; }).find("overlap"),
+            std::string::npos);
   EXPECT_NE(error_after([](nlohmann::json& json) { json["provenance"].erase("ranks"); }).find("provenance.ranks"),
             std::string::npos);
-  EXPECT_NE(error_after([](nlohmann::json& json) { json["collectives"] = 3; }).find("collectives: expected an array"),
+  EXPECT_NE(error_after([](nlohmann::json& json) {
+              json["tables"]["collectives"] = 3;
+            }).find("collectives: expected an array"),
             std::string::npos);
   EXPECT_NE(error_after([](nlohmann::json& json) { json["extra"] = 3; }).find("extra: unknown key"), std::string::npos);
 }
