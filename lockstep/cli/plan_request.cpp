@@ -40,7 +40,7 @@ void for_each_pair(const std::string& text, const char* flag_name, Use use) {
   }
 }
 
-[[noreturn]] void refuse_key(const std::string& key, std::vector<std::string> known, const char* flag_name) {
+[[noreturn]] void refuse_key(const std::string& key, const std::vector<std::string>& known, const char* flag_name) {
   throw bad_input(fmt::format("unknown key `{}`", printable(key)), did_you_mean(key, known), flag(flag_name));
 }
 

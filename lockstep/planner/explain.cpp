@@ -49,15 +49,15 @@ Explained explain_measured(Explained explained) {
     }
     data_ranks = constraints.fixed.at("dp") * constraints.fixed.at("shard");
   }
-  const std::int64_t share = request.global_sequences / data_ranks;
   const auto micro = constraints.fixed.find("micro");
   job.batch.micro = micro != constraints.fixed.end() ? micro->second : 1;
-  if (share < 1 || request.global_sequences % data_ranks != 0 || share % job.batch.micro != 0) {
+  const std::int64_t samples = data_ranks * job.batch.micro;  // of one micro-step on all ranks
+  if (data_ranks < 1 || samples < 1 || request.global_sequences % samples != 0) {
     throw bad_input(fmt::format("a batch of {} does not divide over {} ranks at micro-batch {}",
                                 request.global_sequences, data_ranks, job.batch.micro),
                     "change --global-batch or --micro");
   }
-  job.batch.accumulation = share / job.batch.micro;
+  job.batch.accumulation = request.global_sequences / samples;
   explained.plan = make_plan(job, &request.profile);
   explained.binds = what_binds(explained.plan, {});
   return explained;

@@ -163,7 +163,7 @@ class Reasons {
 
 // Axes that a reader thinks of as one decision; "" for those too small to be another kind of plan.
 std::string kind_of(const std::string& family) {
-  const std::string axis = family.substr(0, family.find('='));
+  std::string axis = family.substr(0, family.find('='));
   if (axis == "pp" || axis == "schedule") return "pipeline";
   for (const char* known : {"tp", "cp", "ep", "zero", "recompute", "precision"}) {
     if (axis == known) return axis;

@@ -56,7 +56,7 @@ Points points_of(const planner::Scaling& scaling, const std::function<double(con
   return points;
 }
 
-std::string plot_of(std::vector<telemetry::Curve> curves, const std::string& label, const DrawStyle& style) {
+std::string plot_of(const std::vector<telemetry::Curve>& curves, const std::string& label, const DrawStyle& style) {
   return telemetry::plot(curves, {.width = std::min(style.width, kWidestPlot),
                                   .height = kPlotHeight,
                                   .x_label = "GPUs",

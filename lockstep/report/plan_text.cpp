@@ -176,6 +176,7 @@ class PlanPage {
       if (hidden && i == rows / 2) line(fmt::format("  {:>8}", "..."));
       if (hidden) continue;
       std::vector<Segment> parts;
+      parts.reserve(kMemoryParts.size());
       for (const MemoryPart& part : kMemoryParts)
         parts.push_back({stages[i].memory.*part.member, part.letter, part.ink});
       line(fmt::format("  stage {:>2}    {} {:>9}  {} layers, {} in flight, {}", i,

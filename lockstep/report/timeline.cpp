@@ -74,6 +74,7 @@ class Player {
       warm_up = std::min(total, 2 * (ranks_ - rank - 1) + (chunks_ - 1) * ranks_);
     }
     std::vector<Step> order;
+    order.reserve(2 * static_cast<std::size_t>(total));
     for (int k = 0; k < warm_up; ++k) order.push_back(interleaved_step(TaskKind::kForward, k));
     for (int k = warm_up; k < total; ++k) {
       order.push_back(interleaved_step(TaskKind::kForward, k));
@@ -118,6 +119,7 @@ class Player {
 
   void play_fixed_order() {
     std::vector<std::vector<Step>> orders;
+    orders.reserve(ranks_);
     for (int rank = 0; rank < ranks_; ++rank) orders.push_back(order_of(rank));
     std::vector<std::size_t> next(ranks_, 0);
     for (bool moved = true; moved;) {
