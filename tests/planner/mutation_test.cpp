@@ -10,6 +10,7 @@
 
 #include "../spec/mutation.h"
 #include "lockstep/base/error.h"
+#include "lockstep/planner/explain.h"
 #include "lockstep/planner/search.h"
 #include "lockstep/spec/cluster_reader.h"
 #include "lockstep/spec/model_reader.h"
@@ -80,8 +81,7 @@ void expect_numbers(const SearchRequest& request, const cost::Pricer& pricer, co
   EXPECT_LE(candidate.prediction->step_seconds.expected, candidate.prediction->step_seconds.high);
 }
 
-// Searches and checks; whether anything was found.
-bool plan_it(const spec::Model& model, const spec::Cluster& cluster) {
+SearchRequest request_of(const spec::Model& model, const spec::Cluster& cluster) {
   SearchRequest request;
   request.model = model;
   request.cluster = cluster;
@@ -92,13 +92,25 @@ bool plan_it(const spec::Model& model, const spec::Cluster& cluster) {
   if (static_cast<double>(model.layers) * static_cast<double>(cluster.devices()) > 1e5) {
     request.constraints.at_most = {{"pp", 8}, {"virtual_stages", 2}};
   }
-  request = complete(request);
+  return complete(request);
+}
+
+// Searches and checks; whether anything was found.
+bool plan_it(const SearchRequest& request) {
   const SearchResult result = search(request);
   const cost::Pricer pricer(request.model, request.cluster, request.profile,
                             {.sequence_length = request.sequence_length, .optimizer = request.optimizer});
   for (const Ranked& ranked : result.best) expect_numbers(request, pricer, ranked);
   for (const Ranked& ranked : result.nearest) expect_numbers(request, pricer, ranked);
   return !result.best.empty();
+}
+
+void expect_reasons(const Explained& explained) {
+  EXPECT_FALSE(explained.plan.best.reasons.empty());
+  EXPECT_FALSE(explained.binds.empty());
+  for (const WhatIf& what_if : explained.what_ifs) EXPECT_TRUE(std::isfinite(what_if.gain)) << what_if.change;
+  const nlohmann::json stored = plan::to_json(explained.plan);
+  EXPECT_EQ(plan::to_json(plan::read_plan(stored, "mutant.json")), stored);
 }
 
 // Rounds of other mutants: 1, or LOCKSTEP_FUZZ_ROUNDS.
@@ -120,7 +132,9 @@ int plan_a_round(std::uint64_t seed) {
     SCOPED_TRACE(spec::to_yaml(model) + spec::to_yaml(cluster));
     const std::clock_t start = std::clock();
     try {
-      planned += plan_it(model, cluster) ? 1 : 0;
+      const SearchRequest request = request_of(model, cluster);
+      planned += plan_it(request) ? 1 : 0;
+      if (i % 5 == 0) expect_reasons(explain(request));
     } catch (const UserError& error) {
       EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
     } catch (const std::exception& error) {
