@@ -24,6 +24,7 @@ constexpr std::array<TimeMember, 9> kTimeMembers{
 constexpr double kSameSpeed = 0.0005;
 // The plan's own figure of a term is named where it is this share of the loser's.
 constexpr double kWorthSaying = 0.3;
+constexpr double kMoreRisk = 0.005;  // of running out of memory
 
 // " over NVLink": of the slowest kind of link that a group spanning `ranks` neighbouring ranks runs over.
 std::string over_links(std::int64_t ranks, const spec::Cluster& cluster) {
@@ -67,6 +68,21 @@ std::string need(const plan::MemoryBreakdown& memory) {
   const Term term = largest_memory_term(memory);
   return fmt::format("needs {} of {}, most of it {} ({})", format_bytes(memory.total()), format_bytes(memory.capacity),
                      term.name, format_bytes(term.value));
+}
+
+// Why something faster was not chosen: its risk, or a mechanism that its small gain does not pay for (objective.h).
+std::string drawback(const Ranked& plan, const Ranked& other) {
+  const double before = plan.price.out_of_memory_probability(), after = other.price.out_of_memory_probability();
+  if (after > before + kMoreRisk) {
+    return fmt::format(" but out of memory with a probability of {:.0f}% against {:.0f}%", 100 * after, 100 * before);
+  }
+  const char* mechanism = other.layout.cp > 1 && plan.layout.cp == 1 ? "context parallelism"
+                          : other.layout.schedule != plan.layout.schedule
+                              ? (other.layout.schedule == plan::Schedule::kZeroBubble    ? "a zero-bubble schedule"
+                                 : other.layout.schedule == plan::Schedule::kInterleaved ? "an interleaved schedule"
+                                                                                         : "a pipeline")
+                              : nullptr;
+  return mechanism != nullptr ? fmt::format(", too little to pay for {}", mechanism) : "";
 }
 
 }  // namespace
@@ -179,7 +195,7 @@ std::string describe_loss(const Ranked& plan, const Ranked& other, const SearchR
     money = fmt::format("{:.1f}% dearer, ", 100 * (other.score / plan.score - 1));  // both are negative dollars
   }
   const double slower = other.price.step_seconds() / plan.price.step_seconds() - 1;
-  if (slower < -kSameSpeed) return fmt::format("{}{:.1f}% faster", money, -100 * slower);
+  if (slower < -kSameSpeed) return fmt::format("{}{:.1f}% faster{}", money, -100 * slower, drawback(plan, other));
   if (slower < kSameSpeed) {
     const double before = plan.price.memory.total(), after = other.price.memory.total();
     return fmt::format("{}as fast within 0.1%, memory {} against {}", money, format_bytes(after), format_bytes(before));

@@ -54,6 +54,7 @@ class WhatIfs {
     keep_kind(request.constraints);
     request.constraints.at_most.try_emplace("tp", plan_.layout.tp);
     request.constraints.at_most.try_emplace("pp", plan_.layout.pp);
+    if (plan_.layout.pp > 1) request.constraints.schedule = plan_.layout.schedule;
     return find_best(std::move(request));
   }
 
@@ -61,7 +62,6 @@ class WhatIfs {
     constraints.fixed.try_emplace("cp", plan_.layout.cp);
     constraints.fixed.try_emplace("ep", plan_.layout.ep);
     constraints.at_most.try_emplace("zero", plan_.layout.zero);
-    if (plan_.layout.pp > 1) constraints.schedule = plan_.layout.schedule;
   }
 
   SearchRequest with_cluster(const std::function<void(spec::NodeGroup&)>& change) const {
@@ -100,7 +100,7 @@ class WhatIfs {
     for (const std::int64_t wanted : {kMoreDevices, all}) {
       SearchRequest request = request_;
       const std::int64_t added = add_devices(request.cluster, wanted);
-      keep_kind(request.constraints);  // any tp and pp: the larger number has other divisors
+      keep_kind(request.constraints);  // any tp, pp and schedule: the larger number has other divisors
       std::optional<Ranked> best = find_best(request);
       if (!best || per_second(*best) < now_) {  // the batch need not divide by the larger number
         request.constraints.allow_idle_devices = true;

@@ -81,7 +81,7 @@ class Plan(EndToEnd):
 
     # --- exit codes --------------------------------------------------------------------------------------------------
     def test_a_layout_that_does_not_fit_exits_3_with_term_excess_and_fix(self):
-        self.expect_error(3, ["dp=32", "optimizer state", "too much", "nearest that fits", "zero="], "plan", "--model",
+        self.expect_error(3, ["dp=32", "optimizer state", "too much", "nearest that fits", "shard="], "plan", "--model",
                           "llama2-13b", "--cluster", "4x8xH100", "--layout", "dp=32")
 
     def test_a_model_that_fits_nowhere_on_the_cluster_exits_3_and_names_one_that_holds_it(self):

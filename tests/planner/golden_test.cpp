@@ -71,7 +71,7 @@ TEST_P(Golden, tensor_parallelism_stays_inside_a_node) {
 
 TEST_P(Golden, memory_is_under_capacity_on_every_stage) {
   EXPECT_LT(best_.memory.total(), best_.memory.capacity);
-  EXPECT_LE(best_.out_of_memory_probability.value(), 0.1);
+  EXPECT_LE(best_.out_of_memory_probability.value(), explained_.request.constraints.largest_out_of_memory_probability);
   if (explained_.plan.model.is_image_model()) return;  // their stages are not priced apart
   ASSERT_EQ(static_cast<std::int64_t>(explained_.stages.size()), best_.layout.pp);
   double most = 0;
@@ -100,7 +100,8 @@ TEST_P(Golden, losers_are_of_other_kinds_and_say_why) {
   for (const plan::Candidate& loser : explained_.plan.alternatives) {
     EXPECT_NE(loser.layout, best_.layout);
     EXPECT_FALSE(loser.why_not.empty());
-    EXPECT_GE(loser.prediction->step_seconds.expected, best_.prediction->step_seconds.expected * 0.999);
+    // A loser may be a little faster where it risks its memory or needs a mechanism that does not pay.
+    EXPECT_GE(loser.prediction->step_seconds.expected, best_.prediction->step_seconds.expected * 0.9);
   }
 }
 
