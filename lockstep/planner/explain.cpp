@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/units.h"
 #include "lockstep/planner/explain_fix.h"
@@ -29,8 +31,18 @@ std::string what_binds(const plan::Plan& plan, const std::vector<WhatIf>& change
   return exposed.value > kTermBinds * time.total() ? exposed.name : "compute";
 }
 
-// A profile measured on this machine has tables of its shapes and no constants: it prices what the engine runs, data
-// parallelism over all ranks, or the layout that was given.
+// Nothing is asked of the layout but how many replicas and how large a batch.
+bool is_data_parallel(const Constraints& constraints) {
+  if (constraints.recompute.value_or(plan::Recompute::kNone) != plan::Recompute::kNone) return false;
+  if (constraints.offload.value_or(plan::Offload::kNone) != plan::Offload::kNone) return false;
+  return std::all_of(constraints.fixed.begin(), constraints.fixed.end(), [](const auto& axis) {
+    const bool free = axis.first == "dp" || axis.first == "micro" || axis.first == "accumulation";
+    return free || axis.second == (axis.first == "zero" ? 0 : 1);
+  });
+}
+
+// A profile measured on this machine has tables of its shapes: they price what the engine runs, data parallelism over
+// all ranks, better than the constants do that any other layout is priced with.
 Explained explain_measured(Explained explained) {
   const SearchRequest& request = explained.request;
   const Constraints& constraints = request.constraints;
@@ -99,7 +111,7 @@ Explained explain(const SearchRequest& asked, const ExplainOptions& options) {
   Explained explained;
   explained.request = complete(asked);
   const SearchRequest& request = explained.request;
-  if (!request.profile.fitted) return explain_measured(std::move(explained));
+  if (!request.profile.fitted && is_data_parallel(request.constraints)) return explain_measured(std::move(explained));
   const SearchResult result = search(request);
   if (result.best.empty()) throw nothing_fits(request, result);
   const cost::Pricer pricer(request.model, request.cluster, request.profile,

@@ -14,8 +14,8 @@ struct WhatIf {
   std::string change;                  // "4 NICs a node instead of 8", "16 more GPUs (same batch)", "full recompute"
   std::optional<plan::Layout> layout;  // of the best plan after the change; none: nothing fits
   double per_second = 0;               // tokens (samples for images) of that plan; 0: nothing fits
-  double gain = 0;                     // per_second relative to the plan's, minus 1
-  std::int64_t idle_devices = 0;       // that the changed cluster leaves unused
+  double gain = 0;  // relative to the plan: in per_second, or in dollars saved where money is the objective
+  std::int64_t idle_devices = 0;  // that the changed cluster leaves unused
 };
 
 // A Plan with reasons, why_not of the three best losers (each of another kind than the plan), and what-ifs.
@@ -35,8 +35,8 @@ struct ExplainOptions {
 
 // Searches, prices the what-ifs, explains. Nothing fits: throws UserError (exit code 3) with the term, the excess and
 // the nearest fix. A request whose layout is wholly fixed (constraints_of) and does not fit: the same, naming the
-// nearest layout that fits. With a profile measured on this machine (tables, no fitted constants) nothing is searched:
-// the given layout, or data parallelism over all ranks, is priced as make_plan() does.
+// nearest layout that fits. With a profile measured on this machine (tables, no fitted constants) data parallelism is
+// what is asked for unless a constraint says otherwise, and is priced as make_plan() does, without a search.
 Explained explain(const SearchRequest& request, const ExplainOptions& options = {});
 
 // Schema `lockstep.plan/1` of the plan with `binds`, `what_ifs`, `passes`, `stages` and `pareto` beside its keys; what
