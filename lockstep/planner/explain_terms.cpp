@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
+#include "lockstep/planner/money.h"
 
 namespace lockstep::planner {
 namespace {
@@ -135,6 +136,15 @@ bool is_feasible(const cost::Price& price, const Constraints& constraints) {
   return price.fits() && price.out_of_memory_probability() <= constraints.largest_out_of_memory_probability;
 }
 
+double step_cost(const Ranked& ranked, const spec::Cluster& cluster) {
+  const HourlyPrice price = hourly_price(cluster, ranked.layout.world());
+  return ranked.price.step_seconds() * (price.usd > 0 ? price.usd / 3600 : static_cast<double>(price.paid_devices));
+}
+
+bool is_about_money(Objective objective) {
+  return objective == Objective::kDollars || objective == Objective::kDeadline;
+}
+
 std::optional<Ranked> find_best(SearchRequest request) {
   request.keep = 1;
   try {
@@ -190,12 +200,16 @@ std::string describe_loss(const Ranked& plan, const Ranked& other, const SearchR
     return fmt::format("out of memory with a probability of {:.0f}%", 100 * other.price.out_of_memory_probability());
   }
   std::string money;
-  if (request.objective == Objective::kDollars || request.objective == Objective::kDeadline) {
+  double dearer = 0;
+  if (is_about_money(request.objective)) {
     if (!std::isfinite(other.score)) return "ends after the deadline";
-    money = fmt::format("{:.1f}% dearer, ", 100 * (other.score / plan.score - 1));  // both are negative dollars
+    dearer = step_cost(other, request.cluster) / step_cost(plan, request.cluster) - 1;
+    money = fmt::format("{:.1f}% {}, ", 100 * std::abs(dearer), dearer < 0 ? "cheaper" : "dearer");
   }
   const double slower = other.price.step_seconds() / plan.price.step_seconds() - 1;
-  if (slower < -kSameSpeed) return fmt::format("{}{:.1f}% faster{}", money, -100 * slower, drawback(plan, other));
+  if (slower < -kSameSpeed) {
+    return fmt::format("{}{:.1f}% faster{}", money, -100 * slower, dearer > 0 ? "" : drawback(plan, other));
+  }
   if (slower < kSameSpeed) {
     const double before = plan.price.memory.total(), after = other.price.memory.total();
     return fmt::format("{}as fast within 0.1%, memory {} against {}", money, format_bytes(after), format_bytes(before));

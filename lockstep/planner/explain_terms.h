@@ -32,6 +32,12 @@ const char* link_name(spec::LinkKind kind);
 // Whether a search with these constraints would take it.
 bool is_feasible(const cost::Price& price, const Constraints& constraints);
 
+// Dollars of one step: whole nodes, as money.h pays them. Device-seconds where the cluster has no prices.
+double step_cost(const Ranked& ranked, const spec::Cluster& cluster);
+
+// Whether the objective counts money.
+bool is_about_money(Objective objective);
+
 // The best of a search; none where nothing fits, nor can: a batch that does not divide, constraints that exclude all.
 std::optional<Ranked> find_best(SearchRequest request);
 

@@ -34,20 +34,22 @@ class WhatIfs {
     return samples * static_cast<double>(std::max<std::int64_t>(1, ranked.batch.sequence_length));
   }
 
-  void add(const std::string& change, const Ranked* best, std::int64_t devices) {
+  void add(const std::string& change, const Ranked* best, const spec::Cluster& cluster) {
     WhatIf what_if{.change = change, .layout = std::nullopt, .per_second = 0, .gain = -1};
     if (best != nullptr) {
       what_if.layout = best->layout;
       what_if.per_second = per_second(*best);
-      what_if.gain = what_if.per_second / now_ - 1;
-      what_if.idle_devices = devices - best->layout.world();
+      what_if.gain = is_about_money(request_.objective)
+                         ? 1 - step_cost(*best, cluster) / step_cost(plan_, request_.cluster)
+                         : what_if.per_second / now_ - 1;
+      what_if.idle_devices = cluster.devices() - best->layout.world();
     }
     found_.push_back(std::move(what_if));
   }
 
   void try_change(const std::string& change, const SearchRequest& request) {
     const std::optional<Ranked> best = best_near_plan(request);
-    add(change, best ? &*best : nullptr, request.cluster.devices());
+    add(change, best ? &*best : nullptr, request.cluster);
   }
 
   std::optional<Ranked> best_near_plan(SearchRequest request) const {
@@ -106,7 +108,7 @@ class WhatIfs {
         request.constraints.allow_idle_devices = true;
         best = find_best(request);
       }
-      add(fmt::format("{} more GPUs (same batch)", added), best ? &*best : nullptr, request.cluster.devices());
+      add(fmt::format("{} more GPUs (same batch)", added), best ? &*best : nullptr, request.cluster);
       if (added >= all) break;  // 16 were twice as many already
     }
   }
@@ -137,8 +139,7 @@ class WhatIfs {
   void add_family(const std::string& family, const std::string& change) {
     const auto found = result_.best_of_family.find(family);
     if (found == result_.best_of_family.end()) return;
-    add(change, is_feasible(found->second.price, request_.constraints) ? &found->second : nullptr,
-        request_.cluster.devices());
+    add(change, is_feasible(found->second.price, request_.constraints) ? &found->second : nullptr, request_.cluster);
   }
 
   const SearchRequest& request_;

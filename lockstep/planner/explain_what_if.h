@@ -1,6 +1,6 @@
 // What one change to the cluster or the plan would bring: each is a search of its own with the change made, over the
-// layouts near the plan (its cp and ep and no more ZeRO; on as many devices also its schedule and no more tp and pp), which
-// takes milliseconds.
+// layouts near the plan (its cp and ep and no more ZeRO; on as many devices also its schedule and no more tp and pp),
+// which takes milliseconds.
 #pragma once
 
 #include <vector>

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
@@ -21,7 +22,8 @@ constexpr int kStageBarCells = 36;
 constexpr int kMostStageRows = 12;
 constexpr double kSmallestShare = 0.002;  // of the step: shorter terms are no rows of their own
 constexpr double kRisky = 0.01;
-constexpr double kWorthInk = 0.005;  // smaller gains are neither green nor red
+constexpr double kParetoStep = 0.95;  // of the memory of the row above: nearer ones are left out
+constexpr double kWorthInk = 0.005;   // smaller gains are neither green nor red
 
 struct MemoryPart {
   const char* name;
@@ -259,7 +261,8 @@ class PlanPage {
   void what_ifs() {
     if (explained_.what_ifs.empty()) return;
     heading("What if", "layouts near the plan, searched again with the change");
-    std::vector<std::vector<std::string>> rows{{"change", unit() + std::string("/s"), "gain", "then"}};
+    const char* gain = planner::is_about_money(explained_.request.objective) ? "saves" : "gain";
+    std::vector<std::vector<std::string>> rows{{"change", unit() + std::string("/s"), gain, "then"}};
     for (const planner::WhatIf& change : explained_.what_ifs) {
       if (!change.layout) {
         rows.push_back({change.change, "-", "-", "does not fit"});
@@ -276,9 +279,16 @@ class PlanPage {
   }
 
   void pareto() {
-    heading("Pareto front", "no other is better in speed, memory and money at once");
+    heading("Pareto front", "no other is better in speed, memory and money at once; steps of 5% of memory");
     std::vector<std::vector<std::string>> rows{{"layout", "micro", unit() + std::string("/s"), "memory", "USD"}};
+    double shown_bytes = std::numeric_limits<double>::infinity();
+    std::int64_t shown_devices = 0;
     for (const plan::Candidate& candidate : explained_.pareto) {
+      const bool near =
+          candidate.memory.total() > kParetoStep * shown_bytes && candidate.layout.world() == shown_devices;
+      if (near) continue;
+      shown_bytes = candidate.memory.total();
+      shown_devices = candidate.layout.world();
       rows.push_back(summary_cells(candidate));
       rows.back().push_back(candidate.cost ? format_dollars(candidate.cost->usd) : "-");
     }
