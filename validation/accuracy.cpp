@@ -35,6 +35,9 @@ int sign(double value) { return (value > 0) - (value < 0); }
 
 // The configuration a planner would have started: predicted fastest among those it believes to fit.
 const Scored* first_pick(const std::vector<Scored>& runs) {
+  const auto expected = [](const Scored& run) {
+    return *run.predicted * (1 - run.out_of_memory_probability.value_or(0));
+  };
   const Scored* pick = nullptr;
   bool pick_fits = false;
   for (const Scored& run : runs) {
@@ -42,7 +45,7 @@ const Scored* first_pick(const std::vector<Scored>& runs) {
     const bool fits =
         run.predicted_fits.value_or(true) && run.out_of_memory_probability.value_or(0) <= kAcceptedOutOfMemory;
     const bool better =
-        pick == nullptr || (fits && !pick_fits) || (fits == pick_fits && *run.predicted > *pick->predicted);
+        pick == nullptr || (fits && !pick_fits) || (fits == pick_fits && expected(run) > expected(*pick));
     if (!better) continue;
     pick = &run;
     pick_fits = fits;

@@ -56,11 +56,11 @@ struct GroupRank {
 };
 
 // What the planner's search accepts by default (planner::Constraints).
-inline constexpr double kAcceptedOutOfMemory = 0.1;
+inline constexpr double kAcceptedOutOfMemory = 0.25;
 
 // One entry per (model, GPUs) group that has a run with a measured rate, in order of their names. The pick is the
-// planner's: predicted fastest among those predicted to fit with at most kAcceptedOutOfMemory (all, where none is);
-// failed ones compete too.
+// planner's: fastest times the chance to run, among those predicted to fit with at most kAcceptedOutOfMemory (all,
+// where none is); failed ones compete too.
 std::vector<GroupRank> rank_groups(const std::vector<Scored>& runs);
 
 struct RankSummary {

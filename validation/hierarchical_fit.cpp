@@ -8,9 +8,12 @@
 namespace lockstep::validation {
 namespace {
 
-constexpr double kGlobalSpread = 0.5;  // prior of the mean over all hardware, of the logarithm
-constexpr double kTail = 2.5;          // sigmas beyond which a run counts less and less (Cauchy)
-constexpr double kStep = 1e-3;         // of the logarithm, for derivatives
+// Prior of the mean over all hardware, of the logarithm. Bytes are counted, not guessed: their factors stay near 1.
+constexpr double kGlobalSpread = 0.5;
+constexpr double kGlobalMemorySpread = 0.04;
+double global_spread(const cost::ConstantInfo& info) { return info.is_memory ? kGlobalMemorySpread : kGlobalSpread; }
+constexpr double kTail = 2.5;   // sigmas beyond which a run counts less and less (Cauchy)
+constexpr double kStep = 1e-3;  // of the logarithm, for derivatives
 
 const cost::Constants kPrior;
 
@@ -174,7 +177,7 @@ class Problem {
     for (const double part : losses) loss += part;
     const auto table = cost::constant_table();
     for (const std::size_t j : layout_.moving) {
-      loss += std::pow(at.global[j] / kGlobalSpread, 2);
+      loss += std::pow(at.global[j] / global_spread(table[j]), 2);
       for (const auto& name : layout_.hardware) {
         loss += std::pow(at.by_hardware.at(name)[j] / table[j].hardware_spread, 2);
       }
@@ -270,7 +273,7 @@ class Problem {
         pull(block, state_.by_hardware.at(name)[j], table[j].hardware_spread);
         block += p;
       }
-      pull(block, state_.global[j], kGlobalSpread);
+      pull(block, state_.global[j], global_spread(table[j]));
     }
   }
 

@@ -35,7 +35,8 @@ std::vector<Measurement> load_measurements(const std::string& folder) {
               static_cast<double>(q.batch.global_sequences) * static_cast<double>(q.batch.sequence_length);
           m.step_seconds = tokens / (*q.tokens_per_second_per_gpu * static_cast<double>(q.layout.world()));
         }
-        if (q.memory_gib) m.memory_bytes = *q.memory_gib * kGiB;
+        // Memory says something only where micro-batch and recompute are known.
+        if (q.memory_gib && m.strict) m.memory_bytes = *q.memory_gib * kGiB;
       }
       measurements.push_back(std::move(m));
     }

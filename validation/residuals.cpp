@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
+#include <utility>
 
 namespace lockstep::validation {
 namespace {
@@ -10,40 +13,61 @@ constexpr double kNinetyPercent = 1.6449;
 constexpr double kNinetyPercentOneSided = 1.2816;
 constexpr double kPrior = 12;  // residuals that the wider group counts as
 constexpr double kLeastSigma = 0.015;
+constexpr double kLeastMemorySigma = 0.05;
+constexpr double kMostMemorySigma = 0.2;  // beyond it a probability of running out says nothing
 
-double quantile(std::vector<double> values, double q) {
+// A residual and how much it counts.
+struct Weighted {
+  double value = 0;
+  double weight = 1;
+};
+
+double quantile(std::vector<Weighted> values, double q) {
   if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const double at = q * static_cast<double>(values.size() - 1);
-  const std::size_t low = static_cast<std::size_t>(at);
-  const std::size_t high = std::min(low + 1, values.size() - 1);
-  return values[low] + (at - static_cast<double>(low)) * (values[high] - values[low]);
+  std::sort(values.begin(), values.end(), [](const Weighted& a, const Weighted& b) { return a.value < b.value; });
+  double total = 0;
+  for (const Weighted& v : values) total += v.weight;
+  double passed = 0;
+  for (const Weighted& v : values) {
+    passed += v.weight;
+    if (passed >= q * total) return v.value;
+  }
+  return values.back().value;
 }
 
 // A sigma from the 90% quantile, not from squares: a few runs on a congested fabric must not widen every interval.
-double sigma_of(const std::vector<double>& scaled) { return quantile(scaled, 0.9) / kNinetyPercent; }
+double sigma_of(const std::vector<Weighted>& scaled) { return quantile(scaled, 0.9) / kNinetyPercent; }
+double upper_sigma(const std::vector<Weighted>& above) { return quantile(above, 0.9) / kNinetyPercentOneSided; }
 
 struct Sample {
-  std::vector<double> time;     // |log residual|
-  std::vector<double> exposed;  // share beside it
-  std::vector<double> memory;   // how far the measurement lies above; running out of memory has one side
+  std::vector<Weighted> time;    // |log residual|
+  std::vector<double> exposed;   // share beside it
+  std::vector<Weighted> memory;  // how far the measurement lies above; running out of memory has one side
 };
+
+// Over several stacks each counts as at most kRunsOfAStack runs: a grid of a thousand is one opinion on a stack that
+// nobody has seen, not a thousand.
+constexpr double kRunsOfAStack = 20;
 
 template <class Accept>
 Sample sample_of(const std::vector<Residual>& all, Accept accept) {
+  std::map<std::pair<std::string, std::string>, double> runs;
+  for (const Residual& r : all) {
+    if (accept(r)) ++runs[{r.hardware, r.stack}];
+  }
   Sample sample;
   for (const Residual& r : all) {
     if (!accept(r)) continue;
+    const double n = runs.at({r.hardware, r.stack});
+    const double weight = runs.size() > 1 ? std::min(n, kRunsOfAStack) / n : 1.0;
     if (std::isfinite(r.log_time)) {
-      sample.time.push_back(std::abs(r.log_time));
+      sample.time.push_back({std::abs(r.log_time), weight});
       sample.exposed.push_back(r.exposed_share);
     }
-    if (std::isfinite(r.log_memory)) sample.memory.push_back(std::max(0.0, r.log_memory));
+    if (std::isfinite(r.log_memory)) sample.memory.push_back({std::max(0.0, r.log_memory), weight});
   }
   return sample;
 }
-
-double upper_sigma(const std::vector<double>& above) { return quantile(above, 0.9) / kNinetyPercentOneSided; }
 
 double pooled(double own, std::size_t n, double wider) {
   const double weight = static_cast<double>(n);
@@ -55,15 +79,18 @@ double exposed_slope(const Sample& sample) {
   double best = 0;
   double best_width = 1e300;
   for (const double slope : {0.0, 1.0, 2.0, 4.0, 8.0}) {
-    std::vector<double> scaled;
+    std::vector<Weighted> scaled;
     double width = 0;
+    double total = 0;
     for (std::size_t i = 0; i < sample.time.size(); ++i) {
       const double relative = std::hypot(1.0, slope * sample.exposed[i]);
-      scaled.push_back(sample.time[i] / relative);
-      width += std::log(relative);
+      const Weighted& time = sample.time[i];
+      scaled.push_back({time.value / relative, time.weight});
+      width += time.weight * std::log(relative);
+      total += time.weight;
     }
     if (scaled.empty()) return 0;
-    width = width / static_cast<double>(scaled.size()) + std::log(std::max(1e-6, sigma_of(scaled)));
+    width = width / total + std::log(std::max(1e-6, sigma_of(scaled)));
     if (width < best_width - 0.02) {
       best_width = width;
       best = slope;
@@ -73,9 +100,9 @@ double exposed_slope(const Sample& sample) {
 }
 
 double time_sigma(const Sample& sample, double slope) {
-  std::vector<double> scaled;
+  std::vector<Weighted> scaled;
   for (std::size_t i = 0; i < sample.time.size(); ++i) {
-    scaled.push_back(sample.time[i] / std::hypot(1.0, slope * sample.exposed[i]));
+    scaled.push_back({sample.time[i].value / std::hypot(1.0, slope * sample.exposed[i]), sample.time[i].weight});
   }
   return sigma_of(scaled);
 }
@@ -97,7 +124,8 @@ cost::Residuals residuals_of(const std::vector<Residual>& all, const std::string
   residuals.time_exposed = slope * residuals.time;
   const double wide_memory =
       pooled(upper_sigma(relatives.memory), relatives.memory.size(), upper_sigma(everything.memory));
-  residuals.memory = std::max(kLeastSigma, pooled(upper_sigma(own.memory), own.memory.size(), wide_memory));
+  residuals.memory =
+      std::clamp(pooled(upper_sigma(own.memory), own.memory.size(), wide_memory), kLeastMemorySigma, kMostMemorySigma);
   return residuals;
 }
 

@@ -31,7 +31,7 @@ struct Constants {
   double tp_host_seconds = 3e-5;         // of one tensor-parallel collective, beside the ring's latency
   double tp_pipeline_factor = 1.2;       // on both where a pipeline's sends stand between the collectives
   double micro_batch_seconds = 1e-3;     // fixed cost of one micro-batch on one stage
-  double pipeline_scale_seconds = 1e-3;  // of a pipeline slot on 64 nodes; grows with their third power
+  double pipeline_scale_seconds = 1e-3;  // of a pipeline slot on 64 nodes; grows with their third power up to there
   double step_seconds = 10e-3;           // fixed cost of one optimizer step
   double optimizer_passes = 1.2;         // factor on the optimizer's counted traffic
   // Links: share of the datasheet bandwidth and latency per ring step.
@@ -91,8 +91,8 @@ struct StackFacts {
   // Sequence parallel: gathered block inputs stay until the device has used them. Without a pipeline that is until
   // backward, which then need not gather again; with one, as far as the host runs ahead of the device.
   bool keeps_gathered_inputs = false;
-  bool reduces_each_micro_batch = false;  // ZeRO-2/3 that reduce-scatter in every micro-step
-  bool sequence_parallel = false;         // default where a row does not say
+  bool reduces_each_micro_batch = true;  // ZeRO-2 and 3 scatter gradients in every micro-step, and hold only shards
+  bool sequence_parallel = false;        // default where a row does not say
   StageSplit stage_split = StageSplit::kEven;
   bool operator==(const StackFacts&) const = default;
 };

@@ -17,19 +17,25 @@
 namespace lockstep::cost {
 namespace {
 
-// Kinds that nobody has published enough runs of take the constants of their nearest relative: the same architecture,
-// so the same shares of another datasheet.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kRelatives{{{"A100-40", "A100"},
-                                                                                   {"H800", "H100"},
-                                                                                   {"H200", "H100"},
-                                                                                   {"H100-PCIe", "H100"},
-                                                                                   {"B200", "H100"},
-                                                                                   {"GB200", "H100"},
-                                                                                   {"B300", "H100"},
-                                                                                   {"GB300", "H100"},
-                                                                                   {"A10G", "A100"}}};
-// A relative's constants, and none at all, are known less well.
-constexpr double kRelativeWidening = 1.5;
+// Kinds without runs of their own take the constants of a relative: the same chip with another memory or package, or
+// the nearest one whose runs were fitted. Shares of another datasheet are known less well.
+struct Relative {
+  std::string_view kind;
+  std::string_view fitted;
+  double widening;
+};
+constexpr std::array<Relative, 12> kRelatives{{{"A100-40", "A100", 1.0},
+                                               {"V100-16", "V100", 1.0},
+                                               {"H800", "H100", 1.2},
+                                               {"H200", "H100", 1.2},
+                                               {"H100-PCIe", "H100", 1.5},
+                                               {"GB200", "B200", 1.0},
+                                               {"B300", "B200", 1.2},
+                                               {"GB300", "B200", 1.2},
+                                               {"A10G", "A100", 1.5},
+                                               {"L4", "A100", 1.5},
+                                               {"L40S", "H100", 1.5},
+                                               {"RTX4090", "H100", 1.5}}};
 constexpr double kUnknownTimeSigma = 0.3;
 constexpr double kUnknownMemorySigma = 0.15;
 
@@ -136,14 +142,14 @@ Profile profile_for(const std::string& device_kind, const std::string& stack) {
     if (const spec::EmbeddedSpec* exact = find_by_parts(device_kind, stack)) return read_embedded(*exact);
   }
   if (const spec::EmbeddedSpec* generic = find_by_parts(device_kind, "")) return read_embedded(*generic);
-  for (const auto& [kind, relative] : kRelatives) {
+  for (const auto& [kind, relative, widening] : kRelatives) {
     if (kind != device_kind) continue;
     for (const std::string_view wanted : {std::string_view(stack), std::string_view()}) {
       const spec::EmbeddedSpec* found = find_by_parts(relative, wanted);
       if (found == nullptr) continue;
       Profile profile = read_embedded(*found);
-      profile.fitted->residuals.time *= kRelativeWidening;
-      profile.fitted->residuals.memory *= kRelativeWidening;
+      profile.fitted->residuals.time *= widening;
+      profile.fitted->residuals.memory *= widening;
       return profile;
     }
   }

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/cost/constants_from_tables.h"
 #include "lockstep/cost/flops.h"
 #include "lockstep/cost/layer.h"
 #include "lockstep/cost/links.h"
@@ -130,6 +131,7 @@ struct Pricer::State {
   std::vector<GroupRates> groups;
   double between_bytes_per_second = 0;
   std::int64_t devices = 0;
+  double context_bytes = 0;         // of a process before it allocates anything
   std::vector<Operator> operators;  // of one sample, image models
   double image_parameters = 0;
   double image_kept_elements = 0;  // of one sample
@@ -171,7 +173,7 @@ struct Pricer::State {
   double optimizer_seconds(const Context& context, const DeviceRates& rates, double dense, double expert) const;
   LinkRates links_of(const StagePlace& place, const plan::Layout& layout) const;
   void add_overhead(const plan::Layout& layout, plan::MemoryBreakdown& memory) const;
-  template <class Visit>
+  template <bool kEveryStage, class Visit>
   Price walk(const plan::Layout& layout, const plan::BatchPlan& batch, Visit&& visit) const;
   Price price_image(const plan::Layout& layout, const plan::BatchPlan& batch) const;
   void finish(Price& price, const plan::Layout& layout) const;
@@ -313,12 +315,12 @@ StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& p
   if (layout.pp > 1) {
     const double nodes =
         static_cast<double>(layout.world()) / static_cast<double>(place_of(layout, stage).group->devices_per_node);
-    const double scale = nodes / 64;
+    const double scale = std::min(1.0, nodes / 64);  // nobody has measured more
     const double slot = k.pipeline_scale_seconds * scale * scale * scale;
     time.forward += slot / 2;
     time.backward += slot / 2;
   }
-  time.host = time.forward + time.backward - stream_forward - stream_backward;
+  time.host = std::max(0.0, time.forward + time.backward - stream_forward - stream_backward);
   const double ratio = context.placements.tp.nodes > 1
                            ? 0.0  // a ring between nodes keeps the host in step
                            : 4.0 / 3 * (stream_forward + stream_backward) / (host_forward + host_backward);
@@ -403,8 +405,9 @@ plan::MemoryBreakdown Pricer::State::stage_memory(const Context& context, const 
   const Constants& k = fitted.constants;
   const double dense = dense_parameters(layout, stage, layers);
   const double expert = expert_parameters(layout, layers);
-  const StateBytesOnRank a = state_on_rank(dense, dense_shards(layout), layout, context.bytes);
-  const StateBytesOnRank b = state_on_rank(expert, expert_shards(layout), layout, context.bytes);
+  const bool divided = divides_gradients(layout, fitted.facts, context.batch.accumulation);
+  const StateBytesOnRank a = state_on_rank(dense, dense_shards(layout), layout, context.bytes, divided);
+  const StateBytesOnRank b = state_on_rank(expert, expert_shards(layout), layout, context.bytes, divided);
   plan::MemoryBreakdown memory;
   memory.parameters = k.state_factor * (a.parameters + b.parameters).value();
   memory.gradients = k.state_factor * (a.gradients + b.gradients).value();
@@ -443,10 +446,10 @@ void Pricer::State::add_overhead(const plan::Layout& layout, plan::MemoryBreakdo
   const Constants& k = fitted.constants;
   const double communicators = (layout.tp > 1 ? 1 : 0) + (layout.cp > 1 ? 1 : 0) + (layout.data_ranks() > 1 ? 1 : 0) +
                                (layout.pp > 1 ? 2 : 0) + (layout.ep > 1 ? 2 : 0);
-  memory.overhead += (k.reserve_factor - 1) * memory.total() + communicators * k.communicator_bytes + kContextBytes;
+  memory.overhead += (k.reserve_factor - 1) * memory.total() + communicators * k.communicator_bytes + context_bytes;
 }
 
-template <class Visit>
+template <bool kEveryStage, class Visit>
 Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& batch, Visit&& visit) const {
   Price price;
   const bool uniform = groups.size() == 1;
@@ -461,6 +464,8 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
                   .placements = placements_of(layout, groups.front().devices_per_node),
                   .bytes = parameter_bytes(layout.precision, options.optimizer, fitted.facts)};
   StageTime slow;
+  StageTime before;
+  std::int64_t layers_before = -1;
   double all = 0;
   double all_weight = 0;
   double reduction = 0;
@@ -476,8 +481,16 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
       priced_on = place.group;
     }
     const std::int64_t layers = layers_of(layout, stage);
-    // Inner stages with as many layers as the one before cost the same.
+    // An inner stage with as many layers as the inner one before takes as long and, holding fewer micro-batches, less
+    // memory.
+    if (uniform && !kEveryStage && stage > 1 && stage < stages - 1 && layers == layers_before) {
+      all += before.total();
+      all_weight += before.weight_gradient;
+      continue;
+    }
     const StageTime time = stage_time(context, prices, links, stage, layers);
+    before = time;
+    layers_before = layers;
     all += time.total();
     all_weight += time.weight_gradient;
     if (stage == 0 || time.total() > slow.total()) {
@@ -494,6 +507,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
     }
     plan::MemoryBreakdown memory = stage_memory(context, prices, time, stage, layers);
     memory.capacity = place.memory_bytes;
+    add_overhead(layout, memory);
     const double excess = memory.total() - place.memory_bytes;
     if (excess > worst_excess) {
       worst_excess = excess;
@@ -502,7 +516,6 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
     }
     visit(stage, layers, time, memory, *place.group);
   }
-  add_overhead(layout, price.memory);
 
   plan::TimeBreakdown& time = price.time;
   time.compute = micro_batches * slow.compute;
@@ -596,9 +609,10 @@ Price Pricer::State::price_image(const plan::Layout& layout, const plan::BatchPl
         exposed_seconds(Seconds(gather), Seconds(forward), k.zero3_exposed, k.overlap_slowdown).value();
   }
   price.time.optimizer = optimizer_seconds(context, rates, image_parameters, 0);
-  price.time.other = micro_batches * (micro - gpu) + k.step_seconds;
+  price.time.other = micro_batches * std::max(0.0, micro - gpu) + k.step_seconds;
 
-  const StateBytesOnRank state = state_on_rank(image_parameters, dense_shards(layout), layout, context.bytes);
+  const StateBytesOnRank state = state_on_rank(image_parameters, dense_shards(layout), layout, context.bytes,
+                                               divides_gradients(layout, fitted.facts, batch.accumulation));
   price.memory.parameters = state.parameters.value();
   price.memory.gradients = state.gradients.value();
   price.memory.optimizer = state.optimizer.value();
@@ -606,7 +620,9 @@ Price Pricer::State::price_image(const plan::Layout& layout, const plan::BatchPl
                       : layout.recompute == plan::Recompute::kSelective ? 0.6
                                                                         : 1.0;
   price.memory.activations = k.activation_factor * kept * image_kept_elements * samples * element;
+  // Selective keeps the convolutions' outputs and redoes normalisation and activation, about a third of forward.
   if (layout.recompute == plan::Recompute::kFull) price.time.compute += micro_batches * forward;
+  if (layout.recompute == plan::Recompute::kSelective) price.time.compute += micro_batches * forward / 3;
   price.memory.buffers = k.framework_bytes + (layout.data_ranks() > 1 ? kBucketBytes : 0.0);
   price.memory.capacity = memory_bytes;
   add_overhead(layout, price.memory);
@@ -626,19 +642,20 @@ bool Price::fits() const { return memory.capacity <= 0 || memory.total() <= memo
 Pricer::Pricer(const spec::Model& model, const spec::Cluster& cluster, const Profile& profile,
                const PricerOptions& options)
     : state_(std::make_unique<State>()) {
-  LOCKSTEP_ASSERT(profile.fitted.has_value(), "a profile without constants cannot price layouts");
   LOCKSTEP_ASSERT(!cluster.groups.empty(), "a cluster without node groups");
   State& state = *state_;
   state.model = model;
-  state.fitted = *profile.fitted;
   state.options = options;
-  for (const spec::NodeGroup& group : cluster.groups) {
+  state.cluster = with_measured_speeds(cluster, profile);
+  for (const spec::NodeGroup& group : state.cluster.groups) {
     if (group.device.peak_bf16_flops <= 0 || group.device.memory_bytes_per_second <= 0) {
       throw bad_input(fmt::format("cluster {}: no speeds are known for {}", cluster.name, group.device.kind),
                       "give peak_bf16 and memory_bandwidth in the cluster file, or calibrate this machine");
     }
   }
-  state.cluster = cluster;
+  const spec::NodeGroup& node = state.cluster.groups.front();
+  state.fitted = profile.fitted ? *profile.fitted : fitted_from_tables(profile, node);
+  state.context_bytes = node.device.is_cpu() ? 0.0 : kContextBytes;
   recalibrate(state.fitted.constants);
   if (model.is_language_model()) {
     state.dimensions = dimensions_of(model);
@@ -674,7 +691,7 @@ Pricer& Pricer::operator=(Pricer&&) noexcept = default;
 
 Price Pricer::price(const plan::Layout& layout, const plan::BatchPlan& batch) const {
   if (state_->model.is_image_model()) return state_->price_image(layout, batch);
-  return state_->walk(
+  return state_->walk<false>(
       layout, batch,
       [](std::int64_t, std::int64_t, const StageTime&, const plan::MemoryBreakdown&, const GroupRates&) {});
 }
@@ -682,22 +699,21 @@ Price Pricer::price(const plan::Layout& layout, const plan::BatchPlan& batch) co
 std::vector<StagePrice> Pricer::stages(const plan::Layout& layout, const plan::BatchPlan& batch) const {
   std::vector<StagePrice> out;
   if (state_->model.is_image_model()) return out;
-  state_->walk(layout, batch,
-               [&](std::int64_t stage, std::int64_t layers, const StageTime& time, const plan::MemoryBreakdown& memory,
-                   const GroupRates& group) {
-                 StagePrice price;
-                 price.forward_seconds = time.forward;
-                 price.backward_seconds = time.backward;
-                 price.weight_gradient_seconds = time.weight_gradient;
-                 price.send_seconds = time.send / 2;
-                 price.layers = layers;
-                 price.in_flight =
-                     chunks_in_flight(layout.schedule, layout.pp, stage, layout.virtual_stages, batch.accumulation);
-                 price.device = group.kind;
-                 price.memory = memory;
-                 state_->add_overhead(layout, price.memory);
-                 out.push_back(std::move(price));
-               });
+  state_->walk<true>(layout, batch,
+                     [&](std::int64_t stage, std::int64_t layers, const StageTime& time,
+                         const plan::MemoryBreakdown& memory, const GroupRates& group) {
+                       StagePrice price;
+                       price.forward_seconds = time.forward;
+                       price.backward_seconds = time.backward;
+                       price.weight_gradient_seconds = time.weight_gradient;
+                       price.send_seconds = time.send / 2;
+                       price.layers = layers;
+                       price.in_flight = chunks_in_flight(layout.schedule, layout.pp, stage, layout.virtual_stages,
+                                                          batch.accumulation);
+                       price.device = group.kind;
+                       price.memory = memory;
+                       out.push_back(std::move(price));
+                     });
   return out;
 }
 
@@ -715,12 +731,13 @@ double Pricer::memory_floor(const plan::Layout& layout) const {
     dense = (d.layers * d.dense_parameters_per_layer + around) / (static_cast<double>(layout.tp) * pp);
     expert = d.layers * d.expert_parameters_per_layer / (static_cast<double>(layout.tp * layout.ep) * pp);
   }
-  const StateBytesOnRank a = state_on_rank(dense, dense_shards(layout), layout, bytes);
-  const StateBytesOnRank b = state_on_rank(expert, expert_shards(layout), layout, bytes);
+  const bool divided = layout.zero >= 2;  // the least any batch holds
+  const StateBytesOnRank a = state_on_rank(dense, dense_shards(layout), layout, bytes, divided);
+  const StateBytesOnRank b = state_on_rank(expert, expert_shards(layout), layout, bytes, divided);
   const double states = (a.parameters + a.gradients + a.optimizer + b.parameters + b.gradients + b.optimizer).value();
   const Constants& k = state.fitted.constants;
   const double factor = state.model.is_image_model() ? 1.0 : k.state_factor;
-  return k.reserve_factor * (factor * states + k.framework_bytes) + kContextBytes;
+  return k.reserve_factor * (factor * states + k.framework_bytes) + state.context_bytes;
 }
 
 plan::Prediction Pricer::predict(const Price& price, const plan::Layout& layout, const plan::BatchPlan& batch) const {

@@ -54,12 +54,17 @@ struct StateBytesOnRank {
   Bytes optimizer;
 };
 
+// Gradients are divided where each micro-batch scatters its own; a stack that reduces once holds them whole until then.
+inline bool divides_gradients(const plan::Layout& layout, const StackFacts& facts, std::int64_t accumulation) {
+  return layout.zero >= 2 && (accumulation == 1 || facts.reduces_each_micro_batch);
+}
+
 // `parameters` local weights (after tp, pp, ep) under ZeRO over `shards` ranks: stage 1 divides the optimizer, 2 the
 // gradients, 3 the weights. Offload moves the optimizer (and with kParameters the weights) to host memory.
 inline StateBytesOnRank state_on_rank(double parameters, double shards, const plan::Layout& layout,
-                                      const ParameterBytes& bytes) {
+                                      const ParameterBytes& bytes, bool divides_gradients) {
   const double weight_shards = layout.zero >= 3 ? shards : 1.0;
-  const double gradient_shards = layout.zero >= 2 ? shards : 1.0;
+  const double gradient_shards = divides_gradients ? shards : 1.0;
   const double optimizer_shards = layout.zero >= 1 ? shards : 1.0;
   const bool optimizer_away = layout.offload != plan::Offload::kNone;
   const bool weights_away = layout.offload == plan::Offload::kParameters;

@@ -38,6 +38,20 @@ WorldTerms terms_of(const SearchRequest& request, std::int64_t devices) {
 
 }  // namespace
 
+double considered_seconds(const plan::Layout& layout, const cost::Price& price, std::int64_t devices_per_node) {
+  double stretch = 1;
+  stretch += 0.002 * static_cast<double>(layout.zero);
+  if (layout.cp > 1) stretch += 0.01;
+  if (layout.pp > 1) stretch += 0.002;
+  stretch += 0.0005 * static_cast<double>(layout.virtual_stages - 1);
+  if (!layout.stage_layers.empty()) stretch += 0.002;
+  if (layout.schedule == plan::Schedule::kInterleaved) stretch += 0.003;
+  if (layout.schedule == plan::Schedule::kZeroBubble) stretch += 0.01;
+  if (layout.tp > devices_per_node) stretch += 0.03;
+  if (layout.tp > 1 && !layout.sequence_parallel) stretch += 0.001;
+  return price.step_seconds() * stretch / std::max(1e-3, 1 - price.out_of_memory_probability());
+}
+
 Scorer::Scorer(const SearchRequest& request, const std::vector<std::int64_t>& worlds)
     : objective_(request.objective),
       work_per_step_(static_cast<double>(request.global_sequences) *

@@ -82,6 +82,7 @@ class Search {
         scorer_(request, space_.worlds()),
         pricer_(request.model, request.cluster, request.profile,
                 {.sequence_length = request.sequence_length, .optimizer = request.optimizer}),
+        devices_per_node_(request.cluster.groups.front().devices_per_node),
         board_(request, space_.worlds().size()) {
     for (const char* name : {"enumerate", "divide", "floor", "outgrow", "price", "rank"}) {
       passes_.push_back({.name = name});
@@ -182,7 +183,7 @@ class Search {
         space_.for_each(layout, [&](const plan::Layout& candidate, const plan::BatchPlan& batch, const Choice& choice) {
           const cost::Price price = pricer_.price(candidate, batch);
           const bool under_capacity = price.fits();
-          const Entry entry = entry_of(price, world, index, choice);
+          const Entry entry = entry_of(candidate, price, world, index, choice);
           ++board.priced;
           if (under_capacity &&
               price.out_of_memory_probability() <= request_.constraints.largest_out_of_memory_probability) {
@@ -203,17 +204,18 @@ class Search {
   void probe(Board& board, std::size_t index) const {
     const Choice choice = space_.leanest(meshes_[index]);
     const auto [layout, batch] = space_.expand(meshes_[index], choice);
-    const Entry entry = entry_of(pricer_.price(layout, batch), scorer_.world(layout.world()), index, choice);
+    const Entry entry = entry_of(layout, pricer_.price(layout, batch), scorer_.world(layout.world()), index, choice);
     board.families.begin_mesh(meshes_[index], space_.batches(layout.data_ranks()));
     board.nearest.add(entry);
     board.families.add(entry, false, layout);
     board.families.end_mesh();
   }
 
-  Entry entry_of(const cost::Price& price, const WorldTerms& world, std::size_t mesh, const Choice& choice) const {
+  Entry entry_of(const plan::Layout& layout, const cost::Price& price, const WorldTerms& world, std::size_t mesh,
+                 const Choice& choice) const {
     const double step = price.step_seconds();
     const double memory = price.memory.total();
-    return {.score = scorer_.score(world, step),
+    return {.score = scorer_.score(world, considered_seconds(layout, price, devices_per_node_)),
             .step_seconds = step,
             .memory_bytes = memory,
             .fill = price.memory.capacity > 0 ? memory / price.memory.capacity : 0,
@@ -284,6 +286,7 @@ class Search {
   Space space_;
   Scorer scorer_;
   cost::Pricer pricer_;
+  std::int64_t devices_per_node_;
   std::vector<plan::Layout> meshes_;
   std::vector<char> above_floor_;
   std::int64_t candidates_ = 0;

@@ -41,8 +41,8 @@ struct Constraints {
   std::optional<bool> sequence_parallel;                  // of layouts with tp > 1
   std::optional<plan::ContextExchange> context_exchange;  // of layouts with cp > 1
   std::optional<std::vector<std::int64_t>> stage_layers;  // of the layouts it fits; empty vector: even
-  std::optional<plan::Offload> offload;  // absent: none first, and offload only where nothing else fits
-  double largest_out_of_memory_probability = 0.1;
+  std::optional<plan::Offload> offload;             // absent: none first, and offload only where nothing else fits
+  double largest_out_of_memory_probability = 0.25;  // and whatever risk is taken lowers the score
   bool allow_idle_devices = false;  // layouts smaller than the cluster; the dollar objectives always allow them
 };
 
@@ -82,7 +82,8 @@ struct Ranked {
   plan::Layout layout;
   plan::BatchPlan batch;
   cost::Price price;
-  double score = 0;  // higher is better, in the unit of the objective (dollars are negative)
+  // Higher is better, in the unit of the objective (dollars are negative), of the step as objective.h considers it.
+  double score = 0;
 };
 
 struct SearchResult {

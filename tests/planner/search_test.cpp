@@ -1,4 +1,5 @@
 #include "lockstep/planner/search.h"
+#include "lockstep/planner/objective.h"
 
 #include <gtest/gtest.h>
 
@@ -57,14 +58,18 @@ TEST_P(SearchOf, finds_what_brute_force_over_the_naive_space_finds) {
   const SearchRequest request = complete(testing::small_request(GetParam()));
   const cost::Pricer pricer(request.model, request.cluster, request.profile,
                             {.sequence_length = request.sequence_length, .optimizer = request.optimizer});
+  const std::int64_t node = request.cluster.groups.front().devices_per_node;
   double best = 1e300;
+  double fastest_without_risk = 1e300;
   std::int64_t candidates = 0, feasible = 0;
   testing::visit_naively(request, [&](const plan::Layout& layout, const plan::BatchPlan& batch) {
     const cost::Price price = pricer.price(layout, batch);
     ++candidates;
     if (!is_feasible(price, request)) return;
     ++feasible;
-    best = std::min(best, price.step_seconds());
+    best = std::min(best, considered_seconds(layout, price, node));
+    if (price.out_of_memory_probability() > 0.001) return;
+    fastest_without_risk = std::min(fastest_without_risk, price.step_seconds());
   });
   const SearchResult result = search(request);
   EXPECT_GT(feasible, 0);
@@ -72,7 +77,9 @@ TEST_P(SearchOf, finds_what_brute_force_over_the_naive_space_finds) {
   EXPECT_EQ(result.summary.candidates, candidates);
   EXPECT_EQ(result.summary.feasible, feasible);
   ASSERT_FALSE(result.best.empty());
-  EXPECT_EQ(result.best.front().price.step_seconds(), best);
+  const Ranked& found = result.best.front();
+  EXPECT_EQ(considered_seconds(found.layout, found.price, node), best);
+  EXPECT_LE(found.price.step_seconds(), 1.02 * fastest_without_risk);
 }
 
 TEST_P(SearchOf, gives_the_same_answer_without_the_passes_that_save_time) {
@@ -306,8 +313,9 @@ TEST(Search, a_candidate_carries_every_figure_of_a_plan) {
                             {.sequence_length = request.sequence_length, .optimizer = request.optimizer});
   const plan::Candidate candidate = to_candidate(request, pricer, result.best.front());
   ASSERT_TRUE(candidate.prediction && candidate.breakdown && candidate.cost && candidate.checkpoint);
-  EXPECT_NEAR(candidate.prediction->tokens_per_second.expected, result.best.front().score,
-              1e-9 * result.best.front().score);
+  // The score counts risk and complexity, the prediction does not.
+  EXPECT_GE(candidate.prediction->tokens_per_second.expected, result.best.front().score);
+  EXPECT_LE(candidate.prediction->tokens_per_second.expected, 1.3 * result.best.front().score);
   EXPECT_LT(candidate.prediction->tokens_per_second.low, candidate.prediction->tokens_per_second.expected);
   EXPECT_NEAR(candidate.cost->days * 86400,
               1e12 / candidate.prediction->tokens_per_second.expected / candidate.checkpoint->goodput, 1);
