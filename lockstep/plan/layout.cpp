@@ -1,5 +1,6 @@
 #include "lockstep/plan/layout.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <limits>
@@ -34,6 +35,7 @@ constexpr std::array<std::pair<spec::Precision, const char*>, 5> kPrecisions{{{s
 // Far beyond any machine; keeps world() inside 63 bits for whatever a file says.
 constexpr std::int64_t kLargestAxis = 1 << 20;
 constexpr double kLargestWorld = 1 << 24;
+constexpr std::int64_t kMostStages = 1 << 16;
 
 template <class Table>
 auto find_by_name(const Table& table, std::string_view name) {
@@ -68,8 +70,8 @@ constexpr std::array<Axis, 8> kAxes{{{"pp", &Layout::pp},
 std::vector<std::string> layout_keys() {
   std::vector<std::string> keys;
   for (const Axis& axis : kAxes) keys.emplace_back(axis.name);
-  for (const char* key : {"sequence_parallel", "stage_layers", "schedule", "recompute", "context_exchange", "offload",
-                          "precision"})
+  for (const char* key :
+       {"sequence_parallel", "stage_layers", "schedule", "recompute", "context_exchange", "offload", "precision"})
     keys.emplace_back(key);
   return keys;
 }
@@ -88,10 +90,32 @@ std::vector<std::int64_t> parse_stage_layers(std::string_view text) {
   std::vector<std::int64_t> layers;
   while (true) {
     const std::size_t plus = text.find('+');
-    layers.push_back(parse_axis("stage_layers", text.substr(0, plus)));
+    const std::string_view item = text.substr(0, plus);
+    const std::size_t times = item.find('x');
+    const std::int64_t count = times == std::string_view::npos ? 1 : parse_axis("stage_layers", item.substr(times + 1));
+    if (count < 1 || count > kMostStages) {
+      throw bad_input(fmt::format("layout: stage_layers={} repeats {} times", printable(item), count),
+                      "write for instance 8x3+7 for 8+8+8+7");
+    }
+    layers.insert(layers.end(), static_cast<std::size_t>(count), parse_axis("stage_layers", item.substr(0, times)));
     if (plus == std::string_view::npos) return layers;
     text.remove_prefix(plus + 1);
   }
+}
+
+// "8+8+7", with three and more of a kind as "8x3".
+std::string stage_layers_text(const std::vector<std::int64_t>& layers) {
+  constexpr std::ptrdiff_t kShortestRun = 3;
+  std::string text;
+  for (auto first = layers.begin(); first != layers.end();) {
+    const auto last = std::find_if(first, layers.end(), [first](std::int64_t value) { return value != *first; });
+    const bool run = last - first >= kShortestRun;
+    const auto end = run ? last : first + 1;
+    text += fmt::format("{}{}", text.empty() ? "" : "+", *first);
+    if (run) text += fmt::format("x{}", last - first);
+    first = end;
+  }
+  return text;
 }
 
 // What the user said, to tell "absent" from "given as the default".
@@ -312,7 +336,7 @@ std::string to_string(const Layout& layout) {
   fill_in(filled, {.zero = true});
   if (layout.schedule != filled.schedule) append("schedule", to_string(layout.schedule));
   if (layout.sequence_parallel) append("sequence_parallel", "true");
-  if (!layout.stage_layers.empty()) append("stage_layers", fmt::format("{}", fmt::join(layout.stage_layers, "+")));
+  if (!layout.stage_layers.empty()) append("stage_layers", stage_layers_text(layout.stage_layers));
   if (layout.recompute != Recompute::kNone) append("recompute", to_string(layout.recompute));
   if (layout.context_exchange != ContextExchange::kRing) {
     append("context_exchange", to_string(layout.context_exchange));

@@ -55,9 +55,9 @@ std::optional<std::string> find_layout_problem(const Layout& layout, const spec:
 void require_valid_layout(const Layout& layout, const spec::Model* model = nullptr);
 
 // "dp=4,shard=8,tp=1": axes by name, absent ones keep their default. Also zero, virtual_stages, sequence_parallel
-// (true or false), schedule, recompute, context_exchange, offload, precision, stage_layers=8+8+7+9. Where `zero` is absent and shard > 1, zero is
-// 3 (plain FSDP); where `schedule` is absent and pp > 1, it is 1f1b, or interleaved with virtual stages. Throws
-// UserError naming the nearest right key. The result is valid without a model.
+// (true or false), schedule, recompute, context_exchange, offload, precision, stage_layers=8+8+7+9 (8x3+7 is 8+8+8+7).
+// Where `zero` is absent and shard > 1, zero is 3 (plain FSDP); where `schedule` is absent and pp > 1, it is 1f1b, or
+// interleaved with virtual stages. Throws UserError naming the nearest right key. The result is valid without a model.
 Layout parse_layout(std::string_view text);
 
 // The same for the `layout:` of a job file.

@@ -22,6 +22,15 @@ const plan::Interval& rate_of(const plan::Candidate& candidate) {
   return has_tokens(candidate) ? prediction.tokens_per_second : prediction.samples_per_second;
 }
 
+// Of the column with rates: what the first plan there is counts.
+template <class Rows>
+const char* rate_heading(const Rows& rows) {
+  for (const auto& row : rows) {
+    if (row.best) return has_tokens(*row.best) ? "tokens/s" : "samples/s";
+  }
+  return "per second";
+}
+
 std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
 
 std::vector<std::string> option_cells(const planner::Option& option, const DrawStyle& style) {
@@ -41,7 +50,8 @@ std::vector<std::string> option_cells(const planner::Option& option, const DrawS
 }
 
 std::string size_of_job(const planner::Comparison& comparison) {
-  std::string text = format_count(comparison.tokens) + " tokens";
+  const std::string unit = rate_heading(comparison.options);
+  std::string text = fmt::format("{} {}", format_count(comparison.tokens), unit == "samples/s" ? "samples" : "tokens");
   if (!comparison.tokens_given) text += " (say how many with --tokens)";
   return text;
 }
@@ -73,9 +83,11 @@ std::string throughput_plot(const planner::Scaling& scaling, const DrawStyle& st
   const auto scaled = [&](const planner::ScalingPoint& point) { return rate(point) / unit; };
   const auto ideal = [&](const planner::ScalingPoint& point) { return rate(point) / point.efficiency / unit; };
   return plot_of({{"lower: predicted", points_of(scaling, scaled)}, {"upper: perfect", points_of(scaling, ideal)}},
-                 fmt::format("{}per second", unit == 1e6   ? "millions "
-                                             : unit == 1e3 ? "thousands "
-                                                           : ""),
+                 fmt::format("{} {}",
+                             unit == 1e6   ? "million"
+                             : unit == 1e3 ? "thousand"
+                                           : "",
+                             rate_heading(scaling.points)),
                  style);
 }
 
@@ -107,8 +119,8 @@ std::vector<std::string> point_cells(const planner::Scaling& scaling, const plan
 
 std::string to_text(const planner::Comparison& comparison, const DrawStyle& style) {
   std::string text = fmt::format("{}: {}\n\n", inked(comparison.model, Ink::kBold, style), size_of_job(comparison));
-  std::vector<std::vector<std::string>> rows{
-      {"cluster", "per second", "MFU", "goodput", "days", "USD", "memory", "in time", "best layout"}};
+  std::vector<std::vector<std::string>> rows{{"cluster", rate_heading(comparison.options), "MFU", "goodput", "days",
+                                              "USD", "memory", "in time", "best layout"}};
   for (const planner::Option& option : comparison.options) rows.push_back(option_cells(option, style));
   text += table(rows, {1, 2, 3, 4, 5, 6}, 2, style);
   for (const planner::Option& option : comparison.options) {
@@ -124,7 +136,7 @@ std::string to_text(const planner::Scaling& scaling, const DrawStyle& style) {
   std::string text =
       fmt::format("{} on nodes of {}, {}\n\n", inked(scaling.model, Ink::kBold, style), scaling.cluster, batch);
   std::vector<std::vector<std::string>> rows{
-      {"GPUs", "batch", "per second", "per GPU", "MFU", "efficiency", "best layout"}};
+      {"GPUs", "batch", rate_heading(scaling.points), "per GPU", "MFU", "efficiency", "best layout"}};
   for (const planner::ScalingPoint& point : scaling.points) rows.push_back(point_cells(scaling, point, style));
   text += table(rows, {0, 1, 2, 3, 4, 5}, 2, style);
   text += "\n";

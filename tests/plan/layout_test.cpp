@@ -38,13 +38,17 @@ TEST(Layout, world_is_the_product_of_the_five_axes_and_ep_is_none_of_them) {
 }
 
 TEST(Layout, text_is_read_and_printed_back) {
-  for (const char* text : {"dp=4", "dp=1", "dp=4,shard=8", "shard=8,zero=1", "pp=4,dp=2,tp=8,sequence_parallel=true",
-                           "pp=2,virtual_stages=2,stage_layers=8+8+7+9", "pp=4,schedule=gpipe",
-                           "dp=2,tp=2,recompute=selective,precision=bf16", "cp=4,zero=3"}) {
+  for (const char* text :
+       {"dp=4", "dp=1", "dp=4,shard=8", "shard=8,zero=1", "pp=4,dp=2,tp=8,sequence_parallel=true",
+        "pp=2,virtual_stages=2,stage_layers=8+8+7+9", "pp=4,stage_layers=8x3+7", "pp=6,stage_layers=7+8x4+7",
+        "pp=4,schedule=gpipe", "dp=2,tp=2,recompute=selective,precision=bf16", "cp=4,zero=3"}) {
     const Layout layout = parse_layout(text);
     EXPECT_EQ(parse_layout(to_string(layout)), layout) << text << " printed as " << to_string(layout);
   }
   EXPECT_EQ(to_string(parse_layout("dp=4,shard=8,tp=1")), "dp=4,shard=8");
+  EXPECT_EQ(to_string(parse_layout("pp=4,stage_layers=8+8+8+7")), "pp=4,stage_layers=8x3+7");
+  EXPECT_THROW(parse_layout("pp=2,stage_layers=1x1000000000"), UserError);
+  EXPECT_THROW(parse_layout("pp=2,stage_layers=8x0"), UserError);
 }
 
 TEST(Layout, sharding_defaults_to_stage_three_and_pipelines_to_1f1b) {
