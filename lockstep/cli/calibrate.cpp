@@ -10,29 +10,36 @@
 #include "lockstep/cli/profiles.h"
 #include "lockstep/cli/signals.h"
 #include "lockstep/cli/verbs.h"
+#include "lockstep/cost/constants_from_tables.h"
 
 namespace lockstep::cli {
 namespace {
 
 struct CalibrateOptions {
-  std::string job_file, output, backend;
+  std::string job_file, output, backend, device = "cpu";
   std::vector<std::string> overrides;
   int ranks = 0;
   bool quick = false, json = false;
 };
 
-int calibrate_verb(const CalibrateOptions& options) {
-  std::vector<std::string> overrides = options.overrides;
-  if (options.ranks > 0) overrides.push_back(fmt::format("cluster=1x{}xcpu", options.ranks));
-  const std::string job_file = options.job_file.empty() ? write_demo_job() : options.job_file;
-  const spec::Job job = spec::load_job(job_file, overrides);
-  const Placement placement = place(job, options.backend);
-  std::FILE* display = options.json ? stderr : stdout;
-  fmt::print(display, "measuring {} ranks x {} threads over {} ({})\n", placement.world, placement.threads,
-             placement.backend, options.quick ? "quick: some seconds" : "about a minute");
-  std::fflush(display);
-  const cost::Profile profile = calibrate(job, placement, options.quick, display);
-  const std::string path = options.output.empty() ? profile_path(placement, job.precision).string() : options.output;
+// The kind of device in specs/clusters that the driver's name for it contains; the longest, for "H100" is in
+// "H100 PCIe" too. Empty: none.
+std::string kind_of(const std::string& driver_name) {
+  std::string kind;
+  for (const std::string& known : spec::device_kind_names()) {
+    if (driver_name.find(known) != std::string::npos && known.size() > kind.size()) kind = known;
+  }
+  return kind;
+}
+
+// What the planner reads: constants relative to the datasheet of the kind.
+void add_constants(cost::Profile& profile) {
+  const std::string kind = kind_of(profile.provenance.hardware);
+  if (!kind.empty()) profile.fitted = cost::fitted_from_tables(profile, spec::load_cluster(kind).groups.front());
+}
+
+int finish_calibration(const CalibrateOptions& options, const cost::Profile& profile, const std::string& path,
+                       const std::string& next) {
   make_folders(std::filesystem::absolute(path).parent_path());
   cost::save_profile(profile, path);
   if (options.json) {
@@ -42,13 +49,47 @@ int calibrate_verb(const CalibrateOptions& options) {
     return 0;
   }
   show_profile(stdout, profile);
-  fmt::print("\nkept in {}\nNext: lockstep train {} {} --dry-run\n", path, job_file, join(overrides, " "));
+  fmt::print("\nkept in {}\nNext: {}\n", path, next);
   return 0;
+}
+
+int calibrate_cuda(const CalibrateOptions& options) {
+  if (options.ranks > 1) throw bad_input("--device cuda measures one GPU", "leave --ranks away");
+  if (!options.job_file.empty()) throw bad_input("--device cuda measures no job's shapes", "leave the job away");
+  const spec::Job job = spec::load_job(write_demo_job(), {"cluster=1x1xcpu"});
+  const Placement placement = place(job, "local");
+  std::FILE* display = options.json ? stderr : stdout;
+  fmt::print(display, "measuring one GPU ({})\n", options.quick ? "quick: about a minute" : "some minutes");
+  std::fflush(display);
+  cost::Profile profile = calibrate(job, placement, {.quick = options.quick, .cuda = true}, display);
+  add_constants(profile);
+  const std::string path = options.output.empty() ? device_profile_path("cuda").string() : options.output;
+  const std::string kind = profile.fitted ? profile.fitted->hardware : "KIND";
+  return finish_calibration(options, profile, path,
+                            fmt::format("lockstep plan --model llama2-7b --cluster 1x8x{} --profile {}", kind, path));
+}
+
+int calibrate_verb(const CalibrateOptions& options) {
+  if (options.device == "cuda") return calibrate_cuda(options);
+  std::vector<std::string> overrides = options.overrides;
+  if (options.ranks > 0) overrides.push_back(fmt::format("cluster=1x{}xcpu", options.ranks));
+  const std::string job_file = options.job_file.empty() ? write_demo_job() : options.job_file;
+  const spec::Job job = spec::load_job(job_file, overrides);
+  const Placement placement = place(job, options.backend);
+  std::FILE* display = options.json ? stderr : stdout;
+  fmt::print(display, "measuring {} ranks x {} threads over {} ({})\n", placement.world, placement.threads,
+             placement.backend, options.quick ? "quick: some seconds" : "about a minute");
+  std::fflush(display);
+  const cost::Profile profile = calibrate(job, placement, {.quick = options.quick}, display);
+  const std::string path = options.output.empty() ? profile_path(placement, job.precision).string() : options.output;
+  return finish_calibration(options, profile, path,
+                            fmt::format("lockstep train {} {} --dry-run", job_file, join(overrides, " ")));
 }
 
 }  // namespace
 
-cost::Profile calibrate(const spec::Job& job, const Placement& placement, bool quick, std::FILE* display) {
+cost::Profile calibrate(const spec::Job& job, const Placement& placement, const CalibrationRequest& request,
+                        std::FILE* display) {
   if (placement.launched) {
     throw bad_input("calibration starts its ranks itself but was started by " + placement.launched->source,
                     "run it by itself on one node: `lockstep calibrate --ranks N`");
@@ -57,13 +98,14 @@ cost::Profile calibrate(const spec::Job& job, const Placement& placement, bool q
   session.verb = "calibrate";
   session.record = false;
   session.display = display;
-  session.verb_options = {{"quick", quick}};
+  session.verb_options = {{"quick", request.quick}, {"device", request.cuda ? "cuda" : "cpu"}};
   const SessionResult outcome = run_session(job, placement, session);
   const bool stopped = outcome.exit_code == 130 || stop_signals() > 0;
   if (outcome.exit_code != 0 || stopped || outcome.result.is_null()) {
-    throw UserError(stopped ? ExitCode::kInterrupted : ExitCode::kRunFailed,
-                    "calibration failed: " + (outcome.error.empty() ? "stopped" : outcome.error),
-                    "run `lockstep doctor`");
+    const bool lacks = outcome.exit_code == static_cast<int>(ExitCode::kEnvironment);
+    const ExitCode code = stopped ? ExitCode::kInterrupted : lacks ? ExitCode::kEnvironment : ExitCode::kRunFailed;
+    throw UserError(code, "calibration failed: " + (outcome.error.empty() ? "stopped" : outcome.error),
+                    lacks ? "" : "run `lockstep doctor`");
   }
   return cost::read_profile(outcome.result.at("profile"), "calibration");
 }
@@ -83,6 +125,11 @@ void show_profile(std::FILE* out, const cost::Profile& profile) {
                format_seconds(check.predicted_seconds), format_seconds(check.measured_seconds),
                100.0 * (check.measured_seconds / check.predicted_seconds - 1.0));
   }
+  if (profile.fitted) {
+    fmt::print(out, "  constants   for {}: products at {:.0f}% of the peak, predictions off by {:.0f}% (one sigma)\n",
+               profile.fitted->hardware, 100.0 * profile.fitted->constants.gemm_efficiency,
+               100.0 * profile.fitted->residuals.time);
+  }
 }
 
 void add_calibrate(CLI::App& app, Outcome& outcome) {
@@ -90,6 +137,9 @@ void add_calibrate(CLI::App& app, Outcome& outcome) {
   CLI::App* verb = app.add_subcommand("calibrate", "Measures this machine; plans are priced from the result");
   verb->add_option("job", options->job_file, "Measure the shapes of this job too (default: the demo's)");
   verb->add_option("overrides", options->overrides, "key=value for any field of the job");
+  verb->add_option("--device", options->device, "What to measure: the CPU ranks of a job, or one GPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
+      ->capture_default_str();
   verb->add_option("--ranks", options->ranks, "Ranks that measure at the same time (default: the job's)");
   verb->add_option("--backend", options->backend, "Communicator")
       ->check(CLI::IsMember({"local", "gloo", "mpi", "nccl"}));
@@ -99,7 +149,8 @@ void add_calibrate(CLI::App& app, Outcome& outcome) {
   set_examples(*verb,
                "  lockstep calibrate --quick\n"
                "  lockstep calibrate specs/jobs/mnist-cnn.yaml\n"
-               "  lockstep calibrate --ranks 2 --output here.json");
+               "  lockstep calibrate --ranks 2 --output here.json\n"
+               "  lockstep calibrate --device cuda --output H200.json");
   verb->callback([options, &outcome] {
     outcome.json = options->json;
     outcome.exit_code = calibrate_verb(*options);

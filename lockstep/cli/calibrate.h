@@ -8,9 +8,15 @@
 
 namespace lockstep::cli {
 
+struct CalibrationRequest {
+  bool quick = false;
+  bool cuda = false;  // one GPU instead of the placement's CPU ranks
+};
+
 // Measures with the placement's ranks, in the shapes of `job` among others. Blocks (some seconds when `quick`).
-// Throws UserError when it fails or is stopped.
-cost::Profile calibrate(const spec::Job& job, const Placement& placement, bool quick, std::FILE* display);
+// Throws UserError when it fails or is stopped; exit code 4 when this build or machine lacks what it needs.
+cost::Profile calibrate(const spec::Job& job, const Placement& placement, const CalibrationRequest& request,
+                        std::FILE* display);
 
 void show_profile(std::FILE* out, const cost::Profile& profile);
 

@@ -40,7 +40,7 @@ int demo(const DemoOptions& options) {
 
   fmt::print(out, "1. Measure: {} ranks on this machine\n", placement.world);
   std::fflush(out);
-  const cost::Profile profile = calibrate(job, placement, true, out);
+  const cost::Profile profile = calibrate(job, placement, {.quick = true}, out);
   make_folders(profile_path(placement, job.precision).parent_path());
   cost::save_profile(profile, profile_path(placement, job.precision).string());
   show_profile(out, profile);

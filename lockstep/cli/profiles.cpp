@@ -6,13 +6,24 @@
 #include "lockstep/telemetry/recorder.h"
 
 namespace lockstep::cli {
+namespace {
 
-std::filesystem::path profile_path(const Placement& placement, spec::Precision precision) {
+std::string host_name() {
   char host[256] = "localhost";
   gethostname(host, sizeof(host) - 1);
+  return host;
+}
+
+}  // namespace
+
+std::filesystem::path profile_path(const Placement& placement, spec::Precision precision) {
   return telemetry::home_directory() / "profiles" /
-         fmt::format("{}-{}x{}-{}-{}.json", host, placement.world, placement.threads, placement.backend,
+         fmt::format("{}-{}x{}-{}-{}.json", host_name(), placement.world, placement.threads, placement.backend,
                      spec::to_string(precision));
+}
+
+std::filesystem::path device_profile_path(const std::string& device) {
+  return telemetry::home_directory() / "profiles" / fmt::format("{}-{}.json", host_name(), device);
 }
 
 std::optional<cost::Profile> find_profile(const Placement& placement, spec::Precision precision,

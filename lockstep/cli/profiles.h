@@ -13,6 +13,9 @@ namespace lockstep::cli {
 // $LOCKSTEP_HOME/profiles/<host>-<ranks>x<threads>-<backend>-<precision>.json: contention belongs to the profile.
 std::filesystem::path profile_path(const Placement& placement, spec::Precision precision);
 
+// $LOCKSTEP_HOME/profiles/<host>-<device>.json, of one accelerator ("cuda").
+std::filesystem::path device_profile_path(const std::string& device);
+
 // `given` (a file) wins; else this machine's profile for the placement; nullopt when none was made yet.
 std::optional<cost::Profile> find_profile(const Placement& placement, spec::Precision precision,
                                           const std::string& given);

@@ -296,11 +296,7 @@ void fit_loss(Constants& constants, const Profile& profile, const spec::Device& 
 
 void fit_host(Constants& constants, const Profile& profile) {
   if (profile.operator_seconds <= 0) return;
-  double operators = 0;
-  for (const Operator& op : list_operators(usual_layer(spec::Arch::kGpt, 256), 1, 1)) {
-    operators += count_in_layer(op);
-  }
-  constants.layer_host_seconds = profile.operator_seconds * operators;
+  constants.layer_host_seconds = profile.operator_seconds * operators_per_layer();
   if (profile.backward_operator_seconds > 0) {
     constants.layer_host_backward = profile.backward_operator_seconds / profile.operator_seconds;
   }
@@ -446,6 +442,12 @@ double best_bus_bandwidth(const Profile& profile) {
 }
 
 }  // namespace
+
+double operators_per_layer() {
+  double operators = 0;
+  for (const Operator& op : list_operators(usual_layer(spec::Arch::kGpt, 256), 1, 1)) operators += count_in_layer(op);
+  return operators;
+}
 
 spec::Cluster with_measured_speeds(spec::Cluster cluster, const Profile& profile) {
   for (spec::NodeGroup& node : cluster.groups) {

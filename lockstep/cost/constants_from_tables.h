@@ -12,6 +12,9 @@ namespace lockstep::cost {
 // ranks must talk and the profile has no collectives, and (exit code 2) for several nodes without a network's figures.
 spec::Cluster with_measured_speeds(spec::Cluster cluster, const Profile& profile);
 
+// Operators that the host issues for one layer, as operator_seconds counts them.
+double operators_per_layer();
+
 // Constants by least squares on logarithms, relative to the figures of `node`. What the tables say nothing about keeps
 // the default. Products, attention and kernels are fitted in bf16 where the tables have it, else in their first
 // precision. Throws UserError (exit code 4) for a profile without matrix products.

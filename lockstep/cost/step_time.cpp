@@ -122,22 +122,26 @@ OperatorSeconds pointwise_seconds(const Profile& profile, const Operator& op, sp
           profile.backward_operator_seconds + 3 * bytes / profile.memory_bytes_per_second};
 }
 
+// On a CPU the fixed cost of an operator comes on top of its work; a GPU works while the host issues the next.
+double with_host(const Profile& profile, double host_seconds, double device_seconds) {
+  const bool is_cpu = profile.provenance.cores > 0;
+  return is_cpu ? host_seconds + device_seconds : std::max(host_seconds, device_seconds);
+}
+
 OperatorSeconds convolution_seconds(const Profile& profile, const Operator& op, spec::Precision precision) {
-  return {profile.operator_seconds +
-              matmul_seconds(profile, MatmulKind::kConvolutionForward, precision, op, op.forward_flops()),
-          profile.backward_operator_seconds +
-              matmul_seconds(profile, MatmulKind::kConvolutionBackward, precision, op, op.backward_flops())};
+  const double forward = matmul_seconds(profile, MatmulKind::kConvolutionForward, precision, op, op.forward_flops());
+  const double backward = matmul_seconds(profile, MatmulKind::kConvolutionBackward, precision, op, op.backward_flops());
+  return {with_host(profile, profile.operator_seconds, forward),
+          with_host(profile, profile.backward_operator_seconds, backward)};
 }
 
 OperatorSeconds linear_seconds(const Profile& profile, const Operator& op, spec::Precision precision) {
   const double flops = op.forward_flops();
-  OperatorSeconds seconds;
-  seconds.forward = profile.operator_seconds + matmul_seconds(profile, MatmulKind::kForward, precision, op, flops);
-  seconds.backward =
-      profile.backward_operator_seconds + matmul_seconds(profile, MatmulKind::kWeightGradient, precision, op, flops);
-  if (op.needs_input_gradient)
-    seconds.backward += matmul_seconds(profile, MatmulKind::kInputGradient, precision, op, flops);
-  return seconds;
+  const double forward = matmul_seconds(profile, MatmulKind::kForward, precision, op, flops);
+  double backward = matmul_seconds(profile, MatmulKind::kWeightGradient, precision, op, flops);
+  if (op.needs_input_gradient) backward += matmul_seconds(profile, MatmulKind::kInputGradient, precision, op, flops);
+  return {with_host(profile, profile.operator_seconds, forward),
+          with_host(profile, profile.backward_operator_seconds, backward)};
 }
 
 // Gradient all-reduce of `bytes` in buckets; what is hidden cannot be longer than the backward it hides behind, and

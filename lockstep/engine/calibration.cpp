@@ -10,8 +10,10 @@
 #include <sstream>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
+#include "lockstep/engine/calibration_device.h"
 #include "lockstep/engine/calibration_operators.h"
 #include "lockstep/engine/calibration_sampler.h"
 #include "lockstep/engine/calibration_steps.h"
@@ -33,6 +35,11 @@ constexpr double kFullStepWindow = 1.0;
 constexpr double kQuickSweepBudget = 4.5;
 constexpr double kQuickBudget = 7.0;
 constexpr std::size_t kFewestChecks = 3;
+// A GPU has no time slices: windows only need to be longer than what an event resolves.
+constexpr double kDeviceWindow = 0.01;
+constexpr double kDeviceStepWindow = 0.3;
+constexpr int kDeviceWindows = 5;
+constexpr std::int64_t kDeviceParameters = std::int64_t{1} << 28;
 
 double resident_bytes() {
   std::istringstream words(read_file("/proc/self/statm"));
@@ -128,9 +135,59 @@ void measure_operators(Sampler& sampler, const SweepPlan& plan, const Calibratio
   }
 }
 
+void require_cuda(const comm::Communicator& communicator) {
+  if (!nn::compat::built_with_cuda()) {
+    throw environment_error(
+        "this build has no CUDA: its libtorch (" + std::string(TORCH_VERSION) + ") is for CPUs only",
+        "build with `make cuda` against a torch that has CUDA");
+  }
+  if (!nn::compat::has_cuda()) {
+    throw environment_error("libtorch finds no CUDA device", "check `nvidia-smi` and CUDA_VISIBLE_DEVICES");
+  }
+  if (communicator.size() != 1) {
+    throw bad_input("calibration on CUDA measures one GPU", "leave --ranks away");
+  }
+}
+
+cost::Profile measure_cuda(comm::Communicator& communicator, const CalibrationOptions& options) {
+  require_cuda(communicator);
+  const torch::Device device(torch::kCUDA, 0);
+  if (options.threads > 0) nn::compat::set_compute_threads(static_cast<int>(options.threads));
+  const comm::milliseconds timeout(static_cast<std::int64_t>(1000 * options.timeout_seconds));
+  Sampler sampler(communicator, kDeviceWindow, kDeviceWindows, timeout, device);
+  Sampler step_sampler(communicator, kDeviceStepWindow, kDeviceWindows, timeout, device);
+  cost::Profile profile;
+  profile.provenance = provenance_of(communicator, options);
+  profile.provenance.hardware = cuda_device_name(0);
+  profile.provenance.cores = 0;
+  profile.provenance.method += " --device cuda";
+
+  measure_memory(sampler, profile);
+  measure_host_cost(sampler, options.precisions.front(), profile);
+  measure_optimizer(sampler, kDeviceParameters, profile);
+  const SweepPlan sweep = device_sweep(options.quick);
+  SweepPlan few = device_sweep(true);
+  few.attentions.clear();
+  few.pointwise.clear();
+  for (const spec::Precision precision : options.precisions) {
+    const bool first = precision == options.precisions.front();
+    measure_matmuls(sampler, first ? sweep : few, precision, profile);
+    measure_attention(sampler, first ? sweep : few, precision, profile);
+    measure_pointwise(sampler, first ? sweep : few, precision, profile);
+  }
+  measure_fp8_products(sampler, few, profile);
+  nn::compat::release_cached_memory(device);
+  for (const cost::Workload& workload : device_check_workloads(options.precisions.front(), options.quick)) {
+    measure_check(step_sampler, communicator, workload, profile);
+    nn::compat::release_cached_memory(device);
+  }
+  return profile;
+}
+
 }  // namespace
 
 cost::Profile measure_profile(comm::Communicator& communicator, const CalibrationOptions& options) {
+  if (options.device == CalibrationDevice::kCuda) return measure_cuda(communicator, options);
   if (options.threads > 0) nn::compat::set_compute_threads(static_cast<int>(options.threads));
   cost::Profile profile;
   profile.provenance = provenance_of(communicator, options);
@@ -142,7 +199,8 @@ cost::Profile measure_profile(comm::Communicator& communicator, const Calibratio
 
   // What the caller asked about first and in full; the general shapes as time allows.
   const Request request = request_of(options);
-  measure_memory_and_overhead(sampler, profile);
+  measure_memory(sampler, profile);
+  measure_overhead(sampler, profile);
   measure_optimizer(sampler, request.parameters, profile);
   measure_operators(sampler, request.shapes, options, profile);
   measure_collectives(sampler, communicator, options.quick, profile);

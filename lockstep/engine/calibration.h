@@ -13,11 +13,15 @@
 
 namespace lockstep::engine {
 
+enum class CalibrationDevice { kCpu, kCuda };
+
 struct CalibrationOptions {
+  // kCuda: the first visible GPU, one rank. environment_error where this libtorch has no CUDA or finds no GPU.
+  CalibrationDevice device = CalibrationDevice::kCpu;
   bool quick = false;            // about 8 s of wall time; otherwise a minute or two
   std::int64_t threads = 0;      // intra-op threads of this rank; 0: leave libtorch as it is
   double timeout_seconds = 120;  // of every collective
-  std::vector<spec::Precision> precisions = {spec::Precision::kFp32};
+  std::vector<spec::Precision> precisions = {spec::Precision::kFp32};  // the first is what the checks train in
   // Shapes of these workloads are measured besides the general sweep: prices them without interpolation.
   std::vector<cost::Workload> workloads;
   std::string backend;           // name of the communicator's backend, for the provenance

@@ -26,26 +26,36 @@ using torch::Tensor;
 // Operands that together outgrow the caches a rank can count on, visited in turn: in training, too, the operands of a
 // product were last touched a layer ago.
 constexpr std::int64_t kRotatedBytes = 8 << 20;
+constexpr std::int64_t kRotatedBytesOnDevice = 256 << 20;
 
 class Rotation {
  public:
-  explicit Rotation(std::int64_t bytes_per_set)
-      : count_(std::clamp<std::int64_t>(kRotatedBytes / std::max<std::int64_t>(bytes_per_set, 1), 1, 8)) {}
+  Rotation(std::int64_t bytes_per_set, torch::Device device) {
+    const std::int64_t rotated = device.is_cpu() ? kRotatedBytes : kRotatedBytesOnDevice;
+    count_ = std::clamp<std::int64_t>(rotated / std::max<std::int64_t>(bytes_per_set, 1), 1, 8);
+  }
   std::int64_t count() const { return count_; }
   std::size_t next() { return static_cast<std::size_t>(turn_++ % count_); }
 
  private:
-  std::int64_t count_;
+  std::int64_t count_ = 1;
   std::int64_t turn_ = 0;
 };
 
-Tensor random_tensor(torch::IntArrayRef shape, torch::Dtype dtype) {
-  return torch::rand(shape, torch::TensorOptions().dtype(torch::kFloat32)).sub_(0.5).to(dtype);
+// Where and in what dtype an operator is measured.
+using Options = torch::TensorOptions;
+
+Options options_of(const Sampler& sampler, spec::Precision precision) {
+  return Options().dtype(precision_policy(precision, sampler.device()).model).device(sampler.device());
 }
 
-std::vector<Tensor> random_tensors(std::int64_t count, torch::IntArrayRef shape, torch::Dtype dtype) {
+Tensor random_tensor(torch::IntArrayRef shape, const Options& options) {
+  return torch::rand(shape, options.dtype(torch::kFloat32)).sub_(0.5).to(options.dtype().toScalarType());
+}
+
+std::vector<Tensor> random_tensors(std::int64_t count, torch::IntArrayRef shape, const Options& options) {
   std::vector<Tensor> tensors;
-  for (std::int64_t i = 0; i < count; ++i) tensors.push_back(random_tensor(shape, dtype));
+  for (std::int64_t i = 0; i < count; ++i) tensors.push_back(random_tensor(shape, options));
   return tensors;
 }
 
@@ -68,21 +78,35 @@ Directions measure_directions(Sampler& sampler, const std::vector<Tensor>& input
 
 Tensor leaf(const Tensor& tensor) { return tensor.detach().requires_grad_(true); }
 
-constexpr std::int64_t kWidth = 256;  // columns of the matrices that pointwise kernels are measured on
+// Columns of the matrices that pointwise kernels are measured on: what ranks on CPUs train, and what GPUs do.
+std::int64_t width_on(torch::Device device) { return device.is_cpu() ? 256 : 2048; }
 
-// [rows, kWidth] with about `elements` elements.
-Tensor matrix_of(std::int64_t elements, torch::Dtype dtype) {
-  return leaf(random_tensor({std::max<std::int64_t>(1, elements / kWidth), kWidth}, dtype));
+// [rows, width] with about `elements` elements.
+Tensor matrix_of(std::int64_t elements, const Options& options) {
+  const std::int64_t width = width_on(options.device());
+  return leaf(random_tensor({std::max<std::int64_t>(1, elements / width), width}, options));
 }
 
 // [samples, 16, 16, 16]
-Tensor images_of(std::int64_t elements, torch::Dtype dtype) {
-  return leaf(random_tensor({std::max<std::int64_t>(1, elements / 4096), 16, 16, 16}, dtype));
+Tensor images_of(std::int64_t elements, const Options& options) {
+  return leaf(random_tensor({std::max<std::int64_t>(1, elements / 4096), 16, 16, 16}, options));
+}
+
+// On a device the loss is part of the head: with few columns before it, its product takes next to nothing.
+Directions measure_head_loss(Sampler& sampler, std::int64_t elements, const Options& options) {
+  constexpr std::int64_t kVocabulary = 32768, kHidden = 64;
+  const std::int64_t rows = std::max<std::int64_t>(1, elements / kVocabulary);
+  const Tensor x = leaf(random_tensor({rows, kHidden}, options));
+  const Tensor weight = leaf(random_tensor({kVocabulary, kHidden}, options));
+  const Tensor targets = torch::zeros({rows}, options.dtype(torch::kInt64));
+  return measure_directions(sampler, {x, weight},
+                            [&] { return nn::linear_cross_entropy(x, weight, {}, targets, false).loss_sum; });
 }
 
 Directions measure_cross_entropy(Sampler& sampler, std::int64_t elements) {
+  constexpr std::int64_t kWidth = 256;
   const std::int64_t rows = std::max<std::int64_t>(1, elements / kWidth);
-  Tensor logits = random_tensor({rows, kWidth}, torch::kFloat32);
+  Tensor logits = random_tensor({rows, kWidth}, Options());
   const Tensor targets = torch::zeros({rows}, torch::kInt64);
   constexpr std::int64_t kRows = 16;  // per block
   const Sample forward = sampler.independent([&] {
@@ -95,56 +119,59 @@ Directions measure_cross_entropy(Sampler& sampler, std::int64_t elements) {
   return {forward, {0, forward.spread}};  // the gradient is part of the same pass
 }
 
-Directions measure_rotary(Sampler& sampler, std::int64_t elements, torch::Dtype dtype) {
-  const std::int64_t heads = 4, head_dim = 64;
+Directions measure_rotary(Sampler& sampler, std::int64_t elements, const Options& options) {
+  const std::int64_t head_dim = options.device().is_cpu() ? 64 : 128;
+  const std::int64_t heads = width_on(options.device()) / head_dim;
   const std::int64_t sequence = std::max<std::int64_t>(1, elements / (heads * head_dim));
-  const Tensor x = leaf(random_tensor({1, sequence, heads, head_dim}, dtype));
-  const nn::RopeTables tables =
-      nn::rope_tables(sequence, head_dim, 10000.0, {}, torch::TensorOptions().dtype(torch::kFloat32));
+  const Tensor x = leaf(random_tensor({1, sequence, heads, head_dim}, options));
+  const nn::RopeTables tables = nn::rope_tables(sequence, head_dim, 10000.0, {}, options.dtype(torch::kFloat32));
   return measure_directions(sampler, {x}, [&] { return nn::rope(x, tables.cos, tables.sin); });
 }
 
-Directions measure_embedding(Sampler& sampler, std::int64_t elements, torch::Dtype dtype) {
-  const std::int64_t rows = std::max<std::int64_t>(1, elements / kWidth);
-  const Tensor table = leaf(random_tensor({256, kWidth}, dtype));
-  const Tensor tokens = torch::randint(0, 256, {rows}, torch::kInt64);
+Directions measure_embedding(Sampler& sampler, std::int64_t elements, const Options& options) {
+  const std::int64_t width = width_on(options.device());
+  const std::int64_t vocabulary = options.device().is_cpu() ? 256 : 32768;
+  const std::int64_t rows = std::max<std::int64_t>(1, elements / width);
+  const Tensor table = leaf(random_tensor({vocabulary, width}, options));
+  const Tensor tokens = torch::randint(0, vocabulary, {rows}, options.dtype(torch::kInt64));
   return measure_directions(sampler, {table}, [&] { return torch::embedding(table, tokens); });
 }
 
 // A residual costs a forward pass of its own only where it is not fused into the product before it (lockstep/nn fuses);
 // its gradient is summed with the branch's either way.
-Directions measure_residual_add(Sampler& sampler, std::int64_t elements, torch::Dtype dtype) {
-  const Tensor a = random_tensor({elements}, dtype);
-  const Tensor b = random_tensor({elements}, dtype);
+Directions measure_residual_add(Sampler& sampler, std::int64_t elements, const Options& options) {
+  const Tensor a = random_tensor({elements}, options);
+  const Tensor b = random_tensor({elements}, options);
   const Sample add = sampler.independent([&] { torch::add(a, b); });
   return {{0, add.spread}, add};
 }
 
-Directions measure_image_kernel(Sampler& sampler, PointwiseKernel kernel, std::int64_t elements, torch::Dtype dtype) {
+Directions measure_image_kernel(Sampler& sampler, PointwiseKernel kernel, std::int64_t elements,
+                                const Options& options) {
   if (kernel == PointwiseKernel::kBatchNorm) {
-    const Tensor x = images_of(elements, dtype);
-    const Tensor weight = leaf(torch::ones({16}, dtype));
-    const Tensor bias = leaf(torch::zeros({16}, dtype));
-    Tensor mean = torch::zeros({16}, dtype), variance = torch::ones({16}, dtype);
+    const Tensor x = images_of(elements, options);
+    const Tensor weight = leaf(torch::ones({16}, options));
+    const Tensor bias = leaf(torch::zeros({16}, options));
+    Tensor mean = torch::zeros({16}, options), variance = torch::ones({16}, options);
     return measure_directions(sampler, {x, weight, bias},
                               [&] { return at::batch_norm(x, weight, bias, mean, variance, true, 0.1, 1e-5, false); });
   }
   if (kernel == PointwiseKernel::kMaxPool) {
-    const Tensor x = images_of(4 * elements, dtype);  // the output has a quarter of it
+    const Tensor x = images_of(4 * elements, options);  // the output has a quarter of it
     return measure_directions(sampler, {x}, [&] { return at::max_pool2d(x, {2, 2}); });
   }
-  const Tensor x = images_of(256 * elements, dtype);  // average pool: one output per 16 x 16 image
+  const Tensor x = images_of(256 * elements, options);  // average pool: one output per 16 x 16 image
   return measure_directions(sampler, {x}, [&] { return x.mean({2, 3}); });
 }
 
-Directions measure_kernel(Sampler& sampler, PointwiseKernel kernel, std::int64_t elements, torch::Dtype dtype) {
+Directions measure_kernel(Sampler& sampler, PointwiseKernel kernel, std::int64_t elements, const Options& options) {
   const auto unary = [&](const std::function<Tensor(const Tensor&)>& function) {
-    const Tensor x = matrix_of(elements, dtype);
+    const Tensor x = matrix_of(elements, options);
     return measure_directions(sampler, {x}, [&] { return function(x); });
   };
-  const Tensor weight = leaf(torch::ones({kWidth}, dtype));
-  const Tensor bias = leaf(torch::zeros({kWidth}, dtype));
-  const Tensor x = matrix_of(elements, dtype);
+  const Tensor x = matrix_of(elements, options);
+  const Tensor weight = leaf(torch::ones({x.size(1)}, options));
+  const Tensor bias = leaf(torch::zeros({x.size(1)}, options));
   switch (kernel) {
     case PointwiseKernel::kAdd:
       return unary([&](const Tensor& a) { return a + x.detach(); });
@@ -157,7 +184,7 @@ Directions measure_kernel(Sampler& sampler, PointwiseKernel kernel, std::int64_t
     case PointwiseKernel::kGelu:
       return measure_directions(sampler, {x, bias}, [&] { return nn::bias_gelu(x, bias); });
     case PointwiseKernel::kSilu: {
-      const Tensor up = matrix_of(elements, dtype);
+      const Tensor up = matrix_of(elements, options);
       return measure_directions(sampler, {x, up}, [&] { return nn::swiglu(x, up); });
     }
     case PointwiseKernel::kLayerNorm:
@@ -165,17 +192,18 @@ Directions measure_kernel(Sampler& sampler, PointwiseKernel kernel, std::int64_t
     case PointwiseKernel::kRmsNorm:
       return measure_directions(sampler, {x, weight}, [&] { return nn::rms_norm(x, weight, 1e-5); });
     case PointwiseKernel::kRotary:
-      return measure_rotary(sampler, elements, dtype);
+      return measure_rotary(sampler, elements, options);
     case PointwiseKernel::kEmbedding:
-      return measure_embedding(sampler, elements, dtype);
+      return measure_embedding(sampler, elements, options);
     case PointwiseKernel::kCrossEntropy:
-      return measure_cross_entropy(sampler, elements);
+      return options.device().is_cpu() ? measure_cross_entropy(sampler, elements)
+                                       : measure_head_loss(sampler, elements, options);
     case PointwiseKernel::kResidualAdd:
-      return measure_residual_add(sampler, elements, dtype);
+      return measure_residual_add(sampler, elements, options);
     case PointwiseKernel::kBatchNorm:
     case PointwiseKernel::kMaxPool:
     case PointwiseKernel::kAveragePool:
-      return measure_image_kernel(sampler, kernel, elements, dtype);
+      return measure_image_kernel(sampler, kernel, elements, options);
   }
   return {};
 }
@@ -279,13 +307,14 @@ SweepPlan general_sweep(bool quick) {
 
 void measure_matmuls(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile) {
   const torch::NoGradGuard no_grad;
-  const torch::Dtype dtype = precision_policy(precision, torch::kCPU).model;
+  const Options options = options_of(sampler, precision);
   for (const Operator& op : plan.matmuls) {
     if (sampler.exhausted()) return;
-    Rotation rotation((op.m * op.k + op.n * op.k + op.m * op.n) * static_cast<std::int64_t>(torch::elementSize(dtype)));
-    const auto x = random_tensors(rotation.count(), {op.m, op.k}, dtype);
-    const auto w = random_tensors(rotation.count(), {op.n, op.k}, dtype);
-    const auto dy = random_tensors(rotation.count(), {op.m, op.n}, dtype);
+    const auto element = static_cast<std::int64_t>(options.dtype().itemsize());
+    Rotation rotation((op.m * op.k + op.n * op.k + op.m * op.n) * element, sampler.device());
+    const auto x = random_tensors(rotation.count(), {op.m, op.k}, options);
+    const auto w = random_tensors(rotation.count(), {op.n, op.k}, options);
+    const auto dy = random_tensors(rotation.count(), {op.m, op.n}, options);
     const double flops = op.forward_flops();
     add_point(profile, MatmulKind::kForward, precision, op, flops, sampler.independent([&] {
       const std::size_t i = rotation.next();
@@ -303,12 +332,12 @@ void measure_matmuls(Sampler& sampler, const SweepPlan& plan, spec::Precision pr
 }
 
 void measure_convolutions(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile) {
-  const torch::Dtype dtype = precision_policy(precision, torch::kCPU).model;
+  const Options options = options_of(sampler, precision);
   for (const Operator& op : plan.convolutions) {
     if (sampler.exhausted()) return;
-    const Tensor x = random_tensor({op.samples, op.channels, op.size, op.size}, dtype);
+    const Tensor x = random_tensor({op.samples, op.channels, op.size, op.size}, options);
     const Tensor input = op.needs_input_gradient ? leaf(x) : x;
-    const Tensor weight = leaf(random_tensor({op.n, op.channels, op.kernel_size, op.kernel_size}, dtype));
+    const Tensor weight = leaf(random_tensor({op.n, op.channels, op.kernel_size, op.kernel_size}, options));
     std::vector<Tensor> inputs = {weight};
     if (op.needs_input_gradient) inputs.push_back(input);
     const Directions measured = measure_directions(sampler, inputs, [&] {
@@ -325,8 +354,8 @@ void measure_attention(Sampler& sampler, const SweepPlan& plan, spec::Precision 
     // The shape says samples x heads; a usual number of heads per sample gives usual strides.
     std::int64_t heads = std::min<std::int64_t>(op.heads, 8);
     while (op.heads % heads != 0) --heads;
-    const Tensor qkv = leaf(random_tensor({op.heads / heads, op.sequence, 3 * heads * op.head_dim},
-                                          precision_policy(precision, torch::kCPU).model));
+    const Tensor qkv =
+        leaf(random_tensor({op.heads / heads, op.sequence, 3 * heads * op.head_dim}, options_of(sampler, precision)));
     const Directions measured =
         measure_directions(sampler, {qkv}, [&] { return nn::causal_attention_packed(qkv, heads); });
     profile.attention.push_back({precision, true, op.heads, op.sequence, op.head_dim, measured.forward.seconds,
@@ -338,22 +367,24 @@ void measure_attention(Sampler& sampler, const SweepPlan& plan, spec::Precision 
 void measure_pointwise(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile) {
   for (const Operator& op : plan.pointwise) {
     if (sampler.exhausted()) return;
-    const Directions measured =
-        measure_kernel(sampler, op.kernel, op.elements, precision_policy(precision, torch::kCPU).model);
+    const Directions measured = measure_kernel(sampler, op.kernel, op.elements, options_of(sampler, precision));
     profile.pointwise.push_back({op.kernel, precision, op.elements, measured.forward.seconds, measured.backward.seconds,
                                  std::max(measured.forward.spread, measured.backward.spread)});
   }
 }
 
-void measure_memory_and_overhead(Sampler& sampler, cost::Profile& profile) {
-  const std::int64_t elements = 4 << 20;
-  Tensor source = torch::zeros({elements}), target = torch::zeros({elements});
+void measure_memory(Sampler& sampler, cost::Profile& profile) {
+  const std::int64_t elements = sampler.device().is_cpu() ? 4 << 20 : 256 << 20;
+  const Options options = Options().device(sampler.device());
+  Tensor source = torch::zeros({elements}, options), target = torch::zeros({elements}, options);
   const Sample copy = sampler.independent([&] { target.copy_(source); });
   profile.memory_bytes_per_second = 2.0 * 4.0 * static_cast<double>(elements) / copy.seconds;
+}
 
+void measure_overhead(Sampler& sampler, cost::Profile& profile) {
   // A product too small to take time of its own, with and without autograd around it.
-  const Tensor x = leaf(random_tensor({1, 8}, torch::kFloat32));
-  const Tensor weight = leaf(random_tensor({8, 8}, torch::kFloat32));
+  const Tensor x = leaf(random_tensor({1, 8}, Options()));
+  const Tensor weight = leaf(random_tensor({8, 8}, Options()));
   const Directions recorded =
       measure_directions(sampler, {x, weight}, [&] { return nn::linear(x, weight, {}, nn::WeightLayout::kOutIn); });
   const Tensor plain_x = x.detach(), plain_weight = weight.detach();
@@ -364,11 +395,12 @@ void measure_memory_and_overhead(Sampler& sampler, cost::Profile& profile) {
 
 void measure_optimizer(Sampler& sampler, std::int64_t parameters, cost::Profile& profile) {
   const torch::NoGradGuard no_grad;
+  const Options options = Options().device(sampler.device());
   kernels::OptimizerArrays arrays;
-  arrays.parameter = torch::zeros({parameters});
-  arrays.gradient = torch::zeros({parameters});
-  arrays.first = torch::zeros({parameters});
-  arrays.second = torch::zeros({parameters});
+  arrays.parameter = torch::zeros({parameters}, options);
+  arrays.gradient = torch::zeros({parameters}, options);
+  arrays.first = torch::zeros({parameters}, options);
+  arrays.second = torch::zeros({parameters}, options);
   const kernels::ElementRange all[] = {{0, parameters}};
   const Sample update = sampler.independent([&] {
     kernels::squared_norm(arrays.gradient);

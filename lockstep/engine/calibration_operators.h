@@ -27,12 +27,15 @@ void remove_shapes(SweepPlan& plan, const SweepPlan& done);
 // Shapes that transformers and convolutional networks train with: a handful when `quick`, a grid otherwise.
 SweepPlan general_sweep(bool quick);
 
-// Each adds to its table of the profile until the sampler's budget is exhausted. Collective.
+// Each adds to its table of the profile until the sampler's budget is exhausted, measured on the sampler's device.
+// Collective.
 void measure_matmuls(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile);
 void measure_convolutions(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile);
 void measure_attention(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile);
 void measure_pointwise(Sampler& sampler, const SweepPlan& plan, spec::Precision precision, cost::Profile& profile);
-void measure_memory_and_overhead(Sampler& sampler, cost::Profile& profile);
+void measure_memory(Sampler& sampler, cost::Profile& profile);
+// Fixed cost of an operator on the CPU, where it comes on top of the work.
+void measure_overhead(Sampler& sampler, cost::Profile& profile);
 // AdamW with the gradient's norm and reset, as one step makes them, over `parameters` elements.
 void measure_optimizer(Sampler& sampler, std::int64_t parameters, cost::Profile& profile);
 

@@ -5,9 +5,15 @@
 #include <cstdint>
 
 namespace lockstep::engine {
+namespace {
 
-Sampler::Sampler(comm::Communicator& communicator, double window_seconds, int windows, comm::milliseconds timeout)
-    : communicator_(communicator), window_seconds_(window_seconds), windows_(windows) {
+constexpr int kWarmUpCalls = 2;
+
+}  // namespace
+
+Sampler::Sampler(comm::Communicator& communicator, double window_seconds, int windows, comm::milliseconds timeout,
+                 torch::Device device)
+    : communicator_(communicator), window_seconds_(window_seconds), windows_(windows), device_(device) {
   op_options_.timeout = timeout;
 }
 
@@ -26,7 +32,8 @@ Sample Sampler::summarize(const std::vector<double>& own_seconds) {
   const auto quantile = [&](double share) {
     return all[static_cast<std::size_t>(share * static_cast<double>(all.size() - 1))];
   };
-  return {sum / static_cast<double>(all.size()), 0.5 * (quantile(0.75) - quantile(0.25)) / quantile(0.5)};
+  const double seconds = device_.is_cpu() ? sum / static_cast<double>(all.size()) : quantile(0.5);
+  return {seconds, 0.5 * (quantile(0.75) - quantile(0.25)) / quantile(0.5)};
 }
 
 double Sampler::largest(double value) {
@@ -36,7 +43,26 @@ double Sampler::largest(double value) {
 
 bool Sampler::exhausted() { return std::isfinite(budget_seconds_) && largest(watch_.seconds()) > budget_seconds_; }
 
+Sample Sampler::on_device(const std::function<void()>& body) {
+  // Lazy initialisation, the choice of algorithms, and clocks that rise.
+  for (int call = 0; call < kWarmUpCalls; ++call) body();
+  nn::compat::DeviceTimer timer(device_);
+  timer.start();
+  body();
+  const double once = largest(timer.stop());
+  const auto calls = static_cast<std::int64_t>(std::clamp(std::ceil(window_seconds_ / once), 1.0, 1000.0));
+  std::vector<double> windows;
+  for (int window = 0; window < windows_; ++window) {
+    barrier();
+    timer.start();
+    for (std::int64_t call = 0; call < calls; ++call) body();
+    windows.push_back(timer.stop() / static_cast<double>(calls));
+  }
+  return summarize(windows);
+}
+
 Sample Sampler::independent(const std::function<void()>& body) {
+  if (!device_.is_cpu()) return on_device(body);
   const Stopwatch first;
   body();  // first touch, caches, lazy initialisation
   const int count = largest(first.seconds()) > window_seconds_ ? 1 : windows_;
@@ -55,6 +81,7 @@ Sample Sampler::independent(const std::function<void()>& body) {
 }
 
 Sample Sampler::collective(const std::function<void()>& body) {
+  if (!device_.is_cpu()) return on_device(body);
   body();
   barrier();
   const Stopwatch estimate;

@@ -1,5 +1,6 @@
 // Timing under contention: every rank runs the same thing at the same time, over windows much longer than the
-// scheduler's time slices, and all ranks end with the same figures.
+// scheduler's time slices, and all ranks end with the same figures. On an accelerator the windows are timed by its own
+// events, after a warm-up, and what counts is the median.
 #pragma once
 
 #include <functional>
@@ -8,11 +9,12 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::engine {
 
 struct Sample {
-  double seconds = 0;  // of one call: mean over ranks and windows
+  double seconds = 0;  // of one call: mean over ranks and windows; on an accelerator the median
   double spread = 0;   // half the distance of the quartiles over the median, of all ranks' windows
 };
 
@@ -20,8 +22,9 @@ struct Sample {
 class Sampler {
  public:
   // A window lasts at least `window_seconds`; where one call takes longer than that, it is the only window.
-  // Every collective waits at most `timeout`.
-  Sampler(comm::Communicator& communicator, double window_seconds, int windows, comm::milliseconds timeout);
+  // Every collective waits at most `timeout`. `device` is where bodies queue their work.
+  Sampler(comm::Communicator& communicator, double window_seconds, int windows, comm::milliseconds timeout,
+          torch::Device device = torch::kCPU);
 
   // Calls of `body` are independent between ranks; each rank makes as many as fit its window.
   Sample independent(const std::function<void()>& body);
@@ -37,6 +40,8 @@ class Sampler {
   // `value` averaged over ranks.
   double mean(double value);
 
+  torch::Device device() const { return device_; }
+
   // For collectives that a body calls itself.
   const comm::OpOptions& op_options() const { return op_options_; }
 
@@ -44,10 +49,12 @@ class Sampler {
   void barrier();
   double largest(double value);  // over ranks
   Sample summarize(const std::vector<double>& own_seconds);
+  Sample on_device(const std::function<void()>& body);
 
   comm::Communicator& communicator_;
   double window_seconds_;
   int windows_;
+  torch::Device device_;
   comm::OpOptions op_options_;
   Stopwatch watch_;
   double budget_seconds_ = std::numeric_limits<double>::infinity();

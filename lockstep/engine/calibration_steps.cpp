@@ -9,6 +9,7 @@
 #include "lockstep/engine/optimizer.h"
 #include "lockstep/engine/precision.h"
 #include "lockstep/nn/model.h"
+#include "lockstep/nn/torch_compat.h"
 #include "lockstep/parallel/flat_parameters.h"
 #include "lockstep/parallel/gradient_reducer.h"
 #include "lockstep/plan/layout.h"
@@ -48,15 +49,17 @@ struct RandomBatch {
   Tensor target;
 };
 
-RandomBatch random_batch(const cost::Workload& workload) {
+RandomBatch random_batch(const cost::Workload& workload, torch::Device device) {
   const std::int64_t samples = workload.batch.micro;
   const spec::Model& model = workload.model;
+  const auto options = torch::TensorOptions().device(device);
+  const auto integers = options.dtype(torch::kInt64);
   if (model.is_language_model()) {
-    const Tensor tokens = torch::randint(0, model.vocab, {samples, workload.batch.sequence_length}, torch::kInt64);
+    const Tensor tokens = torch::randint(0, model.vocab, {samples, workload.batch.sequence_length}, integers);
     return {tokens, tokens};
   }
-  return {torch::rand({samples, model.image_channels, model.image_size, model.image_size}),
-          torch::randint(0, model.classes, {samples}, torch::kInt64)};
+  return {torch::rand({samples, model.image_channels, model.image_size, model.image_size}, options),
+          torch::randint(0, model.classes, {samples}, integers)};
 }
 
 // Products that keep a rank busy for about `seconds`, as one call.
@@ -138,14 +141,16 @@ std::vector<cost::Workload> check_workloads(bool transformers, bool images, spec
 
 void measure_check(Sampler& sampler, comm::Communicator& communicator, const cost::Workload& workload,
                    cost::Profile& profile) {
-  const PrecisionPolicy policy = precision_policy(workload.precision, torch::kCPU);
-  const auto model = nn::build_model(workload.model, {.dtype = policy.model, .device = torch::kCPU, .seed = 1});
+  const torch::Device device = sampler.device();
+  const PrecisionPolicy policy = precision_policy(workload.precision, device);
+  nn::compat::reset_peak_allocated(device);
+  const auto model = nn::build_model(workload.model, {.dtype = policy.model, .device = device, .seed = 1});
   parallel::FlatParameters parameters(model, policy.flat_options());
   parallel::ReducerOptions reducer_options;
   reducer_options.bucket_mib = workload.bucket_mib;
   parallel::GradientReducer reducer(parameters, communicator, reducer_options);
   const auto optimizer = make_optimizer({}, parameters);
-  const RandomBatch batch = random_batch(workload);
+  const RandomBatch batch = random_batch(workload, device);
   std::int64_t step = 0;
   const Sample measured = sampler.collective([&] {
     parameters.zero_gradients();
@@ -159,10 +164,20 @@ void measure_check(Sampler& sampler, comm::Communicator& communicator, const cos
   plan::Layout layout;
   layout.dp = communicator.size();
   layout.precision = workload.precision;
-  const cost::CheckFamily family =
-      workload.model.is_language_model() ? cost::CheckFamily::kTransformer : cost::CheckFamily::kImage;
-  profile.checks.push_back({workload.model.name, family, cost::price_step(profile, workload, layout).total(),
-                            measured.seconds, measured.spread});
+  cost::CheckPoint check;
+  check.name = workload.model.name;
+  check.family = workload.model.is_language_model() ? cost::CheckFamily::kTransformer : cost::CheckFamily::kImage;
+  check.predicted_seconds = cost::price_step(profile, workload, layout).total();
+  check.measured_seconds = measured.seconds;
+  check.spread = measured.spread;
+  check.peak_bytes = nn::compat::peak_allocated_bytes(device);
+  check.workload = cost::CheckWorkload{.model = workload.model,
+                                       .precision = workload.precision,
+                                       .ranks = communicator.size(),
+                                       .micro = workload.batch.micro,
+                                       .accumulation = workload.batch.accumulation,
+                                       .sequence_length = workload.batch.sequence_length};
+  profile.checks.push_back(std::move(check));
 }
 
 }  // namespace lockstep::engine

@@ -147,6 +147,11 @@ nlohmann::json calibrate(RunContext& context) {
   options.precisions = {context.job.precision};
   options.backend = context.world.backend_name();
   options.lockstep_version = LOCKSTEP_VERSION;
+  if (context.request.options.value("device", "cpu") == "cuda") {
+    options.device = CalibrationDevice::kCuda;
+    options.precisions = {spec::Precision::kBf16, spec::Precision::kFp16, spec::Precision::kFp32};
+    return {{"exit_code", 0}, {"profile", cost::to_json(measure_profile(context.world, options))}};
+  }
   cost::Workload workload;
   workload.model = context.job.model;
   workload.batch = {context.job.batch.micro, context.job.batch.accumulation,

@@ -146,6 +146,17 @@ void sgd_on_device(const OptimizerArrays& arrays, std::span<const ElementRange> 
   if (arrays.copy.defined()) arrays.copy.copy_(arrays.parameter);
 }
 
+// A piece at a time: the whole in fp64 would take four times the memory of the gradient.
+double squared_norm_on_device(const torch::Tensor& flat) {
+  torch::NoGradGuard no_grad;
+  constexpr std::int64_t kPiece = std::int64_t{1} << 25;
+  torch::Tensor sum = torch::zeros({}, flat.options().dtype(torch::kFloat64));
+  for (std::int64_t begin = 0; begin < flat.numel(); begin += kPiece) {
+    sum += flat.narrow(0, begin, std::min(kPiece, flat.numel() - begin)).to(torch::kFloat64).square().sum();
+  }
+  return sum.item<double>();
+}
+
 template <typename T>
 double squared_norm_on_cpu(const torch::Tensor& flat) {
   const std::int64_t count = flat.numel();
@@ -179,7 +190,7 @@ void sgd(const OptimizerArrays& arrays, std::span<const ElementRange> decay, con
 
 double squared_norm(const torch::Tensor& flat) {
   LOCKSTEP_ASSERT(flat.is_contiguous(), "squared_norm wants a contiguous tensor");
-  if (!flat.device().is_cpu()) return flat.detach().to(torch::kFloat64).square().sum().item<double>();
+  if (!flat.device().is_cpu()) return squared_norm_on_device(flat);
   if (flat.scalar_type() == torch::kFloat32) return squared_norm_on_cpu<float>(flat);
   LOCKSTEP_ASSERT(flat.scalar_type() == torch::kFloat64, "squared_norm wants fp32 or fp64");
   return squared_norm_on_cpu<double>(flat);

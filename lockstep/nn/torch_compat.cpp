@@ -5,10 +5,21 @@
 #include <cpuid.h>
 #endif
 #include <dlfcn.h>
+#include <torch/cuda.h>
+#if LOCKSTEP_TORCH_AT_LEAST(2, 4)
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#endif
+#if LOCKSTEP_TORCH_AT_LEAST(2, 9)
+#include <c10/core/CachingDeviceAllocator.h>
+#endif
 
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
 
 namespace lockstep::nn::compat {
 
@@ -45,5 +56,99 @@ void set_compute_threads(int threads) {
     set_openblas(threads);
   }
 }
+
+bool built_with_cuda() {
+#ifdef LOCKSTEP_TORCH_HAS_CUDA
+  return true;
+#else
+  return false;
+#endif
+}
+
+bool has_cuda() { return built_with_cuda() && torch::cuda::is_available(); }
+
+void synchronize(torch::Device device) {
+  if (device.is_cuda()) torch::cuda::synchronize(device.index());
+}
+
+#if LOCKSTEP_TORCH_AT_LEAST(2, 4)
+struct DeviceTimer::Events {
+  explicit Events(torch::Device device)
+      : guard(device.type()),
+        stream(guard.getStream(device)),
+        begin(device.type(), c10::EventFlag::BACKEND_DEFAULT),
+        end(device.type(), c10::EventFlag::BACKEND_DEFAULT) {}
+
+  c10::impl::VirtualGuardImpl guard;
+  c10::Stream stream;
+  c10::Event begin, end;
+};
+#else
+struct DeviceTimer::Events {
+  explicit Events(torch::Device) {}
+};
+#endif
+
+DeviceTimer::DeviceTimer(torch::Device device) : device_(device) {
+  if (!device.is_cpu()) events_ = std::make_unique<Events>(device);
+}
+
+DeviceTimer::~DeviceTimer() = default;
+
+void DeviceTimer::start() {
+#if LOCKSTEP_TORCH_AT_LEAST(2, 4)
+  if (events_) return events_->begin.record(events_->stream);
+#endif
+  synchronize(device_);
+  started_ = monotonic_seconds();
+}
+
+double DeviceTimer::stop() {
+#if LOCKSTEP_TORCH_AT_LEAST(2, 4)
+  if (events_) {
+    events_->end.record(events_->stream);
+    events_->end.synchronize();
+    return events_->begin.elapsedTime(events_->end) / 1e3;
+  }
+#endif
+  synchronize(device_);
+  return monotonic_seconds() - started_;
+}
+
+void reset_peak_allocated([[maybe_unused]] torch::Device device) {
+#if LOCKSTEP_TORCH_AT_LEAST(2, 9)
+  if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+#endif
+}
+
+double peak_allocated_bytes([[maybe_unused]] torch::Device device) {
+#if LOCKSTEP_TORCH_AT_LEAST(2, 9)
+  if (device.is_cpu()) return 0;
+  const auto stats = c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  return static_cast<double>(stats.allocated_bytes[0].peak);  // 0: of all pools together
+#else
+  return 0;
+#endif
+}
+
+void release_cached_memory([[maybe_unused]] torch::Device device) {
+#if LOCKSTEP_TORCH_AT_LEAST(2, 9)
+  if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->emptyCache();
+#endif
+}
+
+#if LOCKSTEP_TORCH_AT_LEAST(2, 5)
+torch::Tensor to_fp8(const torch::Tensor& x) { return x.to(c10::ScalarType::Float8_e4m3fn); }
+
+torch::Tensor fp8_product(const torch::Tensor& a, const torch::Tensor& b, const torch::Tensor& unit_scale) {
+  return at::_scaled_mm(a, b.t(), unit_scale, unit_scale, /*bias=*/{}, /*scale_result=*/{}, torch::kBFloat16,
+                        /*use_fast_accum=*/true);
+}
+#else
+torch::Tensor to_fp8(const torch::Tensor&) { throw InternalError("this libtorch has no fp8"); }
+torch::Tensor fp8_product(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&) {
+  throw InternalError("this libtorch has no fp8 product");
+}
+#endif
 
 }  // namespace lockstep::nn::compat

@@ -5,6 +5,7 @@
 #include <torch/version.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #define LOCKSTEP_TORCH_AT_LEAST(major, minor) \
@@ -29,5 +30,41 @@ void avoid_broken_amx();
 // Threads that one operation of this process may use: libtorch's pool and, where it is a separate library, OpenBLAS's.
 // (Debian's libtorch calls the system BLAS, whose pool ignores at::set_num_threads and defaults to every core.)
 void set_compute_threads(int threads);
+
+// Whether this libtorch was built with CUDA; whether it also finds a device.
+bool built_with_cuda();
+bool has_cuda();
+
+// Blocks until the device has done everything that was queued on it; nothing to wait for on the CPU.
+void synchronize(torch::Device device);
+
+// Time between two points of the device's queue: events of the device where libtorch has them (2.4 and later), else the
+// clock between two synchronisations. Not thread-safe.
+class DeviceTimer {
+ public:
+  explicit DeviceTimer(torch::Device device);
+  ~DeviceTimer();
+  void start();
+  double stop();  // seconds; blocks until the device has come here
+
+ private:
+  struct Events;
+  torch::Device device_;
+  std::unique_ptr<Events> events_;
+  double started_ = 0;
+};
+
+// Bytes that tensors held on the device at most since the reset; 0 where libtorch does not say (before 2.9, on the
+// CPU).
+void reset_peak_allocated(torch::Device device);
+double peak_allocated_bytes(torch::Device device);
+
+// Gives memory that libtorch keeps for later tensors back to the device (2.9 and later).
+void release_cached_memory(torch::Device device);
+
+// a [m, k] x b [n, k]^T in fp8 (e4m3) with unit scales, result in bf16; sizes are multiples of 16. CUDA, 2.5 and later.
+constexpr bool has_fp8_product() { return LOCKSTEP_TORCH_AT_LEAST(2, 5); }
+torch::Tensor to_fp8(const torch::Tensor& x);
+torch::Tensor fp8_product(const torch::Tensor& a, const torch::Tensor& b, const torch::Tensor& unit_scale);
 
 }  // namespace lockstep::nn::compat

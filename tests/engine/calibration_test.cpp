@@ -8,7 +8,11 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/local.h"
+#include "lockstep/cost/constants_from_tables.h"
+#include "lockstep/cost/pricer.h"
+#include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::engine {
 namespace {
@@ -28,7 +32,8 @@ cost::Workload tiny_workload() {
   return workload;
 }
 
-std::vector<cost::Profile> calibrate_threads(int ranks) {
+std::vector<cost::Profile> calibrate_threads(int ranks, const std::vector<cost::Workload>& workloads,
+                                             CalibrationDevice device = CalibrationDevice::kCpu) {
   comm::LocalWorld world(ranks);
   std::vector<cost::Profile> profiles(static_cast<std::size_t>(ranks));
   std::vector<std::exception_ptr> thrown(profiles.size());
@@ -39,8 +44,9 @@ std::vector<cost::Profile> calibrate_threads(int ranks) {
         comm::Communicator communicator = world.communicator(rank);
         CalibrationOptions options;
         options.quick = true;
+        options.device = device;
         options.threads = 1;
-        options.workloads = {tiny_workload()};
+        options.workloads = workloads;
         options.backend = "local";
         options.lockstep_version = "test";
         profiles[static_cast<std::size_t>(rank)] = measure_profile(communicator, options);
@@ -58,7 +64,7 @@ std::vector<cost::Profile> calibrate_threads(int ranks) {
 }
 
 TEST(Calibration, gives_every_rank_the_same_complete_and_readable_profile) {
-  const std::vector<cost::Profile> profiles = calibrate_threads(2);
+  const std::vector<cost::Profile> profiles = calibrate_threads(2, {tiny_workload()});
   const cost::Profile& profile = profiles[0];
   nlohmann::json first = cost::to_json(profiles[0]), second = cost::to_json(profiles[1]);
   first["provenance"].erase("date");
@@ -70,6 +76,10 @@ TEST(Calibration, gives_every_rank_the_same_complete_and_readable_profile) {
   EXPECT_FALSE(profile.collectives.empty());
   EXPECT_GE(profile.checks.size(), 3u);
   EXPECT_GT(profile.framework_bytes, 1e7);
+  for (const cost::CheckPoint& check : profile.checks) {
+    ASSERT_TRUE(check.workload.has_value());
+    EXPECT_EQ(check.workload->ranks, 2);
+  }
 
   // The workload's own products are in the table: its price needs no interpolation.
   bool found = false;
@@ -84,9 +94,49 @@ TEST(Calibration, gives_every_rank_the_same_complete_and_readable_profile) {
 }
 
 TEST(Calibration, of_one_rank_has_no_collectives_and_still_prices_one_rank) {
-  const cost::Profile profile = calibrate_threads(1)[0];
+  const cost::Profile profile = calibrate_threads(1, {tiny_workload()})[0];
   EXPECT_TRUE(profile.collectives.empty());
   EXPECT_GT(cost::predict_step(profile, tiny_workload(), {}).prediction.tokens_per_second.expected, 0);
+}
+
+cost::Workload small_gpt(std::int64_t layers, std::int64_t hidden, std::int64_t micro) {
+  cost::Workload workload = tiny_workload();
+  workload.model.layers = layers;
+  workload.model.hidden = hidden;
+  workload.model.head_dim = 32;
+  workload.model.heads = workload.model.kv_heads = hidden / 32;
+  workload.model.ffn_hidden = 4 * hidden;
+  workload.model.vocab = 256;
+  workload.model.max_sequence = 128;
+  workload.batch = {.micro = micro, .accumulation = 2, .global_sequences = 4 * micro, .sequence_length = 128};
+  return workload;
+}
+
+// The tables of a real machine, as constants, still price what the tables themselves price.
+TEST(Calibration, constants_of_the_tables_price_data_parallel_steps_as_the_tables_do) {
+  const std::vector<cost::Workload> workloads{small_gpt(4, 192, 4), small_gpt(2, 256, 4)};
+  cost::Profile profile = calibrate_threads(2, workloads)[0];
+  const spec::Cluster cluster = cost::with_measured_speeds(spec::load_cluster("1x2xcpu"), profile);
+  plan::Layout layout;
+  layout.dp = 2;
+  profile.fitted = cost::Fitted{.constants = cost::constants_from_tables(profile, cluster.groups.front())};
+  for (const cost::Workload& workload : workloads) {
+    const double tables = cost::price_step(profile, workload, layout).total();
+    const cost::Pricer pricer(workload.model, cluster, profile, {.sequence_length = 128});
+    const double constants = pricer.price(layout, workload.batch).step_seconds();
+    EXPECT_NEAR(constants / tables, 1.0, 0.25) << workload.model.hidden << " wide";
+  }
+}
+
+TEST(Calibration, a_build_without_cuda_says_so) {
+  if (nn::compat::has_cuda()) GTEST_SKIP() << "this machine has a GPU";
+  try {
+    calibrate_threads(1, {}, CalibrationDevice::kCuda);
+    FAIL() << "no error";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kEnvironment);
+    EXPECT_NE(std::string(error.what()).find("CUDA"), std::string::npos);
+  }
 }
 
 }  // namespace
