@@ -69,6 +69,7 @@ constexpr std::array<Axis, 8> kAxes{{{"pp", &Layout::pp},
 
 std::vector<std::string> layout_keys() {
   std::vector<std::string> keys;
+  keys.reserve(2 * kAxes.size());
   for (const Axis& axis : kAxes) keys.emplace_back(axis.name);
   for (const char* key :
        {"sequence_parallel", "stage_layers", "schedule", "recompute", "context_exchange", "offload", "precision"})
