@@ -1,6 +1,7 @@
 # make          installs what is missing, builds build/release/lockstep
 # make demo     the same, then trains a GPT on 4 ranks of this machine
 # make test     the same, then the tests (under 30 minutes on 2 cores)
+# make accuracy  cross-validates the cost model on published runs (validation/results)
 # make fuzz     libFuzzer over the readers of models, clusters, config.json and published rows (clang)
 # make test-all slow tests, comparison with PyTorch, and everything again against PyPI's torch
 SHELL := /bin/bash
@@ -10,7 +11,7 @@ VENV ?= .cache/venv
 TORCH_REQUIREMENT ?= torch==2.13.0
 CTEST = ctest --output-on-failure --timeout 600
 
-.PHONY: all build setup demo test test-all fuzz lint format bench bench-planner install data-mnist data-cifar-like cuda dev tsan pypi venv clean
+.PHONY: all build setup demo test test-all fuzz lint format bench bench-planner accuracy profiles install data-mnist data-cifar-like cuda dev tsan pypi venv clean
 all: build
 
 setup:
@@ -81,6 +82,21 @@ format:
 bench: build pypi
 	$(VENV)/bin/python3 bench/ddp_vs_pytorch/run.py
 	python3 bench/scaling/run.py
+
+# Torch-free. Fits the cost model to published runs without the fold it scores; writes validation/results.
+define build_validation
+	@cmake -S . -B build/validation -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_ENGINE=OFF -DLOCKSTEP_TESTS=OFF >/dev/null
+	@cmake --build build/validation -j $(JOBS) --target validation_fit
+endef
+
+accuracy: setup
+	$(call build_validation)
+	build/validation/validation_fit --published validation/published --report validation/results
+
+# The same fit over all rows, as the profiles that lockstep carries.
+profiles: setup
+	$(call build_validation)
+	build/validation/validation_fit --published validation/published --profiles specs/profiles
 
 # Torch-free; writes bench/reports/planner.md.
 bench-planner: setup

@@ -81,7 +81,7 @@ std::vector<FitExample> examples_of(const std::vector<Prediction>& predictions, 
   for (const Prediction& p : predictions) {
     const Measurement& m = *p.row;
     if (m.hardware != hardware || m.reading.question->stack != stack || m.fold == left_out_fold) continue;
-    if (!m.failed && !m.step_seconds) continue;
+    if ((!m.failed && !m.step_seconds) || m.reading.question->cannot_run) continue;
     examples.push_back({.allocated = p.price.allocated_bytes(),
                         .fixed = p.communicators,
                         .capacity = p.price.memory.capacity,
@@ -131,7 +131,7 @@ Scored score(const Measurement& m) {
           .model = m.row.model,
           .gpus = m.row.gpus.value_or(0),
           .failed = m.failed,
-          .cannot_run = m.reading.cannot_run};
+          .cannot_run = m.reading.cannot_run || (m.reading.question && m.reading.question->cannot_run)};
 }
 
 Scored score(const Prediction& p, const Margins& margins) {
@@ -154,7 +154,7 @@ Scored score(const Prediction& p, const Margins& margins) {
   scored.high = rate * width;
   scored.measured_memory = question.memory_gib;
   scored.predicted_memory = (question.memory_is_reserved ? price.memory.total() : allocated) / kGiB;
-  scored.predicted_fits = price.fits();
+  scored.predicted_fits = price.fits() && !question.cannot_run;
   scored.out_of_memory_probability = price.out_of_memory_probability();
   scored.shares = shares_of(price.time);
   return scored;

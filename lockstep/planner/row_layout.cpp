@@ -114,7 +114,8 @@ void choose_schedule(const PublishedRow& row, const spec::Model& model, Layout& 
 // loss have none. In the grid a model with tied embeddings never ran with an inner stage that is left with neither
 // layer nor head (45 of 46 failed, at any memory), one with untied embeddings did: a rule read off the grid, not a
 // prediction.
-void require_parameters_on_every_stage(const spec::Model& model, const cost::StackFacts& facts, const Layout& layout) {
+void note_stages_without_parameters(const spec::Model& model, const cost::StackFacts& facts, const Layout& layout,
+                                    RowNotes& notes) {
   if (facts.stage_split != cost::StageSplit::kByCost || layout.pp == 1 || !model.tied_embeddings) return;
   const double around = static_cast<double>(model.vocab * model.hidden);
   const double layer = (static_cast<double>(spec::parameter_count(model)) - around) / static_cast<double>(model.layers);
@@ -122,7 +123,8 @@ void require_parameters_on_every_stage(const spec::Model& model, const cost::Sta
   // The stage that takes the head is the one the layers end in; those between it and the last hold nothing.
   const std::int64_t head_stage = static_cast<std::int64_t>(layer * static_cast<double>(model.layers) / share);
   if (head_stage + 1 < layout.pp - 1) {
-    throw CannotPrice{fmt::format("pp={}: stage {} would hold no parameters", layout.pp, head_stage + 1), true};
+    notes.add(fmt::format("does not start: stage {} of {} would hold no parameters", head_stage + 1, layout.pp));
+    notes.cannot_run = true;
   }
 }
 
@@ -199,7 +201,7 @@ plan::Layout layout_of(const PublishedRow& row, const spec::Model& model, const 
   }
   split_data_ranks(row, data_ranks(row, layout, notes), zero, group, layout, notes);
   choose_schedule(row, model, layout, notes);
-  require_parameters_on_every_stage(model, facts, layout);
+  note_stages_without_parameters(model, facts, layout, notes);
   place_embeddings_as_layers(row, model, layout);
   layout.sequence_parallel = sequence_parallel(row, layout, facts);
   choose_experts(row, model, layout, notes);

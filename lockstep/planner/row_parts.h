@@ -15,6 +15,8 @@ class RowNotes {
   void add(std::string note) { notes_.push_back(std::move(note)); }
   std::string text() const;
 
+  bool cannot_run = false;  // a rule says that the run does not start, whatever the memory
+
  private:
   std::vector<std::string> notes_;
 };

@@ -139,6 +139,7 @@ RowQuestion build_question(const PublishedRow& row) {
   question.memory_gib = row.mem_gib_per_gpu;
   question.memory_is_reserved = contains(row.notes, "nvidia-smi") || contains(row.source, "BigScience");
   question.note = notes.text();
+  question.cannot_run = notes.cannot_run;
   return question;
 }
 

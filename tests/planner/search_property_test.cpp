@@ -123,7 +123,7 @@ TEST(SearchProperty, never_crashes_and_every_result_is_valid) {
       for (const Ranked& ranked : result.best) {
         expect_valid(ranked, request);
         EXPECT_TRUE(ranked.price.fits());
-        EXPECT_LE(ranked.price.out_of_memory_probability(), 0.1);
+        EXPECT_LE(ranked.price.out_of_memory_probability(), request.constraints.largest_out_of_memory_probability);
       }
       for (const Ranked& ranked : result.pareto) expect_valid(ranked, request);
       for (const Ranked& ranked : result.nearest) expect_valid(ranked, request);

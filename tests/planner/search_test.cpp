@@ -141,11 +141,11 @@ TEST_P(SearchOf, ranks_only_answers_and_in_order) {
   for (const auto& [family, ranked] : result.best_of_family) expect_sound(ranked, request);
 }
 
-TEST_P(SearchOf, the_front_has_no_one_that_another_beats_and_begins_with_the_best) {
+TEST_P(SearchOf, the_front_has_no_one_that_another_beats_and_begins_with_the_fastest) {
   const SearchRequest request = testing::small_request(GetParam());
   const SearchResult result = search(request);
   ASSERT_FALSE(result.pareto.empty());
-  EXPECT_EQ(text_of(result.pareto.front()), text_of(result.best.front()));
+  EXPECT_LE(result.pareto.front().price.step_seconds(), result.best.front().price.step_seconds());
   for (const Ranked& a : result.pareto) {
     expect_answer(a, request);
     for (const Ranked& b : result.pareto) {
@@ -283,7 +283,7 @@ TEST(Search, dollars_may_leave_devices_idle_and_a_deadline_takes_them_back) {
   EXPECT_LE(in_time.best.front().score, cheapest.best.front().score);
   request.deadline_seconds = seconds(fastest.best.front()) / 2;
   const SearchResult too_late = search(request);
-  EXPECT_EQ(text_of(too_late.best.front()).substr(0, 20), text_of(fastest.best.front()).substr(0, 20));
+  EXPECT_LE(seconds(too_late.best.front()), seconds(fastest.best.front()));
   EXPECT_EQ(too_late.best.front().score, -std::numeric_limits<double>::infinity());
 }
 
