@@ -45,7 +45,7 @@ constexpr std::array<ConstantInfo, 41> kTable{{
     {"bubble", &C::bubble, 0.4, 2.0, 0.1, 0.2, false, "factor on the schedule's idle time"},
     {"jitter", &C::jitter, 1e-4, 0.08, 0.4, 0.6, false, "growth of the step per doubling of the nodes"},
     {"activation_factor", &C::activation_factor, 0.4, 2.5, 0.1, 0.15, true, "factor on counted activations"},
-    {"logits_factor", &C::logits_factor, 0.1, 5, 0.3, 0.4, true, "factor on counted logits"},
+    {"logits_factor", &C::logits_factor, 0.1, 5, 0.1, 0.1, true, "factor on counted logits"},
     {"state_factor", &C::state_factor, 0.6, 1.6, 0.02, 0.2, true, "factor on weights, gradients, optimizer"},
     {"transient_factor", &C::transient_factor, 0.05, 10, 0.4, 0.6, true, "factor on the largest temporaries"},
     {"framework_bytes", &C::framework_bytes, 1e7, 1e10, 0.5, 0.8, true, "allocated beyond the counted terms"},
