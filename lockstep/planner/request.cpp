@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/planner/space.h"
+#include "lockstep/spec/usual_precision.h"
 
 namespace lockstep::planner {
 namespace {
@@ -35,15 +36,6 @@ std::int64_t usual_batch(const spec::Model& model, std::int64_t sequence_length,
   if (!model.is_language_model()) return std::min(kImagesPerDevice * devices, kMostImages);
   const double tokens = model.global_batch_tokens > 0 ? static_cast<double>(model.global_batch_tokens) : kUsualTokens;
   return round_batch(std::max(1.0, tokens / static_cast<double>(sequence_length)), devices);
-}
-
-spec::Precision usual_precision(const spec::Cluster& cluster) {
-  const auto any_of_kind = [&](const char* kind) {
-    return std::any_of(cluster.groups.begin(), cluster.groups.end(),
-                       [kind](const spec::NodeGroup& group) { return group.device.kind == kind; });
-  };
-  if (any_of_kind("cpu")) return spec::Precision::kFp32;
-  return any_of_kind("V100") ? spec::Precision::kFp16 : spec::Precision::kBf16;
 }
 
 void require_precisions(const SearchRequest& request) {
@@ -125,7 +117,7 @@ SearchRequest complete(SearchRequest request) {
   if (request.global_sequences == 0) {
     request.global_sequences = usual_batch(request.model, request.sequence_length, request.cluster.devices());
   }
-  if (request.precisions.empty()) request.precisions = {usual_precision(request.cluster)};
+  if (request.precisions.empty()) request.precisions = {spec::usual_precision(request.cluster)};
   require_precisions(request);
   return request;
 }

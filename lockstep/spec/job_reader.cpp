@@ -7,6 +7,7 @@
 #include "lockstep/base/units.h"
 #include "lockstep/spec/cluster_reader.h"
 #include "lockstep/spec/model_reader.h"
+#include "lockstep/spec/usual_precision.h"
 
 namespace lockstep::spec {
 namespace {
@@ -289,6 +290,7 @@ Job read_job(const YamlNode& root, const std::string& default_name) {
   read_checkpoint(reader, job.checkpoint);
   read_layout(reader, job);
   reader.path("plan", job.plan_file);
+  job.precision = usual_precision(job.cluster);
   reader.choice("precision", job.precision,
                 {{"fp64", Precision::kFp64},
                  {"fp32", Precision::kFp32},

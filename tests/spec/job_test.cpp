@@ -89,6 +89,19 @@ TEST(Job, reads_every_key) {
   EXPECT_EQ(job.threads_per_rank, 2);
 }
 
+TEST(Job, without_a_precision_takes_the_usual_one_of_the_devices) {
+  const auto precision_on = [](const std::string& cluster) {
+    const Job job = parse_job(demo_with("1x4xcpu", cluster), "j.yaml");
+    EXPECT_EQ(parse_job(to_yaml(job), "j.yaml"), job) << to_yaml(job);
+    return job.precision;
+  };
+  EXPECT_EQ(precision_on("1x4xcpu"), Precision::kFp32);
+  EXPECT_EQ(precision_on("1x4xV100"), Precision::kFp16);
+  EXPECT_EQ(precision_on("1x4xH100"), Precision::kBf16);
+  const std::string said = demo_with("1x4xcpu", "1x4xH100") + "precision: fp32\n";
+  EXPECT_EQ(parse_job(said, "j.yaml").precision, Precision::kFp32);
+}
+
 TEST(Job, survives_being_written_and_read) {
   for (const char* text : {kDemo, kEverything}) {
     const Job job = parse_job(text, "x.yaml");
