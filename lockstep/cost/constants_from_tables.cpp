@@ -383,16 +383,16 @@ Scatter scatter_of(const std::vector<double>& logarithms) {
   return scatter;
 }
 
-struct Checked {
-  std::vector<double> time;    // log(measured / priced)
-  std::vector<double> memory;  // the same of the peak
+// A transformer's check as the planner would price it.
+struct PricedCheck {
+  const CheckPoint* check;
+  Price price;
 };
 
-// Checks of transformers priced as the planner would price them.
-Checked price_checks(const Profile& profile, const Fitted& fitted, const spec::NodeGroup& node) {
+std::vector<PricedCheck> price_checks(const Profile& profile, const Constants& constants, const spec::NodeGroup& node) {
   Profile priced;
-  priced.fitted = fitted;
-  Checked checked;
+  priced.fitted = Fitted{.constants = constants, .facts = lockstep_facts()};
+  std::vector<PricedCheck> prices;
   for (const CheckPoint& check : profile.checks) {
     if (!check.workload || check.family != CheckFamily::kTransformer) continue;
     const CheckWorkload& workload = *check.workload;
@@ -408,11 +408,23 @@ Checked price_checks(const Profile& profile, const Fitted& fitted, const spec::N
                                 .global_sequences = workload.micro * workload.accumulation * workload.ranks,
                                 .sequence_length = workload.sequence_length};
     const Pricer pricer(workload.model, cluster, priced, {.sequence_length = workload.sequence_length});
-    const Price price = pricer.price(layout, batch);
-    checked.time.push_back(std::log(check.measured_seconds / price.step_seconds()));
-    if (check.peak_bytes > 0) checked.memory.push_back(std::log(check.peak_bytes / price.allocated_bytes()));
+    prices.push_back({&check, pricer.price(layout, batch)});
   }
-  return checked;
+  return prices;
+}
+
+std::vector<double> time_misfit(const std::vector<PricedCheck>& prices) {
+  std::vector<double> rows;
+  for (const auto& [check, price] : prices) rows.push_back(std::log(check->measured_seconds / price.step_seconds()));
+  return rows;
+}
+
+std::vector<double> memory_misfit(const std::vector<PricedCheck>& prices) {
+  std::vector<double> rows;
+  for (const auto& [check, price] : prices) {
+    if (check->peak_bytes > 0) rows.push_back(std::log(check->peak_bytes / price.allocated_bytes()));
+  }
+  return rows;
 }
 
 // Without the workloads of its checks a profile still has what its tables said of them.
@@ -423,12 +435,20 @@ Scatter scatter_of_tables(const Profile& profile) {
   return {std::log(correction.factor), correction.half_width / kNinetyPercent};
 }
 
-void set_memory(Constants& constants, const Profile& profile, const spec::Device& device) {
+void fit_memory(Constants& constants, const Profile& profile, const spec::NodeGroup& node) {
   if (profile.framework_bytes > 0) constants.framework_bytes = profile.framework_bytes;
-  if (!device.is_cpu()) return;
-  // Ordinary memory: no reserve of an allocator; a communicator has one bucket's copy and its threads.
-  constants.reserve_factor = 1;
-  constants.communicator_bytes = 32 * kMiB;
+  if (node.device.is_cpu()) {
+    // Ordinary memory: no reserve of an allocator; a communicator has one bucket's copy and its threads.
+    constants.reserve_factor = 1;
+    constants.communicator_bytes = 32 * kMiB;
+  }
+  if (memory_misfit(price_checks(profile, constants, node)).empty()) return;
+  Fit(constants)
+      .unknown(&Constants::activation_factor)
+      .unknown(&Constants::logits_factor)
+      .unknown(&Constants::transient_factor)
+      .unknown(&Constants::framework_bytes)
+      .solve([&](const Constants& trial) { return memory_misfit(price_checks(profile, trial, node)); });
 }
 
 double best_bus_bandwidth(const Profile& profile) {
@@ -482,7 +502,7 @@ Constants constants_from_tables(const Profile& profile, const spec::NodeGroup& n
   fit_host(constants, profile);
   fit_optimizer(constants, profile, node.device, precision);
   fit_links(constants, profile, node);
-  set_memory(constants, profile, node.device);
+  fit_memory(constants, profile, node);
   return constants;
 }
 
@@ -493,14 +513,15 @@ Fitted fitted_from_tables(const Profile& profile, const spec::NodeGroup& node) {
   fitted.runs = static_cast<std::int64_t>(profile.checks.size());
   fitted.facts = lockstep_facts();
   fitted.constants = constants_from_tables(profile, node);
-  const Checked checked = price_checks(profile, fitted, node);
-  const Scatter time = checked.time.empty() ? scatter_of_tables(profile) : scatter_of(checked.time);
+  const std::vector<double> misfit = time_misfit(price_checks(profile, fitted.constants, node));
+  const Scatter time = misfit.empty() ? scatter_of_tables(profile) : scatter_of(misfit);
   slow_down(fitted.constants, std::exp(time.mean));
   fitted.residuals.time = std::max(kSmallestSigma, time.sigma);
   fitted.residuals.memory = kUnmeasuredMemorySigma;
-  if (!checked.memory.empty()) {
-    const Scatter memory = scatter_of(checked.memory);
-    fitted.residuals.memory = std::max(kSmallestSigma, std::hypot(memory.mean, memory.sigma));
+  const std::vector<double> memory = memory_misfit(price_checks(profile, fitted.constants, node));
+  if (!memory.empty()) {
+    const Scatter left = scatter_of(memory);
+    fitted.residuals.memory = std::max(kSmallestSigma, std::hypot(left.mean, left.sigma));
   }
   return fitted;
 }

@@ -376,7 +376,8 @@ void measure_pointwise(Sampler& sampler, const SweepPlan& plan, spec::Precision 
 void measure_memory(Sampler& sampler, cost::Profile& profile) {
   const std::int64_t elements = sampler.device().is_cpu() ? 4 << 20 : 256 << 20;
   const Options options = Options().device(sampler.device());
-  Tensor source = torch::zeros({elements}, options), target = torch::zeros({elements}, options);
+  const Tensor source = random_tensor({elements}, options);
+  Tensor target = torch::empty_like(source);
   const Sample copy = sampler.independent([&] { target.copy_(source); });
   profile.memory_bytes_per_second = 2.0 * 4.0 * static_cast<double>(elements) / copy.seconds;
 }

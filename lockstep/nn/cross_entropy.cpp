@@ -58,24 +58,23 @@ Sums kernel_sums(Tensor& logits, const Tensor& target, bool write_gradient) {
 }
 
 // The same through ATen, for other devices.
-Sums aten_sums(Tensor& logits, const Tensor& target, bool write_gradient) {
+Sums aten_sums(Tensor& logits, const Tensor& target, bool write_gradient, bool count_correct) {
   const Tensor counted = target != kIgnoredTarget;
   const Tensor safe = target.masked_fill(~counted, 0).unsqueeze(1);
-  const Tensor log_prob = at::log_softmax(logits, 1);
+  Tensor log_prob = at::log_softmax(logits, 1);
   Sums sums;
   sums.loss = -log_prob.gather(1, safe).squeeze(1).masked_fill(~counted, 0).sum(torch::kDouble).item<double>();
   sums.count = counted.sum().item<std::int64_t>();
-  sums.correct = (logits.argmax(1).eq(target) & counted).sum().item<std::int64_t>();
-  if (write_gradient) {
-    logits = log_prob.exp().scatter_add(1, safe, -torch::ones_like(safe, logits.options()));
-    logits.masked_fill_(~counted.unsqueeze(1), 0);
-  }
+  if (count_correct) sums.correct = (logits.argmax(1).eq(target) & counted).sum().item<std::int64_t>();
+  if (!write_gradient) return sums;
+  logits = log_prob.exp_().scatter_add_(1, safe, -torch::ones_like(safe, logits.options()));
+  if (sums.count < logits.size(0)) logits.masked_fill_(~counted.unsqueeze(1), 0);
   return sums;
 }
 
 // `logits` [rows, classes] in fp32 or fp64; replaced by its gradient when asked.
-Sums sums_of(Tensor& logits, const Tensor& target, bool write_gradient) {
-  if (!logits.is_cpu()) return aten_sums(logits, target, write_gradient);
+Sums sums_of(Tensor& logits, const Tensor& target, bool write_gradient, bool count_correct) {
+  if (!logits.is_cpu()) return aten_sums(logits, target, write_gradient, count_correct);
   return logits.scalar_type() == torch::kDouble ? kernel_sums<double>(logits, target, write_gradient)
                                                 : kernel_sums<float>(logits, target, write_gradient);
 }
@@ -86,6 +85,7 @@ struct Inputs {
   Tensor bias;    // [classes] or undefined
   Tensor target;  // [rows], contiguous
   std::int64_t chunk_rows;
+  bool count_correct;
 };
 
 // Chunk by chunk: logits, loss and, where wanted, the gradients of a unit loss_sum.
@@ -103,7 +103,7 @@ Sums chunked(const Inputs& in, Gradients* gradients) {
     const std::int64_t count = std::min(in.chunk_rows, rows - first);
     const Tensor x = in.x.narrow(0, first, count);
     Tensor logits = (in.bias.defined() ? at::addmm(in.bias, x, in.weight.t()) : x.mm(in.weight.t())).to(wide);
-    const Sums sums = sums_of(logits, in.target.narrow(0, first, count), gradients != nullptr);
+    const Sums sums = sums_of(logits, in.target.narrow(0, first, count), gradients != nullptr, in.count_correct);
     total.loss += sums.loss;
     total.count += sums.count;
     total.correct += sums.correct;
@@ -137,10 +137,10 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight,
                         const c10::optional<Tensor>& maybe_bias, const Tensor& target, std::int64_t chunk_rows,
-                        Sums* sums) {
+                        bool count_correct, Sums* sums) {
     const Tensor bias = maybe_bias ? *maybe_bias : Tensor();
     Gradients gradients;
-    *sums = chunked({x, weight, bias, target, chunk_rows}, &gradients);
+    *sums = chunked({x, weight, bias, target, chunk_rows, count_correct}, &gradients);
     ctx->saved_data["x"] = gradients.x;
     ctx->saved_data["weight"] = gradients.weight.to(weight.scalar_type());
     if (bias.defined()) ctx->saved_data["bias"] = gradients.bias.to(bias.scalar_type());
@@ -155,7 +155,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
       Tensor gradient = found->second.toTensor();
       return gradient.mul_(grads[0]);
     };
-    variable_list result{scaled("x"), scaled("weight"), scaled("bias"), Tensor(), Tensor(), Tensor()};
+    variable_list result{scaled("x"), scaled("weight"), scaled("bias"), Tensor(), Tensor(), Tensor(), Tensor()};
     ctx->saved_data.clear();
     return result;
   }
@@ -177,9 +177,9 @@ CrossEntropy linear_cross_entropy(const Tensor& x, const Tensor& weight, const T
   if (torch::GradMode::is_enabled() && (x2.requires_grad() || weight.requires_grad())) {
     // An undefined tensor may not be an argument of an autograd function in libtorch 1.13; an absent one may.
     const auto maybe_bias = bias.defined() ? c10::optional<Tensor>(bias) : c10::optional<Tensor>();
-    result.loss_sum = LinearCrossEntropy::apply(x2, weight, maybe_bias, flat_target, chunk_rows, &sums);
+    result.loss_sum = LinearCrossEntropy::apply(x2, weight, maybe_bias, flat_target, chunk_rows, count_correct, &sums);
   } else {
-    sums = chunked({x2, weight, bias, flat_target, chunk_rows}, nullptr);
+    sums = chunked({x2, weight, bias, flat_target, chunk_rows, count_correct}, nullptr);
     result.loss_sum = loss_tensor(sums.loss, x);
   }
   result.count = sums.count;

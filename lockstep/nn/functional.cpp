@@ -12,6 +12,7 @@
 #include "lockstep/kernels/rms_norm.h"
 #include "lockstep/kernels/rope.h"
 #include "lockstep/kernels/swiglu.h"
+#include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::nn {
 namespace {
@@ -392,9 +393,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon) {
-  if (has_kernels(x)) return RmsNormFunction::apply(x, weight, epsilon);
-  const Tensor wide = x.to(torch::kFloat);
-  return weight * (wide * at::rsqrt(wide.square().mean({-1}, true) + epsilon)).to(x.scalar_type());
+  return has_kernels(x) ? RmsNormFunction::apply(x, weight, epsilon) : compat::rms_norm(x, weight, epsilon);
 }
 
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {

@@ -36,6 +36,14 @@ torch::Tensor causal_sdpa(const torch::Tensor& q, const torch::Tensor& k, const 
 #endif
 }
 
+torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, double epsilon) {
+#if LOCKSTEP_TORCH_AT_LEAST(2, 9)
+  if (x.is_cuda()) return at::rms_norm(x, {x.size(-1)}, weight, epsilon);
+#endif
+  const torch::Tensor wide = x.to(torch::kFloat);
+  return weight * (wide * at::rsqrt(wide.square().mean({-1}, true) + epsilon)).to(x.scalar_type());
+}
+
 void avoid_broken_amx() {
 #if defined(__x86_64__)
   constexpr unsigned kFeatures = 7, kTiles = 0x1d, kAmxTileBit = 1u << 24;

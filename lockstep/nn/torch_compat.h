@@ -18,6 +18,10 @@ namespace lockstep::nn::compat {
 // probabilities.
 torch::Tensor causal_sdpa(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v);
 
+// weight * x / sqrt(mean(x^2) + epsilon) over the last dim, differentiable, statistics in fp32: one kernel each way
+// where libtorch has it (CUDA, 2.9 and later), its parts in a row elsewhere.
+torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, double epsilon);
+
 // Whether matrix products of this dtype exist on the CPU (fp16 does not in 1.13).
 constexpr bool cpu_has_matmul(torch::Dtype dtype) { return LOCKSTEP_TORCH_AT_LEAST(2, 1) || dtype != torch::kHalf; }
 
