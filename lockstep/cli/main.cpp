@@ -1,6 +1,7 @@
 // lockstep: parses the command line, runs one verb, turns errors into one line and an exit code.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -34,7 +35,12 @@ void require_known_verb(const CLI::App& app, int argc, char** argv) {
                             lockstep::did_you_mean(argv[1], names));
 }
 
+bool asks_for_json(int argc, char** argv) {
+  return std::any_of(argv, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; });
+}
+
 int run(CLI::App& app, Outcome& outcome, int argc, char** argv) {
+  outcome.json = asks_for_json(argc, argv);  // a line that no verb understands has no verb to say so
   try {
     require_known_verb(app, argc, argv);
     app.parse(argc, argv);
@@ -42,8 +48,8 @@ int run(CLI::App& app, Outcome& outcome, int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     const bool asked_for_help = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);
     if (asked_for_help) return app.exit(error);
-    fmt::print(stderr, "lockstep: {}; see `lockstep --help`\n", error.what());
-    return static_cast<int>(lockstep::ExitCode::kUsage);
+    return fail(outcome, static_cast<int>(lockstep::ExitCode::kUsage),
+                fmt::format("{}; see `lockstep --help`", error.what()));
   } catch (const lockstep::UserError& error) {
     return fail(outcome, static_cast<int>(error.code()), error.what());
   } catch (const lockstep::Fault& error) {

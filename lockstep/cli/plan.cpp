@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/plan_request.h"
 #include "lockstep/cli/verbs.h"
@@ -15,6 +16,8 @@
 
 namespace lockstep::cli {
 namespace {
+
+constexpr double kSecondsPerDay = 86400;
 
 struct PlanOptions {
   PlanFlags flags;
@@ -61,6 +64,13 @@ std::string next_command(const PlanOptions& options, const planner::Explained& e
   return again(options, "--output plan.json");
 }
 
+// --output of a question whose answer is no plan.
+void save(const nlohmann::json& document, const std::string& path) {
+  if (!path.empty()) write_file_atomically(path, document.dump(1) + "\n");
+}
+
+int exit_code_if(bool answer) { return static_cast<int>(answer ? ExitCode::kOk : ExitCode::kAnswerIsNo); }
+
 int show_comparison(const PlanOptions& options) {
   const planner::SearchRequest base = request_of(options.flags);
   std::vector<planner::SearchRequest> requests;
@@ -68,19 +78,23 @@ int show_comparison(const PlanOptions& options) {
     requests.push_back(request_on(base, std::string(trim(name)), options.flags));
   }
   const planner::Comparison comparison = planner::compare(std::move(requests));
+  save(planner::to_json(comparison), options.output);
   if (options.json) {
     fmt::print("{}\n", planner::to_json(comparison).dump(1));
   } else {
     fmt::print("{}", report::to_text(comparison, style_of(stdout)));
   }
-  const bool any = std::any_of(comparison.options.begin(), comparison.options.end(),
-                               [](const planner::Option& option) { return option.best.has_value(); });
-  return static_cast<int>(any ? ExitCode::kOk : ExitCode::kAnswerIsNo);
+  const bool any = std::any_of(comparison.options.begin(), comparison.options.end(), [](const planner::Option& option) {
+    return option.best && option.meets_deadline.value_or(true);
+  });
+  if (!any) fmt::print(stderr, "lockstep: {}\n", comparison.verdict);
+  return exit_code_if(any);
 }
 
 int show_scaling(const PlanOptions& options) {
   const planner::Scaling scaling =
       planner::scale(request_of(options.flags), parse_sizes(options.scaling), options.weak);
+  save(planner::to_json(scaling), options.output);
   if (options.json) {
     fmt::print("{}\n", planner::to_json(scaling).dump(1));
   } else {
@@ -88,20 +102,35 @@ int show_scaling(const PlanOptions& options) {
   }
   const bool any = std::any_of(scaling.points.begin(), scaling.points.end(),
                                [](const planner::ScalingPoint& point) { return point.best.has_value(); });
-  return static_cast<int>(any ? ExitCode::kOk : ExitCode::kAnswerIsNo);
+  return exit_code_if(any);
+}
+
+// The exit code: the answer is no where even the best plan ends after the deadline.
+int judge_deadline(const planner::Explained& explained) {
+  const double deadline = explained.request.deadline_seconds;
+  const auto& cost = explained.plan.best.cost;
+  if (deadline <= 0 || !cost || cost->days * kSecondsPerDay <= deadline) return exit_code_if(true);
+  std::fflush(stdout);  // the line comes after the page where both go to one terminal or file
+  fmt::print(stderr, "lockstep: the best plan takes {:.4g} days, the deadline is {:.4g} days\n", cost->days,
+             deadline / kSecondsPerDay);
+  return exit_code_if(false);
 }
 
 int show_plan_of(const PlanOptions& options) {
   const planner::Explained explained = planner::explain(request_of(options.flags), {.what_ifs = options.what_if});
+  const std::vector<std::string> notices = notices_of(options.flags, explained.request, explained.plan.best.batch);
   if (!options.output.empty()) plan::save_plan(explained.plan, options.output);
   if (options.json) {
+    for (const std::string& notice : notices) fmt::print(stderr, "lockstep: note: {}\n", notice);
     fmt::print("{}\n", planner::to_json(explained).dump(1));
-    return 0;
+    return judge_deadline(explained);
   }
-  const report::PlanTextOptions page{
-      .style = style_of(stdout), .passes = options.passes, .pareto = options.flags.objective == "pareto"};
+  const report::PlanTextOptions page{.style = style_of(stdout),
+                                     .passes = options.passes,
+                                     .pareto = options.flags.objective == "pareto",
+                                     .notices = notices};
   fmt::print("{}\nNext: {}\n", report::to_text(explained, page), next_command(options, explained));
-  return 0;
+  return judge_deadline(explained);
 }
 
 int plan_verb(PlanOptions& options) {
@@ -122,17 +151,22 @@ int plan_verb(PlanOptions& options) {
   return options.scaling.empty() ? show_plan_of(options) : show_scaling(options);
 }
 
+// "" for a number that may be one, as CLI11 wants it; whether it is whole, the conversion says.
+std::string above_zero(const std::string& text) {
+  const bool zero = text.find_first_not_of("0+") == std::string::npos;
+  return zero || text.starts_with('-') ? fmt::format("`{}` is not above 0", printable(text)) : "";
+}
+
 void add_question_flags(CLI::App& verb, PlanFlags& flags) {
   verb.add_option("job", flags.job_file, "Job file, instead of --model and --cluster");
   verb.add_option("overrides", flags.overrides, "key=value for any field of the job file");
   verb.add_option("--model", flags.model, "Preset (llama2-13b), YAML file, or Hugging Face config.json or its folder");
   verb.add_option("--cluster", flags.cluster, "NODESxGPUSxKIND (4x8xH100), a kind, or a YAML file");
   verb.add_option("--seq", flags.sequence_length, "Sequence length in tokens (default: the model's)")
-      ->check(CLI::PositiveNumber);
+      ->check(above_zero);
   verb.add_option("--global-batch", flags.global_batch,
                   "Global batch in SEQUENCES (1024), or in tokens with the unit (4Mtok); default: the model's usual");
-  verb.add_option("--micro", flags.micro, "Micro-batch: sequences per data rank and micro-step")
-      ->check(CLI::PositiveNumber);
+  verb.add_option("--micro", flags.micro, "Micro-batch: sequences per data rank and micro-step")->check(above_zero);
   verb.add_option("--layout", flags.layout, "Price this layout: dp=4,shard=8,tp=1 (absent axes are 1)");
   verb.add_option("--precision", flags.precision, "Precisions to search: bf16,fp8 (default: bf16)");
   verb.add_option("--fix", flags.fix, "Fix parts of the layout: tp=8,recompute=full,micro=2");
@@ -166,12 +200,12 @@ void add_plan(CLI::App& app, Outcome& outcome) {
   verb->add_flag("--passes", options->passes, "The passes of the search with their times");
   verb->add_option("--switch-off", options->flags.switch_off, "Switch a pass off that only saves time: floor, outgrow")
       ->delimiter(',');
-  verb->add_option("--output", options->output, "Write the plan to this file (lockstep.plan/1)");
+  verb->add_option("--output", options->output, "Write the JSON to this file (a plan as `train --plan` reads it)");
   verb->add_flag("--json", options->json, "JSON on stdout (lockstep.plan/1, comparison/1, scaling/1)");
   set_examples(*verb,
                "  lockstep plan --model llama2-13b --cluster 4x8xH100\n"
                "  lockstep plan --model llama2-70b --cluster 32x8xH100 --tokens 2T --objective goodput\n"
-               "  lockstep plan --model llama2-13b --cluster 4x8xH100 --layout dp=4,shard=8 --micro 2\n"
+               "  lockstep plan --model llama2-13b --cluster 4x8xH100 --layout dp=4,shard=8,recompute=full --micro 2\n"
                "  lockstep plan --model llama2-13b --compare 4x8xA100,16x8xA10G --tokens 20B --deadline 14d\n"
                "  lockstep plan --model llama2-7b --cluster 1x8xH100 --scaling 8,16,...,1024\n"
                "  lockstep plan --model gpt-10b --cluster cluster.yaml --fix tp=8 --at-most pp=4 --json");

@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::size_t kMostSizes = 64;
 constexpr std::int64_t kLargestSize = 1 << 20;
-constexpr double kRoundBatch = 0.05;  // a batch given in tokens may change by this share to divide well
+constexpr std::int64_t kUsualLongest = 8192;  // tokens: pretraining beyond it is rare
+constexpr double kRoundBatch = 0.05;          // a batch given in tokens may change by this share to divide well
 
 const std::vector<std::string>& numeric_keys() {
   static const std::vector<std::string> keys{"pp", "dp", "shard",          "zero",  "cp",
@@ -161,19 +162,22 @@ void apply_layout(const std::string& text, const PlanFlags& flags, planner::Sear
   request.constraints.largest_out_of_memory_probability = 0.5;
 }
 
-// Everything that the job file settles; the flags then change it.
-planner::SearchRequest request_of_job(const PlanFlags& flags, std::string& layout) {
+spec::Job job_of(const PlanFlags& flags) {
   std::vector<std::string> overrides = flags.overrides;
   if (!flags.model.empty()) overrides.push_back("model=" + flags.model);
   if (!flags.cluster.empty()) overrides.push_back("cluster=" + flags.cluster);
-  const spec::Job job = spec::load_job(flags.job_file, overrides);
+  return spec::load_job(flags.job_file, overrides);
+}
+
+// Everything that the job file settles; the flags then change it.
+planner::SearchRequest request_of_job(const spec::Job& job, std::string& layout) {
   planner::SearchRequest request;
   request.model = job.model;
   request.cluster = job.cluster;
   request.sequence_length = job.batch.sequence_length;
   request.optimizer = job.optimizer.kind;
   request.precisions = {job.precision};
-  request.tokens = static_cast<double>(job.tokens);
+  request.tokens = static_cast<double>(job.tokens);  // 0 where the job counts steps or epochs
   std::int64_t data_ranks = job.cluster.devices();
   if (job.layout) {
     const plan::Layout given = plan::layout_from_request(*job.layout, job.precision);
@@ -195,11 +199,19 @@ planner::SearchRequest request_of_names(const PlanFlags& flags) {
   return request;
 }
 
+// Tokens (samples for images) of so many steps.
+double work_of_steps(std::int64_t steps, const planner::SearchRequest& request) {
+  const std::int64_t length = std::max<std::int64_t>(1, request.sequence_length);
+  return static_cast<double>(steps) * static_cast<double>(request.global_sequences) * static_cast<double>(length);
+}
+
 }  // namespace
 
 planner::SearchRequest request_of(const PlanFlags& flags) {
   std::string layout;
-  planner::SearchRequest request = flags.job_file.empty() ? request_of_names(flags) : request_of_job(flags, layout);
+  std::optional<spec::Job> job;
+  if (!flags.job_file.empty()) job = job_of(flags);
+  planner::SearchRequest request = job ? request_of_job(*job, layout) : request_of_names(flags);
   if (!flags.layout.empty()) layout = flags.layout;
   if (!flags.precision.empty()) request.precisions = parse_precisions(flags.precision);
   if (flags.sequence_length > 0) request.sequence_length = flags.sequence_length;
@@ -207,8 +219,13 @@ planner::SearchRequest request_of(const PlanFlags& flags) {
     const std::int64_t length = request.sequence_length > 0 ? request.sequence_length : request.model.max_sequence;
     request.global_sequences = parse_global_batch(flags.global_batch, request.model.is_language_model() ? length : 0);
   }
+  if (job && job->steps > 0) request.tokens = work_of_steps(job->steps, request);
   if (!flags.tokens.empty()) request.tokens = static_cast<double>(parse_count(flags.tokens, flag("--tokens")));
   if (!flags.deadline.empty()) request.deadline_seconds = parse_seconds(flags.deadline, flag("--deadline"));
+  if (request.deadline_seconds > 0 && request.tokens <= 0) {
+    throw bad_input("a deadline needs the length of the job", "give --tokens, for instance --tokens 300B",
+                    flag("--deadline"));
+  }
   if (!flags.max_lost.empty()) request.max_lost_seconds = parse_seconds(flags.max_lost, flag("--max-lost"));
   request.objective = parse_objective(flags.objective);
   request.switched_off = flags.switch_off;
@@ -221,7 +238,31 @@ planner::SearchRequest request_of(const PlanFlags& flags) {
     apply_constraints(flags, request.constraints);
   }
   request.profile = profile_of(request, flags.profile);
+  // Tables of this machine price what the engine runs, without a search: the job's own micro-batch.
+  const bool same_batch = flags.layout.empty() && flags.global_batch.empty();
+  if (job && same_batch && !request.profile.fitted) request.constraints.fixed.try_emplace("micro", job->batch.micro);
   return request;
+}
+
+std::vector<std::string> notices_of(const PlanFlags& flags, const planner::SearchRequest& request,
+                                    const plan::BatchPlan& batch) {
+  std::vector<std::string> notices;
+  const std::int64_t length = request.sequence_length, longest = request.model.max_sequence;
+  if (request.model.is_language_model() && length > longest) {
+    notices.push_back(fmt::format("sequence {} is longer than the model's maximum of {}", length, longest));
+  }
+  if (flags.sequence_length == 0 && length == longest && length > kUsualLongest) {
+    notices.push_back(fmt::format("sequence {}: the model's maximum; --seq 4096 for pretraining", length));
+  }
+  if (flags.job_file.empty() || flags.micro > 0) return notices;
+  const spec::Batch asked = job_of(flags).batch;
+  if (asked.micro != batch.micro || asked.accumulation != batch.accumulation) {
+    notices.push_back(
+        fmt::format("micro-batch {} x {} of the job file gave the global batch alone and was searched anew; "
+                    "--micro {} keeps it",
+                    asked.micro, asked.accumulation, asked.micro));
+  }
+  return notices;
 }
 
 planner::SearchRequest request_on(const planner::SearchRequest& request, const std::string& cluster,

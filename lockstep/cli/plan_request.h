@@ -15,8 +15,8 @@ struct PlanFlags {
   std::string job_file;
   std::vector<std::string> overrides;  // of the job file
   std::string model, cluster, profile;
-  std::string global_batch;  // "1024" sequences, "4Mtok" tokens
-  std::int64_t sequence_length = 0;
+  std::string global_batch;          // "1024" sequences, "4Mtok" tokens
+  std::int64_t sequence_length = 0;  // tokens
   std::int64_t micro = 0;
   std::string layout, fix, at_most, precision;
   std::string tokens, deadline, max_lost;
@@ -27,6 +27,11 @@ struct PlanFlags {
 // Model, cluster, profile, batch, constraints and goals, from the job file first and the flags over it. Throws
 // UserError (exit code 2) naming the flag and the nearest right word.
 planner::SearchRequest request_of(const PlanFlags& flags);
+
+// What was settled without being asked and a reader should know, one line each: a sequence as long as the model takes
+// or longer, micro-batch and accumulation of the job file not kept. `request` and `batch` are those of the plan.
+std::vector<std::string> notices_of(const PlanFlags& flags, const planner::SearchRequest& request,
+                                    const plan::BatchPlan& batch);
 
 // The same question for another cluster, with that cluster's own profile unless --profile names one.
 planner::SearchRequest request_on(const planner::SearchRequest& request, const std::string& cluster,

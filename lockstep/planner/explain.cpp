@@ -91,7 +91,8 @@ void add_own_choice(const SearchRequest& request, const Ranked& given, std::vect
   const cost::Pricer pricer(request.model, request.cluster, request.profile,
                             {.sequence_length = request.sequence_length, .optimizer = request.optimizer});
   alternatives.push_back(to_candidate(free, pricer, *own));
-  alternatives.back().why_not = "not asked for: the planner's own choice, " + describe_loss(given, *own, free);
+  alternatives.back().why_not =
+      "not asked for: the planner's own choice, " + describe_loss(given, *own, free, /*competed=*/false);
 }
 
 nlohmann::json stage_to_json(const cost::StagePrice& stage) {
@@ -129,7 +130,8 @@ Explained explain(const SearchRequest& asked, const ExplainOptions& options) {
   }
   if (is_wholly_fixed(request.constraints)) add_own_choice(request, best, plan.alternatives);
   if (options.what_ifs) explained.what_ifs = what_ifs(request, result);
-  explained.binds = what_binds(plan, explained.what_ifs);
+  explained.binds =
+      what_binds(plan, options.what_ifs ? explained.what_ifs : std::vector{twice_the_memory(request, result)});
   explained.passes = result.passes;
   explained.stages = pricer.stages(best.layout, best.batch);
   for (const Ranked& ranked : result.pareto) explained.pareto.push_back(to_candidate(request, pricer, ranked));

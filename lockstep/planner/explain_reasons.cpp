@@ -12,6 +12,10 @@
 namespace lockstep::planner {
 namespace {
 
+constexpr const char* kGenericStack = "generic";
+constexpr std::size_t kMostProfiles = 3;
+constexpr double kClearlyTighter = 0.9;  // of the plan's own sigma
+
 // The best candidates that have another value on one axis, by that value.
 struct Neighbours {
   std::optional<std::pair<std::int64_t, Ranked>> below;
@@ -145,12 +149,42 @@ class Reasons {
   void interval() {
     const double sigma = plan_.price.time_sigma;
     const auto& fitted = request_.profile.fitted;
+    const auto& groups = request_.cluster.groups;
+    const bool borrowed = fitted && std::none_of(groups.begin(), groups.end(), [&](const spec::NodeGroup& group) {
+                            return group.device.kind == fitted->hardware;
+                          });
     const std::string source =
         !fitted             ? "calibrated on this machine"
         : fitted->runs == 0 ? fmt::format("{} / {} (no published runs, wide defaults)", fitted->hardware, fitted->stack)
                             : fmt::format("{} / {} ({} published runs)", fitted->hardware, fitted->stack, fitted->runs);
-    reasons_.push_back(
-        fmt::format("90% interval: profile {}, predictions off by {:.0f}% (one sigma)", source, 100 * sigma));
+    const std::string relative =
+        borrowed ? fmt::format(", borrowed from {} for {}", fitted->hardware, groups.front().device.kind) : "";
+    reasons_.push_back(fmt::format("90% interval: profile {}{}, predictions off by {:.0f}% (one sigma)", source,
+                                   relative, 100 * sigma));
+    if (!fitted || borrowed || fitted->stack != kGenericStack) return;
+    const std::vector<std::string> tighter = tighter_profiles(fitted->hardware);
+    if (!tighter.empty()) {
+      reasons_.push_back("name your stack for a tighter interval: --profile " + join(tighter, ", "));
+    }
+  }
+
+  // "H100-nemo-25.02 (3%)": the profiles of stacks on `hardware` that price this plan with less doubt, best first.
+  std::vector<std::string> tighter_profiles(const std::string& hardware) const {
+    std::vector<std::pair<double, std::string>> found;
+    for (const std::string& name : cost::profile_names()) {
+      if (!name.starts_with(hardware + "-")) continue;
+      const cost::Profile profile = cost::find_profile(name);
+      if (!profile.fitted || profile.fitted->hardware != hardware) continue;
+      const cost::Pricer pricer(request_.model, request_.cluster, profile,
+                                {.sequence_length = request_.sequence_length, .optimizer = request_.optimizer});
+      const double sigma = pricer.price(layout_, plan_.batch).time_sigma;
+      if (sigma < kClearlyTighter * plan_.price.time_sigma) found.emplace_back(sigma, name);
+    }
+    std::sort(found.begin(), found.end());
+    found.resize(std::min(found.size(), kMostProfiles));
+    std::vector<std::string> texts;
+    for (const auto& [sigma, name] : found) texts.push_back(fmt::format("{} ({:.0f}%)", name, 100 * sigma));
+    return texts;
   }
 
   const SearchRequest& request_;

@@ -49,12 +49,13 @@ std::string over_links(std::int64_t ranks, const spec::Cluster& cluster) {
 
 std::string time_name(TimeMember member, const plan::Layout& layout, const spec::Cluster& cluster) {
   const std::int64_t inner = layout.tp * layout.cp;
-  const std::int64_t stage_ranks = inner * layout.data_ranks();
   if (member == &plan::TimeBreakdown::tp_comm) return "tensor-parallel traffic" + over_links(layout.tp, cluster);
   if (member == &plan::TimeBreakdown::cp_comm) return "context-parallel traffic" + over_links(inner, cluster);
   if (member == &plan::TimeBreakdown::ep_comm) return "expert all-to-all" + over_links(inner * layout.ep, cluster);
   if (member == &plan::TimeBreakdown::dp_comm) {
-    return (layout.zero == 3 ? "weight and gradient traffic" : "gradient traffic") + over_links(stage_ranks, cluster);
+    // Under ZeRO-3 the shard group gathers weights in every micro-step; the replicas meet once a step.
+    if (layout.zero == 3) return "weight and gradient traffic" + over_links(inner * layout.shard, cluster);
+    return "gradient traffic" + over_links(inner * layout.data_ranks(), cluster);
   }
   if (member == &plan::TimeBreakdown::pp_comm) return "pipeline traffic" + over_links(layout.world(), cluster);
   if (member == &plan::TimeBreakdown::compute) {
@@ -194,7 +195,7 @@ std::string layout_difference(const plan::Layout& layout, const plan::Layout& ot
   return join(found, ",");
 }
 
-std::string describe_loss(const Ranked& plan, const Ranked& other, const SearchRequest& request) {
+std::string describe_loss(const Ranked& plan, const Ranked& other, const SearchRequest& request, bool competed) {
   if (!other.price.fits()) return need(other.price.memory);
   if (!is_feasible(other.price, request.constraints)) {
     return fmt::format("out of memory with a probability of {:.0f}%", 100 * other.price.out_of_memory_probability());
@@ -208,7 +209,8 @@ std::string describe_loss(const Ranked& plan, const Ranked& other, const SearchR
   }
   const double slower = other.price.step_seconds() / plan.price.step_seconds() - 1;
   if (slower < -kSameSpeed) {
-    return fmt::format("{}{:.1f}% faster{}", money, -100 * slower, dearer > 0 ? "" : drawback(plan, other));
+    return fmt::format("{}{:.1f}% faster{}", money, -100 * slower,
+                       dearer > 0 || !competed ? "" : drawback(plan, other));
   }
   if (slower < kSameSpeed) {
     const double before = plan.price.memory.total(), after = other.price.memory.total();

@@ -50,7 +50,7 @@ std::string layout_difference(const plan::Layout& layout, const plan::Layout& ot
 
 // How `other` stands against `plan`, both for the same batch: "7.1% slower, tensor-parallel traffic over NVLink 310 ms
 // of 2.10 s", "needs 91.2 GiB of 80.0 GiB, most of it activations (61.0 GiB)", "out of memory with a probability of
-// 23%".
-std::string describe_loss(const Ranked& plan, const Ranked& other, const SearchRequest& request);
+// 23%". Where the two competed, something faster also says why it lost all the same.
+std::string describe_loss(const Ranked& plan, const Ranked& other, const SearchRequest& request, bool competed = true);
 
 }  // namespace lockstep::planner

@@ -28,6 +28,11 @@ class WhatIfs {
     return std::move(found_);
   }
 
+  WhatIf only_memory() {
+    memory();
+    return std::move(found_.front());
+  }
+
  private:
   double per_second(const Ranked& ranked) const {
     const double samples = static_cast<double>(ranked.batch.global_sequences) / ranked.price.step_seconds();
@@ -153,6 +158,10 @@ class WhatIfs {
 
 std::vector<WhatIf> what_ifs(const SearchRequest& request, const SearchResult& result) {
   return WhatIfs(request, result).collect();
+}
+
+WhatIf twice_the_memory(const SearchRequest& request, const SearchResult& result) {
+  return WhatIfs(request, result).only_memory();
 }
 
 }  // namespace lockstep::planner

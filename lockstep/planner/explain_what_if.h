@@ -16,4 +16,7 @@ inline constexpr const char* kTwiceTheMemory = "twice the memory per GPU";
 // complete(); `result.best` is not empty.
 std::vector<WhatIf> what_ifs(const SearchRequest& request, const SearchResult& result);
 
+// That one change alone, as what_ifs() has it.
+WhatIf twice_the_memory(const SearchRequest& request, const SearchResult& result);
+
 }  // namespace lockstep::planner

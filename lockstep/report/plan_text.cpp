@@ -107,6 +107,7 @@ class PlanPage {
                      inked(cluster.name, Ink::kBold, style_)));
     for (const spec::NodeGroup& group : cluster.groups) row("cluster", describe_group(group));
     row("layout", inked(plan::to_string(best_.layout), Ink::kBold, style_));
+    row("precision", spec::to_string(best_.layout.precision));
     row("batch", describe_batch(best_.batch, best_.layout));
     const plan::Prediction& prediction = *best_.prediction;
     const plan::Interval& rate = tokens() ? prediction.tokens_per_second : prediction.samples_per_second;
@@ -122,6 +123,7 @@ class PlanPage {
     if (best_.cost) row("job", describe_job());
     if (best_.checkpoint) row("checkpoints", describe_cadence());
     row("binds", inked(explained_.binds, Ink::kYellow, style_));
+    for (const std::string& notice : options_.notices) row("note", inked(notice, Ink::kYellow, style_));
   }
 
   std::string describe_job() const {
@@ -244,17 +246,25 @@ class PlanPage {
     for (const plan::Candidate& loser : explained_.plan.alternatives) {
       const std::vector<std::string> cells = summary_cells(loser);
       text_ += wrapped(style_.unicode ? "  • " : "  - ", loser.why_not, style_.width);
-      const std::string what = fmt::format("{}, micro {}: {} {}/s, {}", cells[0], cells[1], cells[2], unit(), cells[3]);
+      const std::string what =
+          fmt::format("--layout {} --micro {}: {} {}/s, {}", cells[0], cells[1], cells[2], unit(), cells[3]);
       for (const std::string& part : split(wrapped("    ", what, style_.width), '\n')) {
         if (!part.empty()) line(inked(part, Ink::kDim, style_));
       }
     }
   }
 
+  // For --layout of the same command, which asks for the plan's precision.
+  std::string pasteable(const plan::Layout& layout) const {
+    const std::string text = short_layout(layout);
+    if (layout.precision == best_.layout.precision) return text;
+    return fmt::format("{},precision={}", text, spec::to_string(layout.precision));
+  }
+
   std::vector<std::string> summary_cells(const plan::Candidate& candidate) const {
     const plan::Prediction& prediction = *candidate.prediction;
     const plan::Interval& rate = tokens() ? prediction.tokens_per_second : prediction.samples_per_second;
-    return {spaced(short_layout(candidate.layout)), std::to_string(candidate.batch.micro), format_count(rate.expected),
+    return {pasteable(candidate.layout), std::to_string(candidate.batch.micro), format_count(rate.expected),
             format_bytes(candidate.memory.total())};
   }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lockstep/planner/compare.h"
 #include "lockstep/planner/explain.h"
@@ -12,8 +13,9 @@ namespace lockstep::report {
 
 struct PlanTextOptions {
   DrawStyle style;
-  bool passes = false;  // the table of search passes
-  bool pareto = false;  // the Pareto front
+  bool passes = false;               // the table of search passes
+  bool pareto = false;               // the Pareto front
+  std::vector<std::string> notices;  // shown under the headline
 };
 
 // Headline, memory bars, pipeline timeline, time breakdown, reasons, losers, what-ifs, checkpoint cadence.

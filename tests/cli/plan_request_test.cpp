@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lockstep/base/file.h"
 #include "tests/base/expect_user_error.h"
 
 namespace lockstep::cli {
@@ -41,6 +42,45 @@ TEST(PlanRequest, a_batch_is_in_sequences_unless_it_says_tokens) {
   EXPECT_HAS(user_error([] { parse_global_batch("4Mtok", 0); }), "no tokens");
   EXPECT_HAS(user_error([] { parse_global_batch("0", 4096); }), "--global-batch");
   EXPECT_HAS(user_error([] { parse_global_batch("many", 4096); }), "--global-batch");
+}
+
+TEST(PlanRequest, a_deadline_needs_the_length_of_the_job) {
+  PlanFlags asked = flags();
+  asked.deadline = "14d";
+  EXPECT_HAS(user_error([&] { request_of(asked); }), "--deadline: a deadline needs the length of the job");
+  asked.tokens = "20B";
+  EXPECT_EQ(request_of(asked).deadline_seconds, 14 * 86400);
+}
+
+TEST(PlanRequest, a_job_file_on_gpus_gives_tokens_and_the_usual_precision_and_says_what_it_does_not_keep) {
+  const TemporaryFolder folder;
+  PlanFlags asked;
+  asked.job_file = (folder.path() / "job.yaml").string();
+  write_file_atomically(asked.job_file,
+                        "{model: gpt2-124m, cluster: 1x8xH100, data: {kind: text, path: corpus, tokenizer: bytes},\n"
+                        " batch: {micro: 4, accumulation: 2, sequence_length: 256}, steps: 100}\n");
+  const planner::SearchRequest request = request_of(asked);
+  EXPECT_EQ(request.precisions, std::vector{spec::Precision::kBf16});
+  EXPECT_EQ(request.global_sequences, 4 * 2 * 8);
+  EXPECT_EQ(request.tokens, 100.0 * 64 * 256);
+  EXPECT_TRUE(notices_of(asked, request, {.micro = 4, .accumulation = 2}).empty());
+  const auto notices = notices_of(asked, request, {.micro = 8, .accumulation = 1});
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_HAS(notices[0], "micro-batch 4 x 2 of the job file");
+}
+
+TEST(PlanRequest, a_sequence_at_or_above_the_models_maximum_is_noticed) {
+  PlanFlags asked = flags();
+  planner::SearchRequest request = request_of(asked);
+  request.sequence_length = request.model.max_sequence;
+  EXPECT_TRUE(notices_of(asked, request, {}).empty()) << "4096 is usual";
+  request.sequence_length = request.model.max_sequence = 65536;
+  ASSERT_EQ(notices_of(asked, request, {}).size(), 1u);
+  EXPECT_HAS(notices_of(asked, request, {})[0], "sequence 65536: the model's maximum");
+  asked.sequence_length = request.sequence_length;
+  EXPECT_TRUE(notices_of(asked, request, {}).empty()) << "asked for";
+  asked.sequence_length = request.sequence_length = 2 * 65536;
+  EXPECT_HAS(notices_of(asked, request, {}).at(0), "longer than the model's maximum of 65536");
 }
 
 TEST(PlanRequest, constraints_are_read_by_key) {

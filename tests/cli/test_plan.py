@@ -111,6 +111,23 @@ class Plan(EndToEnd):
         self.assertEqual(done.returncode, 3)
         self.assertEqual(json.loads(done.stdout)["exit_code"], 3)
 
+    def test_usage_errors_are_json_too(self):
+        for arguments in (("plan", "--bogus"), ("plaan",), ("plan", "--model", "llama2-13b", "--seq", "0")):
+            done = self.run_lockstep(*arguments, "--json")
+            self.assertEqual(done.returncode, 2)
+            self.assertEqual(json.loads(done.stdout)["schema"], "lockstep.error/1")
+            self.assertLess(len(done.stderr), 120)
+
+    def test_a_deadline_that_is_missed_exits_3_after_the_page(self):
+        common = ("--model", "llama2-13b", "--tokens", "300B", "--deadline", "1d", "--no-what-if")
+        done = self.run_lockstep("plan", *common, "--cluster", "4x8xH100")
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("misses", done.stdout)
+        self.assertEqual(len(done.stderr.splitlines()), 1)
+        self.assertIn("deadline", done.stderr)
+        self.assertIn("none ends within", self.plan(*common, "--compare", "1x8xH100,4x8xH100", expect=3))
+        self.plan(*common[:-3], "--deadline", "2000d", "--cluster", "4x8xH100", "--no-what-if")
+
     # --- questions ---------------------------------------------------------------------------------------------------
     def test_a_given_layout_is_priced_as_given(self):
         document = self.plan_json("--model", "llama2-13b", "--cluster", "4x8xH100", "--layout",
@@ -180,6 +197,22 @@ class Plan(EndToEnd):
         self.assertEqual(document["falls_below"], below[0] if below else None)
         if below:
             self.assertIn(f"below 90% at {below[0]} GPUs", text)
+
+    def test_output_takes_comparisons_and_scalings(self):
+        for name, arguments in (("comparison", ("--compare", "1x8xA100,1x8xH100")),
+                                ("scaling", ("--cluster", "1x8xA100", "--scaling", "8,16"))):
+            self.plan("--model", "gpt2-124m", "--global-batch", "512", *arguments, "--output", "answer.json")
+            self.assertEqual(json.loads((self.folder / "answer.json").read_text())["schema"], f"lockstep.{name}/1")
+
+    def test_what_lost_can_be_pasted(self):
+        common = ("--model", "llama2-13b", "--cluster", "4x8xH100", "--no-what-if")
+        losers = re.findall(r"--layout\s+(\S+)\s+--micro\s+(\d+):", self.plan(*common).split("What lost")[1])
+        self.assertEqual(len(losers), 3)
+        document = self.plan_json(*common)
+        for (layout, micro), loser in zip(losers, document["alternatives"]):
+            pasted = self.plan_json(*common, "--layout", layout, "--micro", micro)["best"]
+            self.assertEqual(pasted["layout"], loser["layout"])
+            self.assertEqual(pasted["prediction"]["step_seconds"], loser["prediction"]["step_seconds"])
 
     def test_help_has_examples_and_the_unit_of_the_batch(self):
         text = self.plan("--help")

@@ -67,6 +67,39 @@ TEST(Explain, what_ifs_can_be_left_out) {
   EXPECT_TRUE(explain(request_of("llama2-7b", "1x8xH100", 64), {.what_ifs = false}).what_ifs.empty());
 }
 
+TEST(Explain, what_binds_does_not_depend_on_showing_the_what_ifs) {
+  for (const char* cluster : {"1x8xH100", "1x8xA100", "4x8xH100"}) {
+    const SearchRequest request = request_of("llama2-13b", cluster, 256);
+    EXPECT_EQ(explain(request).binds, explain(request, {.what_ifs = false}).binds) << cluster;
+  }
+}
+
+TEST(Explain, traffic_is_named_for_the_links_of_the_group_that_has_most_of_it) {
+  plan::TimeBreakdown time;
+  time.compute = 1;
+  time.dp_comm = 1;
+  const spec::Cluster cluster = spec::load_cluster("4x8xH100");
+  const auto name = [&](const char* layout) { return largest_exposed(time, plan::parse_layout(layout), cluster).name; };
+  EXPECT_EQ(name("dp=4,shard=8"), "weight and gradient traffic over NVLink");
+  EXPECT_EQ(name("dp=2,shard=16"), "weight and gradient traffic over InfiniBand");
+  EXPECT_EQ(name("shard=8,dp=4,zero=1"), "gradient traffic over InfiniBand");
+  EXPECT_EQ(name("dp=8,pp=4"), "gradient traffic over NVLink");
+}
+
+TEST(Explain, the_interval_names_tighter_profiles_and_a_borrowed_one) {
+  const auto last_reasons = [](const SearchRequest& request) {
+    std::string text;
+    for (const std::string& reason : explain(request, {.what_ifs = false}).plan.best.reasons) text += reason + "\n";
+    return text.substr(text.find("90% interval"));
+  };
+  SearchRequest request = request_of("llama2-7b", "1x8xH100", 64);
+  EXPECT_HAS(last_reasons(request), "name your stack for a tighter interval: --profile H100-");
+  request.profile = cost::find_profile("H100-nemo-25.02");
+  EXPECT_EQ(last_reasons(request).find("name your stack"), std::string::npos);
+  request.profile = cost::find_profile("A100");
+  EXPECT_HAS(last_reasons(request), "borrowed from A100 for H100");
+}
+
 TEST(Explain, losers_differ_in_kind) {
   const SearchRequest request = complete(request_of("llama2-13b", "4x8xH100", 256));
   const SearchResult result = search(request);
@@ -88,6 +121,7 @@ TEST(Explain, a_given_layout_is_priced_as_given_and_set_beside_the_planners_own)
   ASSERT_EQ(explained.plan.alternatives.size(), 1u);
   EXPECT_HAS(explained.plan.alternatives[0].why_not, "planner's own choice");
   EXPECT_HAS(explained.plan.alternatives[0].why_not, "faster");
+  EXPECT_EQ(explained.plan.alternatives[0].why_not.find("too little to pay for"), std::string::npos);
 }
 
 TEST(Explain, a_given_layout_that_does_not_fit_names_the_term_the_excess_and_a_layout_that_does) {
