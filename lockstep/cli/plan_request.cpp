@@ -10,6 +10,7 @@
 #include "lockstep/base/units.h"
 #include "lockstep/cli/profiles.h"
 #include "lockstep/cli/session.h"
+#include "lockstep/planner/explain_terms.h"
 
 namespace lockstep::cli {
 namespace {
@@ -269,6 +270,11 @@ planner::SearchRequest request_on(const planner::SearchRequest& request, const s
                                   const PlanFlags& flags) {
   planner::SearchRequest other = request;
   other.cluster = spec::load_cluster(cluster);
+  if (!flags.job_file.empty() && flags.precision.empty() && !planner::is_wholly_fixed(other.constraints)) {
+    PlanFlags moved = flags;  // a job file that names no precision takes that of the devices
+    moved.cluster = cluster;
+    other.precisions = {job_of(moved).precision};
+  }
   other.profile = profile_of(other, flags.profile);
   return other;
 }

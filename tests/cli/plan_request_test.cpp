@@ -18,6 +18,15 @@ PlanFlags flags() {
   return flags;
 }
 
+PlanFlags job_flags(const TemporaryFolder& folder, const std::string& cluster) {
+  PlanFlags flags;
+  flags.job_file = (folder.path() / "job.yaml").string();
+  write_file_atomically(flags.job_file, "{model: gpt2-124m, cluster: " + cluster +
+                                            ", data: {kind: text, path: corpus, tokenizer: bytes},\n"
+                                            " batch: {micro: 4, accumulation: 2, sequence_length: 256}, steps: 100}\n");
+  return flags;
+}
+
 TEST(PlanRequest, sizes_with_dots_go_on_by_factor_or_by_difference) {
   EXPECT_EQ(parse_sizes("8"), Sizes({8}));
   EXPECT_EQ(parse_sizes("8,16,...,128"), Sizes({8, 16, 32, 64, 128}));
@@ -54,11 +63,7 @@ TEST(PlanRequest, a_deadline_needs_the_length_of_the_job) {
 
 TEST(PlanRequest, a_job_file_on_gpus_gives_tokens_and_the_usual_precision_and_says_what_it_does_not_keep) {
   const TemporaryFolder folder;
-  PlanFlags asked;
-  asked.job_file = (folder.path() / "job.yaml").string();
-  write_file_atomically(asked.job_file,
-                        "{model: gpt2-124m, cluster: 1x8xH100, data: {kind: text, path: corpus, tokenizer: bytes},\n"
-                        " batch: {micro: 4, accumulation: 2, sequence_length: 256}, steps: 100}\n");
+  const PlanFlags asked = job_flags(folder, "1x8xH100");
   const planner::SearchRequest request = request_of(asked);
   EXPECT_EQ(request.precisions, std::vector{spec::Precision::kBf16});
   EXPECT_EQ(request.global_sequences, 4 * 2 * 8);
@@ -67,6 +72,29 @@ TEST(PlanRequest, a_job_file_on_gpus_gives_tokens_and_the_usual_precision_and_sa
   const auto notices = notices_of(asked, request, {.micro = 8, .accumulation = 1});
   ASSERT_EQ(notices.size(), 1u);
   EXPECT_HAS(notices[0], "micro-batch 4 x 2 of the job file");
+}
+
+TEST(PlanRequest, a_job_file_compared_on_other_devices_takes_their_precision) {
+  const TemporaryFolder folder;
+  PlanFlags asked = job_flags(folder, "1x8xH100");
+  const planner::SearchRequest base = request_of(asked);
+  EXPECT_EQ(request_on(base, "1x8xV100", asked).precisions, std::vector{spec::Precision::kFp16});
+  asked.overrides = {"precision=fp32"};
+  EXPECT_EQ(request_on(request_of(asked), "1x8xV100", asked).precisions, std::vector{spec::Precision::kFp32});
+}
+
+TEST(PlanRequest, with_tables_of_this_machine_the_micro_batch_of_the_job_file_is_kept) {
+  const TemporaryFolder folder;
+  cost::Profile measured;
+  measured.matmuls = {{cost::MatmulKind::kForward, spec::Precision::kFp32, 64, 64, 64, 1e11, 0.01}};
+  measured.memory_bytes_per_second = measured.optimizer_bytes_per_second = 1e10;
+  measured.peak_flops = 2e11;
+  PlanFlags asked = job_flags(folder, "1x2xcpu");
+  asked.profile = (folder.path() / "here.json").string();
+  cost::save_profile(measured, asked.profile);
+  EXPECT_EQ(request_of(asked).constraints.fixed.at("micro"), 4);
+  asked.micro = 2;
+  EXPECT_EQ(request_of(asked).constraints.fixed.at("micro"), 2);
 }
 
 TEST(PlanRequest, a_sequence_at_or_above_the_models_maximum_is_noticed) {
