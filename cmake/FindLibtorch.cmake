@@ -35,11 +35,16 @@ endif()
 
 add_library(Libtorch::Libtorch INTERFACE IMPORTED)
 set_target_properties(Libtorch::Libtorch PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${_torch_includes}")
-set(_torch_link ${_torch_libs}/libtorch.so ${_torch_libs}/libtorch_cpu.so ${_torch_libs}/libc10.so)
+# libstdc++ before libtorch: PyPI's libtorch_cpu exports a std::filesystem of an older libstdc++, and whatever comes
+# first in the loader's order serves the whole process.
+set(_torch_link -Wl,--push-state,--no-as-needed,-lstdc++,--pop-state
+                ${_torch_libs}/libtorch.so ${_torch_libs}/libtorch_cpu.so ${_torch_libs}/libc10.so)
 set(LOCKSTEP_TORCH_HAS_CUDA OFF)
 if(_torch_cuda)
   set(LOCKSTEP_TORCH_HAS_CUDA ON)
-  list(APPEND _torch_link ${_torch_libs}/libtorch_cuda.so ${_torch_libs}/libc10_cuda.so)
+  # Nothing refers to them by name, so a linker that keeps only what is needed would leave CUDA out.
+  list(APPEND _torch_link ${_torch_libs}/libtorch_cuda.so ${_torch_libs}/libc10_cuda.so
+       -Wl,--push-state,--no-as-needed,${_torch_libs}/libtorch_cuda.so,${_torch_libs}/libc10_cuda.so,--pop-state)
 endif()
 target_link_libraries(Libtorch::Libtorch INTERFACE ${_torch_link})
 target_link_options(Libtorch::Libtorch INTERFACE -Wl,-rpath,${_torch_libs})
