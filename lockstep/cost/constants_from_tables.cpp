@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include <fmt/format.h>
@@ -116,12 +117,30 @@ double product_seconds(const DeviceRates& rates, const Constants& constants, con
   return 0;
 }
 
-void fit_products(Constants& constants, const Profile& profile, const spec::Device& device, Precision precision) {
+double measured_seconds(const MatmulPoint& point) {
+  return 2.0 * static_cast<double>(point.m) * static_cast<double>(point.n) * static_cast<double>(point.k) /
+         point.flops_per_second;
+}
+
+// Linear products of the precision. A GPU waits for the host in those that take about as little as any: they say how
+// long a launch takes, which is priced as host cost.
+std::vector<const MatmulPoint*> products_of(const Profile& profile, const spec::Device& device, Precision precision) {
+  constexpr double kLaunchBound = 1.5;
   std::vector<const MatmulPoint*> points;
+  double least = std::numeric_limits<double>::infinity();
   for (const MatmulPoint& point : profile.matmuls) {
-    const bool linear = point.kind <= MatmulKind::kWeightGradient;
-    if (linear && point.precision == precision) points.push_back(&point);
+    if (point.kind > MatmulKind::kWeightGradient || point.precision != precision) continue;
+    points.push_back(&point);
+    least = std::min(least, measured_seconds(point));
   }
+  if (!device.is_cpu()) {
+    std::erase_if(points, [&](const MatmulPoint* point) { return measured_seconds(*point) < kLaunchBound * least; });
+  }
+  return points;
+}
+
+void fit_products(Constants& constants, const Profile& profile, const spec::Device& device, Precision precision) {
+  const std::vector<const MatmulPoint*> points = products_of(profile, device, precision);
   if (points.empty()) return;
   Fit(constants)
       .unknown(&Constants::gemm_efficiency)
@@ -133,9 +152,7 @@ void fit_products(Constants& constants, const Profile& profile, const spec::Devi
         const DeviceRates rates = rates_of(device, precision, trial);
         std::vector<double> rows;
         for (const MatmulPoint* point : points) {
-          const double flops =
-              2.0 * static_cast<double>(point->m) * static_cast<double>(point->n) * static_cast<double>(point->k);
-          rows.push_back(std::log(flops / point->flops_per_second / product_seconds(rates, trial, *point)));
+          rows.push_back(std::log(measured_seconds(*point) / product_seconds(rates, trial, *point)));
         }
         return rows;
       });
