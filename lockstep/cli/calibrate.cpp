@@ -16,7 +16,7 @@ namespace lockstep::cli {
 namespace {
 
 struct CalibrateOptions {
-  std::string job_file, output, backend, device = "cpu";
+  std::string job_file, output, backend, tables, device = "cpu";
   std::vector<std::string> overrides;
   int ranks = 0;
   bool quick = false, json = false;
@@ -53,6 +53,24 @@ int finish_calibration(const CalibrateOptions& options, const cost::Profile& pro
   return 0;
 }
 
+std::string next_plan(const cost::Profile& profile, const std::string& path) {
+  const std::string kind = profile.fitted ? profile.fitted->hardware : "KIND";
+  return fmt::format("lockstep plan --model llama2-7b --cluster 1x8x{} --profile {}", kind, path);
+}
+
+// Formulas change; what was measured does not.
+int fit_again(const CalibrateOptions& options) {
+  cost::Profile profile = cost::find_profile(options.tables);
+  profile.fitted.reset();
+  add_constants(profile);
+  if (!profile.fitted) {
+    throw bad_input(fmt::format("no kind of GPU is called {}", printable(profile.provenance.hardware)),
+                    "constants are relative to a datasheet of specs/clusters; CPU profiles need none");
+  }
+  const std::string path = options.output.empty() ? options.tables : options.output;
+  return finish_calibration(options, profile, path, next_plan(profile, path));
+}
+
 int calibrate_cuda(const CalibrateOptions& options) {
   if (options.ranks > 1) throw bad_input("--device cuda measures one GPU", "leave --ranks away");
   if (!options.job_file.empty()) throw bad_input("--device cuda measures no job's shapes", "leave the job away");
@@ -64,12 +82,11 @@ int calibrate_cuda(const CalibrateOptions& options) {
   cost::Profile profile = calibrate(job, placement, {.quick = options.quick, .cuda = true}, display);
   add_constants(profile);
   const std::string path = options.output.empty() ? device_profile_path("cuda").string() : options.output;
-  const std::string kind = profile.fitted ? profile.fitted->hardware : "KIND";
-  return finish_calibration(options, profile, path,
-                            fmt::format("lockstep plan --model llama2-7b --cluster 1x8x{} --profile {}", kind, path));
+  return finish_calibration(options, profile, path, next_plan(profile, path));
 }
 
 int calibrate_verb(const CalibrateOptions& options) {
+  if (!options.tables.empty()) return fit_again(options);
   if (options.device == "cuda") return calibrate_cuda(options);
   std::vector<std::string> overrides = options.overrides;
   if (options.ranks > 0) overrides.push_back(fmt::format("cluster=1x{}xcpu", options.ranks));
@@ -143,6 +160,7 @@ void add_calibrate(CLI::App& app, Outcome& outcome) {
   verb->add_option("--ranks", options->ranks, "Ranks that measure at the same time (default: the job's)");
   verb->add_option("--backend", options->backend, "Communicator")
       ->check(CLI::IsMember({"local", "gloo", "mpi", "nccl"}));
+  verb->add_option("--tables", options->tables, "Measure nothing: constants anew from the tables of this GPU profile");
   verb->add_option("--output", options->output, "Profile file (default: under the run store, found by `train`)");
   verb->add_flag("--quick", options->quick, "Some seconds instead of a minute");
   verb->add_flag("--json", options->json, "JSON on stdout (lockstep.calibrate/1)");

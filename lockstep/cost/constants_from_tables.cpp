@@ -158,16 +158,12 @@ void fit_products(Constants& constants, const Profile& profile, const spec::Devi
       });
 }
 
-// Products in fp8 over the same ones in bf16.
-void fit_fp8(Constants& constants, const Profile& profile) {
+// Products in fp8 over what bf16 takes for them. Call after fit_products().
+void fit_fp8(Constants& constants, const Profile& profile, const spec::Device& device) {
+  const DeviceRates rates = rates_of(device, Precision::kBf16, constants);
   std::vector<double> ratios;
-  for (const MatmulPoint& narrow : profile.matmuls) {
-    if (narrow.precision != Precision::kFp8) continue;
-    for (const MatmulPoint& wide : profile.matmuls) {
-      const bool same = wide.precision == Precision::kBf16 && wide.kind == narrow.kind && wide.m == narrow.m &&
-                        wide.n == narrow.n && wide.k == narrow.k;
-      if (same) ratios.push_back(narrow.flops_per_second / wide.flops_per_second);
-    }
+  for (const MatmulPoint* point : products_of(profile, device, Precision::kFp8)) {
+    ratios.push_back(product_seconds(rates, constants, *point) / measured_seconds(*point));
   }
   if (!ratios.empty()) constants.fp8_speedup = geometric_mean(ratios);
 }
@@ -368,17 +364,18 @@ StackFacts lockstep_facts() {
   return facts;
 }
 
-// Every part of a step longer by `factor`.
-void slow_down(Constants& constants, double factor) {
-  for (const auto member :
-       {&Constants::gemm_efficiency, &Constants::attention_efficiency, &Constants::intra_efficiency}) {
-    constants.*member /= factor;
-  }
-  for (const auto member : {&Constants::softmax_passes, &Constants::pointwise_passes, &Constants::logits_passes,
-                            &Constants::layer_host_seconds, &Constants::micro_batch_seconds, &Constants::step_seconds,
-                            &Constants::optimizer_passes, &Constants::intra_latency, &Constants::tp_host_seconds}) {
+// Every part of a step that was measured longer by `factor`.
+void slow_down(Constants& constants, double factor, bool links) {
+  constants.gemm_efficiency /= factor;
+  constants.attention_efficiency /= factor;
+  for (const auto member : {&Constants::pointwise_passes, &Constants::logits_passes, &Constants::layer_host_seconds,
+                            &Constants::micro_batch_seconds, &Constants::step_seconds, &Constants::optimizer_passes}) {
     constants.*member *= factor;
   }
+  if (!links) return;
+  constants.intra_efficiency /= factor;
+  constants.intra_latency *= factor;
+  constants.tp_host_seconds *= factor;
 }
 
 struct Scatter {
@@ -512,7 +509,7 @@ Constants constants_from_tables(const Profile& profile, const spec::NodeGroup& n
   const Precision precision = main_precision(profile);
   Constants constants;
   fit_products(constants, profile, node.device, precision);
-  fit_fp8(constants, profile);
+  fit_fp8(constants, profile, node.device);
   fit_attention(constants, profile, node.device, precision);
   fit_pointwise(constants, profile, node.device, precision);
   fit_loss(constants, profile, node.device, precision);
@@ -532,7 +529,7 @@ Fitted fitted_from_tables(const Profile& profile, const spec::NodeGroup& node) {
   fitted.constants = constants_from_tables(profile, node);
   const std::vector<double> misfit = time_misfit(price_checks(profile, fitted.constants, node));
   const Scatter time = misfit.empty() ? scatter_of_tables(profile) : scatter_of(misfit);
-  slow_down(fitted.constants, std::exp(time.mean));
+  slow_down(fitted.constants, std::exp(time.mean), !profile.collectives.empty());
   fitted.residuals.time = std::max(kSmallestSigma, time.sigma);
   fitted.residuals.memory = kUnmeasuredMemorySigma;
   const std::vector<double> memory = memory_misfit(price_checks(profile, fitted.constants, node));

@@ -153,8 +153,11 @@ class Reasons {
     const bool borrowed = fitted && std::none_of(groups.begin(), groups.end(), [&](const spec::NodeGroup& group) {
                             return group.device.kind == fitted->hardware;
                           });
+    const bool calibrated = request_.profile.provenance.method.starts_with("lockstep calibrate");
     const std::string source =
-        !fitted             ? "calibrated on this machine"
+        !fitted ? "calibrated on this machine"
+        : calibrated
+            ? fmt::format("{} / {} (calibrated, {} whole steps)", fitted->hardware, fitted->stack, fitted->runs)
         : fitted->runs == 0 ? fmt::format("{} / {} (no published runs, wide defaults)", fitted->hardware, fitted->stack)
                             : fmt::format("{} / {} ({} published runs)", fitted->hardware, fitted->stack, fitted->runs);
     const std::string relative =

@@ -225,6 +225,28 @@ TEST(FittedFromTables, needs_matrix_products) {
   }
 }
 
+// Measured on one H200 by `lockstep calibrate --device cuda`. Where a changed formula breaks this:
+// `lockstep calibrate --tables specs/profiles/H200-lockstep.json`.
+TEST(FittedFromTables, the_profile_kept_for_h200_prices_the_steps_measured_there) {
+  const Profile profile = find_profile("H200-lockstep");
+  ASSERT_TRUE(profile.fitted.has_value());
+  ASSERT_GE(profile.checks.size(), 6u);
+  for (const CheckPoint& check : profile.checks) {
+    ASSERT_TRUE(check.workload.has_value());
+    const CheckWorkload& workload = *check.workload;
+    const Pricer pricer(workload.model, spec::load_cluster("1x1xH200"), profile,
+                        {.sequence_length = workload.sequence_length});
+    plan::Layout layout;
+    layout.precision = workload.precision;
+    const Price price = pricer.price(layout, {.micro = workload.micro,
+                                              .accumulation = workload.accumulation,
+                                              .global_sequences = workload.micro * workload.accumulation,
+                                              .sequence_length = workload.sequence_length});
+    EXPECT_NEAR(price.step_seconds() / check.measured_seconds, 1.0, 0.10) << check.name;
+    EXPECT_NEAR(price.allocated_bytes() / check.peak_bytes, 1.0, 0.10) << check.name;
+  }
+}
+
 TEST(MeasuredSpeeds, fill_in_what_a_cpu_has_no_datasheet_for) {
   const spec::Cluster cluster = with_measured_speeds(spec::load_cluster("1x4xcpu"), synthetic());
   const spec::NodeGroup& cpu = cluster.groups.front();
