@@ -1,4 +1,6 @@
 """Training as such: learns, does not depend on the number of ranks, is recorded."""
+import pathlib
+
 from harness import *
 
 
@@ -55,6 +57,25 @@ class Training(EndToEnd):
         result = self.train(job)
         self.assertGreater(result["predicted_tokens_per_second"], 0)
         print(f"predicted {result['predicted_tokens_per_second']:.0f}, measured {result['tokens_per_second']:.0f} tokens/s")
+
+    def test_a_calibrated_machine_prices_layouts_that_it_does_not_train(self):
+        job = self.text_job(ranks=2, steps=1)
+        done = self.run_lockstep("calibrate", job, "--quick", "--output", "here.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        seconds = {}
+        for layout in ("dp=2", "tp=2", "shard=2", "pp=2"):
+            done = self.run_lockstep("plan", job, "--profile", "./here.json", "--layout", layout, "--json")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            best = json.loads(done.stdout)["best"]
+            seconds[layout] = best["prediction"]["step_seconds"]
+            self.assertEqual(best["breakdown_seconds"]["tp_comm"] > 0, layout == "tp=2")
+        # Two ranks share the work in every one of them; nothing is off by an order of magnitude.
+        self.assertLess(max(seconds.values()), 5 * min(seconds.values()))
+
+    def test_a_build_without_cuda_says_so(self):
+        if pathlib.Path("/dev/nvidia0").exists():
+            self.skipTest("this machine has a GPU")
+        self.expect_error(4, ["CUDA"], "calibrate", "--device", "cuda")
 
     def test_a_dry_run_shows_the_plan_and_trains_nothing(self):
         done = self.run_lockstep("train", self.text_job(), "--dry-run", "--json")
