@@ -189,6 +189,21 @@ TEST(Explain, a_measured_profile_prices_data_parallelism_on_this_machine) {
   EXPECT_HAS(compare({request}).options[0].problem, "measured on one machine");
 }
 
+TEST(Explain, a_measured_profile_prices_other_layouts_by_the_constants_of_its_tables) {
+  SearchRequest request;
+  request.model = spec::load_model("gpt2-124m");
+  request.model.layers = 1;
+  request.cluster = spec::load_cluster("1x2xcpu");
+  request.profile = measured_profile();
+  request.sequence_length = 64;
+  request.global_sequences = 8;
+  request.constraints.fixed["tp"] = 2;
+  const Explained explained = explain(request);
+  EXPECT_EQ(explained.plan.best.layout.tp, 2);
+  EXPECT_GT(explained.plan.best.breakdown->tp_comm, 0);
+  EXPECT_GT(explained.plan.best.prediction->tokens_per_second.expected, 0);
+}
+
 TEST(ExplainTerms, a_difference_names_what_the_other_has) {
   const plan::Layout a = plan::parse_layout("dp=4,tp=2,recompute=full");
   EXPECT_EQ(layout_difference(a, a), "");
