@@ -95,13 +95,14 @@ struct Transfer {
 // updated weights. Stage 3: as 2, but weights are gathered in every micro-batch, for forward and for backward. Experts
 // are reduced over the ranks that hold the same ones.
 struct DataTraffic {
-  Transfer reduce;          // all-reduce over shard x cp x dp; stage 0 alone
-  Transfer scatter;         // reduce-scatter over the shards
-  Transfer replicas;        // all-reduce over dp
-  Transfer gather;          // all-gather over the shards
-  Transfer experts;         // all-reduce over the ranks with the same experts
-  Transfer expert_scatter;  // stage 3
-  Transfer expert_gather;   // stage 3
+  Transfer reduce;           // all-reduce over shard x cp x dp; stage 0 alone
+  Transfer scatter;          // reduce-scatter over the shards
+  Transfer replicas;         // all-reduce over dp
+  Transfer gather;           // all-gather over the shards
+  Transfer experts;          // all-reduce over the ranks with the same experts
+  Transfer expert_scatter;   // stage 3, over the shards of the same experts
+  Transfer expert_gather;    // stage 3, likewise
+  Transfer expert_replicas;  // all-reduce over the ranks with the same shard of them, where they were scattered
   bool scatters_each_micro_batch = false;
 };
 
@@ -121,7 +122,10 @@ inline DataTraffic data_traffic(const plan::Layout& layout, const StackFacts& fa
   traffic.gather = {dense * bytes.weight, layout.zero == 3 ? 2 * micro_batches : 1};
   if (layout.zero == 3 && expert > 0) {
     traffic.expert_gather = {expert * bytes.weight, 2 * micro_batches};
-    if (scatters) traffic.expert_scatter = {expert * gradient, micro_batches};
+    if (scatters) {
+      traffic.expert_scatter = {expert * gradient, micro_batches};
+      traffic.expert_replicas = {expert * gradient / expert_shards(layout), 1};
+    }
   }
   return traffic;
 }

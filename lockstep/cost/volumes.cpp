@@ -75,9 +75,12 @@ class Counter {
     add_data(layout_.sharding_ranks(), Op::kReduceScatter, traffic.scatter);
     add_data(layout_.sharding_ranks(), Op::kAllGather, traffic.gather);
     add_data(layout_.dp, Op::kAllReduce, traffic.replicas);
-    add_data(same / layout_.ep, Op::kAllReduce, traffic.experts);
-    add_data(same / layout_.ep, Op::kReduceScatter, traffic.expert_scatter);
-    add_data(same / layout_.ep, Op::kAllGather, traffic.expert_gather);
+    const std::int64_t same_experts = same / layout_.ep;
+    const std::int64_t shards = static_cast<std::int64_t>(expert_shards(layout_));
+    add_data(same_experts, Op::kAllReduce, traffic.experts);
+    add_data(shards, Op::kReduceScatter, traffic.expert_scatter);
+    add_data(shards, Op::kAllGather, traffic.expert_gather);
+    add_data(same_experts / shards, Op::kAllReduce, traffic.expert_replicas);
   }
 
   const Volumes& volumes() const { return volumes_; }

@@ -182,6 +182,15 @@ TEST(Volumes, sharded_experts_are_gathered_over_their_own_replicas) {
   EXPECT_EQ(volumes.of(CollectiveOp::kAllReduce), 4 * experts_on_rank);
 }
 
+TEST(Volumes, replicas_of_sharded_experts_reduce_their_share) {
+  const StackFacts facts{.reduces_each_micro_batch = true};
+  const Volumes volumes = volumes_of(tiny_moe(), layout_of("dp=2,shard=8,ep=4"), facts);
+  const double experts_on_rank = 4 * 8 / 4 * 3 * 64 * 128;  // sharded over 2, each shard on 2 ranks
+  EXPECT_EQ(volumes.of(CollectiveOp::kReduceScatter), kMicroBatches * 4 * (100928 + experts_on_rank));
+  EXPECT_EQ(volumes.of(CollectiveOp::kAllGather), 2 * kMicroBatches * 2 * (100928 + experts_on_rank));
+  EXPECT_EQ(volumes.of(CollectiveOp::kAllReduce), 4 * (100928 / 8 + experts_on_rank / 2));
+}
+
 TEST(Volumes, images_are_data_parallel) {
   spec::Model model;
   model.arch = spec::Arch::kMnistCnn;
