@@ -313,8 +313,14 @@ int run_profiles(const std::string& published, const std::string& folder, int th
     cost::save_profile(profile, (fs::path(folder) / (name + ".json")).string());
   };
   for (const auto& [hardware, count] : hardware_runs) {
-    save(hardware, profile_of(hardware, "generic", whole.at(hardware, ""), cost::StackFacts{},
-                              unseen_margins.of(hardware, "", ""), count));
+    Margins margins = unseen_margins.of(hardware, "", "");
+    // A stack that nobody has seen is not known better than one that was.
+    for (const auto& [key, ignored] : runs) {
+      if (key.first != hardware) continue;
+      const cost::Residuals& known = seen_margins.of(key.first, key.second, "").residuals;
+      margins.residuals.memory = std::max(margins.residuals.memory, known.memory);
+    }
+    save(hardware, profile_of(hardware, "generic", whole.at(hardware, ""), cost::StackFacts{}, margins, count));
   }
   for (const auto& [key, count] : runs) {
     const auto& [hardware, stack] = key;

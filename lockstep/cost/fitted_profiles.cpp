@@ -150,6 +150,7 @@ Profile profile_for(const std::string& device_kind, const std::string& stack) {
       Profile profile = read_embedded(*found);
       profile.fitted->residuals.time *= widening;
       profile.fitted->residuals.memory *= widening;
+      profile.fitted->residuals.time_exposed *= widening;
       return profile;
     }
   }
@@ -161,6 +162,15 @@ Profile profile_for(const std::string& device_kind, const std::string& stack) {
   profile.fitted->residuals.time = kUnknownTimeSigma;
   profile.fitted->residuals.memory = kUnknownMemorySigma;
   return profile;
+}
+
+Profile profile_for(const spec::Cluster& cluster) {
+  LOCKSTEP_ASSERT(!cluster.groups.empty(), "a cluster without node groups");
+  const auto devices = [](const spec::NodeGroup& group) { return group.nodes * group.devices_per_node; };
+  const auto most =
+      std::max_element(cluster.groups.begin(), cluster.groups.end(),
+                       [&](const spec::NodeGroup& a, const spec::NodeGroup& b) { return devices(a) < devices(b); });
+  return profile_for(most->device.kind);
 }
 
 }  // namespace lockstep::cost

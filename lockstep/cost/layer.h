@@ -31,8 +31,9 @@ Dimensions dimensions_of(const spec::Model& model);
 
 // Where the groups of a layout sit.
 struct GroupPlacements {
-  GroupPlacement tp, cp, shard, replica, data, ep, expert_data;
-  // shard: shard x cp, what ZeRO divides over; replica: dp; data: dp x shard x cp, everyone with the same weights.
+  GroupPlacement tp, cp, shard, replica, data, ep, expert_data, expert_shard;
+  // shard: shard x cp, what ZeRO divides over; replica: dp; data: dp x shard x cp, everyone with the same weights;
+  // expert_data: everyone with the same experts; expert_shard: those of them that ZeRO divides the experts over.
 };
 
 // Seconds on the device for one micro-batch of one layer; communication apart, as if nothing were hidden.

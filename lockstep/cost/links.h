@@ -26,7 +26,7 @@ inline GroupPlacement place_group(std::int64_t ranks, std::int64_t stride, std::
 struct LinkRates {
   BytesPerSecond intra;    // of one device inside its node
   BytesPerSecond nic;      // a device's share of its node's NICs: all devices of a node talk at once
-  BytesPerSecond between;  // a device's share of the link between node groups; 0: there is one group
+  BytesPerSecond between;  // a group's share of the link between node groups; 0: it does not cross it
   Seconds intra_latency;
   Seconds inter_latency;
   double node_falloff = 0;
@@ -39,7 +39,8 @@ inline BytesPerSecond bus_bandwidth(const LinkRates& links, const GroupPlacement
   if (group.nodes <= 1) return links.intra;
   const double falloff = std::pow(static_cast<double>(group.nodes) / 2, -links.node_falloff);
   const BytesPerSecond nics = links.nic * (static_cast<double>(group.per_node) * falloff);
-  return std::min(links.intra, nics);
+  const BytesPerSecond bus = std::min(links.intra, nics);
+  return links.between.value() > 0 ? std::min(bus, links.between) : bus;
 }
 
 // Seconds of one collective over `bytes` (the reduced buffer, the gathered result): ring volumes of Patarasuk & Yuan
@@ -65,7 +66,8 @@ inline Seconds collective_on_links(const LinkRates& links, const GroupPlacement&
       const double falloff = std::pow(std::max(nodes, 2.0) / 2, -links.node_falloff);
       const Seconds local = bytes * (inside / n) / links.intra + links.intra_latency * inside;
       if (group.nodes <= 1) return local;
-      return std::max(local, bytes * remote / (links.nic * falloff) + links.inter_latency * (nodes - 1));
+      const BytesPerSecond share = links.between.value() > 0 ? std::min(links.nic, links.between / n) : links.nic;
+      return std::max(local, bytes * remote / (share * falloff) + links.inter_latency * (nodes - 1));
     }
     case CollectiveOp::kBroadcast:
       return bytes / bus_bandwidth(links, group) + links.intra_latency * inside +

@@ -210,15 +210,16 @@ GroupPlacements Pricer::State::placements_of(const plan::Layout& layout, std::in
           .replica = place_group(layout.dp, weights * layout.sharding_ranks(), node),
           .data = place_group(same, weights, node),
           .ep = place_group(layout.ep, weights, node),
-          .expert_data = place_group(std::max<std::int64_t>(1, same / layout.ep), weights * layout.ep, node)};
+          .expert_data = place_group(std::max<std::int64_t>(1, same / layout.ep), weights * layout.ep, node),
+          .expert_shard =
+              place_group(std::max<std::int64_t>(1, layout.sharding_ranks() / layout.ep), weights * layout.ep, node)};
 }
 
 LinkRates Pricer::State::links_of(const StagePlace& place, const plan::Layout& layout) const {
   LinkRates links = place.group->links;
   if (place.straddles) {
-    // Every data group crosses the one link between node groups.
-    const double groups_crossing = static_cast<double>(layout.tp);
-    links.nic = std::min(links.nic, BytesPerSecond(between_bytes_per_second / groups_crossing));
+    // Every data group (one per tensor-parallel rank) crosses the one link between node groups.
+    links.between = BytesPerSecond(between_bytes_per_second / static_cast<double>(layout.tp));
   }
   return links;
 }
@@ -257,12 +258,16 @@ LayerPrices Pricer::State::layer_prices(const Context& context, const GroupRates
 
 double Pricer::State::send_seconds(const Context& context, std::int64_t stage, const LinkRates& links) const {
   const plan::Layout& layout = context.layout;
+  // Around the ring only with several chunks per rank; otherwise the last stage sends backward alone, over the link it
+  // shares with the one before.
+  const bool wraps = layout.virtual_stages > 1;
   if (layout.pp == 1) return 0;
   const Bytes bytes(boundary_bytes(dimensions, local_sizes(dimensions, layout, static_cast<double>(context.batch.micro),
                                                            static_cast<double>(sequence))));
   const std::int64_t stride = layout.world() / layout.pp;
-  const StagePlace here = place_of(layout, stage);
-  const StagePlace next = place_of(layout, (stage + 1) % layout.pp);
+  const std::int64_t from = !wraps && stage == layout.pp - 1 ? stage - 1 : stage;
+  const StagePlace here = place_of(layout, from);
+  const StagePlace next = place_of(layout, (from + 1) % layout.pp);
   if (here.group != next.group && between_bytes_per_second > 0) {
     return (bytes * static_cast<double>(stride) / BytesPerSecond(between_bytes_per_second) + links.inter_latency)
         .value();
@@ -332,7 +337,7 @@ StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& p
       return bytes > 0 ? collective_on_links(links, group, op, Bytes(bytes)).value() : 0.0;
     };
     const GroupPlacement& shard = context.placements.shard;
-    const GroupPlacement& expert_shard = context.placements.expert_data;
+    const GroupPlacement& expert_shard = context.placements.expert_shard;
     const DataTraffic traffic = data_traffic(layout, fitted.facts, context.bytes, dense, expert, 1);
     const double gather = collective(shard, CollectiveOp::kAllGather, traffic.gather.bytes) +
                           collective(expert_shard, CollectiveOp::kAllGather, traffic.expert_gather.bytes);
@@ -374,14 +379,17 @@ double Pricer::State::data_parallel_seconds(const Context& context, const LinkRa
       data_traffic(layout, facts, context.bytes, dense, expert, static_cast<double>(context.batch.accumulation));
   double total = seconds(at.data, CollectiveOp::kAllReduce, traffic.reduce) +
                  seconds(at.replica, CollectiveOp::kAllReduce, traffic.replicas) +
-                 seconds(at.expert_data, CollectiveOp::kAllReduce, traffic.experts);
+                 seconds(at.expert_data, CollectiveOp::kAllReduce, traffic.experts) +
+                 seconds(at.replica, CollectiveOp::kAllReduce, traffic.expert_replicas);
   if (layout.zero < 3) total += seconds(at.shard, CollectiveOp::kAllGather, traffic.gather);
   const bool in_micro_batches = layout.zero == 3 && traffic.scatters_each_micro_batch;
   if (!in_micro_batches) total += seconds(at.shard, CollectiveOp::kReduceScatter, traffic.scatter);
   const bool overlaps =
       layout.zero == 1 || layout.zero == 2 ? facts.zero_overlaps && facts.dp_overlaps : facts.dp_overlaps;
   const double exposed = overlaps ? k.dp_exposed : 1.0;
-  const double window = overlaps ? backward : 0.0;
+  // Each micro-batch that scatters has its own backward to hide behind.
+  const double windows = layout.zero == 2 ? std::max(1.0, traffic.scatter.count) : 1.0;
+  const double window = overlaps ? windows * backward : 0.0;
   return exposed_seconds(Seconds(total), Seconds(window), exposed, k.overlap_slowdown).value();
 }
 
@@ -474,7 +482,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
   for (std::int64_t stage = 0; stage < stages; ++stage) {
     const StagePlace place =
         uniform ? StagePlace{&groups.front(), false, groups.front().memory_bytes} : place_of(layout, stage);
-    if (place.group != priced_on || place.straddles) {
+    if (place.group != priced_on || place.straddles || links.between.value() > 0) {
       links = links_of(place, layout);
       if (!uniform) context.placements = placements_of(layout, place.group->devices_per_node);
       prices = layer_prices(context, *place.group, links, context.placements);
@@ -499,12 +507,10 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
     }
     const double dense = dense_parameters(layout, stage, layers);
     const double expert = expert_parameters(layout, layers);
-    if (stage == 0 || stage == stages - 1 || !uniform) {
-      reduction = std::max(reduction, data_parallel_seconds(context, links, dense, expert, time.backward));
-      optimizer = std::max(
-          optimizer,
-          optimizer_seconds(context, place.group->rates[static_cast<std::size_t>(layout.precision)], dense, expert));
-    }
+    reduction = std::max(reduction, data_parallel_seconds(context, links, dense, expert, time.backward));
+    optimizer = std::max(
+        optimizer,
+        optimizer_seconds(context, place.group->rates[static_cast<std::size_t>(layout.precision)], dense, expert));
     plan::MemoryBreakdown memory = stage_memory(context, prices, time, stage, layers);
     memory.capacity = place.memory_bytes;
     add_overhead(layout, memory);
@@ -604,9 +610,16 @@ Price Pricer::State::price_image(const plan::Layout& layout, const plan::BatchPl
     const double gather = collective_on_links(links, context.placements.shard, CollectiveOp::kAllGather,
                                               Bytes(image_parameters * context.bytes.weight))
                               .value();
-    price.time.dp_comm +=
-        micro_batches * 2 *
-        exposed_seconds(Seconds(gather), Seconds(forward), k.zero3_exposed, k.overlap_slowdown).value();
+    const DataTraffic traffic = data_traffic(layout, fitted.facts, context.bytes, image_parameters, 0, 1);
+    const double scatter = traffic.scatters_each_micro_batch
+                               ? collective_on_links(links, context.placements.shard, CollectiveOp::kReduceScatter,
+                                                     Bytes(traffic.scatter.bytes))
+                                     .value()
+                               : 0.0;
+    const auto exposed = [&](double communication, double compute) {
+      return exposed_seconds(Seconds(communication), Seconds(compute), k.zero3_exposed, k.overlap_slowdown).value();
+    };
+    price.time.dp_comm += micro_batches * (exposed(gather, forward) + exposed(gather + scatter, backward));
   }
   price.time.optimizer = optimizer_seconds(context, rates, image_parameters, 0);
   price.time.other = micro_batches * std::max(0.0, micro - gpu) + k.step_seconds;
@@ -744,10 +757,13 @@ plan::Prediction Pricer::predict(const Price& price, const plan::Layout& layout,
   const double expected = price.step_seconds();
   const double width = std::exp(kNinetyPercent * price.time_sigma);
   plan::Prediction prediction;
-  prediction.step_seconds = {expected / width, expected, expected * width};
+  // No interval reaches beyond compute at the peak.
+  const double fastest = std::min(expected, price.time.compute * state_->fitted.constants.gemm_efficiency);
+  const double low = std::max(expected / width, fastest);
+  prediction.step_seconds = {low, expected, expected * width};
   const double samples = static_cast<double>(batch.global_sequences);
   const auto rate = [&](double amount) {
-    return plan::Interval{amount / (expected * width), amount / expected, amount * width / expected};
+    return plan::Interval{amount / (expected * width), amount / expected, amount / low};
   };
   prediction.samples_per_second = rate(samples);
   if (state_->model.is_language_model()) {

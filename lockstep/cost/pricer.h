@@ -57,9 +57,9 @@ struct StagePrice {
 
 class Pricer {
  public:
-  // A profile with tables and without constants is turned into constants (constants_from_tables.h), and lends its speeds
-  // to a cluster of kind cpu. Throws UserError (exit code 3) for a model that has no formulas, (exit code 2) for a
-  // cluster without figures (kind cpu without a calibrated profile).
+  // A profile with tables and without constants is turned into constants (constants_from_tables.h), and lends its
+  // speeds to a cluster of kind cpu. Throws UserError (exit code 3) for a model that has no formulas, (exit code 2) for
+  // a cluster without figures (kind cpu without a calibrated profile).
   Pricer(const spec::Model& model, const spec::Cluster& cluster, const Profile& profile, const PricerOptions& options);
   ~Pricer();
   Pricer(Pricer&&) noexcept;

@@ -156,6 +156,8 @@ Profile find_profile(const std::string& name);
 // The fitted profile for a device kind and a stack; without one for that stack the hardware's generic one; without
 // that either, the defaults of Constants with the widest residuals. Never fails.
 Profile profile_for(const std::string& device_kind, const std::string& stack = "");
+// The same for the kind most of a cluster's devices are.
+Profile profile_for(const spec::Cluster& cluster);
 
 // Files; written atomically. A missing file is a UserError with exit code 4.
 void save_profile(const Profile& profile, const std::string& path);

@@ -2,33 +2,19 @@
 
 #include <algorithm>
 #include <limits>
-#include <vector>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep::planner {
-namespace {
-
-std::vector<const spec::NodeGroup*> cheapest_first(const spec::Cluster& cluster) {
-  std::vector<const spec::NodeGroup*> groups;
-  for (const spec::NodeGroup& group : cluster.groups) groups.push_back(&group);
-  std::stable_sort(groups.begin(), groups.end(), [](const spec::NodeGroup* a, const spec::NodeGroup* b) {
-    return a->price_per_device_hour_usd < b->price_per_device_hour_usd;
-  });
-  return groups;
-}
-
-}  // namespace
-
 HourlyPrice hourly_price(const spec::Cluster& cluster, std::int64_t devices) {
   HourlyPrice price;
   std::int64_t missing = devices;
-  for (const spec::NodeGroup* group : cheapest_first(cluster)) {
+  for (const spec::NodeGroup& group : cluster.groups) {
     if (missing <= 0) break;
-    const std::int64_t per_node = group->devices_per_node;
-    const std::int64_t paid = std::min(group->nodes, (missing + per_node - 1) / per_node) * per_node;
+    const std::int64_t per_node = group.devices_per_node;
+    const std::int64_t paid = std::min(group.nodes, (missing + per_node - 1) / per_node) * per_node;
     price.paid_devices += paid;
-    price.usd += static_cast<double>(paid) * group->price_per_device_hour_usd;
+    price.usd += static_cast<double>(paid) * group.price_per_device_hour_usd;
     missing -= paid;
   }
   LOCKSTEP_ASSERT(missing <= 0, "more devices than the cluster has");

@@ -8,8 +8,8 @@
 
 namespace lockstep::planner {
 
-// What one hour on `devices` devices costs. Whole nodes are paid; where not all nodes are used, those with the cheapest
-// devices are. Asserts that the cluster has that many.
+// What one hour on `devices` devices costs. Whole nodes are paid, in the order of the cluster's groups, which is
+// where ranks are placed. Asserts that the cluster has that many.
 struct HourlyPrice {
   std::int64_t paid_devices = 0;
   double usd = 0;

@@ -177,7 +177,9 @@ class Search {
     plan::Layout layout = meshes_[index];
     const WorldTerms& world = scorer_.world(layout.world());
     Front& front = board.fronts[place_of(layout.world())];
-    const bool outgrow = is_on(kOutgrow);
+    // Memory grows with the micro-batch, except where gradients held whole are divided at last: with one micro-batch.
+    const bool grows = layout.zero < 2 || request_.profile.fitted->facts.reduces_each_micro_batch;
+    const bool outgrow = is_on(kOutgrow) && grows;
     board.families.begin_mesh(layout, space_.batches(layout.data_ranks()));
     board.outgrown +=
         space_.for_each(layout, [&](const plan::Layout& candidate, const plan::BatchPlan& batch, const Choice& choice) {

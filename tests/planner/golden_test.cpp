@@ -39,7 +39,7 @@ SearchRequest request_of(const Scenario& scenario) {
   const std::string cluster = scenario.cluster;
   const bool file = cluster.ends_with(".yaml");
   request.cluster = spec::load_cluster(file ? LOCKSTEP_SOURCE_DIR "/specs/examples/" + cluster : cluster);
-  request.profile = cost::profile_for(request.cluster.groups.front().device.kind);
+  request.profile = cost::profile_for(request.cluster);
   request.global_sequences = scenario.batch;
   request.sequence_length = scenario.sequence;
   request.tokens = scenario.tokens;

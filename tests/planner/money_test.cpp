@@ -39,12 +39,12 @@ TEST(Money, whole_nodes_are_paid) {
   EXPECT_DOUBLE_EQ(price.usd, 32);
 }
 
-TEST(Money, the_cheapest_nodes_are_taken_first) {
+TEST(Money, the_nodes_that_hold_the_ranks_are_paid) {
   const spec::Cluster cluster = cluster_of({group_of(2, 8, 5), group_of(4, 4, 1)});
-  EXPECT_DOUBLE_EQ(hourly_price(cluster, 12).usd, 12);
-  EXPECT_DOUBLE_EQ(hourly_price(cluster, 16).usd, 16);
-  EXPECT_DOUBLE_EQ(hourly_price(cluster, 17).usd, 16 + 8 * 5);
-  EXPECT_DOUBLE_EQ(hourly_price(cluster, 32).usd, 16 + 16 * 5);
+  EXPECT_DOUBLE_EQ(hourly_price(cluster, 12).usd, 16 * 5);
+  EXPECT_DOUBLE_EQ(hourly_price(cluster, 16).usd, 16 * 5);
+  EXPECT_DOUBLE_EQ(hourly_price(cluster, 17).usd, 16 * 5 + 4);
+  EXPECT_DOUBLE_EQ(hourly_price(cluster, 32).usd, 16 * 5 + 16);
 }
 
 TEST(Money, nothing_costs_nothing_and_what_never_ends_is_infinite) {
