@@ -297,11 +297,6 @@ cost::Constants PooledConstants::at(const std::string& hardware, const std::stri
   return constants_from(offsets);
 }
 
-bool PooledConstants::knows_stack(const std::string& hardware, const std::string& stack) const {
-  return by_stack.contains({hardware, stack});
-}
-bool PooledConstants::knows_hardware(const std::string& hardware) const { return by_hardware.contains(hardware); }
-
 PooledConstants fit(const std::vector<const Observation*>& observations, const PooledConstants& start,
                     const FitOptions& options) {
   return Problem(observations, start, options).run();

@@ -33,8 +33,6 @@ class PooledConstants {
   PooledConstants();  // the prior
   // Of (hardware, stack); of the hardware where the stack is unknown; of all hardware where that is unknown too.
   cost::Constants at(const std::string& hardware, const std::string& stack) const;
-  bool knows_stack(const std::string& hardware, const std::string& stack) const;
-  bool knows_hardware(const std::string& hardware) const;
 
   // Offsets from the prior, by constant_table() index.
   std::vector<double> global;

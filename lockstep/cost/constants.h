@@ -102,7 +102,6 @@ struct Residuals {
   double time = 0.2;          // of the step time
   double time_exposed = 0.3;  // added in quadrature x share of the step that is communication, bubble and host cost
   double memory = 0.1;        // of peak allocated bytes
-  double memory_bytes = 0;    // absolute part, bytes
   bool operator==(const Residuals&) const = default;
 };
 

@@ -95,8 +95,7 @@ nlohmann::json fitted_to_json(const Fitted& fitted) {
           {"residuals",
            {{"time", fitted.residuals.time},
             {"time_exposed", fitted.residuals.time_exposed},
-            {"memory", fitted.residuals.memory},
-            {"memory_bytes", fitted.residuals.memory_bytes}}}};
+            {"memory", fitted.residuals.memory}}}};
 }
 
 Fitted read_fitted(plan::StrictReader reader) {
@@ -118,8 +117,7 @@ Fitted read_fitted(plan::StrictReader reader) {
   plan::StrictReader residuals = reader.object("residuals");
   fitted.residuals = {.time = residuals.non_negative("time"),
                       .time_exposed = residuals.non_negative("time_exposed"),
-                      .memory = residuals.non_negative("memory"),
-                      .memory_bytes = residuals.non_negative("memory_bytes")};
+                      .memory = residuals.non_negative("memory")};
   residuals.finish();
   reader.finish();
   return fitted;

@@ -186,7 +186,6 @@ Dimensions dimensions_of(const spec::Model& model) {
   d.shared_experts = static_cast<double>(model.shared_experts);
   d.inner = static_cast<double>(model.expand * model.hidden);
   d.state = static_cast<double>(model.state_size);
-  d.conv = static_cast<double>(model.conv_kernel);
   d.dt_rank = static_cast<double>(model.dt_rank);
 
   const double total = static_cast<double>(spec::parameter_count(model));

@@ -21,7 +21,7 @@ struct Dimensions {
   bool dropout = false;  // masks are kept
   bool tied = false;
   double experts = 0, experts_per_token = 0, shared_experts = 0;
-  double inner = 0, state = 0, conv = 0, dt_rank = 0;  // Mamba
+  double inner = 0, state = 0, dt_rank = 0;  // Mamba
   double dense_parameters_per_layer = 0;               // everything but routed experts
   double expert_parameters_per_layer = 0;              // all routed experts
   double embedding_parameters = 0;                     // first stage: tokens and positions
