@@ -192,6 +192,16 @@ bool MapReader::reals(const std::string& key, std::vector<double>& out, double m
   return true;
 }
 
+bool MapReader::texts(const std::string& key, std::vector<std::string>& out) {
+  const YamlNode* node = find(key);
+  if (node == nullptr) return false;
+  if (!node->is_sequence()) throw wrong_kind(*node, key, "a list");
+  std::vector<std::string> values;
+  for (const YamlNode& item : node->items) values.push_back(scalar_of(item, key));
+  out = std::move(values);
+  return true;
+}
+
 std::optional<MapReader> MapReader::map(const std::string& key) {
   const YamlNode* node = find(key);
   if (node == nullptr) return std::nullopt;

@@ -47,6 +47,7 @@ class MapReader {
   bool seconds(const std::string& key, double& out);
   bool counts(const std::string& key, std::vector<std::int64_t>& out, std::int64_t min = 0);
   bool reals(const std::string& key, std::vector<double>& out, double min, double max, std::size_t length);
+  bool texts(const std::string& key, std::vector<std::string>& out);
 
   template <class E>
   bool choice(const std::string& key, E& out, std::initializer_list<std::pair<const char*, E>> choices) {

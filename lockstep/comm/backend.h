@@ -28,6 +28,7 @@ struct Operation {
   std::vector<std::int64_t> receive_counts;  // all_to_all: always filled, one per rank
   void* stream = nullptr;
   void* ticket = nullptr;  // what prepare() returned
+  const char* site = "";   // OpOptions::site
 };
 
 // How a backend reports that an operation failed. `rank` is the rank in the group that caused it, or -1. `detail`

@@ -61,6 +61,7 @@ struct OpOptions {
   milliseconds timeout{0};  // 0: the group's default
   // Stream on which the caller's device kernels produce and consume the buffer (a cudaStream_t; nccl only).
   void* stream = nullptr;
+  const char* site = "";  // where the program calls it ("tp: attention output"); a literal, kept by reference
 };
 
 // Handle of one operation. A default-constructed Work is done.

@@ -95,6 +95,7 @@ Work Group::submit(Operation operation, const OpOptions& options) {
   state->group = weak_from_this();
   state->timeout = options.timeout.count() > 0 ? options.timeout : timeout_;
   operation.stream = options.stream;
+  operation.site = options.site;
   // The ticket marks the caller's stream at this moment; on a group that already failed there is nothing to mark.
   std::unique_lock lock(mutex_);
   operation.sequence = ++sequence_;
@@ -190,6 +191,7 @@ std::string Group::subject_of(const WorkState& state) const {
   const Operation& operation = state.operation;
   std::string text = fmt::format("{} #{}", name_of(operation.kind), operation.sequence);
   if (operation.kind != OpKind::kBarrier) text += " of " + readable_bytes(payload_bytes(operation));
+  if (*operation.site != '\0') text += fmt::format(" ({})", operation.site);
   return text;
 }
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/tensor_comm.h"
+#include "lockstep/nn/tensor_comm.h"
 
 namespace lockstep::engine {
 namespace {
@@ -185,7 +185,7 @@ void Trainer::run_evaluation() {
 void Trainer::save() {
   if (context_.request.checkpoint_directory.empty() || saved_step_ == state_.step) return;
   for (torch::Tensor& buffer : state_.model->buffers()) {
-    context_.world.broadcast(parallel::buffer_of(buffer), 0).wait();
+    context_.world.broadcast(nn::buffer_of(buffer), 0).wait();
   }
   checkpoint::SaveOptions options;
   options.directory = context_.request.checkpoint_directory;

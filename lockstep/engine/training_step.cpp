@@ -8,7 +8,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/engine/grad_clip.h"
 #include "lockstep/engine/schedule.h"
-#include "lockstep/parallel/tensor_comm.h"
+#include "lockstep/nn/tensor_comm.h"
 
 namespace lockstep::engine {
 namespace {
@@ -87,7 +87,7 @@ StepResult run_step(TrainingState& state, const spec::Job& job, comm::Communicat
 
 EvaluationResult evaluate(TrainingState& state, const spec::Job& job, comm::Communicator& data_group) {
   for (torch::Tensor& buffer : state.model->buffers()) {
-    data_group.broadcast(parallel::buffer_of(buffer), 0).wait();
+    data_group.broadcast(nn::buffer_of(buffer), 0).wait();
   }
   data::LoaderOptions options;
   options.micro = job.batch.micro;

@@ -1,5 +1,13 @@
-// What GPT and Llama share: tokens in, a backbone, and a head that is either a language model's (tied to the input
-// embedding or not) or a classifier on the last position ("score", as Hugging Face's ...ForSequenceClassification).
+// What all language models share: an embedding, layers made of parts, a final norm, and a head that is a language
+// model's (tied to the input embedding or not) or a classifier ("score" on the last position, as Hugging Face's
+// ...ForSequenceClassification; BERT pools the first).
+//
+// A model runs as a whole (forward, loss), or unit by unit, which is how pipelines, ZeRO-3 and recomputation run it:
+//   x = model.embed(tokens, context);                                    // where part().embedding
+//   for each layer, for each part:  x = model.run_layer(layer, part, x, context).hidden;
+//   model.head_loss(x, tokens, target, context);                         // where part().head
+// Between units x is [samples, rows, hidden]; rows are this rank's: the sequence divided by cp and, with sequence
+// parallel, by tp.
 #pragma once
 
 #include <memory>
@@ -9,30 +17,85 @@
 
 namespace lockstep::nn {
 
+struct LayerOutput {
+  torch::Tensor hidden;
+  // Undefined, or 0-dim: this rank's share of a loss beside the model's own (load balancing of experts), already
+  // multiplied by its coefficient. The sum over the ranks that route together is the term of one micro-step.
+  torch::Tensor auxiliary = {};
+};
+
 class LanguageModel : public TrainableModel {
  public:
   torch::Tensor forward(const torch::Tensor& input, const ForwardContext& context) override;
   LossResult loss(const torch::Tensor& input, const torch::Tensor& target, const ForwardContext& context) override;
 
-  // Final hidden states [samples, seq, hidden], normalised, before the head.
-  virtual torch::Tensor hidden_states(const torch::Tensor& tokens, const ForwardContext& context) = 0;
+  // tokens int64 [samples, rows] (cp's rows; with sequence parallel the result has 1/tp of them).
+  virtual torch::Tensor embed(const torch::Tensor& tokens, const ForwardContext& context) = 0;
+  // Parts of a layer that end in a residual sum: attention and MLP, or one mixer.
+  virtual int parts_per_layer() const { return 2; }
+  virtual LayerOutput run_layer(std::int64_t layer, int part, const torch::Tensor& x, const ForwardContext& context) = 0;
+  // Final norm, head and loss over this rank's rows. loss_sum of tp ranks is the same; of cp ranks it adds up.
+  LossResult head_loss(const torch::Tensor& x, const torch::Tensor& tokens, const torch::Tensor& target,
+                       const ForwardContext& context);
+  // Logits of this rank's rows over the whole vocabulary (tp ranks gather theirs).
+  torch::Tensor head_logits(const torch::Tensor& x, const torch::Tensor& tokens, const ForwardContext& context);
+
+  // The modules whose parameters a unit uses: the embedding's, a layer's, the head's (a tied head: the embedding too).
+  virtual std::vector<std::shared_ptr<torch::nn::Module>> embedding_modules() const = 0;
+  virtual std::shared_ptr<torch::nn::Module> layer_module(std::int64_t layer) const = 0;
+  virtual std::vector<std::shared_ptr<torch::nn::Module>> head_modules() const;
+
+  const Partition& partition() const { return partition_; }
+  const ModelPart& part() const { return part_; }  // end_layer is never -1 here
+  // The weight that embedding and head share, by its module; null where they do not.
+  std::shared_ptr<Embedding> tied_embedding() const { return head_ ? nullptr : embedding_; }
+
+  // Throws bad_input for tokens outside the vocabulary or too many of them.
+  void check_tokens(const torch::Tensor& tokens) const;
 
  protected:
-  using TrainableModel::TrainableModel;
+  LanguageModel(const spec::Model& spec, const BuildOptions& options);
 
-  // Registers `lm_head` or `score` where the model has one of its own; otherwise the head is `embedding`.
-  void make_head(const std::shared_ptr<Embedding>& embedding, const torch::TensorOptions& options);
+  // The norm between the last layer and the head.
+  virtual torch::Tensor final_norm(const torch::Tensor& x) const = 0;
+  // What the head reads of the normed rows; a classifier picks one position per sample.
+  virtual torch::Tensor pooled(const torch::Tensor& normed, const torch::Tensor& tokens,
+                               const ForwardContext& context) const;
+  virtual std::vector<std::shared_ptr<torch::nn::Module>> final_modules() const = 0;  // of final_norm() and pooled()
+
+  // Registers `lm_head` or `score` where the model has one of its own; otherwise the head is `embedding`. Only where
+  // part().head.
+  void make_head(const std::shared_ptr<Embedding>& embedding);
+
+  torch::TensorOptions tensor_options() const { return options_; }
+  // Rows of the residual stream to and from the tensor-parallel blocks: with sequence parallel gathered and scattered,
+  // otherwise whole and summed.
+  torch::Tensor enter_block(const torch::Tensor& x, const char* site) const;
+  torch::Tensor leave_block(const torch::Tensor& x, const char* site) const;
+  // residual + the ranks' products summed + bias: how a block whose last layer is cut by inputs ends.
+  torch::Tensor leave_block(const torch::Tensor& residual, const torch::Tensor& x, const Linear& last,
+                            const char* site) const;
+  // Norms and biases outside the blocks: held by all tp ranks, each seeing only its rows under sequence parallel.
+  Sharing outside_blocks() const { return {partition_.tp_size(), partition_.sequence_parallel}; }
+  // Replicated weights inside a block: every rank's gradient is a part.
+  Sharing inside_blocks() const { return {partition_.tp_size(), partition_.tp_size() > 1}; }
+  // Global positions of the rows between units (int64, one per row; undefined: all rows, in order).
+  torch::Tensor stream_positions(std::int64_t rows, const ForwardContext& context) const;
+
+  // [vocab / tp] or undefined.
+  virtual torch::Tensor head_bias() const { return head_ ? head_->bias : torch::Tensor(); }
 
  private:
   torch::Tensor head_weight() const { return head_ ? head_->weight : embedding_->weight; }
-  torch::Tensor head_input(const torch::Tensor& tokens, const ForwardContext& context);
-  void check_tokens(const torch::Tensor& tokens) const;
 
+  Partition partition_;
+  ModelPart part_;
+  torch::TensorOptions options_;
   std::shared_ptr<Embedding> embedding_;
   std::shared_ptr<Linear> head_;  // null: tied
 };
 
-std::shared_ptr<TrainableModel> make_gpt(const spec::Model& spec, const torch::TensorOptions& options);
-std::shared_ptr<TrainableModel> make_llama(const spec::Model& spec, const torch::TensorOptions& options);
+std::shared_ptr<LanguageModel> make_gpt(const spec::Model& spec, const BuildOptions& options);
+std::shared_ptr<LanguageModel> make_llama(const spec::Model& spec, const BuildOptions& options);
 
 }  // namespace lockstep::nn

@@ -1,25 +1,49 @@
-// The layers that models are made of: parameters with torch's names, and how each is initialised. All are built empty;
-// initialise() then draws every parameter by its full name.
+// The layers that models are made of: parameters with torch's names, which part of each this rank holds, and how it is
+// initialised. All are built empty; initialise() then draws every parameter by its full name.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
 #include "lockstep/nn/functional.h"
+#include "lockstep/nn/placement.h"
 
 namespace lockstep::nn {
 
-// A module that owns parameters directly. `name` is its full name inside the model ("transformer.h.0.attn.c_attn").
-class Layer : public torch::nn::Module {
- public:
-  virtual void reset(const std::string& name, std::uint64_t seed) = 0;
+// A parameter as its layer declared it.
+struct DeclaredParameter {
+  std::string name;  // inside the layer: "weight"
+  torch::Tensor tensor;
+  Placement placement;
+  InitialValue initial;
 };
 
-// Calls reset() on every layer of the model. Depends on names and seed alone.
+// A module that owns parameters directly.
+class Layer : public torch::nn::Module {
+ public:
+  const std::vector<DeclaredParameter>& declared() const { return declared_; }
+  // Back to the start: buffers that are part of the training state.
+  virtual void reset_buffers() {}
+
+ protected:
+  // Registers this rank's part of a parameter, uninitialised.
+  torch::Tensor declare(const std::string& name, Placement placement, InitialValue initial,
+                        const torch::TensorOptions& options);
+
+ private:
+  std::vector<DeclaredParameter> declared_;
+};
+
+// Every declared parameter of the model under its full name ("transformer.h.0.attn.c_attn.weight"), in order of
+// registration; a layer registered twice comes once, under its first name.
+std::vector<DeclaredParameter> declared_parameters(const torch::nn::Module& model);
+
+// Gives every parameter its initial value and resets buffers. Depends on names and seed alone.
 void initialise(torch::nn::Module& model, std::uint64_t seed);
 
 // How weights are drawn. Biases: kNormal gives zeros, kKaimingUniform draws them like torch.nn.Linear does.
@@ -29,43 +53,63 @@ struct Init {
   double std = 0.02;  // kNormal
 };
 
-// torch.nn.Linear (weight [out, in]) or, with WeightLayout::kInOut, GPT-2's Conv1D (weight [in, out]).
+// A parameter that several tensor-parallel ranks hold (Placement::sharers, partial_gradient).
+struct Sharing {
+  std::int64_t sharers = 1;
+  bool partial = false;
+};
+
+// Which part of a linear layer this rank holds.
+struct LinearCut {
+  enum class Kind { kWhole, kOutputs, kInputs };
+  Kind kind = Kind::kWhole;
+  std::vector<Segment> segments = {};  // of the outputs or inputs
+  Sharing weight = {};                 // kOutputs: of the bias too
+  Sharing bias = {};                   // kInputs: the bias is whole, and added after the ranks' products are summed
+  bool expert = false;
+};
+
+// torch.nn.Linear (weight [out, in]) or, with WeightLayout::kInOut, GPT-2's Conv1D (weight [in, out]). `in` and `out`
+// are those of the whole layer.
 class Linear : public Layer {
  public:
   Linear(std::int64_t in, std::int64_t out, bool with_bias, WeightLayout layout, Init init,
-         const torch::TensorOptions& options);
+         const torch::TensorOptions& options, const LinearCut& cut = {});
   torch::Tensor forward(const torch::Tensor& x) const { return linear(x, weight, bias, layout_); }
+  // Without the bias.
+  torch::Tensor product(const torch::Tensor& x) const { return linear(x, weight, torch::Tensor(), layout_); }
   torch::Tensor add_to(const torch::Tensor& residual, const torch::Tensor& x) const {
     return linear_residual(residual, x, weight, bias, layout_);
   }
-  void reset(const std::string& name, std::uint64_t seed) override;
+  WeightLayout layout() const { return layout_; }
 
   torch::Tensor weight;
   torch::Tensor bias;  // undefined without
 
  private:
-  std::int64_t in_;
   WeightLayout layout_;
-  Init init_;
 };
 
 class Embedding : public Layer {
  public:
-  Embedding(std::int64_t count, std::int64_t dim, double std, const torch::TensorOptions& options);
+  // `rows` cuts the table by index; empty: whole.
+  Embedding(std::int64_t count, std::int64_t dim, double std, const torch::TensorOptions& options,
+            const std::vector<Segment>& rows = {}, Sharing sharing = {});
   torch::Tensor forward(const torch::Tensor& indices) const { return at::embedding(weight, indices); }
-  void reset(const std::string& name, std::uint64_t seed) override;
+  // Rows that this rank holds; zeros for indices that another one has. Ranks' results add up to forward() of the whole.
+  torch::Tensor forward_own(const torch::Tensor& indices) const;
 
   torch::Tensor weight;  // [count, dim]
 
  private:
-  double std_;
+  std::int64_t first_row_ = 0;
 };
 
 class LayerNorm : public Layer {
  public:
-  LayerNorm(std::int64_t dim, bool with_bias, double epsilon, const torch::TensorOptions& options);
+  LayerNorm(std::int64_t dim, bool with_bias, double epsilon, const torch::TensorOptions& options,
+            Sharing sharing = {});
   torch::Tensor forward(const torch::Tensor& x) const { return layer_norm(x, weight, bias, epsilon_); }
-  void reset(const std::string& name, std::uint64_t seed) override;
 
   torch::Tensor weight;
   torch::Tensor bias;  // undefined without
@@ -76,9 +120,8 @@ class LayerNorm : public Layer {
 
 class RmsNorm : public Layer {
  public:
-  RmsNorm(std::int64_t dim, double epsilon, const torch::TensorOptions& options);
+  RmsNorm(std::int64_t dim, double epsilon, const torch::TensorOptions& options, Sharing sharing = {});
   torch::Tensor forward(const torch::Tensor& x) const { return rms_norm(x, weight, epsilon_); }
-  void reset(const std::string& name, std::uint64_t seed) override;
 
   torch::Tensor weight;
 
@@ -99,14 +142,12 @@ class Conv2d : public Layer {
  public:
   Conv2d(const ConvShape& shape, Init init, const torch::TensorOptions& options);
   torch::Tensor forward(const torch::Tensor& x) const;
-  void reset(const std::string& name, std::uint64_t seed) override;
 
   torch::Tensor weight;  // [out, in, kernel, kernel]
   torch::Tensor bias;    // undefined without
 
  private:
   ConvShape shape_;
-  Init init_;
 };
 
 // torch.nn.BatchNorm2d (epsilon 1e-5, momentum 0.1). In training it uses the statistics of its own micro-batch, as
@@ -115,7 +156,7 @@ class BatchNorm2d : public Layer {
  public:
   BatchNorm2d(std::int64_t channels, const torch::TensorOptions& options);
   torch::Tensor forward(const torch::Tensor& x, bool training);
-  void reset(const std::string& name, std::uint64_t seed) override;
+  void reset_buffers() override;
 
   torch::Tensor weight, bias;
   torch::Tensor running_mean, running_var;

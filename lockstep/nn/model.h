@@ -14,6 +14,7 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 
+#include "lockstep/nn/partition.h"
 #include "lockstep/spec/model.h"
 
 namespace lockstep::nn {
@@ -26,6 +27,11 @@ struct ForwardContext {
   std::int64_t first_index = 0;
   std::int64_t padding_id = -1;  // classification of sentences: trailing tokens with this id are not read
   bool training = true;          // dropout on, batch norm uses (and updates) batch statistics
+  // Where cp splits the sequence: the global positions of this rank's rows (int64 [rows], nn::context_positions);
+  // undefined: all rows, in order.
+  torch::Tensor positions;
+  // Bidirectional models: tokens of each sample before its padding (int64 [samples]); undefined: all of them.
+  torch::Tensor lengths;
 };
 
 struct LossResult {
@@ -60,10 +66,21 @@ class TrainableModel : public torch::nn::Module {
   torch::Dtype dtype_;
 };
 
+// The consecutive layers that a pipeline chunk holds.
+struct ModelPart {
+  std::int64_t first_layer = 0;
+  std::int64_t end_layer = -1;  // -1: to the last
+  bool embedding = true;
+  bool head = true;
+};
+
 struct BuildOptions {
   torch::Dtype dtype = torch::kFloat32;  // fp64, fp32, bf16, fp16
   torch::Device device = torch::kCPU;    // meta: shapes only, no weights
   std::uint64_t seed = 0;
+  Partition partition;     // the ranks that compute the model together; default: this one alone
+  ModelPart part;          // default: all of it
+  bool initialise = true;  // false: weights are left as they are (the caller fills them)
 };
 
 // Throws UserError for an architecture that cannot be trained yet, and for sizes that do not fit together.

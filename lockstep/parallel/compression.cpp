@@ -5,7 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/exchange_kinds.h"
-#include "lockstep/parallel/tensor_comm.h"
+#include "lockstep/nn/tensor_comm.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 class PlainExchange : public GradientExchange {
  public:
   std::unique_ptr<PendingExchange> start(const Bucket& bucket, comm::Communicator& group) override {
-    return std::make_unique<Pending>(group.all_reduce(buffer_of(bucket.gradient)));
+    return std::make_unique<Pending>(group.all_reduce(nn::buffer_of(bucket.gradient)));
   }
   TensorMap state() const override { return {}; }
   void load_state(const TensorMap&) override {}
@@ -39,7 +39,7 @@ class CastExchange : public GradientExchange {
   std::unique_ptr<PendingExchange> start(const Bucket& bucket, comm::Communicator& group) override {
     const torch::Tensor& narrow = narrow_.at(bucket.index);
     narrow.copy_(bucket.gradient);
-    return std::make_unique<Pending>(bucket.gradient, narrow, group.all_reduce(buffer_of(narrow)));
+    return std::make_unique<Pending>(bucket.gradient, narrow, group.all_reduce(nn::buffer_of(narrow)));
   }
   TensorMap state() const override { return {}; }
   void load_state(const TensorMap&) override {}

@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/sign_bits.h"
 #include "lockstep/parallel/exchange_kinds.h"
-#include "lockstep/parallel/tensor_comm.h"
+#include "lockstep/nn/tensor_comm.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -83,7 +83,7 @@ class OneBit : public GradientExchange {
     state.error.add_(state.gradient);
     for (int rank = 0; rank < group.size(); ++rank) pack(state.error, part_of(state, rank), row_of(state.sent, rank));
     zero_padding(state.error, bucket);
-    comm::Work work = group.all_to_all(buffer_of(state.sent), buffer_of(state.received));
+    comm::Work work = group.all_to_all(nn::buffer_of(state.sent), nn::buffer_of(state.received));
     return std::make_unique<Pending>(state, bucket, group, std::move(work));
   }
 
@@ -123,7 +123,7 @@ class OneBit : public GradientExchange {
       pack(state_.sum, mine, state_.own.data_ptr<std::uint8_t>());
       // Padding has no meaning, but zero packs to a plus: its errors would grow without bound.
       zero_padding(state_.sum, bucket_, part_of(state_, group_.rank()).begin);
-      work_ = group_.all_gather(buffer_of(state_.own), buffer_of(state_.everything));
+      work_ = group_.all_gather(nn::buffer_of(state_.own), nn::buffer_of(state_.everything));
       second_leg_ = true;
       return false;
     }

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/gradient_reducer.h"
-#include "lockstep/parallel/tensor_comm.h"
+#include "lockstep/nn/tensor_comm.h"
 
 namespace lockstep::parallel {
 namespace {

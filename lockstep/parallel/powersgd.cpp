@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/exchange_kinds.h"
-#include "lockstep/parallel/tensor_comm.h"
+#include "lockstep/nn/tensor_comm.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -106,7 +106,7 @@ class PowerSgd::Pending : public PendingExchange {
       at::mm_out(matrix.q, matrix.p, matrix.gradient);
       at::addmm_out(matrix.error, matrix.gradient, matrix.p.t(), matrix.q, 1.0, -1.0);
     }
-    work_ = group_.all_reduce(buffer_of(state_.second));
+    work_ = group_.all_reduce(nn::buffer_of(state_.second));
     second_round_ = true;
     return false;
   }
@@ -191,7 +191,7 @@ std::unique_ptr<PendingExchange> PowerSgd::start(const Bucket& bucket, comm::Com
     }
     at::mm_out(matrix.p, matrix.q, matrix.gradient.t());
   }
-  return std::make_unique<Pending>(state, group, group.all_reduce(buffer_of(state.first)));
+  return std::make_unique<Pending>(state, group, group.all_reduce(nn::buffer_of(state.first)));
 }
 
 TensorMap PowerSgd::state() const {

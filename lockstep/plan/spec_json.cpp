@@ -39,6 +39,10 @@ constexpr std::array<Field<double>, 4> kReals{{{"norm_epsilon", &Model::norm_eps
                                                {"rope_theta", &Model::rope_theta},
                                                {"dropout", &Model::dropout},
                                                {"init_std", &Model::init_std}}};
+// Younger than the first plan files: left out at 0, and 0 where they are left out.
+constexpr std::array<Field<double>, 3> kOptionalReals{{{"router_auxiliary_loss", &Model::router_auxiliary_loss},
+                                                       {"router_z_loss", &Model::router_z_loss},
+                                                       {"capacity_factor", &Model::capacity_factor}}};
 constexpr std::array<Field<bool>, 3> kFlags{
     {{"tied_embeddings", &Model::tied_embeddings}, {"bias", &Model::bias}, {"bottleneck", &Model::bottleneck}}};
 
@@ -169,6 +173,9 @@ nlohmann::json model_to_json(const spec::Model& model) {
                          {"stage_blocks", model.stage_blocks}};
   for (const auto& field : kIntegers) json[field.name] = model.*field.member;
   for (const auto& field : kReals) json[field.name] = model.*field.member;
+  for (const auto& field : kOptionalReals) {
+    if (model.*field.member != 0.0) json[field.name] = model.*field.member;
+  }
   for (const auto& field : kFlags) json[field.name] = model.*field.member;
   return json;
 }
@@ -186,6 +193,9 @@ spec::Model read_model(StrictReader reader) {
     if (model.*field.member < 0) reader.fail(field.name, "is negative");
   }
   for (const auto& field : kReals) model.*field.member = reader.number(field.name);
+  for (const auto& field : kOptionalReals) {
+    if (reader.has(field.name)) model.*field.member = reader.non_negative(field.name);
+  }
   for (const auto& field : kFlags) model.*field.member = reader.boolean(field.name);
   reader.finish();
   return model;

@@ -139,6 +139,12 @@ Model llama(const JsonReader& config, const std::string& type) {
     model.arch = Arch::kMoe;
     model.experts = width(config, "num_local_experts");
     model.experts_per_token = config.integer("num_experts_per_tok", 1, model.experts);
+    // transformers adds the load-balancing loss to the training loss only where the router's logits are asked for.
+    const double auxiliary = real_between(config, "router_aux_loss_coef", 0.001, 0.0, 1e3);
+    model.router_auxiliary_loss = config.boolean_or("output_router_logits", false) ? auxiliary : 0.0;
+    if (config.real_or("router_jitter_noise", 0.0) != 0.0) {
+      config.fail("router_jitter_noise", "is not 0", "not supported");
+    }
   }
   return model;
 }

@@ -113,4 +113,22 @@ const char* to_string(ScheduleKind kind) {
   return "";
 }
 
+const char* to_string(ChatTemplate chat_template) {
+  switch (chat_template) {
+    case ChatTemplate::kAuto:
+      return "auto";
+    case ChatTemplate::kChatml:
+      return "chatml";
+    case ChatTemplate::kLlama2:
+      return "llama2";
+    case ChatTemplate::kLlama3:
+      return "llama3";
+    case ChatTemplate::kAlpaca:
+      return "alpaca";
+    case ChatTemplate::kPlain:
+      return "plain";
+  }
+  return "";
+}
+
 }  // namespace lockstep::spec

@@ -18,6 +18,8 @@ enum class OptimizerKind { kAdamW, kSgd };
 enum class ScheduleKind { kConstant, kLinear, kCosine };
 enum class Precision { kFp64, kFp32, kFp16, kBf16, kFp8 };
 enum class Compression { kNone, kFp16, kBf16, kPowerSgd, kOneBit };
+// How the turns of a conversation are written; kAuto: as the tokenizer's files say.
+enum class ChatTemplate { kAuto, kChatml, kLlama2, kLlama3, kAlpaca, kPlain };
 
 struct Data {
   DataKind kind = DataKind::kText;
@@ -26,6 +28,8 @@ struct Data {
   double holdout = 0.05;            // text, tokens: share kept for evaluation, taken from the end
   std::string evaluation_path;      // instead of holdout
   bool shuffle = true;
+  ChatTemplate chat_template = ChatTemplate::kAuto;  // instruction
+  bool packing = true;                               // instruction: several examples in one sequence
   bool operator==(const Data&) const = default;
 };
 
@@ -64,6 +68,8 @@ struct Communication {
   double bucket_mib = 25.0;
   Compression compression = Compression::kNone;
   std::int64_t powersgd_rank = 4;
+  bool reduce_each_micro_step = false;  // ZeRO-2 and 3: reduce gradients in every micro-step instead of once per step
+  bool reshard_after_forward = true;    // ZeRO-3: free gathered weights after forward and gather again for backward
   bool operator==(const Communication&) const = default;
 };
 
@@ -81,10 +87,19 @@ struct CheckpointPolicy {
   bool operator==(const CheckpointPolicy&) const = default;
 };
 
+// Low-rank adapters (Hu et al. 2021): the weights of `targets` stay as they are, W + alpha / rank x B A is applied and
+// only A and B are trained.
+struct Lora {
+  std::int64_t rank = 0;  // 0: no adapters, every weight is trained
+  double alpha = 16;
+  std::vector<std::string> targets;  // names of linear layers, without the path: q_proj, v_proj
+  bool operator==(const Lora&) const = default;
+};
+
 // Axes given by the user; unset ones are 1 (see plan::Layout for the value the engine executes).
 struct LayoutRequest {
   std::map<std::string, std::int64_t> axes;    // pp dp shard cp tp ep zero virtual_stages
-  std::map<std::string, std::string> choices;  // schedule, recompute
+  std::map<std::string, std::string> choices;  // schedule recompute context_exchange offload
   bool sequence_parallel = false;
   std::vector<std::int64_t> stage_layers;  // uneven pipeline stages, sum = model layers; empty: even
   bool operator==(const LayoutRequest&) const = default;
@@ -103,6 +118,9 @@ struct Job {
   CheckpointPolicy checkpoint;
   std::optional<LayoutRequest> layout;
   std::string plan_file;  // `plan: FILE`
+  std::string weights;    // pretrained weights to start from: Hugging Face folder or file; "": random ones
+  Lora lora;
+  bool activation_offload = false;  // activations wait in host memory for the backward pass
   Precision precision = Precision::kFp32;
   std::int64_t steps = 0;  // exactly one of steps, tokens, epochs is set
   std::int64_t tokens = 0;
@@ -127,5 +145,6 @@ const char* to_string(DataKind kind);
 const char* to_string(Compression compression);
 const char* to_string(OptimizerKind kind);
 const char* to_string(ScheduleKind kind);
+const char* to_string(ChatTemplate chat_template);
 
 }  // namespace lockstep::spec

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lockstep/base/map_reader.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
@@ -36,6 +38,14 @@ void read_data(MapReader& job, Data& data) {
   map->real("holdout", data.holdout, 0.0, 0.9);
   map->path("evaluation_path", data.evaluation_path);
   map->boolean("shuffle", data.shuffle);
+  map->choice("chat_template", data.chat_template,
+              {{"auto", ChatTemplate::kAuto},
+               {"chatml", ChatTemplate::kChatml},
+               {"llama2", ChatTemplate::kLlama2},
+               {"llama3", ChatTemplate::kLlama3},
+               {"alpaca", ChatTemplate::kAlpaca},
+               {"plain", ChatTemplate::kPlain}});
+  map->boolean("packing", data.packing);
   map->finish();
 }
 
@@ -107,6 +117,8 @@ void read_communication(MapReader& job, Communication& communication) {
                {"powersgd", Compression::kPowerSgd},
                {"onebit", Compression::kOneBit}});
   map->count("powersgd_rank", communication.powersgd_rank, 1, 65536);
+  map->boolean("reduce_each_micro_step", communication.reduce_each_micro_step);
+  map->boolean("reshard_after_forward", communication.reshard_after_forward);
   map->finish();
 }
 
@@ -150,6 +162,13 @@ void read_layout(MapReader& job, Job& result) {
   }
   if (map->choice<std::string>("recompute", choice, {{"none", "none"}, {"selective", "selective"}, {"full", "full"}})) {
     layout.choices["recompute"] = choice;
+  }
+  if (map->choice<std::string>("context_exchange", choice, {{"ring", "ring"}, {"all_to_all", "all_to_all"}})) {
+    layout.choices["context_exchange"] = choice;
+  }
+  if (map->choice<std::string>("offload", choice,
+                               {{"none", "none"}, {"optimizer", "optimizer"}, {"parameters", "parameters"}})) {
+    layout.choices["offload"] = choice;
   }
   map->boolean("sequence_parallel", layout.sequence_parallel);
   map->counts("stage_layers", layout.stage_layers, 1);
@@ -202,6 +221,51 @@ void check_layout(MapReader& job, const Job& result) {
   }
 }
 
+// The linear layers that adapters may go on, by the names they have in Hugging Face's files of that architecture; the
+// first `usual` ones are those of the paper (queries and values).
+struct AdapterTargets {
+  std::vector<std::string> names;
+  std::size_t usual;
+};
+
+AdapterTargets adapter_targets(Arch arch) {
+  switch (arch) {
+    case Arch::kGpt:
+      return {{"c_attn", "c_proj", "c_fc"}, 1};
+    case Arch::kBert:
+      return {{"query", "value", "key", "dense"}, 2};
+    case Arch::kLlama:
+      return {{"q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}, 2};
+    case Arch::kMoe:
+      return {{"q_proj", "v_proj", "k_proj", "o_proj", "w1", "w2", "w3"}, 2};
+    case Arch::kMamba:
+      return {{"in_proj", "x_proj", "dt_proj", "out_proj"}, 1};
+    default:
+      return {{}, 0};
+  }
+}
+
+void read_lora(MapReader& job, Job& result) {
+  auto map = job.map("lora");
+  if (!map) return;
+  Lora& lora = result.lora;
+  map->require("rank");
+  map->count("rank", lora.rank, 1, 65536);
+  map->real("alpha", lora.alpha, 1e-6, 1e6);
+  const AdapterTargets known = adapter_targets(result.model.arch);
+  if (known.names.empty()) throw job.error_at("lora", "adapters need a language model", "remove lora");
+  lora.targets.assign(known.names.begin(), known.names.begin() + static_cast<std::ptrdiff_t>(known.usual));
+  map->texts("targets", lora.targets);
+  map->finish();
+  if (lora.targets.empty()) throw map->error_at("targets", "lora.targets is empty", "name at least one layer");
+  for (const std::string& name : lora.targets) {
+    if (std::find(known.names.begin(), known.names.end(), name) != known.names.end()) continue;
+    throw map->error_at("targets",
+                        fmt::format("{} has no linear layer `{}`", to_string(result.model.arch), printable(name)),
+                        did_you_mean(name, known.names));
+  }
+}
+
 void read_goal(MapReader& job, Job& result) {
   const bool steps = job.count("steps", result.steps, 1, kMostSteps);
   const bool tokens = job.count("tokens", result.tokens, 1);
@@ -250,12 +314,17 @@ void check_language(MapReader& job, Job& result) {
                                    batch.sequence_length, model.max_sequence),
                        "shorten it or set model.max_sequence");
   }
-  if (result.data.kind == DataKind::kText && result.data.tokenizer == "bytes" && model.vocab < 256) {
+  const DataKind kind = result.data.kind;
+  if (kind != DataKind::kTokens && result.data.tokenizer == "bytes" && model.vocab < 256) {
     throw job.error_at("model", fmt::format("a vocabulary of {} cannot hold bytes", model.vocab),
                        "set model.vocab to at least 256");
   }
-  if (result.data.kind == DataKind::kClassification && model.classes == 0) {
+  if (kind == DataKind::kClassification && model.classes == 0) {
     throw job.error_at("model", "classification data needs a model with classes", "set model.classes");
+  }
+  if (kind == DataKind::kInstruction && (model.classes > 0 || model.arch == Arch::kBert)) {
+    throw job.error_at("data", "instruction data trains models that predict the next token",
+                       model.classes > 0 ? "set model.classes: 0" : "use text, tokens or classification data");
   }
 }
 
@@ -290,6 +359,9 @@ Job read_job(const YamlNode& root, const std::string& default_name) {
   read_checkpoint(reader, job.checkpoint);
   read_layout(reader, job);
   reader.path("plan", job.plan_file);
+  reader.path("weights", job.weights);
+  read_lora(reader, job);
+  reader.boolean("activation_offload", job.activation_offload);
   job.precision = usual_precision(job.cluster);
   reader.choice("precision", job.precision,
                 {{"fp64", Precision::kFp64},

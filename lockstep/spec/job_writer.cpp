@@ -14,7 +14,8 @@ std::string data_text(const Data& data) {
   std::string text = fmt::format("data:\n  kind: {}\n  path: {}\n", to_string(data.kind), yaml_quote(data.path));
   text += fmt::format("  tokenizer: {}\n  holdout: {}\n", yaml_quote(data.tokenizer), exact_real(data.holdout));
   if (!data.evaluation_path.empty()) text += fmt::format("  evaluation_path: {}\n", yaml_quote(data.evaluation_path));
-  return text + fmt::format("  shuffle: {}\n", yes_no(data.shuffle));
+  return text + fmt::format("  shuffle: {}\n  chat_template: {}\n  packing: {}\n", yes_no(data.shuffle),
+                            to_string(data.chat_template), yes_no(data.packing));
 }
 
 std::string optimizer_text(const Optimizer& optimizer) {
@@ -31,10 +32,17 @@ std::string optimizer_text(const Optimizer& optimizer) {
 }
 
 std::string communication_text(const Communication& communication) {
-  return fmt::format(
+  const std::string text = fmt::format(
       "communication:\n  backend: {}\n  timeout: {}\n  bucket: {}\n  compression: {}\n  powersgd_rank: {}\n",
       communication.backend.empty() ? "auto" : communication.backend, exact_seconds(communication.timeout_seconds),
       exact_bytes(communication.bucket_mib * kMiB), to_string(communication.compression), communication.powersgd_rank);
+  return text + fmt::format("  reduce_each_micro_step: {}\n  reshard_after_forward: {}\n",
+                            yes_no(communication.reduce_each_micro_step), yes_no(communication.reshard_after_forward));
+}
+
+std::string lora_text(const Lora& lora) {
+  return fmt::format("lora:\n  rank: {}\n  alpha: {}\n  targets: [{}]\n", lora.rank, exact_real(lora.alpha),
+                     join(lora.targets, ", "));
 }
 
 std::string checkpoint_text(const CheckpointPolicy& policy) {
@@ -80,6 +88,9 @@ std::string to_yaml(const Job& job) {
   text += checkpoint_text(job.checkpoint);
   if (job.layout) text += layout_text(*job.layout);
   if (!job.plan_file.empty()) text += fmt::format("plan: {}\n", yaml_quote(job.plan_file));
+  if (!job.weights.empty()) text += fmt::format("weights: {}\n", yaml_quote(job.weights));
+  if (job.lora.rank > 0) text += lora_text(job.lora);
+  text += fmt::format("activation_offload: {}\n", yes_no(job.activation_offload));
   text += fmt::format("precision: {}\n", to_string(job.precision));
   text += goal_text(job);
   return text + fmt::format("seed: {}\nthreads_per_rank: {}\n", job.seed, job.threads_per_rank);

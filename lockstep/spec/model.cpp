@@ -51,6 +51,9 @@ void write_transformer(const Model& model, Lines& lines) {
     lines.add("experts", model.experts);
     lines.add("experts_per_token", model.experts_per_token);
     lines.add("shared_experts", model.shared_experts);
+    lines.add("router_auxiliary_loss", exact_real(model.router_auxiliary_loss));
+    lines.add("router_z_loss", exact_real(model.router_z_loss));
+    lines.add("capacity_factor", exact_real(model.capacity_factor));
   }
   if (model.arch == Arch::kLlama || model.arch == Arch::kMoe) {
     lines.add("rope_theta", exact_real(model.rope_theta));

@@ -48,6 +48,9 @@ struct Model {
   std::int64_t experts = 0;
   std::int64_t experts_per_token = 0;
   std::int64_t shared_experts = 0;
+  double router_auxiliary_loss = 0.0;  // coefficient of the load-balancing loss; 0: none
+  double router_z_loss = 0.0;          // coefficient of the squared log-sum-exp of the router's logits; 0: none
+  double capacity_factor = 0.0;        // tokens an expert takes, in units of an even share; 0: all of them (dropless)
 
   // State-space models (Mamba).
   std::int64_t state_size = 0;

@@ -110,6 +110,9 @@ void read_feed_forward(MapReader& reader, Model& model) {
   reader.count("experts", model.experts, 1, kWidest);
   reader.count("experts_per_token", model.experts_per_token, 1, kWidest);
   reader.count("shared_experts", model.shared_experts, 0, kWidest);
+  reader.real("router_auxiliary_loss", model.router_auxiliary_loss, 0.0, 1e3);
+  reader.real("router_z_loss", model.router_z_loss, 0.0, 1e3);
+  reader.real("capacity_factor", model.capacity_factor, 0.0, 1e6);
   if (model.experts > 0 && model.experts_per_token > model.experts) {
     throw reader.error_at(
         "experts_per_token",
@@ -221,23 +224,6 @@ YamlNode preset_tree(const std::string& name, const SourcePlace& place) {
   return parse_yaml(preset->text, fmt::format("specs/models/{}.yaml", name));
 }
 
-// The preset's map with the given keys put over it, so that what is derived (head_dim, ...) follows the changes.
-Model read_changed_preset(const YamlNode& node, const std::string& path) {
-  const YamlNode& preset = *node.find("preset");
-  if (!preset.is_scalar()) throw bad_input("`preset` is not a name", "for example gpt2-124m", preset.place());
-  if (const YamlNode* arch = node.find("arch")) {
-    throw bad_input("`arch` cannot be changed in a preset",
-                    "leave out `arch`, or leave out `preset` and write all fields", arch->place());
-  }
-  YamlNode merged = preset_tree(preset.scalar, preset.place());
-  for (const YamlNode::Entry& change : node.entries) {
-    if (change.key == "preset") continue;
-    merged.erase(change.key);
-    merged.entries.push_back(change);
-  }
-  return read_map(merged, path, preset.scalar);
-}
-
 bool looks_like_file(const std::string& name, const fs::path& resolved) {
   if (name.find('/') != std::string::npos || name == "." || name == "..") return true;
   const std::string extension = fs::path(name).extension().string();
@@ -246,13 +232,57 @@ bool looks_like_file(const std::string& name, const fs::path& resolved) {
   return fs::exists(resolved, ignored);
 }
 
-Model read_model_file(const fs::path& path, const SourcePlace& place) {
+void require_model_file(const fs::path& path, const SourcePlace& place) {
   std::error_code error;
-  if (!fs::exists(path, error)) {
-    throw environment_error(fmt::format("the model file {} does not exist", printable_path(path)),
-                            "check the path, or use a preset such as gpt2-124m", place);
+  if (fs::exists(path, error)) return;
+  throw environment_error(fmt::format("the model file {} does not exist", printable_path(path)),
+                          "check the path, or use a preset such as gpt2-124m", place);
+}
+
+bool is_hugging_face(const fs::path& path) {
+  std::error_code error;
+  return fs::is_directory(path, error) || path.extension() == ".json";
+}
+
+// What `preset: NAME` starts from, as the map that a file of it would hold: an embedded preset, a Hugging Face folder
+// or config.json, or a model file.
+YamlNode base_tree(const YamlNode& preset) {
+  const std::string& name = preset.scalar;
+  const fs::path resolved = preset.source ? preset.source->directory / name : fs::path(name);
+  if (find_embedded(embedded_models(), name) != nullptr || !looks_like_file(name, resolved)) {
+    return preset_tree(name, preset.place());
   }
-  if (fs::is_directory(path, error) || path.extension() == ".json") return read_hf_config(path.string());
+  require_model_file(resolved, preset.place());
+  if (is_hugging_face(resolved)) return parse_yaml(to_yaml(read_hf_config(resolved.string())), resolved.string());
+  YamlNode tree = read_yaml_file(resolved);
+  if (!tree.is_map() || tree.find("preset") != nullptr) {
+    throw bad_input(fmt::format("{} is no model with `arch`", printable_path(resolved)),
+                    "name a file that has all fields", preset.place());
+  }
+  return tree;
+}
+
+// The preset's map with the given keys put over it, so that what is derived (head_dim, ...) follows the changes.
+Model read_changed_preset(const YamlNode& node, const std::string& path) {
+  const YamlNode& preset = *node.find("preset");
+  if (!preset.is_scalar()) throw bad_input("`preset` is not a name", "for example gpt2-124m", preset.place());
+  if (const YamlNode* arch = node.find("arch")) {
+    throw bad_input("`arch` cannot be changed in a preset",
+                    "leave out `arch`, or leave out `preset` and write all fields", arch->place());
+  }
+  YamlNode merged = base_tree(preset);
+  for (const YamlNode::Entry& change : node.entries) {
+    if (change.key == "preset") continue;
+    merged.erase(change.key);
+    merged.entries.push_back(change);
+  }
+  const bool embedded = find_embedded(embedded_models(), preset.scalar) != nullptr;
+  return read_map(merged, path, embedded ? preset.scalar : fs::path(preset.scalar).stem().string());
+}
+
+Model read_model_file(const fs::path& path, const SourcePlace& place) {
+  require_model_file(path, place);
+  if (is_hugging_face(path)) return read_hf_config(path.string());
   const YamlNode root = read_yaml_file(path);
   return read_model(root, "", path.stem().string());
 }

@@ -5,7 +5,7 @@
 
 #include "lockstep/comm/communicator.h"
 
-namespace lockstep::parallel {
+namespace lockstep::nn {
 
 // Throws InternalError for dtypes that no collective carries (bool, int16, complex).
 comm::DType dtype_of(torch::ScalarType type);
@@ -13,4 +13,4 @@ comm::DType dtype_of(torch::ScalarType type);
 // The tensor's memory. It must be contiguous and outlive the operation: keep the tensor until Work::wait() returned.
 comm::Buffer buffer_of(const torch::Tensor& tensor);
 
-}  // namespace lockstep::parallel
+}  // namespace lockstep::nn

@@ -1,8 +1,8 @@
-#include "lockstep/parallel/tensor_comm.h"
+#include "lockstep/nn/tensor_comm.h"
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::parallel {
+namespace lockstep::nn {
 
 comm::DType dtype_of(torch::ScalarType type) {
   switch (type) {
@@ -30,4 +30,4 @@ comm::Buffer buffer_of(const torch::Tensor& tensor) {
   return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor.scalar_type())};
 }
 
-}  // namespace lockstep::parallel
+}  // namespace lockstep::nn
