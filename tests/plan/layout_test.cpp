@@ -120,6 +120,15 @@ TEST(Layout, model_rules_name_what_does_not_divide) {
   EXPECT_NE(problem_of(parse_layout("dp=2,ep=2"), &model).find("experts"), std::string::npos);
 }
 
+TEST(Layout, job_files_choices_become_a_layout) {
+  const spec::Job job = spec::parse_job(
+      "model: gpt2-124m\ncluster: 1x4xcpu\ndata: {kind: text, path: d}\nsteps: 1\n"
+      "layout: {shard: 2, cp: 2, context_exchange: all_to_all, offload: parameters}\n",
+      "j.yaml");
+  EXPECT_EQ(layout_from_request(*job.layout, job.precision),
+            parse_layout("shard=2,cp=2,context_exchange=all_to_all,offload=parameters"));
+}
+
 TEST(Layout, job_files_axes_become_a_layout) {
   spec::LayoutRequest request;
   request.axes = {{"dp", 2}, {"tp", 4}};

@@ -85,6 +85,13 @@ TEST(PlanFile, comes_back_bit_for_bit_through_text) {
   EXPECT_EQ(to_json(back), to_json(plan));
 }
 
+TEST(PlanFile, keeps_how_tokens_are_balanced_over_experts) {
+  Plan plan = sample_plan();
+  plan.model.router_auxiliary_loss = 0.02;
+  plan.model.capacity_factor = 1.25;
+  EXPECT_EQ(read_plan(nlohmann::json::parse(to_json(plan).dump()), "p.json").model, plan.model);
+}
+
 TEST(PlanFile, has_the_documented_names) {
   const nlohmann::json json = to_json(sample_plan());
   EXPECT_EQ(json["schema"], "lockstep.plan/1");

@@ -88,6 +88,18 @@ TEST_F(HfConfig, honours_rope_scaling_tied_embeddings_and_head_dim) {
   EXPECT_EQ(parameter_count(wide), 12'247'782'400);
 }
 
+TEST_F(HfConfig, balances_experts_where_transformers_would) {
+  const auto auxiliary = [&](const std::string& fields) {
+    return read_hf_config(folder_with(std::string(kMixtral).insert(1, fields))).router_auxiliary_loss;
+  };
+  EXPECT_EQ(auxiliary(""), 0.0);
+  EXPECT_EQ(auxiliary(R"("router_aux_loss_coef": 0.02,)"), 0.0);
+  EXPECT_EQ(auxiliary(R"("router_aux_loss_coef": 0.02, "output_router_logits": true,)"), 0.02);
+  EXPECT_EQ(auxiliary(R"("output_router_logits": true,)"), 0.001);
+  EXPECT_HAS(user_error([&] { auxiliary(R"("router_aux_loss_coef": -1,)"); }), "`router_aux_loss_coef` is -1");
+  EXPECT_HAS(user_error([&] { auxiliary(R"("router_jitter_noise": 0.1,)"); }), "router_jitter_noise");
+}
+
 TEST_F(HfConfig, promises_no_more_context_than_the_sliding_window) {
   EXPECT_EQ(read_hf_config(folder_with(kMistral)).max_sequence, 4096);
 }

@@ -30,16 +30,21 @@ const char* const kEverything = R"(name: all
 model: {preset: llama2-7b, layers: 4, rope_scaling: {kind: llama3, factor: 8, original_max_sequence: 2048}}
 cluster:
   groups: [{kind: H100, nodes: 2}, {kind: A100, nodes: 1, devices_per_node: 4}]
-data: {kind: tokens, path: /d, tokenizer: /t, holdout: 0.013, evaluation_path: "/e f", shuffle: false}
+data: {kind: tokens, path: /d, tokenizer: /t, holdout: 0.013, evaluation_path: "/e f", shuffle: false,
+       chat_template: llama2, packing: false}
 batch: {micro: 3, accumulation: 7, sequence_length: 1000}
 optimizer: {kind: sgd, learning_rate: 0.1, min_learning_rate: 0.01, schedule: linear, warmup_steps: 3,
             betas: [0.8, 0.9], epsilon: 1e-9, weight_decay: 0.3, momentum: 0.7, nesterov: true, clip_norm: 0.1}
 loader: {num_workers: 3, prefetch_factor: 5}
-communication: {backend: mpi, timeout: 1m30s, bucket: 3MB, compression: powersgd, powersgd_rank: 2}
+communication: {backend: mpi, timeout: 1m30s, bucket: 3MB, compression: powersgd, powersgd_rank: 2,
+                reduce_each_micro_step: true, reshard_after_forward: false}
 evaluation: {every: 9, batches: 4}
 checkpoint: {directory: /c, every_steps: 17, keep: 9}
 layout: {pp: 2, dp: 5, tp: 2, zero: 0, schedule: 1f1b, recompute: selective, sequence_parallel: true,
-         stage_layers: [1, 3]}
+         context_exchange: all_to_all, offload: optimizer, stage_layers: [1, 3]}
+weights: "/w/my model"
+lora: {rank: 8, alpha: 32.5, targets: [q_proj, down_proj]}
+activation_offload: true
 precision: bf16
 tokens: 1.5B
 seed: -12
@@ -82,7 +87,16 @@ TEST(Job, reads_every_key) {
   EXPECT_EQ(job.checkpoint.every_steps, 17);
   EXPECT_EQ(job.checkpoint.every_seconds, 0.0);  // by steps only
   EXPECT_EQ(job.layout->choices.at("recompute"), "selective");
+  EXPECT_EQ(job.layout->choices.at("context_exchange"), "all_to_all");
+  EXPECT_EQ(job.layout->choices.at("offload"), "optimizer");
   EXPECT_EQ(job.layout->stage_layers, (std::vector<std::int64_t>{1, 3}));
+  EXPECT_EQ(job.data.chat_template, ChatTemplate::kLlama2);
+  EXPECT_FALSE(job.data.packing);
+  EXPECT_TRUE(job.communication.reduce_each_micro_step);
+  EXPECT_FALSE(job.communication.reshard_after_forward);
+  EXPECT_EQ(job.weights, "/w/my model");
+  EXPECT_EQ(job.lora, (Lora{8, 32.5, {"q_proj", "down_proj"}}));
+  EXPECT_TRUE(job.activation_offload);
   EXPECT_EQ(job.precision, Precision::kBf16);
   EXPECT_EQ(job.tokens, 1'500'000'000);
   EXPECT_EQ(job.seed, -12);
@@ -121,6 +135,9 @@ TEST(Job, relative_paths_start_from_the_file_and_in_overrides_from_the_working_f
   EXPECT_EQ(load_job(file.string(), {"data.path=here"}).data.path, (fs::current_path() / "here").string());
   EXPECT_EQ(load_job(file.string(), {"data.tokenizer=tok"}).data.tokenizer, (fs::current_path() / "tok").string());
   EXPECT_EQ(load_job(file.string(), {"data.path=/abs"}).data.path, "/abs");
+  EXPECT_EQ(load_job(file.string(), {"weights=w"}).weights, (fs::current_path() / "w").string());
+  write_file_atomically(file, std::string(kDemo) + "weights: ../w\n");
+  EXPECT_EQ(load_job(file.string()).weights, (folder.path() / "w").string());
 }
 
 TEST(Job, models_and_clusters_may_be_files_beside_the_job) {
@@ -161,6 +178,35 @@ TEST(Job, exactly_one_goal) {
   EXPECT_EQ(parse_job(demo_with("steps: 200", "epochs: 1.5"), "j").epochs, 1.5);
 }
 
+TEST(Job, trains_every_weight_from_random_ones_unless_it_says_otherwise) {
+  const Job job = parse_job(kDemo, "j.yaml");
+  EXPECT_EQ(job.weights, "");
+  EXPECT_EQ(job.lora.rank, 0);
+  EXPECT_FALSE(job.activation_offload);
+  EXPECT_FALSE(job.communication.reduce_each_micro_step);
+  EXPECT_TRUE(job.communication.reshard_after_forward);
+}
+
+TEST(Job, adapters_go_on_queries_and_values_unless_it_says_otherwise) {
+  const auto lora = [](const std::string& model, const std::string& text) {
+    return parse_job(demo_with("gpt2-124m", model) + "lora: " + text + "\n", "j.yaml").lora;
+  };
+  EXPECT_EQ(lora("gpt2-124m", "{rank: 8}"), (Lora{8, 16, {"c_attn"}}));
+  EXPECT_EQ(lora("llama2-7b", "{rank: 4, alpha: 8}"), (Lora{4, 8, {"q_proj", "v_proj"}}));
+  EXPECT_EQ(lora("bert-base", "{rank: 4, targets: [dense]}"), (Lora{4, 16, {"dense"}}));
+  const auto error = [&](const std::string& text) { return user_error([&] { lora("llama2-7b", text); }); };
+  EXPECT_HAS(error("{alpha: 8}"), "the key `lora.rank` is missing");
+  EXPECT_HAS(error("{rank: 0}"), "j.yaml:10:14: `lora.rank` is 0");
+  EXPECT_HAS(error("{rank: 8, targets: []}"), "lora.targets is empty");
+  EXPECT_HAS(error("{rank: 8, targets: q_proj}"), "`lora.targets` is a value, a list was expected");
+  EXPECT_HAS(error("{rank: 8, targets: [q_prj]}"), "llama has no linear layer `q_prj`; did you mean `q_proj`?");
+  EXPECT_HAS(user_error([] {
+               parse_job("model: mnist-cnn\ncluster: 1x1xcpu\ndata: {kind: mnist, path: d}\nepochs: 1\nlora: {rank: 2}",
+                         "j.yaml");
+             }),
+             "j.yaml:5:7: adapters need a language model");
+}
+
 TEST(Job, layouts_must_fill_the_cluster) {
   const auto error = [](const std::string& layout) {
     return user_error([&] { parse_job(demo_with("{dp: 4}", layout), "j.yaml"); });
@@ -185,6 +231,17 @@ TEST(Job, data_must_fit_the_model) {
   EXPECT_HAS(error(image + "mnist-cnn"), "the model takes images of 1x28x28, CIFAR-10 has 3x32x32");
   EXPECT_HAS(error(image + "{preset: cifar-cnn, classes: 4}"), "4 classes");
   EXPECT_NO_THROW(parse_job(image + "{preset: resnet50, classes: 10, image_size: 32}", "j"));
+}
+
+TEST(Job, instruction_data_needs_a_model_that_predicts_the_next_token) {
+  const auto with = [](const std::string& model) {
+    std::string text = demo_with("kind: text", "kind: instruction");
+    return text.replace(text.find("gpt2-124m"), 9, model);
+  };
+  EXPECT_NO_THROW(parse_job(with("gpt2-124m"), "j"));
+  EXPECT_HAS(user_error([&] { parse_job(with("bert-base"), "j.yaml"); }), "predict the next token; use text, tokens");
+  EXPECT_HAS(user_error([&] { parse_job(with("{preset: gpt2-124m, classes: 2}"), "j.yaml"); }), "set model.classes: 0");
+  EXPECT_HAS(user_error([&] { parse_job(with("{preset: gpt2-124m, vocab: 99}"), "j.yaml"); }), "cannot hold bytes");
 }
 
 TEST(Job, sequence_length_defaults_to_the_models_context) {
@@ -217,6 +274,30 @@ TEST_F(JobOverrides, change_any_field) {
 TEST_F(JobOverrides, reach_into_a_preset) {
   EXPECT_EQ(load({"model.layers=2"}).model.layers, 2);
   EXPECT_EQ(load({"model=gpt2-355m", "model.layers=2"}).model.hidden, 1024);
+}
+
+TEST_F(JobOverrides, reach_into_a_model_file_and_a_hugging_face_folder) {
+  const fs::path file = folder_.path() / "tiny.yaml", folder = folder_.path() / "encoder";
+  write_file_atomically(file, "arch: gpt\nlayers: 2\nhidden: 64\nheads: 4\nvocab: 256\nmax_sequence: 512\n");
+  make_folders(folder);
+  write_file_atomically(folder / "config.json", R"({"model_type": "bert", "hidden_size": 384, "intermediate_size": 1536,
+    "num_attention_heads": 12, "num_hidden_layers": 6, "vocab_size": 30522})");
+  const Job small = load({"model=" + file.string(), "model.heads=8"});
+  EXPECT_EQ(small.model.name, "tiny");
+  EXPECT_EQ(small.model.head_dim, 8);
+  const Job encoder = load({"model=" + folder.string(), "model.classes=2"});
+  EXPECT_EQ(encoder.model.name, "encoder");
+  EXPECT_EQ(encoder.model.classes, 2);
+  EXPECT_EQ(encoder.model.hidden, 384);
+  write_file_atomically(file, "preset: gpt2-124m\n");
+  EXPECT_HAS(error({"model=" + file.string(), "model.heads=8"}), "is no model with `arch`");
+  const std::string missing = (folder_.path() / "none.yaml").string();
+  EXPECT_HAS(user_error(
+                 [&] {
+                   load({"model=" + missing, "model.heads=8"});
+                 },
+                 ExitCode::kEnvironment),
+             "does not exist");
 }
 
 TEST_F(JobOverrides, replace_the_goal_and_the_layout) {

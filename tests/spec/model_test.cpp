@@ -80,6 +80,17 @@ TEST(ModelPresets, survive_being_written_and_read) {
   }
 }
 
+TEST(ModelFile, of_experts_say_how_tokens_are_balanced) {
+  const Model model =
+      read("{preset: mixtral-8x7b, router_auxiliary_loss: 0.02, router_z_loss: 1e-3, capacity_factor: 1.25}");
+  EXPECT_EQ(model.router_auxiliary_loss, 0.02);
+  EXPECT_EQ(model.router_z_loss, 1e-3);
+  EXPECT_EQ(model.capacity_factor, 1.25);
+  EXPECT_EQ(read(to_yaml(model)), model);
+  EXPECT_EQ(load_model("mixtral-8x7b").capacity_factor, 0.0);  // dropless
+  EXPECT_HAS(user_error([] { read("{preset: llama2-7b, capacity_factor: 1}"); }), "unknown key `capacity_factor`");
+}
+
 TEST(ParameterCount, of_the_cifar_cnn_is_the_sum_of_its_layers) {
   const std::int64_t by_hand =
       (3 * 64 * 9 + 128) + (64 * 128 * 9 + 256) + (128 * 256 * 9 + 512) + (256 * 256 * 9 + 512) + 256 * 10 + 10;

@@ -29,7 +29,8 @@ void expect_sound(const Model& model) {
   EXPECT_GT(outside, 0);
   EXPECT_LE(outside, all);
   EXPECT_LE(active_parameter_count_without_input_embedding(model), outside);
-  for (const double value : {model.norm_epsilon, model.dropout, model.init_std, model.rope_theta}) {
+  for (const double value : {model.norm_epsilon, model.dropout, model.init_std, model.rope_theta,
+                             model.router_auxiliary_loss, model.router_z_loss, model.capacity_factor}) {
     EXPECT_TRUE(std::isfinite(value) && value >= 0) << value;
   }
   const YamlNode stored = parse_yaml(to_yaml(model), "stored.yaml");
