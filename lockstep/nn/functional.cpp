@@ -319,13 +319,15 @@ class Rope : public torch::autograd::Function<Rope> {
 
 class Dropout : public torch::autograd::Function<Dropout> {
  public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& x, double probability, const DropoutSite& site) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, double probability, const DropoutSite& site,
+                        const MaybeTensor& positions) {
     ctx->saved_data["probability"] = probability;
     ctx->saved_data["seed"] = static_cast<std::int64_t>(site.seed);
     ctx->saved_data["step"] = site.step;
     ctx->saved_data["first_index"] = site.first_index;
     ctx->saved_data["layer"] = static_cast<std::int64_t>(site.layer);
-    return dropout_multipliers(x.sizes(), x.options(), probability, site).mul_(x);
+    ctx->save_for_backward({given(positions)});
+    return dropout_multipliers(x.sizes(), x.options(), probability, site, given(positions)).mul_(x);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -333,8 +335,9 @@ class Dropout : public torch::autograd::Function<Dropout> {
                            ctx->saved_data["first_index"].toInt(),
                            static_cast<std::uint32_t>(ctx->saved_data["layer"].toInt())};
     const double probability = ctx->saved_data["probability"].toDouble();
-    return {dropout_multipliers(grads[0].sizes(), grads[0].options(), probability, site).mul_(grads[0]), Tensor(),
-            Tensor()};
+    const Tensor positions = ctx->get_saved_variables()[0];
+    Tensor dx = dropout_multipliers(grads[0].sizes(), grads[0].options(), probability, site, positions);
+    return {dx.mul_(grads[0]), Tensor(), Tensor(), Tensor()};
   }
 };
 
@@ -415,7 +418,11 @@ RopeTables rope_tables(std::int64_t seq, std::int64_t head_dim, double theta, co
 }
 
 Tensor dropout(const Tensor& x, double probability, const DropoutSite& site) {
-  return probability > 0 && x.numel() > 0 ? Dropout::apply(x, probability, site) : x;
+  return dropout(x, probability, site, Tensor());
+}
+
+Tensor dropout(const Tensor& x, double probability, const DropoutSite& site, const Tensor& positions) {
+  return probability > 0 && x.numel() > 0 ? Dropout::apply(x, probability, site, maybe(positions)) : x;
 }
 
 }  // namespace lockstep::nn

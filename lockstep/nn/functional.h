@@ -57,6 +57,11 @@ RopeTables rope_tables(std::int64_t seq, std::int64_t head_dim, double theta, co
 // probability 0 returns x itself.
 torch::Tensor dropout(const torch::Tensor& x, double probability, const DropoutSite& site);
 
+// The same for a rank with some rows of each sample: x [samples, rows, features], positions int64 [rows], the
+// rows' numbers in the whole sequence (undefined: x has all rows).
+torch::Tensor dropout(const torch::Tensor& x, double probability, const DropoutSite& site,
+                      const torch::Tensor& positions);
+
 struct CrossEntropy {
   torch::Tensor loss_sum;    // 0-dim, fp32 or fp64
   std::int64_t count = 0;    // targets that are not ignored

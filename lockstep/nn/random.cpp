@@ -106,11 +106,11 @@ void dropout_row(T* out, std::int64_t count, std::int64_t first_element, std::in
   const std::uint32_t threshold = drop_threshold(probability);
   const T kept = static_cast<T>(1.0 / (1.0 - probability));
   const auto index = static_cast<std::uint32_t>(site.first_index + sample);
-  for (std::int64_t e = 0; e < count; e += 4) {
+  for (std::int64_t e = -(first_element % 4); e < count; e += 4) {  // a counter gives the words of four elements
     const auto block = static_cast<std::uint32_t>((first_element + e) / 4);
     const PhiloxCounter words = philox({block, index, site.layer, static_cast<std::uint32_t>(site.step)}, key);
     const std::int64_t last = std::min<std::int64_t>(4, count - e);
-    for (std::int64_t i = 0; i < last; ++i) out[e + i] = words[i] < threshold ? T(0) : kept;
+    for (std::int64_t i = std::max<std::int64_t>(0, -e); i < last; ++i) out[e + i] = words[i] < threshold ? T(0) : kept;
   }
 }
 template void dropout_row(float*, std::int64_t, std::int64_t, std::int64_t, double, const DropoutSite&);
@@ -131,6 +131,23 @@ torch::Tensor dropout_multipliers(torch::IntArrayRef shape, const torch::TensorO
       const std::int64_t first = (task % pieces) * kPiece;
       dropout_row(data + sample * elements + first, std::min(kPiece, elements - first), first, sample, probability,
                   site);
+    });
+  });
+  return mask.to(options.device(), options.dtype().toScalarType());
+}
+
+torch::Tensor dropout_multipliers(torch::IntArrayRef shape, const torch::TensorOptions& options, double probability,
+                                  const DropoutSite& site, const torch::Tensor& positions) {
+  if (!positions.defined()) return dropout_multipliers(shape, options, probability, site);
+  const bool wide = options.dtype() == torch::kDouble;
+  torch::Tensor mask = torch::empty(shape, torch::dtype(wide ? torch::kDouble : torch::kFloat));
+  const std::int64_t rows = shape[1], features = shape[2];
+  const torch::Tensor dense = positions.cpu().contiguous();
+  const std::int64_t* position = dense.data_ptr<std::int64_t>();
+  AT_DISPATCH_FLOATING_TYPES(mask.scalar_type(), "dropout_multipliers", [&] {
+    scalar_t* data = mask.data_ptr<scalar_t>();
+    kernels::parallel_blocks(shape[0] * rows, [&](std::int64_t row) {
+      dropout_row(data + row * features, features, position[row % rows] * features, row / rows, probability, site);
     });
   });
   return mask.to(options.device(), options.dtype().toScalarType());

@@ -41,8 +41,12 @@ struct DropoutSite {
 torch::Tensor dropout_multipliers(torch::IntArrayRef shape, const torch::TensorOptions& options, double probability,
                                   const DropoutSite& site);
 
+// For [samples, rows, features] whose row i is row positions[i] of the sample's whole tensor (int64, or undefined:
+// row i itself): the multipliers that a rank with the whole tensor draws for these rows.
+torch::Tensor dropout_multipliers(torch::IntArrayRef shape, const torch::TensorOptions& options, double probability,
+                                  const DropoutSite& site, const torch::Tensor& positions);
+
 // The same multipliers for elements [first_element, first_element + count) of one sample, into fp32 or fp64.
-// first_element is a multiple of 4.
 template <typename T>
 void dropout_row(T* out, std::int64_t count, std::int64_t first_element, std::int64_t sample, double probability,
                  const DropoutSite& site);
