@@ -48,14 +48,16 @@ int pipeline_rank_of(Schedule schedule, int stages, int position);
 // 1f1b          stages - rank - 1 forwards ahead, then forward and backward in turn (Narayanan et al. 2019, 2021)
 // interleaved   the same over several chunks per rank, in rounds of `stages` micro-batches (Narayanan et al. 2021). Any
 //               number of micro-batches: the last round may be short
-// zero_bubble   input and weight gradients apart: ZB-H1 with one chunk per rank, ZB-V with two (Qi et al. 2023); no rank
+// zero_bubble   input and weight gradients apart: ZB-H1 with one chunk per rank, ZB-V with two (Qi et al. 2023); no
+// rank
 //               holds more than the first of 1F1B does
 // One stage may have any schedule. Arguments that find_layout_problem() would refuse are a bug of the caller.
 PipelineSchedule make_pipeline_schedule(Schedule schedule, int stages, int chunks, int micro_batches);
 
 // The first thing wrong with a table, as one line; nothing when it is right: every (chunk, micro-batch) of every rank
-// has its forward and its backward (or both its gradients) exactly once and in that order; no rank waits forever when
-// each works through its list with blocking receives and sends that never block; and no rank holds more than
+// has its forward and its backward (or both its gradients) exactly once; micro-batches pass a position in their order,
+// so that a channel per neighbouring pair of positions and direction needs no tags; no rank waits forever when each
+// works through its list with blocking receives and sends that never block; and no rank holds more than
 // chunks_in_flight().
 std::optional<std::string> find_schedule_problem(const PipelineSchedule& schedule);
 
@@ -63,7 +65,12 @@ std::optional<std::string> find_schedule_problem(const PipelineSchedule& schedul
 // backward, where that is split to the end of its weight gradient.
 int peak_in_flight(const PipelineSchedule& schedule, int rank);
 
-// The same in closed form. A chunk is 1/chunks of the layers of a rank.
+// The same in closed form; a chunk is 1/chunks of the layers of a rank. Exact but for ZB-V with fewer micro-batches
+// than stages, which may hold less.
+//   gpipe        all
+//   1f1b         stages - rank micro-batches
+//   interleaved  Megatron's warm-up of 2 (stages - rank - 1) + (chunks - 1) stages, and one
+//   zero_bubble  what the first rank of 1F1B holds
 std::int64_t chunks_in_flight(Schedule schedule, std::int64_t stages, std::int64_t rank, std::int64_t chunks,
                               std::int64_t micro_batches);
 
