@@ -85,11 +85,11 @@ std::shared_ptr<TrainableModel> make(const spec::Model& spec, const BuildOptions
     case spec::Arch::kResNet:
       return check(spec, build), make_resnet(spec, options);
     case spec::Arch::kGpt:
-      return check(spec, build), make_gpt(spec, options);
+      return check(spec, build), make_gpt(spec, build);
     case spec::Arch::kLlama:
-      return check(spec, build), make_llama(spec, options);
-    case spec::Arch::kBert:
     case spec::Arch::kMoe:
+      return check(spec, build), make_llama(spec, build);
+    case spec::Arch::kBert:
     case spec::Arch::kMamba:
       break;
   }
@@ -102,7 +102,7 @@ std::shared_ptr<TrainableModel> make(const spec::Model& spec, const BuildOptions
 std::shared_ptr<TrainableModel> build_model(const spec::Model& spec, const BuildOptions& options) {
   compat::avoid_broken_amx();
   auto model = make(spec, options);
-  initialise(*model, options.seed);
+  if (options.initialise) initialise(*model, options.seed);
   return model;
 }
 

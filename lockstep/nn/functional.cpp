@@ -12,6 +12,7 @@
 #include "lockstep/kernels/rms_norm.h"
 #include "lockstep/kernels/rope.h"
 #include "lockstep/kernels/swiglu.h"
+#include "lockstep/nn/deferred_gradients.h"
 #include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::nn {
@@ -42,9 +43,11 @@ Tensor in_out(const Tensor& weight, WeightLayout layout) {
   return layout == WeightLayout::kInOut ? weight : weight.t();
 }
 
-// Gradient of a weight from x [rows, in] and dy [rows, out], in the weight's own layout.
-Tensor weight_gradient(const Tensor& x, const Tensor& dy, WeightLayout layout) {
-  return layout == WeightLayout::kInOut ? x.t().mm(dy) : dy.t().mm(x);
+// Gradient of a weight from x [rows, in] and dy [rows, out], in the weight's own layout; undefined where it is not
+// wanted or comes later.
+Tensor weight_gradient(const Tensor& weight, const Tensor& x, const Tensor& dy, WeightLayout layout) {
+  return gradient_now_or_later(
+      weight, [x, dy, layout] { return layout == WeightLayout::kInOut ? x.t().mm(dy) : dy.t().mm(x); });
 }
 
 // Rows cut into at most kSumBlocks blocks. Each block sums columns on its own and the sums are added in order, so a
@@ -137,6 +140,35 @@ void rotate(const Tensor& x, Tensor& y, const Tensor& cos, const Tensor& sin, in
   });
 }
 
+class Product : public torch::autograd::Function<Product> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& weight, const MaybeTensor& maybe_bias,
+                        std::int64_t layout) {
+    const Tensor bias = given(maybe_bias);
+    const Tensor x2 = as_matrix(x);
+    const Tensor matrix = in_out(weight, static_cast<WeightLayout>(layout));
+    ctx->save_for_backward({x2, weight});
+    ctx->saved_data["layout"] = layout;
+    ctx->saved_data["shape"] = x.sizes();
+    ctx->saved_data["bias"] = bias.defined();
+    std::vector<std::int64_t> shape = x.sizes().vec();
+    shape.back() = matrix.size(1);
+    return (bias.defined() ? at::addmm(bias, x2, matrix) : at::mm(x2, matrix)).view(shape);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto layout = static_cast<WeightLayout>(ctx->saved_data["layout"].toInt());
+    const Tensor dy = as_matrix(grads[0]);
+    Tensor dx;
+    if (ctx->needs_input_grad(0)) {
+      dx = dy.mm(in_out(saved[1], layout).t()).view(ctx->saved_data["shape"].toIntVector());
+    }
+    const Tensor dbias = ctx->saved_data["bias"].toBool() ? dy.sum(0) : Tensor();
+    return {dx, weight_gradient(saved[1], saved[0], dy, layout), dbias, Tensor()};
+  }
+};
+
 class LinearResidual : public torch::autograd::Function<LinearResidual> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& residual, const Tensor& x, const Tensor& weight,
@@ -159,7 +191,7 @@ class LinearResidual : public torch::autograd::Function<LinearResidual> {
     const Tensor dy = as_matrix(grads[0]);
     const Tensor dx = dy.mm(in_out(saved[1], layout).t()).view(ctx->saved_data["shape"].toIntVector());
     const Tensor dbias = ctx->saved_data["bias"].toBool() ? dy.sum(0) : Tensor();
-    return {grads[0], dx, weight_gradient(saved[0], dy, layout), dbias, Tensor()};
+    return {grads[0], dx, weight_gradient(saved[1], saved[0], dy, layout), dbias, Tensor()};
   }
 };
 
@@ -224,11 +256,11 @@ class GeluMlp : public torch::autograd::Function<GeluMlp> {
     Tensor dpre = dy.mm(in_out(w2, layout).t());
     Tensor h = torch::empty_like(pre);
     const Tensor db1 = gelu_backward(pre, b1, dpre, dpre, h);
-    const Tensor dw2 = weight_gradient(h, dy, layout);
+    const Tensor dw2 = weight_gradient(w2, h, dy, layout);
     h.reset();
     const Tensor db2 = ctx->saved_data["bias"].toBool() ? dy.sum(0) : Tensor();
     const Tensor dx = dpre.mm(in_out(w1, layout).t()).view(grads[0].sizes());
-    return {grads[0], dx, weight_gradient(x, dpre, layout), db1, dw2, db2, Tensor()};
+    return {grads[0], dx, weight_gradient(w1, x, dpre, layout), db1, dw2, db2, Tensor()};
   }
 };
 
@@ -250,11 +282,13 @@ class SwigluMlp : public torch::autograd::Function<SwigluMlp> {
     Tensor h = dy.mm(saved[5]);  // first dh, then overwritten by the forward value
     Tensor dgate = torch::empty_like(gate), dup = torch::empty_like(up);
     swiglu_gradient(gate, up, h, dgate, dup, h);
-    const Tensor ddown = dy.t().mm(h);
+    const auto layout = WeightLayout::kOutIn;
+    const Tensor ddown = weight_gradient(saved[5], h, dy, layout);
     h.reset();
     Tensor dx = dgate.mm(saved[3]);
     dx.addmm_(dup, saved[4]);
-    return {grads[0], dx.view(grads[0].sizes()), dgate.t().mm(x), dup.t().mm(x), ddown};
+    return {grads[0], dx.view(grads[0].sizes()), weight_gradient(saved[3], x, dgate, layout),
+            weight_gradient(saved[4], x, dup, layout), ddown};
   }
 };
 
@@ -355,12 +389,7 @@ Tensor scaled_frequencies(const Tensor& frequencies, const spec::RopeScaling& sc
 }  // namespace
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, WeightLayout layout) {
-  const Tensor x2 = as_matrix(x);
-  const Tensor matrix = in_out(weight, layout);
-  const Tensor y = bias.defined() ? at::addmm(bias, x2, matrix) : at::mm(x2, matrix);
-  std::vector<std::int64_t> shape = x.sizes().vec();
-  shape.back() = matrix.size(1);
-  return y.view(shape);
+  return Product::apply(x, weight, maybe(bias), static_cast<std::int64_t>(layout));
 }
 
 Tensor linear_residual(const Tensor& residual, const Tensor& x, const Tensor& weight, const Tensor& bias,

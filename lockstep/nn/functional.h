@@ -7,6 +7,8 @@
 
 #include <torch/types.h>
 
+#include "lockstep/comm/communicator.h"
+#include "lockstep/nn/placement.h"
 #include "lockstep/nn/random.h"
 #include "lockstep/spec/model.h"
 
@@ -73,5 +75,17 @@ struct CrossEntropy {
 // weight [classes, hidden], bias [classes] or undefined, target int64 with x's leading shape, -100 ignored.
 CrossEntropy linear_cross_entropy(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
                                   const torch::Tensor& target, bool count_correct, std::int64_t chunk_rows = 0);
+
+// The classes of a split vocabulary that this rank has.
+struct ClassShare {
+  comm::Communicator group;
+  Segment own;
+  std::int64_t total = 0;
+};
+
+// linear_cross_entropy over ranks that each hold the weights (and biases) of their own classes. Collective over the
+// group, in forward only; x's gradient is this rank's part of the sum. Loss and counts are the same on every rank.
+CrossEntropy split_cross_entropy(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
+                                 const torch::Tensor& target, const ClassShare& classes, bool count_correct);
 
 }  // namespace lockstep::nn

@@ -11,10 +11,6 @@ namespace {
 
 using torch::Tensor;
 
-std::int64_t attention_width(const spec::Model& spec) {
-  return spec.heads * (spec.head_dim > 0 ? spec.head_dim : spec.hidden / spec.heads);
-}
-
 // Three masks per block and one for the embedding, each with a number of its own.
 enum class DropoutPlace : std::uint32_t { kAttention = 0, kAttentionOutput = 1, kMlpOutput = 2 };
 
@@ -22,107 +18,166 @@ DropoutSite site_of(const ForwardContext& context, std::uint32_t layer) {
   return {context.seed, context.step, context.first_index, layer};
 }
 
-class GptBlock : public torch::nn::Module {
- public:
-  GptBlock(const spec::Model& spec, std::int64_t index, const torch::TensorOptions& options)
-      : heads_(spec.heads), index_(index), dropout_(spec.dropout), activation_(spec.activation) {
-    const Init normal{Init::Kind::kNormal, spec.init_std};
-    // Residual projections are scaled down by the number of residual additions (section 2.3 of the paper).
-    const Init scaled{Init::Kind::kNormal, spec.init_std / std::sqrt(2.0 * static_cast<double>(spec.layers))};
-    const std::int64_t inner = spec.ffn_hidden > 0 ? spec.ffn_hidden : 4 * spec.hidden;
-    const std::int64_t width = attention_width(spec);
-    const auto dense = [&](std::int64_t in, std::int64_t out, const Init& init) {
-      return std::make_shared<Linear>(in, out, spec.bias, WeightLayout::kInOut, init, options);
-    };
-    const auto norm = [&] { return std::make_shared<LayerNorm>(spec.hidden, spec.bias, spec.norm_epsilon, options); };
-    ln_1_ = register_module("ln_1", norm());
-    auto attn = register_module("attn", std::make_shared<Group>());
-    c_attn_ = attn->register_module("c_attn", dense(spec.hidden, 3 * width, normal));
-    attn_proj_ = attn->register_module("c_proj", dense(width, spec.hidden, scaled));
-    ln_2_ = register_module("ln_2", norm());
-    auto mlp = register_module("mlp", std::make_shared<Group>());
-    c_fc_ = mlp->register_module("c_fc", dense(spec.hidden, inner, normal));
-    mlp_proj_ = mlp->register_module("c_proj", dense(inner, spec.hidden, scaled));
-  }
-
-  Tensor forward(const Tensor& x, const ForwardContext& context) const {  // [batch, seq, hidden]
-    const double p = context.training ? dropout_ : 0.0;
-    const Tensor attended = causal_attention_packed(c_attn_->forward(ln_1_->forward(x)), heads_,
-                                                    {p, site(context, DropoutPlace::kAttention)});
-    const Tensor middle =
-        p > 0 ? x + dropout(attn_proj_->forward(attended), p, site(context, DropoutPlace::kAttentionOutput))
-              : attn_proj_->add_to(x, attended);
-    const Tensor normed = ln_2_->forward(middle);
-    if (p == 0 && activation_ == spec::Activation::kGeluTanh) {
-      return gelu_mlp(middle, normed, c_fc_->weight, c_fc_->bias, mlp_proj_->weight, mlp_proj_->bias,
-                      WeightLayout::kInOut);
-    }
-    const Tensor out = mlp_proj_->forward(activate(normed));
-    return middle + dropout(out, p, site(context, DropoutPlace::kMlpOutput));
-  }
-
- private:
-  DropoutSite site(const ForwardContext& context, DropoutPlace place) const {
-    return site_of(context, static_cast<std::uint32_t>(1 + 3 * index_) + static_cast<std::uint32_t>(place));
-  }
-
-  Tensor activate(const Tensor& x) const {
-    switch (activation_) {
-      case spec::Activation::kGeluTanh:
-        return bias_gelu(linear(x, c_fc_->weight, Tensor(), WeightLayout::kInOut), c_fc_->bias);
-      case spec::Activation::kGelu:
-        return at::gelu(c_fc_->forward(x));
-      case spec::Activation::kRelu:
-        return at::relu(c_fc_->forward(x));
-      case spec::Activation::kSilu:
-        return at::silu(c_fc_->forward(x));
-    }
-    return {};
-  }
-
-  std::int64_t heads_;
-  std::int64_t index_;
-  double dropout_;
-  spec::Activation activation_;
-  std::shared_ptr<LayerNorm> ln_1_, ln_2_;
-  std::shared_ptr<Linear> c_attn_, attn_proj_, c_fc_, mlp_proj_;
+struct GptLayer : torch::nn::Module {
+  std::shared_ptr<LayerNorm> ln_1, ln_2;
+  std::shared_ptr<Linear> c_attn, attn_proj, c_fc, mlp_proj;
 };
 
 class Gpt : public LanguageModel {
  public:
-  Gpt(const spec::Model& model, const torch::TensorOptions& options)
-      : LanguageModel(model, options.dtype().toScalarType()) {
+  Gpt(const spec::Model& model, const BuildOptions& build) : LanguageModel(model, build) {
     auto transformer = register_module("transformer", std::make_shared<Group>());
-    wte_ = transformer->register_module(
-        "wte", std::make_shared<Embedding>(model.vocab, model.hidden, model.init_std, options));
-    wpe_ = transformer->register_module(
-        "wpe", std::make_shared<Embedding>(model.max_sequence, model.hidden, model.init_std, options));
-    auto blocks = transformer->register_module("h", std::make_shared<Group>());
-    for (std::int64_t i = 0; i < model.layers; ++i) {
-      blocks_.push_back(blocks->register_module(std::to_string(i), std::make_shared<GptBlock>(model, i, options)));
+    if (part().embedding || (part().head && model.tied_embeddings && model.classes == 0)) {
+      wte_ = transformer->register_module(
+          "wte", std::make_shared<Embedding>(model.vocab, model.hidden, model.init_std, tensor_options(),
+                                             std::vector<Segment>{partition().tp_share(model.vocab)}));
     }
-    ln_f_ = transformer->register_module(
-        "ln_f", std::make_shared<LayerNorm>(model.hidden, model.bias, model.norm_epsilon, options));
-    make_head(wte_, options);
+    if (part().embedding) {
+      wpe_ = transformer->register_module(
+          "wpe", std::make_shared<Embedding>(model.max_sequence, model.hidden, model.init_std, tensor_options(),
+                                             std::vector<Segment>{}, outside_blocks()));
+    }
+    auto layers = transformer->register_module("h", std::make_shared<Group>());
+    for (std::int64_t i = part().first_layer; i < part().end_layer; ++i) {
+      layers_.push_back(layers->register_module(std::to_string(i), make_layer()));
+    }
+    if (part().head) ln_f_ = transformer->register_module("ln_f", make_norm());
+    make_head(wte_);
   }
 
-  Tensor hidden_states(const Tensor& tokens, const ForwardContext& context) override {
-    const Tensor positions = wpe_->weight.slice(0, 0, tokens.size(1));  // [seq, hidden]
-    Tensor x = wte_->forward(tokens) + positions;
-    x = dropout(x, context.training ? spec().dropout : 0.0, site_of(context, 0));
-    for (const auto& block : blocks_) x = block->forward(x, context);
-    return ln_f_->forward(x);
+  Tensor embed(const Tensor& tokens, const ForwardContext& context) override {
+    Tensor x =
+        partition().tp_size() == 1 ? wte_->forward(tokens) : leave_block(wte_->forward_own(tokens), "tp: embedding");
+    const Tensor rows = stream_positions(x.size(1), context);
+    x = x + (rows.defined() ? wpe_->forward(rows) : wpe_->weight.slice(0, 0, x.size(1)));
+    return dropout(x, context.training ? spec().dropout : 0.0, site_of(context, 0), rows);
   }
+
+  LayerOutput run_layer(std::int64_t index, int part_index, const Tensor& x, const ForwardContext& context) override {
+    const GptLayer& layer = *layers_[static_cast<std::size_t>(index - part().first_layer)];
+    return {part_index == 0 ? attend(layer, index, x, context) : expand(layer, index, x, context)};
+  }
+
+  std::vector<std::shared_ptr<torch::nn::Module>> embedding_modules() const override { return {wte_, wpe_}; }
+  std::shared_ptr<torch::nn::Module> layer_module(std::int64_t layer) const override {
+    return layers_[static_cast<std::size_t>(layer - part().first_layer)];
+  }
+
+ protected:
+  Tensor final_norm(const Tensor& x) const override { return ln_f_->forward(x); }
+  std::vector<std::shared_ptr<torch::nn::Module>> final_modules() const override { return {ln_f_}; }
 
  private:
+  std::shared_ptr<LayerNorm> make_norm() const {
+    return std::make_shared<LayerNorm>(spec().hidden, spec().bias, spec().norm_epsilon, tensor_options(),
+                                       outside_blocks());
+  }
+
+  std::shared_ptr<GptLayer> make_layer() const {
+    const Init normal{Init::Kind::kNormal, spec().init_std};
+    // Residual projections are scaled down by the number of residual additions (section 2.3 of the paper).
+    const Init scaled{Init::Kind::kNormal, spec().init_std / std::sqrt(2.0 * static_cast<double>(spec().layers))};
+    const std::int64_t inner = spec().ffn_hidden > 0 ? spec().ffn_hidden : 4 * spec().hidden;
+    const std::int64_t dim = head_dim(), width = spec().heads * dim;
+    const Segment heads = head_share(spec(), partition()).query;
+    const Segment own{heads.first * dim, heads.count * dim};  // of each of the three projections
+    const auto dense = [&](std::int64_t in, std::int64_t out, const Init& init, const LinearCut& cut) {
+      return std::make_shared<Linear>(in, out, spec().bias, WeightLayout::kInOut, init, tensor_options(), cut);
+    };
+    const auto by_outputs = [](std::vector<Segment> segments) {
+      return LinearCut{.kind = LinearCut::Kind::kOutputs, .segments = std::move(segments)};
+    };
+    const auto by_inputs = [&](const Segment& segment) {
+      return LinearCut{.kind = LinearCut::Kind::kInputs, .segments = {segment}, .bias = outside_blocks()};
+    };
+    auto layer = std::make_shared<GptLayer>();
+    layer->ln_1 = layer->register_module("ln_1", make_norm());
+    auto attn = layer->register_module("attn", std::make_shared<Group>());
+    layer->c_attn = attn->register_module(
+        "c_attn", dense(spec().hidden, 3 * width, normal,
+                        by_outputs({own, {width + own.first, own.count}, {2 * width + own.first, own.count}})));
+    layer->attn_proj = attn->register_module("c_proj", dense(width, spec().hidden, scaled, by_inputs(own)));
+    layer->ln_2 = layer->register_module("ln_2", make_norm());
+    auto mlp = layer->register_module("mlp", std::make_shared<Group>());
+    const Segment columns = partition().tp_share(inner);
+    layer->c_fc = mlp->register_module("c_fc", dense(spec().hidden, inner, normal, by_outputs({columns})));
+    layer->mlp_proj = mlp->register_module("c_proj", dense(inner, spec().hidden, scaled, by_inputs(columns)));
+    return layer;
+  }
+
+  std::int64_t head_dim() const { return spec().head_dim > 0 ? spec().head_dim : spec().hidden / spec().heads; }
+
+  static DropoutSite site(const ForwardContext& context, std::int64_t layer, DropoutPlace place) {
+    return site_of(context, static_cast<std::uint32_t>(1 + 3 * layer) + static_cast<std::uint32_t>(place));
+  }
+
+  Tensor attend(const GptLayer& layer, std::int64_t index, const Tensor& x, const ForwardContext& context) const {
+    const double p = context.training ? spec().dropout : 0.0;
+    const Segment heads = head_share(spec(), partition()).query;
+    const Tensor qkv = layer.c_attn->forward(enter_block(layer.ln_1->forward(x), "tp: attention input"));
+    const DropoutSite probabilities = site(context, index, DropoutPlace::kAttention);
+    Tensor attended;
+    if (partition().cp_size() == 1) {
+      attended = causal_attention_packed(qkv, heads.count, {p, probabilities, heads.first});
+    } else {
+      const auto parts = qkv.view({qkv.size(0), qkv.size(1), 3, heads.count, head_dim()}).unbind(2);
+      AttentionOptions options;
+      options.dropout = p;
+      options.site = probabilities;
+      options.first_head = heads.first;
+      options.partition = &partition();
+      options.balanced = balances_context(spec(), partition());
+      attended = self_attention(parts[0], parts[1], parts[2], options).flatten(2);
+    }
+    if (p == 0) return leave_block(x, attended, *layer.attn_proj, "tp: attention output");
+    return x + dropped(layer.attn_proj, attended, "tp: attention output",
+                       site(context, index, DropoutPlace::kAttentionOutput), p, context);
+  }
+
+  Tensor expand(const GptLayer& layer, std::int64_t index, const Tensor& x, const ForwardContext& context) const {
+    const double p = context.training ? spec().dropout : 0.0;
+    const Tensor normed = enter_block(layer.ln_2->forward(x), "tp: mlp input");
+    const bool plain = partition().tp_size() == 1 && p == 0;
+    if (plain && spec().activation == spec::Activation::kGeluTanh) {
+      return gelu_mlp(x, normed, layer.c_fc->weight, layer.c_fc->bias, layer.mlp_proj->weight, layer.mlp_proj->bias,
+                      WeightLayout::kInOut);
+    }
+    const Tensor inner = activate(*layer.c_fc, normed);
+    if (p == 0) return leave_block(x, inner, *layer.mlp_proj, "tp: mlp output");
+    return x +
+           dropped(layer.mlp_proj, inner, "tp: mlp output", site(context, index, DropoutPlace::kMlpOutput), p, context);
+  }
+
+  // The end of a block with dropout before the residual sum.
+  Tensor dropped(const std::shared_ptr<Linear>& last, const Tensor& inner, const char* name, const DropoutSite& where,
+                 double p, const ForwardContext& context) const {
+    Tensor out = leave_block(last->product(inner), name);
+    if (last->bias.defined()) out = out + last->bias;
+    return dropout(out, p, where, stream_positions(out.size(1), context));
+  }
+
+  Tensor activate(const Linear& c_fc, const Tensor& x) const {
+    switch (spec().activation) {
+      case spec::Activation::kGeluTanh:
+        return bias_gelu(c_fc.product(x), c_fc.bias);
+      case spec::Activation::kGelu:
+        return at::gelu(c_fc.forward(x));
+      case spec::Activation::kRelu:
+        return at::relu(c_fc.forward(x));
+      case spec::Activation::kSilu:
+        return at::silu(c_fc.forward(x));
+    }
+    return {};
+  }
+
   std::shared_ptr<Embedding> wte_, wpe_;
-  std::vector<std::shared_ptr<GptBlock>> blocks_;
+  std::vector<std::shared_ptr<GptLayer>> layers_;
   std::shared_ptr<LayerNorm> ln_f_;
 };
 
 }  // namespace
 
-std::shared_ptr<TrainableModel> make_gpt(const spec::Model& spec, const torch::TensorOptions& options) {
+std::shared_ptr<LanguageModel> make_gpt(const spec::Model& spec, const BuildOptions& options) {
   return std::make_shared<Gpt>(spec, options);
 }
 

@@ -4,35 +4,49 @@
 #include <tuple>
 
 #include "lockstep/base/error.h"
+#include "lockstep/nn/collectives.h"
 
 namespace lockstep::nn {
 
 using torch::Tensor;
 
-namespace {
-
-// The hidden state of each sample's last token that is not padding: [samples, seq, hidden] -> [samples, hidden].
-Tensor last_positions(const Tensor& hidden, const Tensor& tokens, std::int64_t padding_id) {
-  const std::int64_t seq = tokens.size(1);
-  const Tensor places = torch::arange(seq, tokens.options());
-  const Tensor last = std::get<0>(((tokens != padding_id) * places).max(1));  // [samples]; 0 where all is padding
-  return hidden.gather(1, last.view({-1, 1, 1}).expand({-1, 1, hidden.size(2)})).squeeze(1);
+LanguageModel::LanguageModel(const spec::Model& spec, const BuildOptions& options)
+    : TrainableModel(spec, options.dtype),
+      partition_(options.partition),
+      part_(options.part),
+      options_(torch::dtype(options.dtype).device(options.device)) {
+  if (part_.end_layer < 0) part_.end_layer = spec.layers;
 }
 
-}  // namespace
-
-void LanguageModel::make_head(const std::shared_ptr<Embedding>& embedding, const torch::TensorOptions& options) {
+void LanguageModel::make_head(const std::shared_ptr<Embedding>& embedding) {
   embedding_ = embedding;
+  if (!part_.head) return;
   const bool classifier = spec().classes > 0;
   if (!classifier && spec().tied_embeddings) return;
-  head_ = register_module(
-      classifier ? "score" : "lm_head",
-      std::make_shared<Linear>(spec().hidden, classifier ? spec().classes : spec().vocab, /*with_bias=*/false,
-                               WeightLayout::kOutIn, Init{Init::Kind::kNormal, spec().init_std}, options));
+  LinearCut cut;
+  cut.weight = {partition_.tp_size(), false};
+  if (!classifier) {
+    cut = {.kind = LinearCut::Kind::kOutputs, .segments = {partition_.tp_share(spec().vocab)}};
+  }
+  head_ = register_module(classifier ? "score" : "lm_head",
+                          std::make_shared<Linear>(spec().hidden, classifier ? spec().classes : spec().vocab,
+                                                   /*with_bias=*/false, WeightLayout::kOutIn,
+                                                   Init{Init::Kind::kNormal, spec().init_std}, options_, cut));
+}
+
+std::vector<std::shared_ptr<torch::nn::Module>> LanguageModel::head_modules() const {
+  auto modules = final_modules();
+  modules.push_back(head_ ? std::static_pointer_cast<torch::nn::Module>(head_) : embedding_);
+  return modules;
 }
 
 Tensor LanguageModel::forward(const Tensor& input, const ForwardContext& context) {
-  return linear(head_input(input, context), head_weight(), Tensor(), WeightLayout::kOutIn);
+  check_tokens(input);
+  Tensor x = embed(input, context);
+  for (std::int64_t layer = part_.first_layer; layer < part_.end_layer; ++layer) {
+    for (int part = 0; part < parts_per_layer(); ++part) x = run_layer(layer, part, x, context).hidden;
+  }
+  return head_logits(x, input, context);
 }
 
 LossResult LanguageModel::loss(const Tensor& input, const Tensor& target, const ForwardContext& context) {
@@ -40,15 +54,84 @@ LossResult LanguageModel::loss(const Tensor& input, const Tensor& target, const 
     const auto wide = dtype() == torch::kDouble ? torch::kDouble : torch::kFloat;
     return {torch::zeros({}, torch::dtype(wide).device(input.device())), 0, 0};
   }
-  const CrossEntropy result =
-      linear_cross_entropy(head_input(input, context), head_weight(), Tensor(), target, !context.training);
-  return {result.loss_sum, result.count, result.correct};
+  check_tokens(input);
+  Tensor auxiliary;
+  Tensor x = embed(input, context);
+  for (std::int64_t layer = part_.first_layer; layer < part_.end_layer; ++layer) {
+    for (int part = 0; part < parts_per_layer(); ++part) {
+      const LayerOutput output = run_layer(layer, part, x, context);
+      x = output.hidden;
+      if (output.auxiliary.defined()) auxiliary = auxiliary.defined() ? auxiliary + output.auxiliary : output.auxiliary;
+    }
+  }
+  LossResult result = head_loss(x, input, target, context);
+  result.auxiliary = auxiliary;
+  return result;
 }
 
-Tensor LanguageModel::head_input(const Tensor& tokens, const ForwardContext& context) {
-  check_tokens(tokens);
-  const Tensor hidden = hidden_states(tokens, context);
-  return spec().classes > 0 ? last_positions(hidden, tokens, context.padding_id) : hidden;
+LossResult LanguageModel::head_loss(const Tensor& x, const Tensor& tokens, const Tensor& target,
+                                    const ForwardContext& context) {
+  const Tensor normed = final_norm(x);
+  CrossEntropy result;
+  if (spec().classes > 0) {
+    const Tensor rows = partition_.sequence_parallel ? collect_rows(normed, partition_.tp, "tp: head rows") : normed;
+    result = linear_cross_entropy(pooled(rows, tokens, context), head_weight(), head_bias(), target, !context.training);
+  } else {
+    const Tensor rows = pooled(enter_block(normed, "tp: head"), tokens, context);
+    result =
+        partition_.tp_size() == 1
+            ? linear_cross_entropy(rows, head_weight(), head_bias(), target, !context.training)
+            : split_cross_entropy(rows, head_weight(), head_bias(), target,
+                                  {partition_.tp, partition_.tp_share(spec().vocab), spec().vocab}, !context.training);
+  }
+  return {result.loss_sum, result.count, result.correct, {}};
+}
+
+Tensor LanguageModel::head_logits(const Tensor& x, const Tensor& tokens, const ForwardContext& context) {
+  const Tensor normed = final_norm(x);
+  if (spec().classes > 0) {
+    const Tensor rows = partition_.sequence_parallel ? collect_rows(normed, partition_.tp, "tp: head rows") : normed;
+    return linear(pooled(rows, tokens, context), head_weight(), head_bias(), WeightLayout::kOutIn);
+  }
+  const Tensor rows = pooled(enter_block(normed, "tp: head"), tokens, context);
+  const Tensor own = linear(rows, head_weight(), head_bias(), WeightLayout::kOutIn);  // [samples, rows, vocab / tp]
+  const std::int64_t tp = partition_.tp_size();
+  if (tp == 1) return own;
+  // Shares may differ by one class: each rank's go into their place in zeros, and the ranks' tensors add up.
+  const Segment share = partition_.tp_share(spec().vocab);
+  Tensor all = at::constant_pad_nd(own, {share.first, spec().vocab - share.first - share.count});
+  return leave_tensor_region(all, partition_.tp, "tp: logits");
+}
+
+Tensor LanguageModel::pooled(const Tensor& normed, const Tensor& tokens, const ForwardContext& context) const {
+  if (spec().classes == 0) return normed;
+  // The hidden state of each sample's last token that is not padding.
+  const Tensor places = torch::arange(tokens.size(1), tokens.options());
+  const Tensor last = std::get<0>(((tokens != context.padding_id) * places).max(1));  // 0 where all is padding
+  return normed.gather(1, last.view({-1, 1, 1}).expand({-1, 1, normed.size(2)})).squeeze(1);
+}
+
+Tensor LanguageModel::enter_block(const Tensor& x, const char* site) const {
+  return partition_.sequence_parallel ? gather_rows(x, partition_.tp, site)
+                                      : enter_tensor_region(x, partition_.tp, site);
+}
+
+Tensor LanguageModel::leave_block(const Tensor& x, const char* site) const {
+  return partition_.sequence_parallel ? scatter_rows(x, partition_.tp, site)
+                                      : leave_tensor_region(x, partition_.tp, site);
+}
+
+Tensor LanguageModel::leave_block(const Tensor& residual, const Tensor& x, const Linear& last, const char* site) const {
+  if (partition_.tp_size() == 1) return last.add_to(residual, x);
+  const Tensor sum = residual + leave_block(last.product(x), site);
+  return last.bias.defined() ? sum + last.bias : sum;
+}
+
+Tensor LanguageModel::stream_positions(std::int64_t rows, const ForwardContext& context) const {
+  if (!partition_.sequence_parallel) return context.positions;
+  const std::int64_t first = partition_.tp_rank() * rows;
+  if (!context.positions.defined()) return torch::arange(first, first + rows, torch::dtype(torch::kLong));
+  return context.positions.narrow(0, first, rows);
 }
 
 void LanguageModel::check_tokens(const Tensor& tokens) const {

@@ -33,7 +33,8 @@ class LanguageModel : public TrainableModel {
   virtual torch::Tensor embed(const torch::Tensor& tokens, const ForwardContext& context) = 0;
   // Parts of a layer that end in a residual sum: attention and MLP, or one mixer.
   virtual int parts_per_layer() const { return 2; }
-  virtual LayerOutput run_layer(std::int64_t layer, int part, const torch::Tensor& x, const ForwardContext& context) = 0;
+  virtual LayerOutput run_layer(std::int64_t layer, int part, const torch::Tensor& x,
+                                const ForwardContext& context) = 0;
   // Final norm, head and loss over this rank's rows. loss_sum of tp ranks is the same; of cp ranks it adds up.
   LossResult head_loss(const torch::Tensor& x, const torch::Tensor& tokens, const torch::Tensor& target,
                        const ForwardContext& context);

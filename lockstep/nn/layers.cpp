@@ -1,6 +1,8 @@
 #include "lockstep/nn/layers.h"
 
 #include <cmath>
+#include <set>
+#include <utility>
 
 #include "lockstep/nn/random.h"
 
@@ -9,102 +11,132 @@ namespace {
 
 using torch::Tensor;
 
-void draw(Tensor& tensor, const Init& init, std::int64_t fan_in, std::int64_t fan_out, const std::string& name,
-          std::uint64_t seed) {
-  const PhiloxKey key = stream_key(seed, name);
+InitialValue weight_value(const Init& init, std::int64_t fan_in, std::int64_t fan_out) {
   switch (init.kind) {
     case Init::Kind::kNormal:
-      return fill_normal(tensor, 0.0, init.std, key);
+      return normal_value(0.0, init.std);
     case Init::Kind::kKaimingUniform: {  // kaiming_uniform_(a = sqrt(5)) is U(-1/sqrt(fan_in), 1/sqrt(fan_in))
       const double bound = 1.0 / std::sqrt(static_cast<double>(fan_in));
-      return fill_uniform(tensor, -bound, bound, key);
+      return uniform_value(-bound, bound);
     }
     case Init::Kind::kKaimingNormalFanOut:  // gain of ReLU
-      return fill_normal(tensor, 0.0, std::sqrt(2.0 / static_cast<double>(fan_out)), key);
+      return normal_value(0.0, std::sqrt(2.0 / static_cast<double>(fan_out)));
   }
+  return constant_value(0.0);
 }
 
-void reset_bias(Tensor& bias, const Init& init, std::int64_t fan_in, const std::string& name, std::uint64_t seed) {
-  if (!bias.defined()) return;
-  if (init.kind == Init::Kind::kKaimingUniform) return draw(bias, init, fan_in, 0, name, seed);
-  const torch::NoGradGuard no_grad;
-  bias.zero_();
-}
-
-void set(Tensor& tensor, double value) {
-  if (!tensor.defined()) return;
-  const torch::NoGradGuard no_grad;
-  tensor.fill_(value);
+InitialValue bias_value(const Init& init, std::int64_t fan_in) {
+  return init.kind == Init::Kind::kKaimingUniform ? weight_value(init, fan_in, 0) : constant_value(0.0);
 }
 
 bool is_narrow(const Tensor& x) { return x.scalar_type() == torch::kBFloat16 || x.scalar_type() == torch::kHalf; }
 
+Placement whole_placement(std::vector<std::int64_t> sizes, const Sharing& sharing = {}) {
+  return {.whole = std::move(sizes), .sharers = sharing.sharers, .partial_gradient = sharing.partial};
+}
+
+void fill_initial(const DeclaredParameter& parameter, std::uint64_t seed) {
+  if (parameter.tensor.is_meta()) return;
+  const torch::NoGradGuard no_grad;
+  Tensor local = torch::empty({parameter.tensor.numel()}, parameter.tensor.options().device(torch::kCPU));
+  for (const Run& run : runs_of(parameter.placement, 0, local.numel())) {
+    Tensor stretch = local.narrow(0, run.local, run.count);
+    parameter.initial(stretch, run.whole, seed, parameter.name);
+  }
+  Tensor target = parameter.tensor;
+  target.copy_(local.view(target.sizes()));
+}
+
 }  // namespace
 
-void initialise(torch::nn::Module& model, std::uint64_t seed) {
+Tensor Layer::declare(const std::string& name, Placement placement, InitialValue initial,
+                      const torch::TensorOptions& options) {
+  Tensor tensor = register_parameter(name, torch::empty(placement.local_sizes(), options));
+  declared_.push_back({name, tensor, std::move(placement), std::move(initial)});
+  return tensor;
+}
+
+std::vector<DeclaredParameter> declared_parameters(const torch::nn::Module& model) {
+  std::vector<DeclaredParameter> all;
+  std::set<const Layer*> seen;
   for (const auto& entry : model.named_modules("", /*include_self=*/false)) {
-    if (auto* layer = dynamic_cast<Layer*>(entry.value().get())) layer->reset(entry.key(), seed);
+    const auto* layer = dynamic_cast<const Layer*>(entry.value().get());
+    if (layer == nullptr || !seen.insert(layer).second) continue;
+    for (DeclaredParameter parameter : layer->declared()) {
+      parameter.name = entry.key() + "." + parameter.name;
+      all.push_back(std::move(parameter));
+    }
+  }
+  return all;
+}
+
+void initialise(torch::nn::Module& model, std::uint64_t seed) {
+  for (const DeclaredParameter& parameter : declared_parameters(model)) fill_initial(parameter, seed);
+  for (const auto& module : model.modules(/*include_self=*/false)) {
+    if (auto* layer = dynamic_cast<Layer*>(module.get())) layer->reset_buffers();
   }
 }
 
 Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, WeightLayout layout, Init init,
-               const torch::TensorOptions& options)
-    : in_(in), layout_(layout), init_(init) {
+               const torch::TensorOptions& options, const LinearCut& cut)
+    : layout_(layout) {
   const bool in_out = layout == WeightLayout::kInOut;
-  weight = register_parameter("weight", torch::empty({in_out ? in : out, in_out ? out : in}, options));
-  if (with_bias) bias = register_parameter("bias", torch::empty({out}, options));
+  const bool by_outputs = cut.kind == LinearCut::Kind::kOutputs;
+  Placement placement = whole_placement({in_out ? in : out, in_out ? out : in}, cut.weight);
+  placement.expert = cut.expert;
+  if (cut.kind != LinearCut::Kind::kWhole) {
+    placement.dim = by_outputs == in_out ? 1 : 0;
+    placement.segments = cut.segments;
+  }
+  weight = declare("weight", placement, weight_value(init, in, out), options);
+  if (!with_bias) return;
+  Placement of_bias = whole_placement({out}, by_outputs ? cut.weight : cut.bias);
+  of_bias.expert = cut.expert;
+  if (by_outputs) of_bias.segments = cut.segments;
+  bias = declare("bias", of_bias, bias_value(init, in), options);
 }
 
-void Linear::reset(const std::string& name, std::uint64_t seed) {
-  draw(weight, init_, in_, weight.numel() / in_, name + ".weight", seed);
-  reset_bias(bias, init_, in_, name + ".bias", seed);
+Embedding::Embedding(std::int64_t count, std::int64_t dim, double std, const torch::TensorOptions& options,
+                     const std::vector<Segment>& rows, Sharing sharing)
+    : first_row_(rows.empty() ? 0 : rows.front().first) {
+  Placement placement = whole_placement({count, dim}, sharing);
+  placement.segments = rows;
+  weight = declare("weight", placement, normal_value(0.0, std), options);
 }
 
-Embedding::Embedding(std::int64_t count, std::int64_t dim, double std, const torch::TensorOptions& options)
-    : std_(std) {
-  weight = register_parameter("weight", torch::empty({count, dim}, options));
+Tensor Embedding::forward_own(const Tensor& indices) const {
+  const Tensor local = indices - first_row_;
+  const Tensor foreign = (local < 0) | (local >= weight.size(0));
+  return at::embedding(weight, local.masked_fill(foreign, 0)).masked_fill(foreign.unsqueeze(-1), 0);
 }
 
-void Embedding::reset(const std::string& name, std::uint64_t seed) {
-  fill_normal(weight, 0.0, std_, stream_key(seed, name + ".weight"));
-}
-
-LayerNorm::LayerNorm(std::int64_t dim, bool with_bias, double epsilon, const torch::TensorOptions& options)
+LayerNorm::LayerNorm(std::int64_t dim, bool with_bias, double epsilon, const torch::TensorOptions& options,
+                     Sharing sharing)
     : epsilon_(epsilon) {
-  weight = register_parameter("weight", torch::empty({dim}, options));
-  if (with_bias) bias = register_parameter("bias", torch::empty({dim}, options));
+  weight = declare("weight", whole_placement({dim}, sharing), constant_value(1.0), options);
+  if (with_bias) bias = declare("bias", whole_placement({dim}, sharing), constant_value(0.0), options);
 }
 
-void LayerNorm::reset(const std::string&, std::uint64_t) {
-  set(weight, 1.0);
-  set(bias, 0.0);
+RmsNorm::RmsNorm(std::int64_t dim, double epsilon, const torch::TensorOptions& options, Sharing sharing)
+    : epsilon_(epsilon) {
+  weight = declare("weight", whole_placement({dim}, sharing), constant_value(1.0), options);
 }
 
-RmsNorm::RmsNorm(std::int64_t dim, double epsilon, const torch::TensorOptions& options) : epsilon_(epsilon) {
-  weight = register_parameter("weight", torch::empty({dim}, options));
-}
-
-void RmsNorm::reset(const std::string&, std::uint64_t) { set(weight, 1.0); }
-
-Conv2d::Conv2d(const ConvShape& shape, Init init, const torch::TensorOptions& options) : shape_(shape), init_(init) {
-  weight = register_parameter("weight", torch::empty({shape.out, shape.in, shape.kernel, shape.kernel}, options));
-  if (shape.bias) bias = register_parameter("bias", torch::empty({shape.out}, options));
+Conv2d::Conv2d(const ConvShape& shape, Init init, const torch::TensorOptions& options) : shape_(shape) {
+  const std::int64_t area = shape.kernel * shape.kernel;
+  weight = declare("weight", whole_placement({shape.out, shape.in, shape.kernel, shape.kernel}),
+                   weight_value(init, shape.in * area, shape.out * area), options);
+  if (shape.bias) bias = declare("bias", whole_placement({shape.out}), bias_value(init, shape.in * area), options);
 }
 
 Tensor Conv2d::forward(const Tensor& x) const {
   return at::conv2d(x, weight, bias, {shape_.stride, shape_.stride}, {shape_.padding, shape_.padding});
 }
 
-void Conv2d::reset(const std::string& name, std::uint64_t seed) {
-  const std::int64_t area = shape_.kernel * shape_.kernel;
-  draw(weight, init_, shape_.in * area, shape_.out * area, name + ".weight", seed);
-  reset_bias(bias, init_, shape_.in * area, name + ".bias", seed);
-}
-
 BatchNorm2d::BatchNorm2d(std::int64_t channels, const torch::TensorOptions& options) {
   const auto wide = options.dtype(options.dtype() == torch::kDouble ? torch::kDouble : torch::kFloat);
-  weight = register_parameter("weight", torch::empty({channels}, options));
-  bias = register_parameter("bias", torch::empty({channels}, options));
+  weight = declare("weight", whole_placement({channels}), constant_value(1.0), options);
+  bias = declare("bias", whole_placement({channels}), constant_value(0.0), options);
   running_mean = register_buffer("running_mean", torch::empty({channels}, wide));
   running_var = register_buffer("running_var", torch::empty({channels}, wide));
   num_batches_tracked = register_buffer("num_batches_tracked", torch::empty({}, options.dtype(torch::kLong)));
@@ -120,9 +152,7 @@ Tensor BatchNorm2d::forward(const Tensor& x, bool training) {
   return narrow ? y.to(x.scalar_type()) : y;
 }
 
-void BatchNorm2d::reset(const std::string&, std::uint64_t) {
-  set(weight, 1.0);
-  set(bias, 0.0);
+void BatchNorm2d::reset_buffers() {
   running_mean.zero_();
   running_var.fill_(1.0);
   num_batches_tracked.zero_();

@@ -1,105 +1,158 @@
-// Llama (Touvron et al. 2023) with Hugging Face's names: RMSNorm, RoPE (rotate_half), grouped-query attention, SwiGLU.
+// Llama (Touvron et al. 2023) with Hugging Face's names: RMSNorm, RoPE (rotate_half), grouped-query attention, SwiGLU;
+// and Mixtral (Jiang et al. 2024), which is Llama with a mixture of experts for the MLP.
 #include <string>
 #include <vector>
 
 #include "lockstep/nn/attention.h"
 #include "lockstep/nn/language_model.h"
+#include "lockstep/nn/moe.h"
 
 namespace lockstep::nn {
 namespace {
 
 using torch::Tensor;
 
-class LlamaBlock : public torch::nn::Module {
- public:
-  LlamaBlock(const spec::Model& spec, std::int64_t index, const torch::TensorOptions& options)
-      : heads_(spec.heads),
-        kv_heads_(spec.kv_heads > 0 ? spec.kv_heads : spec.heads),
-        head_dim_(spec.head_dim > 0 ? spec.head_dim : spec.hidden / spec.heads),
-        layer_(static_cast<std::uint32_t>(1 + 3 * index)),
-        dropout_(spec.dropout) {
-    const auto dense = [&](std::int64_t in, std::int64_t out) {
-      return std::make_shared<Linear>(in, out, spec.bias, WeightLayout::kOutIn,
-                                      Init{Init::Kind::kNormal, spec.init_std}, options);
-    };
-    const auto norm = [&] { return std::make_shared<RmsNorm>(spec.hidden, spec.norm_epsilon, options); };
-    auto attention = register_module("self_attn", std::make_shared<Group>());
-    q_ = attention->register_module("q_proj", dense(spec.hidden, heads_ * head_dim_));
-    k_ = attention->register_module("k_proj", dense(spec.hidden, kv_heads_ * head_dim_));
-    v_ = attention->register_module("v_proj", dense(spec.hidden, kv_heads_ * head_dim_));
-    o_ = attention->register_module("o_proj", dense(heads_ * head_dim_, spec.hidden));
-    auto mlp = register_module("mlp", std::make_shared<Group>());
-    gate_ = mlp->register_module("gate_proj", dense(spec.hidden, spec.ffn_hidden));
-    up_ = mlp->register_module("up_proj", dense(spec.hidden, spec.ffn_hidden));
-    down_ = mlp->register_module("down_proj", dense(spec.ffn_hidden, spec.hidden));
-    input_norm_ = register_module("input_layernorm", norm());
-    post_norm_ = register_module("post_attention_layernorm", norm());
-  }
-
-  Tensor forward(const Tensor& x, const RopeTables& tables, const ForwardContext& context) const {
-    const std::int64_t batch = x.size(0), seq = x.size(1);
-    const Tensor normed = input_norm_->forward(x);
-    const Tensor q = rope(q_->forward(normed).view({batch, seq, heads_, head_dim_}), tables.cos, tables.sin);
-    const Tensor k = rope(k_->forward(normed).view({batch, seq, kv_heads_, head_dim_}), tables.cos, tables.sin);
-    const Tensor v = v_->forward(normed).view({batch, seq, kv_heads_, head_dim_});
-    // Llama's only dropout is on the attention probabilities (attention_dropout).
-    const AttentionDropout attention_dropout{context.training ? dropout_ : 0.0,
-                                             {context.seed, context.step, context.first_index, layer_}};
-    const Tensor attended = causal_attention(q, k, v, attention_dropout).view({batch, seq, heads_ * head_dim_});
-    const Tensor middle = o_->add_to(x, attended);
-    const Tensor inner = post_norm_->forward(middle);
-    if (!gate_->bias.defined()) return swiglu_mlp(middle, inner, gate_->weight, up_->weight, down_->weight);
-    return down_->add_to(middle, swiglu(gate_->forward(inner), up_->forward(inner)));
-  }
-
- private:
-  std::int64_t heads_, kv_heads_, head_dim_;
-  std::uint32_t layer_;
-  double dropout_;
-  std::shared_ptr<Linear> q_, k_, v_, o_, gate_, up_, down_;
-  std::shared_ptr<RmsNorm> input_norm_, post_norm_;
+struct LlamaLayer : torch::nn::Module {
+  std::shared_ptr<Linear> q, k, v, o, gate, up, down;
+  std::shared_ptr<MoeMlp> experts;  // Mixtral: instead of gate, up and down
+  std::shared_ptr<RmsNorm> input_norm, post_norm;
 };
 
 class Llama : public LanguageModel {
  public:
-  Llama(const spec::Model& model, const torch::TensorOptions& options)
-      : LanguageModel(model, options.dtype().toScalarType()) {
+  Llama(const spec::Model& model, const BuildOptions& build)
+      : LanguageModel(model, build), heads_(head_share(model, partition())) {
     auto base = register_module("model", std::make_shared<Group>());
-    embed_ = base->register_module("embed_tokens",
-                                   std::make_shared<Embedding>(model.vocab, model.hidden, model.init_std, options));
-    auto layers = base->register_module("layers", std::make_shared<Group>());
-    for (std::int64_t i = 0; i < model.layers; ++i) {
-      blocks_.push_back(layers->register_module(std::to_string(i), std::make_shared<LlamaBlock>(model, i, options)));
+    if (part().embedding || (part().head && model.tied_embeddings && model.classes == 0)) {
+      embed_ = base->register_module(
+          "embed_tokens", std::make_shared<Embedding>(model.vocab, model.hidden, model.init_std, tensor_options(),
+                                                      std::vector<Segment>{partition().tp_share(model.vocab)}));
     }
-    norm_ = base->register_module("norm", std::make_shared<RmsNorm>(model.hidden, model.norm_epsilon, options));
-    make_head(embed_, options);
+    auto layers = base->register_module("layers", std::make_shared<Group>());
+    for (std::int64_t i = part().first_layer; i < part().end_layer; ++i) {
+      layers_.push_back(layers->register_module(std::to_string(i), make_layer(i)));
+    }
+    if (part().head) norm_ = base->register_module("norm", make_norm());
+    make_head(embed_);
   }
 
-  Tensor hidden_states(const Tensor& tokens, const ForwardContext& context) override {
-    prepare_tables(tokens.size(1));
-    const RopeTables tables{tables_.cos.slice(0, 0, tokens.size(1)), tables_.sin.slice(0, 0, tokens.size(1))};
-    Tensor x = embed_->forward(tokens);
-    for (const auto& block : blocks_) x = block->forward(x, tables, context);
-    return norm_->forward(x);
+  Tensor embed(const Tensor& tokens, const ForwardContext&) override {
+    if (partition().tp_size() == 1) return embed_->forward(tokens);
+    return leave_block(embed_->forward_own(tokens), "tp: embedding");
   }
+
+  LayerOutput run_layer(std::int64_t index, int part_index, const Tensor& x, const ForwardContext& context) override {
+    const LlamaLayer& layer = *layers_[static_cast<std::size_t>(index - part().first_layer)];
+    if (part_index == 0) return {attend(layer, index, x, context)};
+    return layer.experts ? route(layer, x, context) : LayerOutput{expand(layer, x)};
+  }
+
+  std::vector<std::shared_ptr<torch::nn::Module>> embedding_modules() const override { return {embed_}; }
+  std::shared_ptr<torch::nn::Module> layer_module(std::int64_t layer) const override {
+    return layers_[static_cast<std::size_t>(layer - part().first_layer)];
+  }
+
+ protected:
+  Tensor final_norm(const Tensor& x) const override { return norm_->forward(x); }
+  std::vector<std::shared_ptr<torch::nn::Module>> final_modules() const override { return {norm_}; }
 
  private:
-  // Angles are a pure function of the spec: made once for the longest sequence seen, and no part of the state.
-  void prepare_tables(std::int64_t seq) {
-    if (tables_.cos.defined() && tables_.cos.size(0) >= seq) return;
-    const std::int64_t head_dim = spec().head_dim > 0 ? spec().head_dim : spec().hidden / spec().heads;
-    tables_ = rope_tables(seq, head_dim, spec().rope_theta, spec().rope_scaling, embed_->weight.options());
+  std::int64_t head_dim() const { return spec().head_dim > 0 ? spec().head_dim : spec().hidden / spec().heads; }
+
+  std::shared_ptr<RmsNorm> make_norm() const {
+    return std::make_shared<RmsNorm>(spec().hidden, spec().norm_epsilon, tensor_options(), outside_blocks());
   }
 
+  std::shared_ptr<LlamaLayer> make_layer(std::int64_t index) const {
+    const auto dense = [&](std::int64_t in, std::int64_t out, const LinearCut& cut) {
+      return std::make_shared<Linear>(in, out, spec().bias, WeightLayout::kOutIn,
+                                      Init{Init::Kind::kNormal, spec().init_std}, tensor_options(), cut);
+    };
+    const auto by_outputs = [](const Segment& segment, std::int64_t sharers = 1) {
+      return LinearCut{
+          .kind = LinearCut::Kind::kOutputs, .segments = {segment}, .weight = {sharers, /*partial=*/sharers > 1}};
+    };
+    const auto by_inputs = [&](const Segment& segment) {
+      return LinearCut{.kind = LinearCut::Kind::kInputs, .segments = {segment}, .bias = outside_blocks()};
+    };
+    const std::int64_t dim = head_dim(), kv_heads = spec().kv_heads > 0 ? spec().kv_heads : spec().heads;
+    const auto rows = [dim](const Segment& heads) { return Segment{heads.first * dim, heads.count * dim}; };
+    auto layer = std::make_shared<LlamaLayer>();
+    auto attention = layer->register_module("self_attn", std::make_shared<Group>());
+    const LinearCut keys = by_outputs(rows(heads_.key), heads_.key_sharers);
+    layer->q =
+        attention->register_module("q_proj", dense(spec().hidden, spec().heads * dim, by_outputs(rows(heads_.query))));
+    layer->k = attention->register_module("k_proj", dense(spec().hidden, kv_heads * dim, keys));
+    layer->v = attention->register_module("v_proj", dense(spec().hidden, kv_heads * dim, keys));
+    layer->o =
+        attention->register_module("o_proj", dense(spec().heads * dim, spec().hidden, by_inputs(rows(heads_.query))));
+    if (spec().experts > 0) {
+      layer->experts = layer->register_module("block_sparse_moe",
+                                              std::make_shared<MoeMlp>(spec(), index, partition(), tensor_options()));
+    } else {
+      const Segment columns = partition().tp_share(spec().ffn_hidden);
+      auto mlp = layer->register_module("mlp", std::make_shared<Group>());
+      layer->gate = mlp->register_module("gate_proj", dense(spec().hidden, spec().ffn_hidden, by_outputs(columns)));
+      layer->up = mlp->register_module("up_proj", dense(spec().hidden, spec().ffn_hidden, by_outputs(columns)));
+      layer->down = mlp->register_module("down_proj", dense(spec().ffn_hidden, spec().hidden, by_inputs(columns)));
+    }
+    layer->input_norm = layer->register_module("input_layernorm", make_norm());
+    layer->post_norm = layer->register_module("post_attention_layernorm", make_norm());
+    return layer;
+  }
+
+  Tensor attend(const LlamaLayer& layer, std::int64_t index, const Tensor& x, const ForwardContext& context) {
+    const Tensor normed = enter_block(layer.input_norm->forward(x), "tp: attention input");
+    const std::int64_t batch = normed.size(0), rows = normed.size(1);
+    const RopeTables tables = tables_for(rows, context.positions);
+    const auto heads = [&](const Tensor& projected) { return projected.view({batch, rows, -1, head_dim()}); };
+    const Tensor q = rope(heads(layer.q->forward(normed)), tables.cos, tables.sin);
+    const Tensor k = rope(heads(layer.k->forward(normed)), tables.cos, tables.sin);
+    const Tensor v = heads(layer.v->forward(normed));
+    // Llama's only dropout is on the attention probabilities (attention_dropout).
+    AttentionOptions options;
+    options.dropout = context.training ? spec().dropout : 0.0;
+    options.site = {context.seed, context.step, context.first_index, static_cast<std::uint32_t>(1 + 3 * index)};
+    options.first_head = heads_.query.first;
+    options.partition = &partition();
+    options.balanced = balances_context(spec(), partition());
+    return leave_block(x, self_attention(q, k, v, options).flatten(2), *layer.o, "tp: attention output");
+  }
+
+  Tensor expand(const LlamaLayer& layer, const Tensor& x) const {
+    const Tensor inner = enter_block(layer.post_norm->forward(x), "tp: mlp input");
+    if (partition().tp_size() == 1 && !layer.gate->bias.defined()) {
+      return swiglu_mlp(x, inner, layer.gate->weight, layer.up->weight, layer.down->weight);
+    }
+    return leave_block(x, swiglu(layer.gate->forward(inner), layer.up->forward(inner)), *layer.down, "tp: mlp output");
+  }
+
+  LayerOutput route(const LlamaLayer& layer, const Tensor& x, const ForwardContext& context) const {
+    const Tensor inner = enter_block(layer.post_norm->forward(x), "tp: mlp input");
+    const MoeMlp::Output routed = layer.experts->forward(inner, context);
+    return {x + leave_block(routed.y, "tp: mlp output"), routed.auxiliary};
+  }
+
+  // Angles are a pure function of the spec: made once for the longest sequence seen, and no part of the state.
+  RopeTables tables_for(std::int64_t rows, const Tensor& positions) {
+    const std::int64_t longest = positions.defined() ? positions.max().item<std::int64_t>() + 1 : rows;
+    if (!tables_.cos.defined() || tables_.cos.size(0) < longest) {
+      tables_ = rope_tables(longest, head_dim(), spec().rope_theta, spec().rope_scaling, tensor_options());
+    }
+    if (positions.defined()) return {tables_.cos.index_select(0, positions), tables_.sin.index_select(0, positions)};
+    return {tables_.cos.slice(0, 0, rows), tables_.sin.slice(0, 0, rows)};
+  }
+
+  HeadShare heads_;
   std::shared_ptr<Embedding> embed_;
-  std::vector<std::shared_ptr<LlamaBlock>> blocks_;
+  std::vector<std::shared_ptr<LlamaLayer>> layers_;
   std::shared_ptr<RmsNorm> norm_;
   RopeTables tables_;
 };
 
 }  // namespace
 
-std::shared_ptr<TrainableModel> make_llama(const spec::Model& spec, const torch::TensorOptions& options) {
+std::shared_ptr<LanguageModel> make_llama(const spec::Model& spec, const BuildOptions& options) {
   return std::make_shared<Llama>(spec, options);
 }
 

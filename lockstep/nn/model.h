@@ -38,6 +38,8 @@ struct LossResult {
   torch::Tensor loss_sum;    // 0-dim, fp32 (fp64 models: fp64), summed over the counted targets
   std::int64_t count = 0;    // targets that are not kIgnoredTarget
   std::int64_t correct = 0;  // arg-max hits; filled only when !context.training
+  // Undefined, or what is added to the mean loss of the micro-step beside it (LayerOutput::auxiliary).
+  torch::Tensor auxiliary = {};
 };
 
 inline constexpr std::int64_t kIgnoredTarget = -100;

@@ -45,7 +45,8 @@ HeadShare head_share(const spec::Model& model, const Partition& partition);
 
 // Global positions (int64 [seq / cp], CPU) of the rows that rank `rank` of `ranks` context-parallel ranks holds.
 // Ring attention balances causal work by giving each rank one piece from the front and one from the back (Korthikanti
-// et al.; Liu et al. 2023): pieces r and 2 cp - 1 - r of 2 cp. State-space models and all-to-all take one piece in order.
+// et al.; Liu et al. 2023): pieces r and 2 cp - 1 - r of 2 cp. State-space models and all-to-all take one piece in
+// order.
 torch::Tensor context_positions(std::int64_t seq, std::int64_t rank, std::int64_t ranks, bool balanced);
 bool balances_context(const spec::Model& model, const Partition& partition);
 

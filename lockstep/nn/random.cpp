@@ -40,7 +40,7 @@ Draws uniform_draws(const PhiloxCounter& words) {
 }
 
 template <typename MakeDraws>
-void fill(torch::Tensor& tensor, double offset, double scale, PhiloxKey key, MakeDraws make_draws) {
+void fill(torch::Tensor& tensor, double offset, double scale, PhiloxKey key, std::int64_t first, MakeDraws make_draws) {
   if (tensor.is_meta()) return;
   const torch::NoGradGuard no_grad;
   const bool direct = tensor.is_cpu() && tensor.is_contiguous();
@@ -48,15 +48,17 @@ void fill(torch::Tensor& tensor, double offset, double scale, PhiloxKey key, Mak
   const std::int64_t count = drawn.numel();
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, drawn.scalar_type(), "fill", [&] {
     scalar_t* data = drawn.data_ptr<scalar_t>();
-    const std::int64_t counters = (count + 3) / 4;
+    const std::int64_t first_counter = first / 4, counters = (first + count + 3) / 4 - first_counter;
     constexpr std::int64_t kPiece = 16384;
     kernels::parallel_blocks((counters + kPiece - 1) / kPiece, [&](std::int64_t piece) {
       for (std::int64_t block = piece * kPiece; block < std::min(counters, (piece + 1) * kPiece); ++block) {
-        const auto low = static_cast<std::uint32_t>(block);
-        const auto high = static_cast<std::uint32_t>(static_cast<std::uint64_t>(block) >> 32);
-        const Draws draws = make_draws(philox({low, high, 0, 0}, key));
-        const std::int64_t last = std::min<std::int64_t>(4, count - 4 * block);
-        for (std::int64_t i = 0; i < last; ++i) data[4 * block + i] = static_cast<scalar_t>(offset + scale * draws[i]);
+        const auto counter = static_cast<std::uint64_t>(first_counter + block);
+        const Draws draws = make_draws(
+            philox({static_cast<std::uint32_t>(counter), static_cast<std::uint32_t>(counter >> 32), 0, 0}, key));
+        const std::int64_t at = 4 * static_cast<std::int64_t>(counter) - first;  // of the counter's first draw
+        for (std::int64_t i = std::max<std::int64_t>(0, -at); i < std::min<std::int64_t>(4, count - at); ++i) {
+          data[at + i] = static_cast<scalar_t>(offset + scale * draws[i]);
+        }
       }
     });
   });
@@ -91,12 +93,12 @@ PhiloxKey stream_key(std::uint64_t seed, std::string_view stream) {
   return {static_cast<std::uint32_t>(mixed), static_cast<std::uint32_t>(mixed >> 32)};
 }
 
-void fill_normal(torch::Tensor& tensor, double mean, double std, PhiloxKey key) {
-  fill(tensor, mean, std, key, normal_draws);
+void fill_normal(torch::Tensor& tensor, double mean, double std, PhiloxKey key, std::int64_t first) {
+  fill(tensor, mean, std, key, first, normal_draws);
 }
 
-void fill_uniform(torch::Tensor& tensor, double low, double high, PhiloxKey key) {
-  fill(tensor, low, high - low, key, uniform_draws);
+void fill_uniform(torch::Tensor& tensor, double low, double high, PhiloxKey key, std::int64_t first) {
+  fill(tensor, low, high - low, key, first, uniform_draws);
 }
 
 template <typename T>

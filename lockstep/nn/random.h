@@ -21,11 +21,12 @@ PhiloxCounter philox(PhiloxCounter counter, PhiloxKey key);
 // Key for one named stream of a seed ("transformer.wte.weight", "dropout"): a 64-bit mix of both.
 PhiloxKey stream_key(std::uint64_t seed, std::string_view stream);
 
-// Fill `tensor` (any floating dtype, contiguous or not) with draws number 0, 1, ... of the stream, element i of the
-// logical (row-major) order taking draw i. Draws are computed in fp64 and rounded once to the tensor's dtype.
-// Meta tensors are left alone; tensors on another device are drawn on the CPU and copied.
-void fill_normal(torch::Tensor& tensor, double mean, double std, PhiloxKey key);
-void fill_uniform(torch::Tensor& tensor, double low, double high, PhiloxKey key);
+// Fill `tensor` (any floating dtype, contiguous or not) with draws number `first`, first + 1, ... of the stream,
+// element i of the logical (row-major) order taking draw first + i: a slice of a tensor gets what the whole would have
+// there. Draws are computed in fp64 and rounded once to the tensor's dtype. Meta tensors are left alone; tensors on
+// another device are drawn on the CPU and copied.
+void fill_normal(torch::Tensor& tensor, double mean, double std, PhiloxKey key, std::int64_t first = 0);
+void fill_uniform(torch::Tensor& tensor, double low, double high, PhiloxKey key, std::int64_t first = 0);
 
 // Where a dropout mask is drawn. Element e of sample s (dim 0 of the tensor is the sample) is kept or dropped by the
 // word at (seed, step, layer, first_index + s, e): the same however a global batch is split over ranks and micro-steps.
