@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "lockstep/base/error.h"
@@ -14,8 +13,8 @@ namespace {
 
 // The reference implementation's limit; also bounds what a lying length can make us allocate.
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
-constexpr std::uint64_t kLengthBytes = 8;
-constexpr std::uint64_t kDataAlignment = 64;
+// What a read that converts holds in memory beside the result.
+constexpr std::int64_t kPieceBytes = 16 << 20;
 
 struct DtypeName {
   torch::ScalarType dtype;
@@ -97,6 +96,13 @@ void check_coverage(const std::filesystem::path& path, const std::map<std::strin
   }
 }
 
+// A bool that is neither 0 nor 1 is undefined behaviour for whoever looks at it.
+bool holds_bad_bools(const torch::Tensor& raw) {
+  if (raw.scalar_type() != torch::kBool) return false;
+  const auto* bytes = static_cast<const unsigned char*>(raw.data_ptr());
+  return std::any_of(bytes, bytes + raw.numel(), [](unsigned char b) { return b > 1; });
+}
+
 }  // namespace
 
 std::string safetensors_dtype(torch::ScalarType dtype) {
@@ -114,21 +120,21 @@ SafetensorsFile SafetensorsFile::open(UniqueFd file, const std::filesystem::path
   result.path_ = path;
   result.file_ = std::move(file);
   const std::uint64_t size = file_size(result.file_, path);
-  if (size < kLengthBytes + 2) throw lie(path, "only " + std::to_string(size) + " bytes long");
-  unsigned char raw[kLengthBytes];
-  read_exactly(result.file_, path, raw, kLengthBytes, 0);
+  if (size < kHeaderLengthBytes + 2) throw lie(path, "only " + std::to_string(size) + " bytes long");
+  unsigned char raw[kHeaderLengthBytes];
+  read_exactly(result.file_, path, raw, kHeaderLengthBytes, 0);
   std::uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | raw[i];
-  if (header_bytes > size - kLengthBytes || header_bytes > kMaxHeaderBytes) {
+  if (header_bytes > size - kHeaderLengthBytes || header_bytes > kMaxHeaderBytes) {
     throw lie(path,
               "its header claims " + std::to_string(header_bytes) + " bytes, the file has " + std::to_string(size));
   }
   std::string text(header_bytes, '\0');
-  read_exactly(result.file_, path, text.data(), header_bytes, kLengthBytes);
+  read_exactly(result.file_, path, text.data(), header_bytes, kHeaderLengthBytes);
   SafetensorsHeader header;
   if (auto problem = parse_header(text, header)) throw lie(path, *problem);
 
-  const std::uint64_t data_start = kLengthBytes + header_bytes;
+  const std::uint64_t data_start = kHeaderLengthBytes + header_bytes;
   for (const HeaderTensor& said : header.tensors) {
     TensorEntry entry = checked_entry(path, said, data_start, size - data_start);
     result.entries_.emplace(said.name, std::move(entry));
@@ -149,16 +155,32 @@ const TensorEntry& SafetensorsFile::entry(const std::string& name) const {
 torch::Tensor SafetensorsFile::read(const std::string& name) const {
   const TensorEntry& where = entry(name);
   torch::Tensor tensor = torch::empty(where.shape, torch::TensorOptions().dtype(where.dtype));
-  if (where.bytes == 0) return tensor;
-  read_exactly(file_, path_, tensor.data_ptr(), where.bytes, where.offset);
-  if (where.dtype == torch::kBool) {
-    // A bool that is neither 0 nor 1 is undefined behaviour for whoever looks at it.
-    auto* bytes = static_cast<unsigned char*>(tensor.data_ptr());
-    if (std::any_of(bytes, bytes + where.bytes, [](unsigned char b) { return b > 1; })) {
-      throw lie(path_, "tensor '" + name + "' is BOOL and holds values other than 0 and 1");
-    }
-  }
+  read_range(name, 0, tensor.view(-1));
   return tensor;
+}
+
+void SafetensorsFile::read_range(const std::string& name, std::int64_t first, torch::Tensor out) const {
+  const TensorEntry& where = entry(name);
+  LOCKSTEP_ASSERT(out.dim() == 1 && out.is_contiguous(), "read_range fills one-dimensional contiguous tensors");
+  const auto element_bytes = static_cast<std::int64_t>(torch::elementSize(where.dtype));
+  const std::int64_t elements = static_cast<std::int64_t>(where.bytes) / element_bytes, count = out.numel();
+  if (first < 0 || first > elements || count > elements - first) {
+    throw bad_input("tensor '" + printable(name, kMessageBytes) + "' has " + std::to_string(elements) +
+                        " elements, wanted " + std::to_string(count) + " from number " + std::to_string(first),
+                    "check that the file belongs to this model", {path_.string()});
+  }
+  const torch::NoGradGuard no_grad;
+  const bool in_place = out.device().is_cpu() && out.scalar_type() == where.dtype;
+  const std::int64_t piece = kPieceBytes / element_bytes;
+  for (std::int64_t done = 0; done < count; done += piece) {
+    const std::int64_t part = std::min(piece, count - done);
+    torch::Tensor target = out.narrow(0, done, part);
+    torch::Tensor raw = in_place ? target : torch::empty({part}, torch::TensorOptions().dtype(where.dtype));
+    read_exactly(file_, path_, raw.data_ptr(), static_cast<std::uint64_t>(part * element_bytes),
+                 where.offset + static_cast<std::uint64_t>((first + done) * element_bytes));
+    if (holds_bad_bools(raw)) throw lie(path_, "tensor '" + name + "' is BOOL and holds values other than 0 and 1");
+    if (!in_place) target.copy_(raw);
+  }
 }
 
 void SafetensorsFile::read_into(const std::string& name, torch::Tensor& target) const {
@@ -189,25 +211,19 @@ FileDigest write_safetensors(const std::filesystem::path& path, const TensorMap&
   std::stable_sort(order.begin(), order.end(),
                    [](auto* a, auto* b) { return a->second.element_size() > b->second.element_size(); });
 
-  nlohmann::json header = nlohmann::json::object();
-  if (!metadata.empty()) header["__metadata__"] = metadata;
+  SafetensorsHeader header{{}, metadata};
   std::uint64_t offset = 0;
   for (const auto* item : order) {
     const torch::Tensor& tensor = item->second;
     const auto bytes = static_cast<std::uint64_t>(tensor.numel()) * tensor.element_size();
-    header[item->first] = {{"dtype", safetensors_dtype(tensor.scalar_type())},
-                           {"shape", tensor.sizes().vec()},
-                           {"data_offsets", {offset, offset + bytes}}};
+    header.tensors.push_back(
+        {item->first, safetensors_dtype(tensor.scalar_type()), tensor.sizes().vec(), offset, offset + bytes});
     offset += bytes;
   }
-  std::string text = header.dump();
-  text.append((kDataAlignment - (text.size() + kLengthBytes) % kDataAlignment) % kDataAlignment, ' ');
+  const std::string front = header_bytes(header);
 
   DurableFile file(path);
-  unsigned char raw[kLengthBytes];
-  for (unsigned i = 0; i < kLengthBytes; ++i) raw[i] = static_cast<unsigned char>(std::uint64_t{text.size()} >> 8 * i);
-  file.write(raw, kLengthBytes);
-  file.write(text.data(), text.size());
+  file.write(front.data(), front.size());
   for (const auto* item : order) {
     const torch::Tensor bytes = item->second.detach().to(torch::kCPU).contiguous();
     if (bytes.numel() > 0) file.write(bytes.data_ptr(), static_cast<std::size_t>(bytes.numel()) * bytes.element_size());

@@ -57,6 +57,10 @@ class SafetensorsFile {
   torch::Tensor read(const std::string& name) const;
   // Fills `target` (any device, any layout; shape must be equal, the dtype is converted when it differs).
   void read_into(const std::string& name, torch::Tensor& target) const;
+  // Elements [first, first + out.numel()) of the tensor in row-major order, into `out`: one-dimensional and contiguous,
+  // any device, the dtype is converted when it differs. Reads those bytes only, in pieces of a bounded size.
+  // Throws UserError (bad input) when the tensor has fewer elements.
+  void read_range(const std::string& name, std::int64_t first, torch::Tensor out) const;
   TensorMap read_all() const;
 
  private:

@@ -9,6 +9,7 @@ namespace {
 
 // libtorch's iterators stop at 64 dims; real files have at most a handful.
 constexpr std::size_t kMaxDims = 64;
+constexpr std::size_t kDataAlignment = 64;
 
 // Accepts exactly {"__metadata__": {string: string}, name: {"dtype": string, "shape": [n..], "data_offsets": [n, n]}}
 // and stops at the first token that does not fit.
@@ -133,6 +134,20 @@ std::optional<std::string> parse_header(const std::string& text, SafetensorsHead
     return parser.problem().empty() ? std::string("its header is incomplete") : parser.problem();
   }
   return std::nullopt;
+}
+
+std::string header_bytes(const SafetensorsHeader& header) {
+  nlohmann::json json = nlohmann::json::object();
+  if (!header.metadata.empty()) json["__metadata__"] = header.metadata;
+  for (const HeaderTensor& tensor : header.tensors) {
+    json[tensor.name] = {
+        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {tensor.begin, tensor.end}}};
+  }
+  std::string text = json.dump();
+  text.append((kDataAlignment - (text.size() + kHeaderLengthBytes) % kDataAlignment) % kDataAlignment, ' ');
+  std::string length(kHeaderLengthBytes, '\0');
+  for (std::size_t i = 0; i < length.size(); ++i) length[i] = static_cast<char>(std::uint64_t{text.size()} >> 8 * i);
+  return length + text;
 }
 
 }  // namespace lockstep::checkpoint

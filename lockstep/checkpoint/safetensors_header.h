@@ -1,4 +1,5 @@
 // The JSON header of a safetensors file as the file tells it; safetensors.cpp checks it against dtypes and sizes.
+// And the way back: the bytes in front of the data.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +9,9 @@
 #include <vector>
 
 namespace lockstep::checkpoint {
+
+// The file begins with the length of the header, little-endian.
+inline constexpr std::uint64_t kHeaderLengthBytes = 8;
 
 struct HeaderTensor {
   std::string name;
@@ -24,5 +28,8 @@ struct SafetensorsHeader {
 
 // Parses without building a document, so that nesting and junk cost no memory. Returns what is wrong, or nothing.
 std::optional<std::string> parse_header(const std::string& text, SafetensorsHeader& header);
+
+// Length and header, padded with spaces so that the data behind them starts at a multiple of 64 bytes.
+std::string header_bytes(const SafetensorsHeader& header);
 
 }  // namespace lockstep::checkpoint

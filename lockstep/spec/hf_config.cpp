@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <initializer_list>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
@@ -63,6 +65,34 @@ void check_heads(const JsonReader& config, const Model& model, const char* heads
   }
 }
 
+void refuse_true(const JsonReader& config, std::initializer_list<const char*> keys) {
+  for (const char* key : keys) {
+    if (config.boolean_or(key, false)) config.fail(key, "is true", "this variant is not supported");
+  }
+}
+
+bool has_classifier(const JsonReader& config) {
+  if (!config.has("architectures")) return false;
+  const nlohmann::json& names = config.array("architectures");
+  return std::any_of(names.begin(), names.end(), [](const nlohmann::json& name) {
+    return name.is_string() && name.get<std::string>().ends_with("ForSequenceClassification");
+  });
+}
+
+// Of a classifier; transformers leaves two labels, its default, out of the file.
+std::int64_t classes_of(const JsonReader& config) {
+  std::int64_t classes = config.integer_or("num_labels", 2, 1, 1 << 24);
+  if (const auto labels = config.object_or_none("id2label")) {
+    classes = static_cast<std::int64_t>(labels->value().size());
+  }
+  const std::string usual = "single_label_classification";
+  if (config.text("problem_type", usual) != usual || classes < 2) {
+    config.fail(config.has("problem_type") ? "problem_type" : "id2label", "asks for regression or for many labels each",
+                "supported: one of two or more classes");
+  }
+  return classes;
+}
+
 Model gpt2(const JsonReader& config) {
   Model model;
   model.arch = Arch::kGpt;
@@ -78,9 +108,7 @@ Model gpt2(const JsonReader& config) {
   model.activation = activation_of(config, "activation_function", "gelu_new");
   model.norm_epsilon = norm_epsilon_of(config, "layer_norm_epsilon", 1e-5);
   model.dropout = dropout_of(config, {"resid_pdrop", "embd_pdrop", "attn_pdrop"}, 0.1);
-  for (const char* key : {"scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"}) {
-    if (config.boolean_or(key, false)) config.fail(key, "is true", "this variant of GPT-2 is not supported");
-  }
+  refuse_true(config, {"scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "add_cross_attention"});
   if (!config.boolean_or("scale_attn_weights", true)) config.fail("scale_attn_weights", "is false", "not supported");
   return model;
 }
@@ -90,6 +118,9 @@ RopeScaling rope_scaling_of(const JsonReader& config) {
   // transformers 5 writes rope_parameters, with rope_theta inside.
   const auto map = config.object_or_none(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
   if (!map) return rope;
+  if (map->real_or("partial_rotary_factor", 1.0) != 1.0) {
+    map->fail("partial_rotary_factor", "is not 1", "heads that are rotated in part are not supported");
+  }
   const std::string kind = map->has("rope_type") ? map->text("rope_type") : map->text("type", "default");
   if (kind == "default") return rope;
   if (kind != "linear" && kind != "llama3") {
@@ -105,7 +136,7 @@ RopeScaling rope_scaling_of(const JsonReader& config) {
   return rope;
 }
 
-// Llama, Mistral and Mixtral share everything but the feed-forward part.
+// Llama and Mistral; also Mixtral, but for its feed-forward part.
 Model llama(const JsonReader& config, const std::string& type) {
   Model model;
   model.arch = Arch::kLlama;
@@ -135,17 +166,23 @@ Model llama(const JsonReader& config, const std::string& type) {
   if (config.has("sliding_window")) {
     model.max_sequence = std::min(model.max_sequence, config.integer("sliding_window", 1));
   }
-  if (type == "mixtral") {
-    model.arch = Arch::kMoe;
-    model.experts = width(config, "num_local_experts");
-    model.experts_per_token = config.integer("num_experts_per_tok", 1, model.experts);
-    // transformers adds the load-balancing loss to the training loss only where the router's logits are asked for.
-    const double auxiliary = real_between(config, "router_aux_loss_coef", 0.001, 0.0, 1e3);
-    model.router_auxiliary_loss = config.boolean_or("output_router_logits", false) ? auxiliary : 0.0;
-    if (config.real_or("router_jitter_noise", 0.0) != 0.0) {
-      config.fail("router_jitter_noise", "is not 0", "not supported");
-    }
+  return model;
+}
+
+Model mixtral(const JsonReader& config) {
+  Model model = llama(config, "mixtral");
+  model.arch = Arch::kMoe;
+  model.experts = width(config, "num_local_experts");
+  model.experts_per_token = config.integer("num_experts_per_tok", 1, model.experts);
+  // transformers adds the load-balancing loss to the training loss only where the router's logits are asked for.
+  const double auxiliary = real_between(config, "router_aux_loss_coef", 0.001, 0.0, 1e3);
+  model.router_auxiliary_loss = config.boolean_or("output_router_logits", false) ? auxiliary : 0.0;
+  if (config.real_or("router_jitter_noise", 0.0) != 0.0) {
+    config.fail("router_jitter_noise", "is not 0", "not supported");
   }
+  // Keys of ours (to_hf_config).
+  model.router_z_loss = real_between(config, "router_z_loss_coef", 0.0, 0.0, 1e3);
+  model.capacity_factor = real_between(config, "expert_capacity_factor", 0.0, 0.0, 1e6);
   return model;
 }
 
@@ -167,6 +204,10 @@ Model bert(const JsonReader& config) {
   model.dropout = dropout_of(config, {"hidden_dropout_prob", "attention_probs_dropout_prob"}, 0.1);
   const std::string positions = config.text("position_embedding_type", "absolute");
   if (positions != "absolute") config.fail("position_embedding_type", "is not `absolute`", "not supported");
+  refuse_true(config, {"is_decoder", "add_cross_attention"});
+  if (has_classifier(config) && config.real_or("classifier_dropout", model.dropout) != model.dropout) {
+    config.fail("classifier_dropout", "differs from hidden_dropout_prob", "set both to the same value");
+  }
   return model;
 }
 
@@ -215,8 +256,10 @@ Model parse_hf_config(std::string_view text, const fs::path& file) {
   Model model;
   if (type == "gpt2") {
     model = gpt2(config);
-  } else if (type == "llama" || type == "mistral" || type == "mixtral") {
+  } else if (type == "llama" || type == "mistral") {
     model = llama(config, type);
+  } else if (type == "mixtral") {
+    model = mixtral(config);
   } else if (type == "bert") {
     model = bert(config);
   } else if (type == "mamba") {
@@ -225,6 +268,11 @@ Model parse_hf_config(std::string_view text, const fs::path& file) {
     config.fail("model_type", fmt::format("`{}` is not supported", printable(type)),
                 "supported: " + join(hf_model_types(), ", "));
   }
+  if (config.has("quantization_config")) {
+    config.fail("quantization_config", "is there",
+                "quantized weights are not supported; take the folder they came from");
+  }
+  if (has_classifier(config)) model.classes = classes_of(config);
   model.init_std = real_between(config, "initializer_range", 0.02, 0.0, 10.0);
   const fs::path absolute = fs::absolute(file).lexically_normal();
   model.name = file.filename() == "config.json" ? absolute.parent_path().filename().string() : file.stem().string();

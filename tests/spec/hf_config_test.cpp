@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
+#include <nlohmann/json.hpp>
 
 #include "../base/expect_user_error.h"
 #include "lockstep/base/file.h"
@@ -118,6 +120,151 @@ TEST_F(HfConfig, an_unknown_type_lists_what_is_supported) {
   EXPECT_HAS(error, "gpt2, llama, mistral, mixtral, bert, mamba");
 }
 
+// As transformers 5 writes it: every field, rope_theta inside rope_parameters, null for what is not given.
+TEST_F(HfConfig, reads_what_transformers_5_writes) {
+  const Model llama = read_hf_config(folder_with(R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+    "attention_dropout": 0.0, "bos_token_id": 1, "dtype": "float32", "eos_token_id": 2, "head_dim": 4,
+    "hidden_act": "silu", "hidden_size": 16, "initializer_range": 0.02, "intermediate_size": 24,
+    "max_position_embeddings": 40, "mlp_bias": false, "model_type": "llama", "num_attention_heads": 4,
+    "num_hidden_layers": 1, "num_key_value_heads": 2, "pad_token_id": null, "pretraining_tp": 1,
+    "rms_norm_eps": 1e-06, "rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"},
+    "tie_word_embeddings": false, "transformers_version": "5.22.2", "use_cache": true, "vocab_size": 96})"));
+  EXPECT_EQ(llama.rope_theta, 5000.0);
+  EXPECT_EQ(llama.rope_scaling.kind, RopeScaling::Kind::kNone);
+  EXPECT_EQ(llama.norm_epsilon, 1e-6);
+  const Model bert = read_hf_config(folder_with(R"({"add_cross_attention": false,
+    "architectures": ["BertForSequenceClassification"], "attention_probs_dropout_prob": 0.1,
+    "classifier_dropout": null, "dtype": "float32", "hidden_act": "gelu", "hidden_dropout_prob": 0.1,
+    "hidden_size": 16, "id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}, "initializer_range": 0.02,
+    "intermediate_size": 24, "is_decoder": false, "layer_norm_eps": 1e-12, "max_position_embeddings": 40,
+    "model_type": "bert", "num_attention_heads": 4, "num_hidden_layers": 1, "pad_token_id": 0,
+    "tie_word_embeddings": true, "type_vocab_size": 2, "use_cache": true, "vocab_size": 96})"));
+  EXPECT_EQ(bert.classes, 3);
+  EXPECT_EQ(bert.activation, Activation::kGelu);
+}
+
+TEST_F(HfConfig, a_classifier_has_its_labels_and_two_when_the_file_leaves_them_out) {
+  const auto classes = [&](const std::string& fields) {
+    return read_hf_config(folder_with(std::string(kBert).insert(1, fields + ","))).classes;
+  };
+  const std::string classifier = R"("architectures": ["BertForSequenceClassification"])";
+  EXPECT_EQ(classes(R"("architectures": ["BertForMaskedLM"], "id2label": {"0": "a"})"), 0);
+  EXPECT_EQ(classes(R"("architectures": ["BertModel"])"), 0);
+  EXPECT_EQ(classes(classifier), 2);
+  EXPECT_EQ(classes(classifier + R"(, "num_labels": 5)"), 5);
+  EXPECT_EQ(classes(classifier + R"(, "id2label": {"0": "a", "1": "b", "2": "c"})"), 3);
+  EXPECT_HAS(user_error([&] { classes(classifier + R"(, "id2label": {"0": "score"})"); }), "regression");
+  EXPECT_HAS(user_error([&] { classes(classifier + R"(, "problem_type": "regression")"); }), "problem_type");
+  EXPECT_HAS(user_error([&] { classes(classifier + R"(, "classifier_dropout": 0.5)"); }), "classifier_dropout");
+  EXPECT_HAS(user_error([&] { classes(R"("architectures": 7)"); }), "architectures");
+}
+
+TEST_F(HfConfig, every_language_preset_written_and_read_back_is_the_same_model) {
+  int written = 0;
+  for (const std::string& preset : model_preset_names()) {
+    Model model = load_model(preset);
+    if (!model.is_language_model()) continue;
+    model.name = "some-model";
+    model.global_batch_tokens = 0;
+    EXPECT_EQ(read_hf_config(folder_with(to_hf_config(model).dump())), model) << preset;
+    ++written;
+  }
+  EXPECT_GE(written, 20);
+}
+
+TEST_F(HfConfig, every_field_that_a_family_has_survives_being_written_and_read_back) {
+  const auto expect_same = [&](Model model) {
+    model.name = "some-model";
+    model.global_batch_tokens = 0;
+    const std::string json = to_hf_config(model).dump();
+    EXPECT_EQ(to_yaml(read_hf_config(folder_with(json))), to_yaml(model)) << json;
+    EXPECT_EQ(read_hf_config(folder_with(json)), model) << json;
+  };
+  Model common = load_model("gpt2-124m");
+  common.ffn_hidden = 1000;
+  common.vocab = 100;
+  common.max_sequence = 77;
+  common.dropout = 0.3;
+  common.norm_epsilon = 3e-7;
+  common.init_std = 0.011;
+  common.tied_embeddings = false;
+  for (const auto activation : {Activation::kRelu, Activation::kGelu, Activation::kGeluTanh, Activation::kSilu}) {
+    common.activation = activation;
+    expect_same(common);
+  }
+  common.classes = 12;
+  expect_same(common);
+  Model bert = common;
+  bert.arch = Arch::kBert;
+  bert.type_vocab = 3;
+  expect_same(bert);
+  bert.classes = 0;
+  expect_same(bert);
+  Model llama = common;
+  llama.arch = Arch::kLlama;
+  llama.kv_heads = 4;
+  llama.head_dim = 40;
+  llama.rope_theta = 12345.0;
+  expect_same(llama);
+  llama.rope_scaling = {RopeScaling::Kind::kLinear, 3.5};
+  expect_same(llama);
+  llama.bias = false;
+  llama.rope_scaling = {RopeScaling::Kind::kLlama3, 8.0, 1.5, 3.5, 31};
+  expect_same(llama);
+  Model moe = llama;
+  moe.arch = Arch::kMoe;
+  moe.experts = 6;
+  moe.experts_per_token = 3;
+  expect_same(moe);
+  moe.router_auxiliary_loss = 0.02;
+  moe.router_z_loss = 0.001;
+  moe.capacity_factor = 1.25;
+  expect_same(moe);
+  Model mamba = load_model("mamba-130m");
+  mamba.state_size = 5;
+  mamba.conv_kernel = 3;
+  mamba.expand = 3;
+  mamba.dt_rank = 7;
+  mamba.bias = true;
+  mamba.max_sequence = 99;
+  mamba.tied_embeddings = false;
+  expect_same(mamba);
+}
+
+TEST_F(HfConfig, names_the_class_that_transformers_is_to_build) {
+  const auto name = [](const char* preset, std::int64_t classes) {
+    Model model = load_model(preset);
+    model.classes = classes;
+    const nlohmann::json names = to_hf_config(model).at("architectures");
+    return names.size() == 1 ? names.at(0).get<std::string>() : names.dump();
+  };
+  EXPECT_EQ(name("gpt2-124m", 0), "GPT2LMHeadModel");
+  EXPECT_EQ(name("gpt2-124m", 2), "GPT2ForSequenceClassification");
+  EXPECT_EQ(name("llama3-8b", 0), "LlamaForCausalLM");
+  EXPECT_EQ(name("mixtral-8x7b", 0), "MixtralForCausalLM");
+  EXPECT_EQ(name("bert-base", 0), "BertForMaskedLM");
+  EXPECT_EQ(name("bert-base", 2), "BertForSequenceClassification");
+  EXPECT_EQ(name("mamba-130m", 0), "MambaForCausalLM");
+}
+
+TEST_F(HfConfig, a_model_that_no_class_computes_is_not_written) {
+  const auto refusal = [](const char* preset, const std::function<void(Model&)>& change) {
+    Model model = load_model(preset);
+    change(model);
+    return user_error([&] { to_hf_config(model); });
+  };
+  EXPECT_HAS(refusal("gpt2-124m", [](Model& m) { m.bias = false; }), "biases");
+  EXPECT_HAS(refusal("gpt2-124m", [](Model& m) { m.kv_heads = 4; }), "kv_heads");
+  EXPECT_HAS(refusal("gpt2-124m", [](Model& m) { m.classes = 1; }), "regression");
+  EXPECT_HAS(refusal("bert-base", [](Model& m) { m.head_dim = 32; }), "head_dim");
+  EXPECT_HAS(refusal("bert-base", [](Model& m) { m.type_vocab = 0; }), "token type");
+  EXPECT_HAS(refusal("mixtral-8x7b", [](Model& m) { m.shared_experts = 1; }), "shared experts");
+  EXPECT_HAS(refusal("mixtral-8x7b", [](Model& m) { m.bias = true; }), "biases");
+  EXPECT_HAS(refusal("mamba-130m", [](Model& m) { m.classes = 2; }), "classifier");
+  EXPECT_HAS(refusal("mamba-130m", [](Model& m) { m.dropout = 0.1; }), "dropout");
+  EXPECT_HAS(refusal("resnet50", [](Model&) {}), "image models");
+}
+
 TEST_F(HfConfig, what_would_change_the_numbers_is_refused) {
   const auto with = [](std::string json, const std::string& field) { return json.insert(1, field + ","); };
   EXPECT_HAS(user_error([&] { read_hf_config(folder_with(with(kGpt2, R"("add_cross_attention": true)"))); }),
@@ -127,6 +274,11 @@ TEST_F(HfConfig, what_would_change_the_numbers_is_refused) {
       "position_embedding_type");
   EXPECT_HAS(user_error([&] { read_hf_config(folder_with(with(kLlama2_70b, R"("attention_bias": true)"))); }),
              "mlp_bias");
+  EXPECT_HAS(user_error([&] { read_hf_config(folder_with(with(kBert, R"("is_decoder": true)"))); }), "is_decoder");
+  EXPECT_HAS(user_error([&] { read_hf_config(folder_with(with(kGpt2, R"("quantization_config": {"bits": 4})"))); }),
+             "quantization_config");
+  const char* const part = R"("rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5})";
+  EXPECT_HAS(user_error([&] { read_hf_config(folder_with(with(kLlama2_70b, part))); }), "partial_rotary_factor");
   std::string yarn = kLlama2_70b;
   yarn.replace(yarn.find("null"), 4, R"({"type": "yarn", "factor": 2.0})");
   EXPECT_HAS(user_error([&] { read_hf_config(folder_with(yarn)); }), "`rope_scaling.rope_type` is `yarn`");
