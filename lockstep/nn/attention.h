@@ -1,28 +1,49 @@
-// Causal self-attention: the quickest exact implementation for a tensor's device and libtorch's version.
+// Self-attention: the quickest exact implementation for a tensor's device, libtorch's version and the ranks that hold
+// the sequence.
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include <torch/types.h>
 
+#include "lockstep/nn/partition.h"
 #include "lockstep/nn/random.h"
 
 namespace lockstep::nn {
 
+// Dropout of the probabilities. Masks are drawn by (head, query, key) numbered over the whole model and sequence, so
+// any split of heads and rows over ranks draws the same ones.
 struct AttentionDropout {
   double probability = 0.0;
   DropoutSite site;
+  std::int64_t first_head = 0;  // number of the first query head among the model's heads
 };
 
-// softmax(q k^T / sqrt(head_dim), causal) v. q [batch, seq, heads, head_dim]; k and v [batch, seq, kv_heads, head_dim],
-// heads a multiple of kv_heads (grouped-query attention). Any strides with a dense last dim: views into one qkv
-// tensor are read in place. Returns [batch, seq, heads, head_dim], contiguous. Nothing of size seq x seq is kept.
-torch::Tensor causal_attention(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
-                               const AttentionDropout& dropout = {});
+struct AttentionOptions {
+  bool causal = true;
+  // int64 [batch] on the tensors' device, or undefined: keys at and beyond a sample's length (counted over the whole
+  // sequence) are not seen. A sample of length 0 yields zeros.
+  torch::Tensor lengths;
+  double dropout = 0.0;
+  DropoutSite site;
+  std::int64_t first_head = 0;           // as AttentionDropout's
+  const Partition* partition = nullptr;  // not kept; cp and context_exchange are read (null: the sequence is whole)
+  bool balanced = true;                  // ring: rows are in context_positions' balanced order, otherwise in order
+};
 
-// The same for the packed projection of GPT-2: qkv [batch, seq, 3 * heads * head_dim] -> [batch, seq, heads *
-// head_dim]. The gradient is written into one packed tensor.
+// softmax(q k^T / sqrt(head_dim), masked) v. q [batch, rows, heads, head_dim]; k and v [batch, rows, kv_heads,
+// head_dim], heads a multiple of kv_heads (grouped-query attention). Any strides with a dense last dim: views into one
+// qkv tensor are read in place. Returns [batch, rows, heads, head_dim], contiguous. Nothing of size rows x rows is
+// kept. Where cp has several ranks, rows are this rank's (context_attention.h), and every rank of cp must call it, and
+// its backward, in the same order; it blocks on the exchange and throws Fault.
+torch::Tensor self_attention(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+                             const AttentionOptions& options);
+
+// The same for a whole sequence in one tensor, [batch, rows, heads + 2 kv_heads, head_dim]: query heads, key heads,
+// value heads. The gradient is written into one tensor too. options.partition is not looked at.
+torch::Tensor self_attention_packed(const torch::Tensor& qkv, std::int64_t kv_heads, const AttentionOptions& options);
+
+// The packed projection of GPT-2: qkv [batch, rows, 3 * heads * head_dim] -> [batch, rows, heads * head_dim].
 torch::Tensor causal_attention_packed(const torch::Tensor& qkv, std::int64_t heads,
                                       const AttentionDropout& dropout = {});
 

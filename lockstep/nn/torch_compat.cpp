@@ -14,27 +14,25 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #endif
 
-#include <cmath>
 #include <cstdlib>
-#include <limits>
+#include <optional>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::nn::compat {
 
-torch::Tensor causal_sdpa(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v) {
 #if LOCKSTEP_TORCH_AT_LEAST(2, 1)
-  return at::scaled_dot_product_attention(q, k, v, /*attn_mask=*/{}, /*dropout_p=*/0.0, /*is_causal=*/true);
-#else
-  const std::int64_t seq = q.size(2);
-  const double scale = 1.0 / std::sqrt(static_cast<double>(q.size(3)));
-  const auto mask = torch::ones({seq, seq}, q.options().dtype(torch::kBool)).triu_(1);
-  auto scores = at::matmul(q * scale, k.transpose(2, 3));
-  scores = scores.masked_fill(mask, -std::numeric_limits<float>::infinity());
-  return at::matmul(at::softmax(scores, -1), v);
-#endif
+torch::Tensor sdpa(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v, const torch::Tensor& seen,
+                   bool causal) {
+  const auto mask = seen.defined() ? std::optional<torch::Tensor>(seen) : std::nullopt;
+  return at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0.0, causal);
 }
+#else
+torch::Tensor sdpa(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&, const torch::Tensor&, bool) {
+  throw InternalError("this libtorch has no fused attention");
+}
+#endif
 
 torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, double epsilon) {
 #if LOCKSTEP_TORCH_AT_LEAST(2, 9)

@@ -13,10 +13,12 @@
 
 namespace lockstep::nn::compat {
 
-// softmax(q k^T / sqrt(head_dim), causal) v for any device and dtype, differentiable. All [batch, heads, seq,
-// head_dim]. 2.x: libtorch's scaled_dot_product_attention. 1.13 lacks it: the textbook formula, which keeps the
-// probabilities.
-torch::Tensor causal_sdpa(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v);
+// softmax(q k^T / sqrt(head_dim), masked) v by libtorch's fused kernels, differentiable. All [batch, heads, rows,
+// head_dim]. `seen` is bool, broadcast against [batch, heads, rows, rows], or undefined; not together with `causal`.
+// 2.1 and later.
+constexpr bool has_sdpa() { return LOCKSTEP_TORCH_AT_LEAST(2, 1); }
+torch::Tensor sdpa(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v, const torch::Tensor& seen,
+                   bool causal);
 
 // weight * x / sqrt(mean(x^2) + epsilon) over the last dim, differentiable, statistics in fp32: one kernel each way
 // where libtorch has it (CUDA, 2.9 and later), its parts in a row elsewhere.

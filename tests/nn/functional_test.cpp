@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/nn/attention.h"
 
 namespace lockstep::nn {
 namespace {
@@ -158,45 +157,6 @@ TEST(Rope, turns_pairs_half_a_head_apart) {
     return v[0] * cos + at::cat({-halves[1], halves[0]}, -1) * sin;
   };
   expect_equal([&](const std::vector<Tensor>& v) { return rope(v[0], tables.cos, tables.sin); }, reference, in);
-}
-
-// Textbook attention with the key heads repeated.
-Tensor attention_reference(const Tensor& q, const Tensor& k, const Tensor& v) {
-  const std::int64_t group = q.size(2) / k.size(2), seq = q.size(1);
-  const Tensor qh = q.transpose(1, 2);
-  const Tensor kh = k.transpose(1, 2).repeat_interleave(group, 1), vh = v.transpose(1, 2).repeat_interleave(group, 1);
-  const Tensor mask = torch::ones({seq, seq}, torch::kBool).triu(1);
-  const Tensor scores = (at::matmul(qh, kh.transpose(2, 3)) / std::sqrt(static_cast<double>(q.size(3))))
-                            .masked_fill(mask, -std::numeric_limits<double>::infinity());
-  return at::matmul(at::softmax(scores, -1), vh).transpose(1, 2);
-}
-
-class AttentionOfLength : public ::testing::TestWithParam<std::int64_t> {};
-// 64 rows make a block: one row, part of a block, exactly one, several and a part.
-INSTANTIATE_TEST_SUITE_P(Lengths, AttentionOfLength, ::testing::Values(1, 2, 37, 64, 65, 200));
-
-TEST_P(AttentionOfLength, equals_the_textbook_with_grouped_queries) {
-  const std::int64_t seq = GetParam();
-  const std::vector<Tensor> in{draw({2, seq, 6, 8}, "q"), draw({2, seq, 2, 8}, "k"), draw({2, seq, 2, 8}, "v")};
-  expect_equal([](const std::vector<Tensor>& t) { return causal_attention(t[0], t[1], t[2]); },
-               [](const std::vector<Tensor>& t) { return attention_reference(t[0], t[1], t[2]); }, in, 1e-11);
-}
-
-TEST_P(AttentionOfLength, equals_the_textbook_on_a_packed_projection) {
-  const std::int64_t seq = GetParam();
-  const std::vector<Tensor> in{draw({2, seq, 3 * 4 * 8}, "qkv")};
-  expect_equal([](const std::vector<Tensor>& t) { return causal_attention_packed(t[0], 4); },
-               [&](const std::vector<Tensor>& t) {
-                 const auto parts = t[0].view({2, seq, 3, 4, 8}).unbind(2);
-                 return attention_reference(parts[0], parts[1], parts[2]).reshape({2, seq, 32});
-               },
-               in, 1e-11);
-}
-
-TEST(Attention, has_a_true_gradient_with_dropout) {
-  const AttentionDropout dropout{0.3, {1, 2, 3, 4}};
-  expect_true_gradient([&](const std::vector<Tensor>& t) { return causal_attention(t[0], t[1], t[2], dropout); },
-                       {draw({2, 70, 2, 4}, "q"), draw({2, 70, 2, 4}, "k"), draw({2, 70, 2, 4}, "v")});
 }
 
 Tensor cross_entropy_reference(const std::vector<Tensor>& v, const Tensor& target) {
