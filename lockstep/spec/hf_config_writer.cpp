@@ -46,7 +46,7 @@ json gpt2(const Model& model) {
       {"n_layer", model.layers},
       {"n_embd", model.hidden},
       {"n_head", model.heads},
-      {"n_inner", model.ffn_hidden},
+      {"n_inner", model.ffn_hidden == 4 * model.hidden ? json(nullptr) : json(model.ffn_hidden)},
       {"n_positions", model.max_sequence},
       {"activation_function", activation_name(model.activation)},
       {"layer_norm_epsilon", model.norm_epsilon},
