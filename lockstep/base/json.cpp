@@ -14,9 +14,9 @@ namespace {
 
 constexpr int kMaxDepth = 100;
 
-SourcePlace place_of_byte(std::string_view text, std::size_t byte, const std::string& name) {
+SourcePlace place_of_byte(std::string_view text, std::size_t byte, const std::string& name, int line_in_file) {
   const std::string_view before = text.substr(0, std::min(byte > 0 ? byte - 1 : 0, text.size()));
-  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const auto line = std::max(line_in_file, 1) + std::count(before.begin(), before.end(), '\n');
   const std::size_t last = before.rfind('\n');
   const std::size_t column = last == std::string_view::npos ? before.size() + 1 : before.size() - last;
   return {name, static_cast<int>(line), static_cast<int>(column)};
@@ -24,9 +24,9 @@ SourcePlace place_of_byte(std::string_view text, std::size_t byte, const std::st
 
 }  // namespace
 
-nlohmann::json parse_json(std::string_view text, const std::string& name) {
+nlohmann::json parse_json(std::string_view text, const std::string& name, int line) {
   const auto check_depth = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    if (depth > kMaxDepth) throw bad_input("JSON nested too deeply", "check that this is the right file", {name});
+    if (depth > kMaxDepth) throw bad_input("JSON nested too deeply", "check that this is the right file", {name, line});
     return true;
   };
   try {
@@ -36,9 +36,9 @@ nlohmann::json parse_json(std::string_view text, const std::string& name) {
     const std::string what = error.what();
     const std::size_t detail = what.find("syntax error");
     throw bad_input("bad JSON: " + printable(detail == std::string::npos ? what : what.substr(detail), 160),
-                    "check the file there", place_of_byte(text, error.byte, name));
+                    "check the file there", place_of_byte(text, error.byte, name, line));
   } catch (const nlohmann::json::exception& error) {
-    throw bad_input("bad JSON: " + printable(error.what(), 160), "check the file", {name});
+    throw bad_input("bad JSON: " + printable(error.what(), 160), "check the file", {name, line});
   }
 }
 

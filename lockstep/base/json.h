@@ -11,8 +11,9 @@
 
 namespace lockstep {
 
-// Throws UserError (exit 2) with line and column; nesting deeper than 100 is refused.
-nlohmann::json parse_json(std::string_view text, const std::string& name);
+// Throws UserError (exit 2) with line and column; nesting deeper than 100 is refused. `line` is given for a text
+// that is one line of a file: its number there.
+nlohmann::json parse_json(std::string_view text, const std::string& name, int line = 0);
 nlohmann::json read_json_file(const std::filesystem::path& path, std::uint64_t max_bytes = 64u << 20);
 
 // A view of one JSON object. null counts as absent. Getters throw UserError (exit 2) for a wrong type or range.

@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/labelled_sentences.h"
 #include "lockstep/data/mapped_file.h"
 
 namespace lockstep::data {
@@ -53,12 +52,6 @@ class ClassificationDataset final : public Dataset {
   std::vector<std::size_t> ends_;  // of each sentence in ids_
 };
 
-bool parse_label(std::string_view text, std::int64_t& label) {
-  text = trim(text);
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), label);
-  return error == std::errc() && end == text.data() + text.size();
-}
-
 // Cut so that [SEP] still fits.
 std::vector<TokenId> encode_sentence(const Tokenizer& tokenizer, std::string_view sentence, std::int64_t length) {
   const auto first = tokenizer.token_id("[CLS]");
@@ -75,32 +68,17 @@ std::vector<TokenId> encode_sentence(const Tokenizer& tokenizer, std::string_vie
 }  // namespace
 
 std::shared_ptr<const Dataset> open_classification(const std::filesystem::path& path, const Tokenizer& tokenizer,
-                                                   std::int64_t sequence_length, std::int64_t classes) {
+                                                   std::int64_t sequence_length, std::int64_t classes,
+                                                   TokenId padding) {
   const MappedFile file(path, "check data.path in the job file");
   const std::int64_t limit = classes > 0 ? classes : std::int64_t{1} << 31;
-  auto dataset = std::make_shared<ClassificationDataset>(sequence_length, data::padding_id(tokenizer));
-  std::string_view rest(reinterpret_cast<const char*>(file.bytes().data()), file.size());
-  for (int line_number = 1; !rest.empty(); ++line_number) {
-    const std::size_t end = std::min(rest.find('\n'), rest.size());
-    std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (trim(line).empty()) continue;
-    const SourcePlace place{file.path(), line_number};
-    const std::size_t tab = line.find('\t');
-    if (tab == std::string_view::npos)
-      throw bad_input("no tab between label and sentence", "write label<TAB>sentence", place);
-    std::int64_t label = 0;
-    if (!parse_label(line.substr(0, tab), label)) {
-      if (line_number == 1) continue;
-      throw bad_input("label `" + printable(line.substr(0, tab)) + "` is no whole number", "number the classes from 0",
-                      place);
-    }
+  auto dataset = std::make_shared<ClassificationDataset>(sequence_length, padding);
+  for_each_labelled_sentence(file, [&](std::int64_t label, std::string_view sentence, const SourcePlace& place) {
     if (label < 0 || label >= limit) {
       throw bad_input(fmt::format("label {} out of range 0..{}", label, limit - 1), "check model.classes", place);
     }
-    dataset->add(label, encode_sentence(tokenizer, line.substr(tab + 1), sequence_length));
-  }
+    dataset->add(label, encode_sentence(tokenizer, sentence, sequence_length));
+  });
   if (dataset->size() == 0)
     throw bad_input("the file holds no sentences", "write label<TAB>sentence lines", {file.path()});
   return dataset;

@@ -1,4 +1,4 @@
-// Sentence classification from a TSV file.
+// Sentence classification from a file of labelled sentences.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace lockstep::data {
 
-// Lines `label<TAB>sentence`, labels 0..classes-1 (classes 0: any label up to 2^31); a first line whose label is no
-// number is a header. Sentences are tokenised now, put between [CLS] and [SEP] where the tokenizer has them, cut to
-// `sequence_length` and padded at batch time. Throws UserError with file:line.
+// Labels are 0..classes-1 (classes 0: any label up to 2^31); formats: data/labelled_sentences.h. Sentences are
+// tokenised now, put between [CLS] and [SEP] where the tokenizer has them, cut to `sequence_length`, and filled up with
+// `padding` at batch time. Throws UserError with file:line.
 std::shared_ptr<const Dataset> open_classification(const std::filesystem::path& path, const Tokenizer& tokenizer,
-                                                   std::int64_t sequence_length, std::int64_t classes);
+                                                   std::int64_t sequence_length, std::int64_t classes, TokenId padding);
 
 }  // namespace lockstep::data

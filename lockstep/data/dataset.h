@@ -34,16 +34,25 @@ class Dataset {
   // their memory. Throws UserError when a record turns out to be wrong.
   virtual Samples fetch(std::span<const std::int64_t> indices) const = 0;
 
+  // The same samples as they look in epoch `epoch` (0: fetch()): masked data hides other tokens in every epoch.
+  virtual Samples fetch_in_epoch(std::span<const std::int64_t> indices, std::int64_t epoch) const {
+    static_cast<void>(epoch);
+    return fetch(indices);
+  }
+
   // One line for logs: "MNIST, 60000 images of 28x28".
   virtual std::string describe() const = 0;
 
   // Tokens per sample (0 for images): what tokens per second are counted with.
   virtual std::int64_t tokens_per_sample() const { return 0; }
 
-  // Targets that the loss of one full sample sums over: one per token, or one per image or sentence.
+  // The most targets that the loss of one sample sums over: one per token, or one per image or sentence. Windows of
+  // text, images and sentences have exactly that many; instruction and masked data count fewer, and the number of a
+  // batch is that of its targets that are not kIgnoredTarget.
   virtual std::int64_t targets_per_sample() const { return tokens_per_sample() > 0 ? tokens_per_sample() : 1; }
 
-  // The id that fills up short sequences, from which the attention mask is derived; -1: samples are never padded.
+  // The id that fills up short sequences, from which the attention mask is derived; -1: samples are never padded, or
+  // only behind the last counted target, where no causal model looks.
   virtual std::int64_t padding_id() const { return -1; }
 };
 

@@ -154,7 +154,7 @@ class Loader::Impl {
       const std::int64_t place = at.start.samples + i;
       indices[static_cast<std::size_t>(i - begin)] = options_.shuffle ? permutation(place) : place;
     }
-    Samples samples = dataset_->fetch(indices);
+    Samples samples = dataset_->fetch_in_epoch(indices, at.start.epoch);
     Batch batch;
     batch.input = std::move(samples.input);
     batch.target = std::move(samples.target);

@@ -4,14 +4,18 @@
 
 #include <cmath>
 #include <filesystem>
+#include <functional>
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/classification.h"
 #include "lockstep/data/image_files.h"
+#include "lockstep/data/instruction.h"
 #include "lockstep/data/mapped_file.h"
+#include "lockstep/data/masked_language.h"
 #include "lockstep/data/token_shard.h"
 #include "lockstep/data/token_stream.h"
 #include "lockstep/data/tokenizer.h"
+#include "lockstep/data/tokenizer_config.h"
 
 namespace lockstep::data {
 namespace {
@@ -58,27 +62,99 @@ std::shared_ptr<const TokenStream> open_stream(const spec::Job& job, const fs::p
   return tokenize_files(files, *tokenizer);
 }
 
-Datasets open_language_model(const spec::Job& job, const std::string& base_folder) {
-  const std::int64_t length = sequence_length(job);
-  const auto stream = open_stream(job, resolve(job.data.path, base_folder), base_folder);
-  check_vocabulary(job, stream->vocab_size(), job.data.path);
-  const std::int64_t tokens = stream->size();
-  if (!job.data.evaluation_path.empty()) {
-    const auto held = open_stream(job, resolve(job.data.evaluation_path, base_folder), base_folder);
-    check_vocabulary(job, held->vocab_size(), job.data.evaluation_path);
-    return {language_model_windows(stream, 0, tokens, length, job.data.path),
-            language_model_windows(held, 0, held->size(), length, job.data.evaluation_path)};
+// The mask of a tokenizer, else the last id of a model that has more than the data.
+TokenId mask_id(const spec::Job& job, const Tokenizer& tokenizer, std::int64_t vocab_size) {
+  for (const char* name : {"[MASK]", "<mask>"}) {
+    if (const auto id = tokenizer.token_id(name)) return *id;
   }
+  if (job.model.vocab > vocab_size) return static_cast<TokenId>(job.model.vocab - 1);
+  throw bad_input("masked language modelling needs a token that stands for the hidden ones",
+                  fmt::format("use a tokenizer with [MASK], or set model.vocab above {}: its last id then is the mask",
+                              vocab_size));
+}
+
+// Turns [begin, end) of a stream into samples; `what` names it in errors.
+using OpenWindows = std::function<std::shared_ptr<const Dataset>(
+    std::shared_ptr<const TokenStream> stream, std::int64_t begin, std::int64_t end, const std::string& what)>;
+
+OpenWindows windows_for(const spec::Job& job, const std::string& base_folder, std::int64_t vocab_size) {
+  const std::int64_t length = sequence_length(job);
+  if (job.model.arch != spec::Arch::kBert) {
+    return [length](auto stream, std::int64_t begin, std::int64_t end, const std::string& what) {
+      return language_model_windows(std::move(stream), begin, end, length, what);
+    };
+  }
+  const auto tokenizer = open_tokenizer(resolve_tokenizer(job.data.tokenizer, base_folder));
+  const MaskedLanguageOptions options{.sequence_length = length,
+                                      .seed = static_cast<std::uint64_t>(job.seed),
+                                      .mask = mask_id(job, *tokenizer, vocab_size),
+                                      .first = tokenizer->token_id("[CLS]"),
+                                      .last = tokenizer->token_id("[SEP]")};
+  return [options](auto stream, std::int64_t begin, std::int64_t end, const std::string& what) {
+    return masked_language_windows(std::move(stream), begin, end, options, what);
+  };
+}
+
+// How many of `count` are kept for evaluation.
+std::int64_t held_out(const spec::Job& job, std::int64_t count) {
   const double holdout = job.data.holdout;
   if (!(holdout >= 0.0 && holdout < 1.0)) {
     throw bad_input(fmt::format("data.holdout is {}", holdout), "give the share kept for evaluation, 0 up to below 1");
   }
-  const auto held = static_cast<std::int64_t>(std::llround(static_cast<double>(tokens) * holdout));
+  return static_cast<std::int64_t>(std::llround(static_cast<double>(count) * holdout));
+}
+
+Datasets open_language_model(const spec::Job& job, const std::string& base_folder) {
+  const auto stream = open_stream(job, resolve(job.data.path, base_folder), base_folder);
+  check_vocabulary(job, stream->vocab_size(), job.data.path);
+  const OpenWindows windows = windows_for(job, base_folder, stream->vocab_size());
+  const std::int64_t tokens = stream->size();
+  if (!job.data.evaluation_path.empty()) {
+    const auto held = open_stream(job, resolve(job.data.evaluation_path, base_folder), base_folder);
+    check_vocabulary(job, held->vocab_size(), job.data.evaluation_path);
+    return {windows(stream, 0, tokens, job.data.path), windows(held, 0, held->size(), job.data.evaluation_path)};
+  }
+  const std::int64_t held = held_out(job, tokens);
   Datasets datasets;
-  datasets.train = language_model_windows(stream, 0, tokens - held, length, "the training part of " + job.data.path);
-  if (holdout > 0.0) {
+  datasets.train = windows(stream, 0, tokens - held, "the training part of " + job.data.path);
+  if (job.data.holdout > 0.0) {
+    datasets.evaluation = windows(stream, tokens - held, tokens, "the held-out part of " + job.data.path);
+  }
+  return datasets;
+}
+
+InstructionOptions instruction_options(const spec::Job& job, const Tokenizer& tokenizer,
+                                       const TokenizerConfig& config) {
+  InstructionOptions options{.chat_template = choose_chat_template(job.data.chat_template, tokenizer, config),
+                             .ends = {},
+                             .padding = padding_id(tokenizer, config),
+                             .sequence_length = sequence_length(job),
+                             .packing = job.data.packing};
+  const bool own_markers =
+      options.chat_template != spec::ChatTemplate::kAlpaca && options.chat_template != spec::ChatTemplate::kPlain;
+  if (!own_markers) options.ends = text_ends(tokenizer, config);
+  return options;
+}
+
+Datasets open_instruction_job(const spec::Job& job, const std::string& base_folder) {
+  const std::string name = resolve_tokenizer(job.data.tokenizer, base_folder);
+  const auto tokenizer = open_tokenizer(name);
+  check_vocabulary(job, tokenizer->vocab_size(), "the tokenizer");
+  const InstructionOptions options = instruction_options(job, *tokenizer, read_tokenizer_config(name));
+  const auto read = [&](const std::string& path) {
+    return read_instructions(list_data_files(resolve(path, base_folder), kPathFix), *tokenizer, options);
+  };
+  const auto examples = read(job.data.path);
+  if (!job.data.evaluation_path.empty()) {
+    const auto held = read(job.data.evaluation_path);
+    return {instruction_samples(examples, 0, examples->size(), options, job.data.path),
+            instruction_samples(held, 0, held->size(), options, job.data.evaluation_path)};
+  }
+  const std::int64_t split = examples->size() - held_out(job, examples->size());
+  Datasets datasets{instruction_samples(examples, 0, split, options, "the training part of " + job.data.path), nullptr};
+  if (split < examples->size()) {
     datasets.evaluation =
-        language_model_windows(stream, tokens - held, tokens, length, "the held-out part of " + job.data.path);
+        instruction_samples(examples, split, examples->size(), options, "the held-out part of " + job.data.path);
   }
   return datasets;
 }
@@ -104,10 +180,13 @@ Datasets open_cifar_job(const spec::Job& job, const std::string& base_folder) {
 }
 
 Datasets open_classification_job(const spec::Job& job, const std::string& base_folder) {
-  const auto tokenizer = open_tokenizer(resolve_tokenizer(job.data.tokenizer, base_folder));
+  const std::string name = resolve_tokenizer(job.data.tokenizer, base_folder);
+  const auto tokenizer = open_tokenizer(name);
   check_vocabulary(job, tokenizer->vocab_size(), "the tokenizer");
+  const TokenId padding = padding_id(*tokenizer, read_tokenizer_config(name));
   const auto open = [&](const std::string& path) {
-    return open_classification(resolve(path, base_folder), *tokenizer, sequence_length(job), job.model.classes);
+    return open_classification(resolve(path, base_folder), *tokenizer, sequence_length(job), job.model.classes,
+                               padding);
   };
   Datasets datasets{open(job.data.path), nullptr};
   if (!job.data.evaluation_path.empty()) datasets.evaluation = open(job.data.evaluation_path);
@@ -129,9 +208,9 @@ Datasets open_datasets(const spec::Job& job, const std::string& base_folder) {
     case spec::DataKind::kClassification:
       return open_classification_job(job, base_folder);
     case spec::DataKind::kInstruction:
-      break;
+      return open_instruction_job(job, base_folder);
   }
-  throw bad_input("data.kind: instruction is not read by this version", "use kind: text or classification");
+  throw InternalError("a data kind without a reader");
 }
 
 }  // namespace lockstep::data

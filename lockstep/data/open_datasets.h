@@ -20,12 +20,14 @@ struct Datasets {
 //   cifar10         folder with data_batch_*.bin (or train*.bin) and test_batch.bin (or test*.bin); or one .bin file
 //   text            file or folder (all its files, by name), as bytes or with a Hugging Face tokenizer
 //   tokens          token shard file or folder of them (data/token_shard.h)
-//   classification  TSV file `label<TAB>sentence`
+//   classification  TSV, CSV or JSON-lines file (data/labelled_sentences.h)
+//   instruction     JSON-lines file or folder of them (data/conversation.h, data/instruction.h)
 //
-// Evaluation comes from `data.evaluation_path`, else from the format's own test files, else from the end of the
-// stream (`data.holdout`), and shares no token with training. Text and tokens need `batch.sequence_length`
-// (else `model.max_sequence`), and ids below `model.vocab`. Throws UserError: exit 4 when a file is missing, 2 when it
-// is wrong.
+// Text and tokens become windows of a language model, and for BERT masked ones (data/masked_language.h). Evaluation
+// comes from `data.evaluation_path`, else from the format's own test files, else (text, tokens, instruction) from the
+// end (`data.holdout`), and shares no token with training. Everything but images needs `batch.sequence_length` (else
+// `model.max_sequence`), and ids below `model.vocab`. Throws UserError: exit 4 when a file is missing, 2 when it is
+// wrong.
 Datasets open_datasets(const spec::Job& job, const std::string& base_folder = {});
 
 }  // namespace lockstep::data

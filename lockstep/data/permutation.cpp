@@ -3,20 +3,9 @@
 #include <bit>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/counter_random.h"
 
 namespace lockstep::data {
-namespace {
-
-// The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): every input bit reaches every output bit.
-std::uint64_t mix(std::uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EBULL;
-  return value ^ (value >> 31);
-}
-
-constexpr std::uint64_t kGolden = 0x9E3779B97F4A7C15ULL;
-
-}  // namespace
 
 Permutation::Permutation(std::int64_t n, std::uint64_t seed, std::uint64_t epoch) : n_(static_cast<std::uint64_t>(n)) {
   LOCKSTEP_ASSERT(n >= 1 && n <= (std::int64_t{1} << 62), "size of a permutation out of range");
@@ -25,7 +14,7 @@ Permutation::Permutation(std::int64_t n, std::uint64_t seed, std::uint64_t epoch
   right_mask_ = (std::uint64_t{1} << right_bits_) - 1;
   left_mask_ = (std::uint64_t{1} << (bits - right_bits_)) - 1;
   // Seed and epoch are mixed one after the other, so that (1, 2) and (2, 1) share nothing.
-  std::uint64_t state = mix(mix(seed + kGolden) ^ (epoch + kGolden));
+  std::uint64_t state = combine(seed, epoch);
   for (std::uint64_t& key : keys_) key = mix(state += kGolden);
 }
 

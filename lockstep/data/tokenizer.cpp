@@ -30,9 +30,9 @@ class ByteTokenizer final : public Tokenizer {
   }
 };
 
-std::optional<TokenId> first_of(const Tokenizer& tokenizer, std::initializer_list<std::string_view> names) {
-  for (const std::string_view name : names) {
-    if (const auto id = tokenizer.token_id(name)) return id;
+std::optional<std::string> first_of(const Tokenizer& tokenizer, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (tokenizer.token_id(name)) return name;
   }
   return std::nullopt;
 }
@@ -45,12 +45,19 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
   return make_hf_tokenizer(read_hf_tokenizer(name));
 }
 
-std::optional<TokenId> end_of_text_id(const Tokenizer& tokenizer) {
+std::optional<std::string> end_of_text_token(const Tokenizer& tokenizer) {
   return first_of(tokenizer, {"<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]"});
 }
 
+std::optional<TokenId> end_of_text_id(const Tokenizer& tokenizer) {
+  const auto token = end_of_text_token(tokenizer);
+  return token ? tokenizer.token_id(*token) : std::nullopt;
+}
+
 TokenId padding_id(const Tokenizer& tokenizer) {
-  if (const auto id = first_of(tokenizer, {"[PAD]", "<pad>", "<|pad|>", "<|padding|>"})) return *id;
+  if (const auto token = first_of(tokenizer, {"[PAD]", "<pad>", "<|pad|>", "<|padding|>"})) {
+    return *tokenizer.token_id(*token);
+  }
   return end_of_text_id(tokenizer).value_or(0);
 }
 

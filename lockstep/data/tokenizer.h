@@ -34,6 +34,10 @@ class Tokenizer {
   // The id of one whole token ("[CLS]", "<|endoftext|>"), where the vocabulary has it.
   virtual std::optional<TokenId> token_id(std::string_view token) const = 0;
 
+  // Appends the ids of `text` where it goes on behind the text of `ids`: as encode(), but a tokenizer that puts a space
+  // before every text puts none here, unless `ids` is empty or ends in an added token.
+  virtual void encode_after(std::string_view text, std::vector<TokenId>& ids) const { encode(text, ids); }
+
   std::vector<TokenId> encode(std::string_view text) const {
     std::vector<TokenId> ids;
     encode(text, ids);
@@ -49,6 +53,7 @@ class Tokenizer {
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name);
 
 // The token that ends a document, by its usual names ("<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]"), if any.
+std::optional<std::string> end_of_text_token(const Tokenizer& tokenizer);
 std::optional<TokenId> end_of_text_id(const Tokenizer& tokenizer);
 
 // The token that fills up short sequences: "[PAD]", "<pad>", "<|pad|>", "<|padding|>", else end_of_text_id(), else 0.

@@ -173,7 +173,7 @@ TEST_F(Shards, any_mutation_of_any_data_file_gives_a_data_set_or_a_user_error) {
       {"seed.images", [&] { read_all(*open_mnist_files(mutant, path("labels"))); }},
       {"seed.labels", [&] { read_all(*open_mnist_files(path("images"), mutant)); }},
       {"seed.cifar", [&] { read_all(*open_cifar10_files({mutant})); }},
-      {"seed.tsv", [&] { read_all(*open_classification(mutant, *tokenizer, 8, 2)); }},
+      {"seed.tsv", [&] { read_all(*open_classification(mutant, *tokenizer, 8, 2, 0)); }},
       {"seed.json", [&] { open_tokenizer((folder_.path() / "mutant.json").string())->encode("abc <s> d\u00e9"); }}};
   std::mt19937 rng(99);
   int refused = 0;
