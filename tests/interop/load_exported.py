@@ -3,8 +3,8 @@
 usage: load_exported.py FOLDER EXPECTED.safetensors [TOLERANCE]
 
 The class is the one that config.json names; a tensor that is missing or that the class does not know is a failure.
-EXPECTED holds logits and the inputs they belong to (make_models.py). TOLERANCE is relative to the largest logit; without
-it the logits must be identical.
+EXPECTED holds logits and the inputs they belong to (make_models.py). TOLERANCE is relative to the largest logit;
+without it the logits must be identical.
 """
 
 import sys

@@ -23,8 +23,8 @@ import transformers
 from safetensors.torch import save_file
 
 VOCAB, HIDDEN, INNER, LAYERS, HEADS, SEQ, BATCH, CLASSES = 128, 32, 48, 2, 4, 16, 4, 3
-# epsilon is large on purpose: some gradients (of a key's bias) are zero but for round-off, and the usual 1e-8 would turn
-# that round-off into full steps which no two programs agree on.
+# epsilon is large on purpose: some gradients (of a key's bias) are zero but for round-off, and the usual 1e-8 would
+# turn that round-off into full steps which no two programs agree on.
 STEP = {"optimizer": "adamw", "learning_rate": 1e-3, "betas": [0.9, 0.999], "epsilon": 1e-4, "weight_decay": 0.01}
 LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
                "high_freq_factor": 4.0, "original_max_position_embeddings": 8}
