@@ -50,6 +50,20 @@ void check_transformer(const spec::Model& spec) {
   }
 }
 
+void check_mamba(const spec::Model& spec) {
+  require_positive(spec, "layers", spec.layers);
+  require_positive(spec, "hidden", spec.hidden);
+  require_positive(spec, "vocab", spec.vocab);
+  require_positive(spec, "state_size", spec.state_size);
+  require_positive(spec, "conv_kernel", spec.conv_kernel);
+  require_positive(spec, "expand", spec.expand);
+  require_positive(spec, "dt_rank", spec.dt_rank);
+  if (spec.activation != spec::Activation::kSilu) {
+    throw does_not_add_up(spec, "mamba is trained with activation silu only", "set model.activation to silu");
+  }
+  if (spec.dropout > 0) throw does_not_add_up(spec, "mamba has no dropout", "leave model.dropout out");
+}
+
 void check_image_model(const spec::Model& spec) {
   require_positive(spec, "image_size", spec.image_size);
   require_positive(spec, "image_channels", spec.image_channels);
@@ -72,6 +86,7 @@ void check(const spec::Model& spec, const BuildOptions& options) {
                             "use precision bf16 or fp32, or build against libtorch 2.x");
   }
   if (spec.is_image_model()) return check_image_model(spec);
+  if (spec.arch == spec::Arch::kMamba) return check_mamba(spec);
   check_transformer(spec);
 }
 
@@ -89,8 +104,9 @@ std::shared_ptr<TrainableModel> make(const spec::Model& spec, const BuildOptions
     case spec::Arch::kLlama:
     case spec::Arch::kMoe:
       return check(spec, build), make_llama(spec, build);
-    case spec::Arch::kBert:
     case spec::Arch::kMamba:
+      return check(spec, build), make_mamba(spec, build);
+    case spec::Arch::kBert:
       break;
   }
   throw bad_input(std::string("arch ") + spec::to_string(spec.arch) + " cannot be trained yet",

@@ -98,5 +98,6 @@ class LanguageModel : public TrainableModel {
 
 std::shared_ptr<LanguageModel> make_gpt(const spec::Model& spec, const BuildOptions& options);
 std::shared_ptr<LanguageModel> make_llama(const spec::Model& spec, const BuildOptions& options);
+std::shared_ptr<LanguageModel> make_mamba(const spec::Model& spec, const BuildOptions& options);
 
 }  // namespace lockstep::nn
