@@ -1,9 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
 #include <queue>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/pre_tokenizer.h"
 #include "lockstep/data/unicode.h"
 #include "lockstep/data/word_model.h"
 
@@ -37,6 +40,8 @@ class Bpe final : public WordModel {
       bytes_.emplace(decode_utf8(stand_ins[byte]).front(), static_cast<char>(byte));
       const auto found = options_.vocabulary.find(stand_ins[byte]);
       byte_ids_[byte] = found == options_.vocabulary.end() ? kMissing : found->second;
+      const auto fallback = options_.vocabulary.find(fmt::format("<0x{:02X}>", byte));
+      fallback_ids_[byte] = fallback == options_.vocabulary.end() ? kMissing : fallback->second;
     }
     if (options_.unknown) unknown_ = id_of(*options_.unknown, "the unknown token", place);
     std::int64_t rank = 0;
@@ -51,8 +56,10 @@ class Bpe final : public WordModel {
 
   void encode_word(std::string_view word, std::vector<TokenId>& ids) const override {
     if (options_.ignore_merges) {
-      std::string spelled;
-      for (const char byte : word) spelled += byte_stand_ins()[static_cast<unsigned char>(byte)];
+      std::string spelled(options_.byte_level ? "" : word);
+      for (const char byte : options_.byte_level ? word : "") {
+        spelled += byte_stand_ins()[static_cast<unsigned char>(byte)];
+      }
       if (const auto found = options_.vocabulary.find(spelled); found != options_.vocabulary.end()) {
         ids.push_back(found->second);
         return;
@@ -65,7 +72,8 @@ class Bpe final : public WordModel {
     }
   }
 
-  void decode_token(std::string_view token, bool, std::string& text) const override {
+  void decode_token(std::string_view token, bool first, std::string& text) const override {
+    if (!options_.byte_level) return decode_characters(token, first, text);
     std::string bytes;
     for (const char32_t c : decode_utf8(token)) {
       const auto found = bytes_.find(c);
@@ -107,22 +115,66 @@ class Bpe final : public WordModel {
                     "take vocabulary and merges from the same tokenizer", {place});
   }
 
+  void decode_characters(std::string_view token, bool first, std::string& text) const {
+    const bool is_byte = token.size() == 6 && token.starts_with("<0x") && token.back() == '>';
+    int byte = 0;
+    if (options_.byte_fallback && is_byte &&
+        std::from_chars(token.data() + 3, token.data() + 5, byte, 16).ptr == token.data() + 5) {
+      text.push_back(static_cast<char>(byte));
+      return;
+    }
+    bool strip = first && options_.strip_first_space;
+    for (const char32_t c : decode_utf8(token)) {
+      if (c != kVisibleSpace) {
+        append_utf8(text, c);
+      } else if (!strip) {
+        text.push_back(' ');
+      }
+      strip = false;
+    }
+  }
+
+  static void append(std::vector<Symbol>& symbols, TokenId id) {
+    const int place = static_cast<int>(symbols.size());
+    symbols.push_back({id, place - 1, place + 1});
+  }
+
+  void append_unknown(std::vector<Symbol>& symbols) const {
+    if (!unknown_) return;
+    if (options_.fuse_unknown && !symbols.empty() && symbols.back().id == *unknown_) return;
+    append(symbols, *unknown_);
+  }
+
+  void spell_bytes(std::string_view word, std::vector<Symbol>& symbols) const {
+    for (const char byte : word) {
+      const TokenId id = byte_ids_[static_cast<unsigned char>(byte)];
+      id == kMissing ? append_unknown(symbols) : append(symbols, id);
+    }
+  }
+
+  void spell_characters(std::string_view word, std::vector<Symbol>& symbols) const {
+    const auto missing = [this](char byte) { return fallback_ids_[static_cast<unsigned char>(byte)] == kMissing; };
+    for (const char32_t c : decode_utf8(word)) {
+      std::string character;
+      append_utf8(character, c);
+      const auto found = options_.vocabulary.find(character);
+      if (found != options_.vocabulary.end()) {
+        append(symbols, found->second);
+      } else if (options_.byte_fallback && std::none_of(character.begin(), character.end(), missing)) {
+        for (const char byte : character) append(symbols, fallback_ids_[static_cast<unsigned char>(byte)]);
+      } else {
+        append_unknown(symbols);
+      }
+    }
+  }
+
   std::vector<Symbol> spell(std::string_view word) const {
     if (word.size() > kLongestWord) {
       throw bad_input(fmt::format("a word of {} bytes without a break", word.size()), "is this text? check data.path");
     }
     std::vector<Symbol> symbols;
     symbols.reserve(word.size());
-    for (const char byte : word) {
-      TokenId id = byte_ids_[static_cast<unsigned char>(byte)];
-      if (id == kMissing) {
-        if (!unknown_) continue;
-        id = *unknown_;
-        if (options_.fuse_unknown && !symbols.empty() && symbols.back().id == id) continue;
-      }
-      const int place = static_cast<int>(symbols.size());
-      symbols.push_back({id, place - 1, place + 1});
-    }
+    options_.byte_level ? spell_bytes(word, symbols) : spell_characters(word, symbols);
     if (!symbols.empty()) symbols.back().next = -1;
     return symbols;
   }
@@ -161,6 +213,7 @@ class Bpe final : public WordModel {
 
   BpeOptions options_;
   std::array<TokenId, 256> byte_ids_{};
+  std::array<TokenId, 256> fallback_ids_{};
   std::unordered_map<char32_t, char> bytes_;  // stand-in -> byte
   std::optional<TokenId> unknown_;
   std::unordered_map<std::uint64_t, MergeRule> rules_;

@@ -31,6 +31,7 @@ class HfTokenizer final : public Tokenizer {
     for (const AddedToken& token : parts_.added) {
       parts_.vocabulary.insert_or_assign(token.content, token.id);
       tokens_.insert_or_assign(token.id, token.content);
+      added_.insert(token.id);
       if (token.special) special_.insert(token.id);
       const bool spaced = std::any_of(token.content.begin(), token.content.end(), [](char c) { return c <= 0x20; });
       if (spaced || token.lstrip || token.rstrip) may_cut_ = false;
@@ -45,21 +46,24 @@ class HfTokenizer final : public Tokenizer {
     raw_matcher_ = AddedTokenMatcher(std::move(raw));
     normalized_matcher_ = AddedTokenMatcher(std::move(normalized));
     for (const PreTokenizerStep& step : parts_.pre_tokenizer) {
-      if (step.kind == PreTokenizerStep::Kind::kPrefixSpace) may_cut_ = false;
+      using Kind = PreTokenizerStep::Kind;
+      if (step.kind == Kind::kPrefixSpace || step.kind == Kind::kMetaspace) may_cut_ = false;
     }
+    for (const NormalizerStep& step : parts_.normalizer) {
+      if (step.kind == NormalizerStep::Kind::kPrepend || step.kind == NormalizerStep::Kind::kReplace) may_cut_ = false;
+    }
+    if (parts_.pre_tokenizer.empty()) may_cut_ = false;
     for (const auto& [id, token] : tokens_) vocab_size_ = std::max<std::int64_t>(vocab_size_, id + std::int64_t{1});
   }
 
   std::int64_t vocab_size() const override { return vocab_size_; }
 
   using Tokenizer::encode;
-  void encode(std::string_view text, std::vector<TokenId>& ids) const override {
-    Cache cache;
-    while (!text.empty()) {
-      const std::size_t end = may_cut_ && text.size() > kChunk ? next_cut(text, kChunk) : text.size();
-      encode_chunk(text.substr(0, end), cache, ids);
-      text.remove_prefix(end);
-    }
+  void encode(std::string_view text, std::vector<TokenId>& ids) const override { encode_at({}, text, ids); }
+
+  void encode_after(std::string_view text, std::vector<TokenId>& ids) const override {
+    const bool first = ids.empty();
+    encode_at({.first = first, .goes_on = !first && !added_.contains(ids.back())}, text, ids);
   }
 
   std::string decode(std::span<const TokenId> ids, bool skip_special) const override {
@@ -87,27 +91,40 @@ class HfTokenizer final : public Tokenizer {
   static constexpr std::size_t kLongestCachedWord = 64;
   using Cache = std::unordered_map<std::string, std::vector<TokenId>>;
 
-  void encode_chunk(std::string_view bytes, Cache& cache, std::vector<TokenId>& ids) const {
+  void encode_at(PiecePlace place, std::string_view text, std::vector<TokenId>& ids) const {
+    Cache cache;
+    while (!text.empty()) {
+      const std::size_t end = may_cut_ && text.size() > kChunk ? next_cut(text, kChunk) : text.size();
+      encode_chunk(place, text.substr(0, end), cache, ids);
+      text.remove_prefix(end);
+    }
+  }
+
+  // `place` is that of the first piece; the others follow an added token.
+  void encode_chunk(PiecePlace place, std::string_view bytes, Cache& cache, std::vector<TokenId>& ids) const {
+    constexpr PiecePlace kBehindToken{.first = false, .goes_on = false};
     const std::string text = encode_utf8(decode_utf8(bytes));
     for (const AddedTokenMatcher::Part& part : raw_matcher_.split(text)) {
       if (part.id >= 0) {
         ids.push_back(part.id);
+        place = kBehindToken;
         continue;
       }
-      const std::string normal = encode_utf8(run_normalizer(parts_.normalizer, decode_utf8(part.text)));
+      const std::string normal = encode_utf8(run_normalizer(parts_.normalizer, decode_utf8(part.text), place));
       for (const AddedTokenMatcher::Part& piece : normalized_matcher_.split(normal)) {
         if (piece.id >= 0) {
           ids.push_back(piece.id);
         } else {
-          encode_piece(piece.text, cache, ids);
+          encode_piece(place, piece.text, cache, ids);
         }
+        place = kBehindToken;
       }
     }
   }
 
-  void encode_piece(std::string_view piece, Cache& cache, std::vector<TokenId>& ids) const {
+  void encode_piece(PiecePlace place, std::string_view piece, Cache& cache, std::vector<TokenId>& ids) const {
     std::u32string text = decode_utf8(piece);
-    for (const Word word : split_words(parts_.pre_tokenizer, text)) {
+    for (const Word word : split_words(parts_.pre_tokenizer, text, place)) {
       std::string bytes = encode_utf8(std::u32string_view(text).substr(word.begin, word.end - word.begin));
       if (bytes.size() > kLongestCachedWord) {
         parts_.model->encode_word(bytes, ids);
@@ -126,6 +143,7 @@ class HfTokenizer final : public Tokenizer {
 
   HfTokenizerParts parts_;
   std::unordered_map<TokenId, std::string> tokens_;
+  std::unordered_set<TokenId> added_;
   std::unordered_set<TokenId> special_;
   AddedTokenMatcher raw_matcher_;
   AddedTokenMatcher normalized_matcher_;

@@ -39,9 +39,19 @@ std::u32string normalize_for_bert(std::u32string text, const BertNormalization& 
   return text;
 }
 
+std::u32string replace_all(const std::u32string& text, const std::u32string& from, const std::u32string& to) {
+  std::u32string replaced;
+  std::size_t begin = 0;
+  for (std::size_t at = text.find(from); at != std::u32string::npos; at = text.find(from, begin)) {
+    replaced.append(text, begin, at - begin).append(to);
+    begin = at + from.size();
+  }
+  return replaced.append(text, begin);
+}
+
 }  // namespace
 
-std::u32string run_normalizer(const Normalizer& normalizer, std::u32string text) {
+std::u32string run_normalizer(const Normalizer& normalizer, std::u32string text, PiecePlace place) {
   using Kind = NormalizerStep::Kind;
   for (const NormalizerStep& step : normalizer) {
     switch (step.kind) {
@@ -62,6 +72,12 @@ std::u32string run_normalizer(const Normalizer& normalizer, std::u32string text)
         break;
       case Kind::kBert:
         text = normalize_for_bert(std::move(text), step.bert);
+        break;
+      case Kind::kPrepend:
+        if (!text.empty() && !place.goes_on) text.insert(0, step.to);
+        break;
+      case Kind::kReplace:
+        text = replace_all(text, step.from, step.to);
         break;
     }
   }

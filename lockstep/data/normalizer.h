@@ -15,13 +15,30 @@ struct BertNormalization {
 };
 
 struct NormalizerStep {
-  enum class Kind { kNfc, kNfd, kNfkc, kNfkd, kLowercase, kBert } kind;
-  BertNormalization bert;
+  enum class Kind {
+    kNfc,
+    kNfd,
+    kNfkc,
+    kNfkd,
+    kLowercase,
+    kBert,
+    kPrepend,  // `to` before every piece that is not empty
+    kReplace   // every `from` by `to`
+  } kind;
+  BertNormalization bert = {};
+  std::u32string from = {};
+  std::u32string to = {};
+};
+
+// Where a piece of text stands, for the steps that put a space before text.
+struct PiecePlace {
+  bool first = true;     // the text begins with it
+  bool goes_on = false;  // it follows other text, without an added token between them: nothing is put before it
 };
 
 // The steps in order; none: the text as it is.
 using Normalizer = std::vector<NormalizerStep>;
 
-std::u32string run_normalizer(const Normalizer& normalizer, std::u32string text);
+std::u32string run_normalizer(const Normalizer& normalizer, std::u32string text, PiecePlace place = {});
 
 }  // namespace lockstep::data

@@ -1,5 +1,7 @@
 #include "lockstep/data/pre_tokenizer.h"
 
+#include <algorithm>
+
 #include "lockstep/data/unicode.h"
 
 namespace lockstep::data {
@@ -88,38 +90,62 @@ void split_bert(std::u32string_view text, Word piece, std::vector<Word>& words) 
   flush(piece.end);
 }
 
+// Before every visible space, or (`runs`) before the first of each run of them.
+void split_at_spaces(std::u32string_view text, Word piece, bool runs, std::vector<Word>& words) {
+  std::size_t begin = piece.begin;
+  for (std::size_t at = piece.begin + 1; at < piece.end; ++at) {
+    if (text[at] != kVisibleSpace || (runs && text[at - 1] == kVisibleSpace)) continue;
+    words.push_back({begin, at});
+    begin = at;
+  }
+  words.push_back({begin, piece.end});
+}
+
 void split_piece(const PreTokenizerStep& step, std::u32string_view text, Word piece, std::vector<Word>& words) {
-  if (step.kind == PreTokenizerStep::Kind::kBert) return split_bert(text, piece, words);
+  using Kind = PreTokenizerStep::Kind;
+  if (step.kind == Kind::kBert) return split_bert(text, piece, words);
+  if (step.kind == Kind::kSpaceRuns) return split_at_spaces(text, piece, true, words);
+  if (step.kind == Kind::kMetaspace) return split_at_spaces(text, piece, false, words);
   const std::u32string_view own = text.substr(0, piece.end);  // a piece is matched as if it were the whole text
   for (std::size_t at = piece.begin; at < piece.end;) {
-    const std::size_t end =
-        step.kind == PreTokenizerStep::Kind::kGpt2 ? gpt2_end(own, at) : llama3_end(own, at, step.digits);
+    const std::size_t end = step.kind == Kind::kGpt2 ? gpt2_end(own, at) : llama3_end(own, at, step.digits);
     words.push_back({at, end});
     at = end;
   }
 }
 
-void add_prefix_spaces(std::u32string& text, std::vector<Word>& words) {
+// Whether the step puts a space before the piece number `piece` of a text that stands at `place`.
+bool puts_space(const PreTokenizerStep& step, std::size_t piece, PiecePlace place) {
+  if (piece == 0 && place.goes_on) return false;
+  if (step.kind == PreTokenizerStep::Kind::kPrefixSpace) return true;
+  using Prepend = PreTokenizerStep::Prepend;
+  return step.prepend == Prepend::kAlways || (step.prepend == Prepend::kFirst && piece == 0 && place.first);
+}
+
+void add_spaces(const PreTokenizerStep& step, PiecePlace place, std::u32string& text, std::vector<Word>& words) {
+  const char32_t space = step.kind == PreTokenizerStep::Kind::kMetaspace ? kVisibleSpace : U' ';
+  if (space != U' ') std::replace(text.begin(), text.end(), U' ', space);
   std::u32string spaced;
-  for (Word& word : words) {
+  spaced.reserve(text.size() + words.size());
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const Word word = words[i];
     const std::size_t begin = spaced.size();
-    if (text[word.begin] != ' ') spaced.push_back(' ');
+    if (text[word.begin] != space && puts_space(step, i, place)) spaced.push_back(space);
     spaced.append(text, word.begin, word.end - word.begin);
-    word = {begin, spaced.size()};
+    words[i] = {begin, spaced.size()};
   }
   text = std::move(spaced);
 }
 
 }  // namespace
 
-std::vector<Word> split_words(const PreTokenizer& steps, std::u32string& text) {
+std::vector<Word> split_words(const PreTokenizer& steps, std::u32string& text, PiecePlace place) {
+  using Kind = PreTokenizerStep::Kind;
   std::vector<Word> words;
   if (!text.empty()) words.push_back({0, text.size()});
   for (const PreTokenizerStep& step : steps) {
-    if (step.kind == PreTokenizerStep::Kind::kPrefixSpace) {
-      add_prefix_spaces(text, words);
-      continue;
-    }
+    if (step.kind == Kind::kPrefixSpace || step.kind == Kind::kMetaspace) add_spaces(step, place, text, words);
+    if (step.kind == Kind::kPrefixSpace || (step.kind == Kind::kMetaspace && !step.split)) continue;
     std::vector<Word> finer;
     for (const Word piece : words) split_piece(step, text, piece, finer);
     words = std::move(finer);

@@ -9,17 +9,27 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/data/normalizer.h"
+
 namespace lockstep::data {
 
 struct PreTokenizerStep {
   enum class Kind {
-    kGpt2,        // GPT-2's pattern: 's|'t|...| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-    kLlama3,      // Llama 3's and Qwen 2's: (?i:'s|...)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,k}|...
-    kBert,        // white space removed, punctuation on its own
-    kPrefixSpace  // every piece that does not begin with a space gets one
+    kGpt2,         // GPT-2's pattern: 's|'t|...| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+    kLlama3,       // Llama 3's and Qwen 2's: (?i:'s|...)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,k}|...
+    kBert,         // white space removed, punctuation on its own
+    kPrefixSpace,  // every piece that does not begin with a space gets one
+    kMetaspace,    // SentencePiece's: every space becomes U+2581, and one is put before the text
+    kSpaceRuns     // cut before every run of U+2581
   } kind;
-  int digits = 3;  // kLlama3: k, the longest group of digits
+  int digits = 3;                                  // kLlama3: k, the longest group of digits
+  enum class Prepend { kNever, kFirst, kAlways };  // kMetaspace: before no piece, the text's first, or all
+  Prepend prepend = Prepend::kAlways;              // pieces that begin with U+2581 already are left alone
+  bool split = false;                              // kMetaspace: cut before every U+2581
 };
+
+// SentencePiece's visible space.
+inline constexpr char32_t kVisibleSpace = 0x2581;
 
 using PreTokenizer = std::vector<PreTokenizerStep>;
 
@@ -28,7 +38,7 @@ struct Word {
   std::size_t begin;
   std::size_t end;
 };
-std::vector<Word> split_words(const PreTokenizer& steps, std::u32string& text);
+std::vector<Word> split_words(const PreTokenizer& steps, std::u32string& text, PiecePlace place = {});
 
 // The step for a pattern as it stands in tokenizer.json; false when the pattern is not known.
 bool find_pattern(std::string_view pattern, PreTokenizerStep& step);

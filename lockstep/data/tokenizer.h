@@ -46,10 +46,11 @@ class Tokenizer {
 };
 
 // `name` is "bytes"; or a folder with tokenizer.json, vocab.json + merges.txt, or vocab.txt; or one of those files
-// (merges.txt is looked for beside vocab.json). Read from tokenizer.json: models BPE (byte-level) and WordPiece;
-// normalizers NFC NFD NFKC NFKD Lowercase StripAccents BertNormalizer Sequence; pre-tokenizers ByteLevel,
-// BertPreTokenizer, Sequence, and Split with the patterns of GPT-2, Llama 3 and Qwen 2; added tokens with all their
-// flags. Anything else in the file is refused by name, never ignored. Throws UserError.
+// (merges.txt is looked for beside vocab.json). Read from tokenizer.json: models BPE (over bytes, or over characters
+// with byte fallback as in Llama 2 and Mistral) and WordPiece; normalizers NFC NFD NFKC NFKD Lowercase BertNormalizer
+// Prepend Replace Sequence; pre-tokenizers ByteLevel, BertPreTokenizer, Metaspace, Sequence, and Split with the
+// patterns of GPT-2, Llama 3 and Qwen 2; added tokens with all their flags. Anything else in the file is refused by
+// name, never ignored. Throws UserError.
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name);
 
 // The token that ends a document, by its usual names ("<|endoftext|>", "<|end_of_text|>", "</s>", "[SEP]"), if any.

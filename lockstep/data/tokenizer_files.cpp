@@ -2,12 +2,14 @@
 // do not reproduce exactly is refused by name: wrong ids would train a wrong model without a word.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/hf_tokenizer.h"
+#include "lockstep/data/unicode.h"
 
 namespace lockstep::data {
 namespace {
@@ -21,7 +23,7 @@ constexpr std::int64_t kMaxId = std::int64_t{1} << 24;
 UserError refuse(const std::string& place, const std::string& what) {
   return bad_input(
       "the tokenizer uses " + what + ", which lockstep does not reproduce",
-      "use a byte-level BPE or WordPiece tokenizer, or tokenise elsewhere into token shards (data.kind: tokens)",
+      "use a BPE or WordPiece tokenizer of a known kind, or tokenise elsewhere into token shards (data.kind: tokens)",
       {place});
 }
 
@@ -121,7 +123,7 @@ void parse_normalizer(const json& object, const std::string& place, int depth, N
                                                         {"Lowercase", Kind::kLowercase}};
   for (const auto& [name, kind] : kPlain) {
     if (type != name) continue;
-    steps.push_back({kind, {}});
+    steps.push_back({kind});
     return;
   }
   if (type == "BertNormalizer") {
@@ -131,6 +133,12 @@ void parse_normalizer(const json& object, const std::string& place, int depth, N
     bert.lowercase = flag(object, "lowercase", true, place);
     bert.strip_accents = flag(object, "strip_accents", bert.lowercase, place);
     steps.push_back({Kind::kBert, bert});
+  } else if (type == "Prepend") {
+    steps.push_back({.kind = Kind::kPrepend, .to = decode_utf8(text(object, "prepend", "", place))});
+  } else if (type == "Replace" && part(object, "pattern").is_object() && part(object, "pattern").contains("String")) {
+    const std::u32string from = decode_utf8(text(part(object, "pattern"), "String", "", place));
+    if (from.empty()) throw refuse(place, "a replacement of nothing");
+    steps.push_back({.kind = Kind::kReplace, .from = from, .to = decode_utf8(text(object, "content", "", place))});
   } else if (type == "Sequence" && depth > 0 && part(object, "normalizers").is_array()) {
     for (const json& step : part(object, "normalizers")) parse_normalizer(step, place, depth - 1, steps);
   } else {
@@ -150,6 +158,22 @@ PreTokenizerStep parse_split(const json& object, const std::string& place) {
   throw refuse(place, fmt::format("a split with behavior `{}`, invert {}", printable(behavior), invert));
 }
 
+PreTokenizerStep parse_metaspace(const json& object, const std::string& place) {
+  using Prepend = PreTokenizerStep::Prepend;
+  PreTokenizerStep step{PreTokenizerStep::Kind::kMetaspace};
+  if (decode_utf8(text(object, "replacement", "", place)) != std::u32string(1, kVisibleSpace)) {
+    throw refuse(place, "a Metaspace with another sign than U+2581");
+  }
+  const bool older = flag(object, "add_prefix_space", true, place);  // what files said before prepend_scheme
+  const std::string scheme = text(object, "prepend_scheme", older ? "always" : "never", place);
+  if (scheme != "always" && scheme != "first" && scheme != "never") {
+    throw refuse(place, "the prepend_scheme `" + printable(scheme) + "`");
+  }
+  step.prepend = scheme == "always" ? Prepend::kAlways : scheme == "first" ? Prepend::kFirst : Prepend::kNever;
+  step.split = flag(object, "split", true, place);
+  return step;
+}
+
 // `byte_level` becomes true at a ByteLevel step, which must be the last.
 void parse_pre_tokenizer(const json& object, const std::string& place, int depth, PreTokenizer& steps,
                          bool& byte_level) {
@@ -165,6 +189,8 @@ void parse_pre_tokenizer(const json& object, const std::string& place, int depth
     steps.push_back({Kind::kBert});
   } else if (type == "Split") {
     steps.push_back(parse_split(object, place));
+  } else if (type == "Metaspace") {
+    steps.push_back(parse_metaspace(object, place));
   } else if (type == "Sequence" && depth > 0 && part(object, "pretokenizers").is_array()) {
     for (const json& step : part(object, "pretokenizers"))
       parse_pre_tokenizer(step, place, depth - 1, steps, byte_level);
@@ -197,13 +223,49 @@ std::vector<AddedToken> parse_added(const json& list, const Vocabulary& vocabula
   return tokens;
 }
 
-std::shared_ptr<const WordModel> parse_bpe(const json& model, Vocabulary vocabulary, bool byte_level,
-                                           const std::string& place) {
-  if (!byte_level) throw refuse(place, "BPE that is not byte-level");
+// Whether no token of a vocabulary reaches across the start of a run of U+2581: text may then be cut there before it is
+// encoded, which is much faster than all of it as one word.
+bool may_cut_at_spaces(const Vocabulary& vocabulary) {
+  for (const auto& [token, id] : vocabulary) {
+    const std::u32string characters = decode_utf8(token);
+    for (std::size_t i = 1; i < characters.size(); ++i) {
+      if (characters[i] == kVisibleSpace && characters[i - 1] != kVisibleSpace) return false;
+    }
+  }
+  return vocabulary.contains(encode_utf8(std::u32string(1, kVisibleSpace)));
+}
+
+// The space that a decoder takes off the front of the text.
+bool strips_first_space(const json& decoder, const std::string& place) {
+  if (!decoder.is_object()) return false;
+  const std::string type = text(decoder, "type", "", place);
+  if (type == "Metaspace") return text(decoder, "prepend_scheme", "always", place) != "never";
+  const json& steps = part(decoder, "decoders");
+  return type == "Sequence" && steps.is_array() && std::any_of(steps.begin(), steps.end(), [&](const json& step) {
+           return step.is_object() && text(step, "type", "", place) == "Strip" && part(step, "start") == 1;
+         });
+}
+
+// BPE over characters, as SentencePiece trains it (Llama 2, Mistral).
+void set_up_characters(const json& model, const json& decoder, PreTokenizer& steps, BpeOptions& options,
+                       const std::string& place) {
+  using Kind = PreTokenizerStep::Kind;
+  options.byte_level = false;
+  options.byte_fallback = flag(model, "byte_fallback", false, place);
+  options.strip_first_space = strips_first_space(decoder, place);
+  if (!steps.empty() && (steps.size() > 1 || steps[0].kind != Kind::kMetaspace)) {
+    throw refuse(place, "BPE over characters with another pre-tokenizer than Metaspace");
+  }
+  const bool split = !steps.empty() && steps[0].split;
+  if (!split && !options.ignore_merges && may_cut_at_spaces(options.vocabulary)) steps.push_back({Kind::kSpaceRuns});
+}
+
+std::shared_ptr<const WordModel> parse_bpe(const json& model, const json& decoder, Vocabulary vocabulary,
+                                           PreTokenizer& steps, bool byte_level, const std::string& place) {
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!text(model, key, "", place).empty()) throw refuse(place, fmt::format("`{}`", key));
   }
-  if (flag(model, "byte_fallback", false, place)) throw refuse(place, "`byte_fallback`");
+  if (byte_level && flag(model, "byte_fallback", false, place)) throw refuse(place, "`byte_fallback` over bytes");
   if (part(model, "dropout").is_number() && part(model, "dropout").get<double>() > 0)
     throw refuse(place, "BPE dropout");
   BpeOptions options;
@@ -212,6 +274,7 @@ std::shared_ptr<const WordModel> parse_bpe(const json& model, Vocabulary vocabul
   if (part(model, "unk_token").is_string()) options.unknown = part(model, "unk_token").get<std::string>();
   options.fuse_unknown = flag(model, "fuse_unk", false, place);
   options.ignore_merges = flag(model, "ignore_merges", false, place);
+  if (!byte_level) set_up_characters(model, decoder, steps, options, place);
   return make_bpe(std::move(options), place);
 }
 
@@ -254,8 +317,9 @@ HfTokenizerParts read_tokenizer_json(const fs::path& file) {
   parse_pre_tokenizer(part(root, "pre_tokenizer"), place, kMaxDepth, parts.pre_tokenizer, byte_level);
   if (type != "BPE" && type != "WordPiece") throw refuse(place, "the model `" + printable(type) + "`");
   parts.vocabulary = parse_vocabulary(part(model, "vocab"), place);
-  parts.model = type == "BPE" ? parse_bpe(model, parts.vocabulary, byte_level, place)
-                              : parse_word_piece(model, part(root, "decoder"), parts.vocabulary, byte_level, place);
+  const json& decoder = part(root, "decoder");
+  parts.model = type == "BPE" ? parse_bpe(model, decoder, parts.vocabulary, parts.pre_tokenizer, byte_level, place)
+                              : parse_word_piece(model, decoder, parts.vocabulary, byte_level, place);
   parts.added = parse_added(part(root, "added_tokens"), parts.vocabulary, place);
   return parts;
 }

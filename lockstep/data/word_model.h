@@ -32,11 +32,16 @@ struct Merge {
   std::string right;
 };
 
-// Byte-level BPE: the vocabulary spells bytes with GPT-2's printable stand-ins (space is U+0120, ...).
+// Byte-pair encoding, over bytes or over characters.
 struct BpeOptions {
+  // Over bytes: the vocabulary spells them with GPT-2's printable stand-ins (space is U+0120, ...). Over characters, as
+  // SentencePiece does it: spaces come as U+2581.
+  bool byte_level = true;
+  bool byte_fallback = false;     // over characters: one that is not in the vocabulary becomes its bytes, <0xC3> ...
+  bool strip_first_space = true;  // over characters, decode: the space that was put before the text is taken off
   Vocabulary vocabulary;
   std::vector<Merge> merges;           // in order of rank
-  std::optional<std::string> unknown;  // for bytes the vocabulary lacks; none: such bytes vanish
+  std::optional<std::string> unknown;  // for what the vocabulary lacks; none: it vanishes
   bool fuse_unknown = false;           // neighbouring unknowns become one
   bool ignore_merges = false;          // a word that is a token stays whole (Llama 3)
 };

@@ -83,6 +83,28 @@ def bpe(pre_tokenizer, normalizer=None, ignore_merges=False):
         vocab_size=1200, special_tokens=["<|endoftext|>"], show_progress=False, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
 
 
+def sentence_piece(normalizer, pre_tokenizer):
+    """BPE over characters with byte fallback; trained over words, so that no token has a space inside."""
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    trainer = trainers.BpeTrainer(
+        vocab_size=1500, limit_alphabet=80, show_progress=False,
+        special_tokens=["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)])
+    return tokenizer, trainer, pre_tokenizer
+
+
+def as_sentence_piece(tokenizer, pre_tokenizer):
+    """The trained tokenizer as Llama 2's file has it: bytes are no added tokens, and the pre-tokenizer is another."""
+    document = json.loads(tokenizer.to_str())
+    document["added_tokens"] = [token for token in document["added_tokens"] if not token["content"].startswith("<0x")]
+    document["pre_tokenizer"] = None if pre_tokenizer is None else json.loads(pre_tokenizer.__getstate__())
+    return Tokenizer.from_str(json.dumps(document))
+
+
 def word_piece(**options):
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(**options)
@@ -106,6 +128,11 @@ def makes():
     yield "qwen2-nfc", *bpe(split(QWEN2), normalizers.NFC())
     yield "bpe-nfkc-lower", *bpe(byte_level, normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()]))
     yield "bpe-nfd", *bpe(byte_level, normalizers.NFD())
+    llama2 = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    yield "llama2", *sentence_piece(llama2, None)
+    for scheme in ("first", "always", "never"):
+        yield f"metaspace-{scheme}", *sentence_piece(None, pre_tokenizers.Metaspace(prepend_scheme=scheme, split=False))
+    yield "metaspace-split", *sentence_piece(None, pre_tokenizers.Metaspace(prepend_scheme="always", split=True))
     yield "bert-uncased", *word_piece()
     yield "bert-cased", *word_piece(lowercase=False)
     yield "bert-accents", *word_piece(strip_accents=False)
@@ -166,8 +193,10 @@ def main():
     long_text = ["\n".join(lines * (1 + (3 << 20) // sum(len(line) + 1 for line in lines)))]
     differences = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name, tokenizer, trainer in makes():
+        for name, tokenizer, trainer, *pre_tokenizer in makes():
             tokenizer.train_from_iterator(corpus, trainer)
+            if pre_tokenizer:
+                tokenizer = as_sentence_piece(tokenizer, *pre_tokenizer)
             legacy = save_legacy(tokenizer, pathlib.Path(folder) / name, name)
             if legacy is not None:
                 differences += compare(options.tool, name + " (older files)", legacy, tokenizer, TRAPS + lines)

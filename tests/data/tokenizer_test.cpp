@@ -1,6 +1,7 @@
 // Cases by hand; tests/data/compare_tokenizers.py compares with Hugging Face's `tokenizers` on 150,000 strings.
 #include "lockstep/data/tokenizer.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -122,8 +123,10 @@ TEST_F(TokenizerFiles, steps_we_do_not_reproduce_are_refused_by_name) {
   root["normalizer"] = {{"type", "Precompiled"}};
   expect_refused(root, {"tokenizer.json", "normalizer `Precompiled`"});
   root = small_bpe();
-  root["pre_tokenizer"] = {{"type", "Metaspace"}};
-  expect_refused(root, {"pre-tokenizer `Metaspace`"});
+  root["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "_"}};
+  expect_refused(root, {"another sign than U+2581"});
+  root["pre_tokenizer"] = {{"type", "UnicodeScripts"}};
+  expect_refused(root, {"pre-tokenizer `UnicodeScripts`"});
   root["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"Regex", "\\w+"}}}, {"behavior", "Isolated"}};
   expect_refused(root, {"split pattern"});
   root = small_bpe();
@@ -133,8 +136,71 @@ TEST_F(TokenizerFiles, steps_we_do_not_reproduce_are_refused_by_name) {
   root["model"]["byte_fallback"] = true;
   expect_refused(root, {"byte_fallback"});
   root = small_bpe();
+  root["pre_tokenizer"] = {{"type", "BertPreTokenizer"}};
+  expect_refused(root, {"another pre-tokenizer than Metaspace"});
+}
+
+// BPE over characters as Llama 2's file has it, with the merges a+b and space+ab, and bytes for everything else.
+json small_sentence_piece() {
+  json vocabulary = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};
+  for (int byte = 0; byte < 256; ++byte) vocabulary[fmt::format("<0x{:02X}>", byte)] = 3 + byte;
+  int next = 300;
+  for (const char* token : {"\u2581", "a", "b", "ab", "\u2581ab"}) vocabulary[token] = next++;
+  json root;
+  root["added_tokens"] = json::array();
+  for (const char* token : {"<unk>", "<s>", "</s>"}) {
+    root["added_tokens"].push_back(
+        {{"id", vocabulary[token]}, {"content", token}, {"special", true}, {"normalized", false}});
+  }
+  root["normalizer"] = {{"type", "Sequence"},
+                        {"normalizers",
+                         {{{"type", "Prepend"}, {"prepend", "\u2581"}},
+                          {{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "\u2581"}}}}};
   root["pre_tokenizer"] = nullptr;
-  expect_refused(root, {"not byte-level"});
+  root["decoder"] = {{"type", "Sequence"}, {"decoders", {{{"type", "Strip"}, {"content", " "}, {"start", 1}}}}};
+  root["model"] = {{"type", "BPE"},         {"unk_token", "<unk>"}, {"fuse_unk", true},
+                   {"byte_fallback", true}, {"vocab", vocabulary},  {"merges", {"a b", "\u2581 ab"}}};
+  return root;
+}
+
+TEST_F(TokenizerFiles, bpe_over_characters_makes_spaces_visible_and_falls_back_to_bytes) {
+  const auto tokenizer = open(small_sentence_piece());
+  EXPECT_EQ(tokenizer->encode("ab"), (Ids{304}));
+  EXPECT_EQ(tokenizer->encode("ab ab  ab"), (Ids{304, 304, 300, 304}));
+  EXPECT_EQ(tokenizer->encode("a\nb"), (Ids{300, 301, 3 + '\n', 302}));
+  EXPECT_EQ(tokenizer->encode("\u00e9"), (Ids{300, 3 + 0xC3, 3 + 0xA9}));
+  EXPECT_EQ(tokenizer->encode("<s>ab</s>ab"), (Ids{1, 304, 2, 304}));  // a space after every added token
+  const std::string text = "ab \u00e9\n  b";
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+  EXPECT_EQ(tokenizer->encode(std::string(2'000'000, 'a')).size(), 2'000'001u);
+}
+
+TEST_F(TokenizerFiles, text_that_goes_on_gets_no_space) {
+  const auto tokenizer = open(small_sentence_piece());
+  const auto after = [&](Ids ids, const char* text) {
+    tokenizer->encode_after(text, ids);
+    return ids;
+  };
+  EXPECT_EQ(after({}, "ab"), (Ids{304}));
+  EXPECT_EQ(after({302}, "ab"), (Ids{302, 303}));
+  EXPECT_EQ(after({302}, " ab"), (Ids{302, 304}));
+  EXPECT_EQ(after({1}, "ab"), (Ids{1, 304}));  // behind an added token text begins anew
+  EXPECT_EQ(after({302}, "ab</s>ab"), (Ids{302, 303, 2, 304}));
+}
+
+TEST_F(TokenizerFiles, metaspace_puts_spaces_where_its_scheme_says) {
+  json root = small_sentence_piece();
+  root["normalizer"] = nullptr;
+  const auto encode = [&](const char* scheme, bool split, const char* text) {
+    root["pre_tokenizer"] = {
+        {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", scheme}, {"split", split}};
+    return open(root)->encode(text);
+  };
+  EXPECT_EQ(encode("first", false, "ab</s>ab"), (Ids{304, 2, 303}));
+  EXPECT_EQ(encode("always", false, "ab</s>ab"), (Ids{304, 2, 304}));
+  EXPECT_EQ(encode("never", false, "ab</s>ab ab"), (Ids{303, 2, 303, 304}));
+  EXPECT_EQ(encode("always", false, " ab"), (Ids{304}));  // it has one
+  EXPECT_EQ(encode("always", true, "ab  ab"), (Ids{304, 300, 304}));
 }
 
 TEST_F(TokenizerFiles, wrong_contents_are_refused) {
