@@ -7,13 +7,17 @@
 
 namespace lockstep::engine {
 
-GradientNorm gradient_norm(const parallel::FlatParameters& parameters, double clip_norm, double loss_scale) {
+double clip_factor(double norm, double clip_norm, double loss_scale) {
   constexpr double kEpsilon = 1e-6;  // as torch.nn.utils.clip_grad_norm_
+  const double clip = clip_norm > 0.0 ? std::min(1.0, clip_norm / (norm + kEpsilon)) : 1.0;
+  return clip / loss_scale;
+}
+
+GradientNorm gradient_norm(const parallel::FlatParameters& parameters, double clip_norm, double loss_scale) {
   GradientNorm result;
   result.norm = std::sqrt(kernels::squared_norm(parameters.gradients())) / loss_scale;
   result.finite = std::isfinite(result.norm);
-  result.factor = 1.0 / loss_scale;
-  if (clip_norm > 0.0 && result.finite) result.factor *= std::min(1.0, clip_norm / (result.norm + kEpsilon));
+  result.factor = clip_factor(result.finite ? result.norm : 0.0, clip_norm, loss_scale);
   return result;
 }
 

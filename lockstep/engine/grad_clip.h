@@ -11,6 +11,9 @@ struct GradientNorm {
   bool finite = true;   // false: the gradient has NaN or infinity; the step should be skipped
 };
 
+// What to multiply a gradient of this norm by that still carries the loss scale: unscaling and clipping together.
+double clip_factor(double norm, double clip_norm, double loss_scale);
+
 // Norm over the reduced flat gradient. `loss_scale` is what the loss was multiplied by; `clip_norm` 0 means no
 // clipping. The factor equals torch.nn.utils.clip_grad_norm_: min(1, clip_norm / (norm + 1e-6)), times 1 / loss_scale.
 // Since every rank holds the same reduced gradient, every rank gets the same bits.

@@ -103,7 +103,9 @@ class Sgd : public FlatOptimizer {
   torch::Tensor momentum_;
 };
 
-void check(const spec::Optimizer& options) {
+}  // namespace
+
+void check_optimizer(const spec::Optimizer& options) {
   const auto outside = [](double value) { return !(value >= 0.0 && value < 1.0); };
   if (outside(options.beta1)) throw bad_input("optimizer.beta1 is outside [0, 1)", "0.9 is usual");
   if (outside(options.beta2)) throw bad_input("optimizer.beta2 is outside [0, 1)", "0.95 to 0.999 is usual");
@@ -115,11 +117,9 @@ void check(const spec::Optimizer& options) {
   }
 }
 
-}  // namespace
-
 std::unique_ptr<Optimizer> make_optimizer(const spec::Optimizer& options, FlatParameters& parameters,
                                           parallel::DecayPolicy decay) {
-  check(options);
+  check_optimizer(options);
   if (options.kind == spec::OptimizerKind::kSgd) return std::make_unique<Sgd>(options, parameters, decay);
   return std::make_unique<AdamW>(options, parameters, decay);
 }

@@ -30,6 +30,9 @@ class Optimizer {
   virtual void load_state(const parallel::TensorMap& state) = 0;
 };
 
+// Throws bad_input for settings that no optimizer has.
+void check_optimizer(const spec::Optimizer& options);
+
 // `parameters` must outlive the optimizer.
 std::unique_ptr<Optimizer> make_optimizer(const spec::Optimizer& options, parallel::FlatParameters& parameters,
                                           parallel::DecayPolicy decay = parallel::DecayPolicy::kAll);

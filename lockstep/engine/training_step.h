@@ -17,6 +17,7 @@ struct StepWishes {
 
 struct StepResult {
   double loss = 0.0;           // mean over every target of the global batch
+  double auxiliary_loss = 0.0; // beside it: load balancing of experts, mean over micro-steps
   double gradient_norm = 0.0;  // before clipping
   double learning_rate = 0.0;
   bool skipped = false;      // gradient not finite: weights were left alone

@@ -1,0 +1,158 @@
+#include "lockstep/engine/layout_executor.h"
+
+#include <array>
+#include <cmath>
+
+#include "lockstep/base/error.h"
+#include "lockstep/engine/grad_clip.h"
+#include "lockstep/engine/precision.h"
+#include "lockstep/engine/pretrained.h"
+#include "lockstep/nn/model.h"
+
+namespace lockstep::engine {
+namespace {
+
+parallel::ParallelModelOptions model_options(const spec::Job& job, const plan::Layout& layout) {
+  const PrecisionPolicy precision = precision_policy(job.precision, torch::kCPU);
+  parallel::ParallelModelOptions options;
+  options.layout = layout;
+  options.dtype = precision.model;
+  options.gradient_dtype = precision.gradient;
+  options.master_dtype = precision.master;
+  options.seed = static_cast<std::uint64_t>(job.seed);
+  options.micro_steps = job.batch.accumulation;
+  options.reshard_after_forward = job.communication.reshard_after_forward;
+  options.reduce_each_micro_step = job.communication.reduce_each_micro_step;
+  options.activation_offload = job.activation_offload;
+  options.lora = job.lora;
+  return options;
+}
+
+void check_sequence(const spec::Job& job, const plan::Layout& layout) {
+  const std::int64_t rows = job.batch.sequence_length;
+  if (!job.model.is_language_model() || rows == 0) return;
+  const bool balanced =
+      layout.context_exchange == plan::ContextExchange::kRing && job.model.arch != spec::Arch::kMamba;
+  const std::int64_t pieces = layout.cp > 1 && balanced ? 2 * layout.cp : layout.cp;
+  const std::int64_t split = pieces * (layout.sequence_parallel ? layout.tp : 1);
+  if (rows % split == 0) return;
+  throw bad_input("a sequence of " + std::to_string(rows) + " tokens does not divide into the " +
+                      std::to_string(split) + " pieces of layout " + plan::to_string(layout),
+                  "set batch.sequence_length to a multiple of " + std::to_string(split));
+}
+
+// A rank without samples still takes part in every exchange: one sample that no loss counts.
+data::Batch with_samples(data::Batch batch) {
+  if (batch.samples > 0) return batch;
+  std::vector<std::int64_t> input = batch.input.sizes().vec(), target = batch.target.sizes().vec();
+  input[0] = target[0] = 1;
+  batch.input = torch::zeros(input, batch.input.options());
+  batch.target = torch::full(target, nn::kIgnoredTarget, batch.target.options());
+  batch.samples = 1;
+  return batch;
+}
+
+torch::Tensor lengths_of(const torch::Tensor& tokens, std::int64_t padding_id) {
+  const torch::Tensor places = torch::arange(1, tokens.size(1) + 1, tokens.options());
+  return std::get<0>(((tokens != padding_id) * places).max(1));
+}
+
+}  // namespace
+
+bool is_plain_data_parallel(const plan::Layout& layout, const spec::Job& job) {
+  return layout.dp == layout.world() && layout.zero == 0 && layout.ep == 1 &&
+         layout.recompute == plan::Recompute::kNone && layout.offload == plan::Offload::kNone &&
+         job.model.experts == 0 && job.lora.rank == 0 && job.weights.empty() &&
+         job.data.kind != spec::DataKind::kInstruction && job.model.arch != spec::Arch::kBert;
+}
+
+LayoutExecutor::LayoutExecutor(const spec::Job& job, const plan::Layout& layout, comm::Communicator world) : job_(job) {
+  check_sequence(job, layout);
+  model_ = std::make_unique<parallel::ParallelModel>(job.model, model_options(job, layout), std::move(world));
+  if (!job.weights.empty()) load_pretrained(*model_, job.model, job.weights);
+  optimizer_ = std::make_unique<ShardedOptimizer>(job.optimizer, *model_);
+  LossScalerOptions scaling;
+  scaling.enabled = precision_policy(job.precision, torch::kCPU).loss_scaling;
+  scaler_ = LossScaler(scaling);
+}
+
+parallel::MicroBatch LayoutExecutor::micro_batch(const data::Batch& given, std::int64_t step, std::int64_t padding_id,
+                                                 bool training) {
+  const data::Batch batch = with_samples(given);
+  parallel::MicroBatch micro;
+  micro.input = batch.input;
+  micro.target = batch.target;
+  micro.context.seed = static_cast<std::uint64_t>(job_.seed);
+  micro.context.step = step;
+  micro.context.first_index = batch.first_index;
+  micro.context.padding_id = padding_id;
+  micro.context.training = training;
+  if (job_.model.arch == spec::Arch::kBert && padding_id >= 0) {
+    micro.context.lengths = lengths_of(batch.input, padding_id);
+  }
+  return model_->rows_of(std::move(micro));
+}
+
+// Targets that the whole step's loss is the mean of, over all data ranks and micro-batches.
+std::int64_t LayoutExecutor::count_targets(const std::vector<data::Batch>& batches) {
+  std::int64_t targets = 0;
+  for (const data::Batch& batch : batches) {
+    targets += (batch.target != nn::kIgnoredTarget).sum().item<std::int64_t>();
+  }
+  comm::Communicator& everyone = model_->groups().everyone;
+  if (everyone.valid()) {
+    comm::OpOptions options;
+    options.site = "data: targets of the step";
+    everyone.all_reduce({&targets, 1, comm::DType::kI64}, comm::ReduceOp::kSum, options).wait();
+    targets /= model_->layout().cp;  // cp ranks load the same sequences
+  }
+  return std::max<std::int64_t>(1, targets);
+}
+
+StepResult LayoutExecutor::step(const std::vector<data::Batch>& batches, std::int64_t step, std::int64_t padding_id,
+                                double learning_rate, StepWishes wishes) {
+  const auto targets = static_cast<double>(count_targets(batches));
+  const double micro_steps = static_cast<double>(batches.size());
+  std::vector<parallel::MicroBatch> micro_batches;
+  for (const data::Batch& batch : batches) {
+    parallel::MicroBatch micro = micro_batch(batch, step, padding_id, true);
+    micro.loss_weight = scaler_.scale() / targets;
+    micro.auxiliary_weight = scaler_.scale() / micro_steps;
+    micro_batches.push_back(std::move(micro));
+  }
+  const parallel::ChunkSums sums = model_->run(micro_batches);
+
+  // One exchange tells everybody the norm, the loss and what anybody wishes.
+  const bool counts = model_->has_loss();
+  std::array<double, 5> shared = {model_->squared_norm(), counts ? sums.loss : 0.0, sums.auxiliary,
+                                  wishes.stop ? 1.0 : 0.0, wishes.save ? 1.0 : 0.0};
+  comm::Communicator& world = model_->groups().world;
+  if (world.size() > 1) {
+    comm::OpOptions options;
+    options.site = "world: norm and loss";
+    world.all_reduce({shared.data(), static_cast<std::int64_t>(shared.size()), comm::DType::kF64},
+                     comm::ReduceOp::kSum, options)
+        .wait();
+  }
+  StepResult result;
+  result.gradient_norm = std::sqrt(shared[0]) / scaler_.scale();
+  result.skipped = !std::isfinite(result.gradient_norm);
+  result.loss = shared[1] / targets;
+  result.auxiliary_loss = shared[2] / micro_steps;
+  result.learning_rate = learning_rate;
+  result.wishes = {shared[3] > 0, shared[4] > 0};
+  if (!result.skipped) {
+    optimizer_->step(learning_rate, clip_factor(result.gradient_norm, job_.optimizer.clip_norm, scaler_.scale()));
+    model_->publish();
+  }
+  scaler_.update(!result.skipped);
+  return result;
+}
+
+LayoutExecutor::Evaluation LayoutExecutor::evaluate(const data::Batch& batch, std::int64_t padding_id) {
+  const parallel::ChunkSums sums = model_->evaluate(micro_batch(batch, 0, padding_id, false));
+  if (!model_->has_loss()) return {};
+  return {sums.loss, static_cast<double>(sums.targets), static_cast<double>(sums.correct)};
+}
+
+}  // namespace lockstep::engine

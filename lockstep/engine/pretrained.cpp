@@ -1,0 +1,76 @@
+#include "lockstep/engine/pretrained.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/checkpoint/hf_folder.h"
+#include "lockstep/checkpoint/hf_folder_writer.h"
+#include "lockstep/nn/hf_weights.h"
+#include "lockstep/nn/lora.h"
+#include "lockstep/spec/hf_config.h"
+
+namespace lockstep::engine {
+namespace {
+
+using parallel::FlatShard;
+using torch::Tensor;
+
+constexpr const char* kLoraA = ".lora_A.weight";
+constexpr const char* kLoraB = ".lora_B.weight";
+
+// Adds each adapter to its weight and takes it out of the map.
+void merge_adapters(parallel::TensorMap& weights, const spec::Model& spec, const spec::Lora& lora) {
+  const auto layout = spec.arch == spec::Arch::kGpt ? nn::WeightLayout::kInOut : nn::WeightLayout::kOutIn;
+  const double scale = lora.alpha / static_cast<double>(lora.rank);
+  for (auto entry = weights.begin(); entry != weights.end();) {
+    const std::size_t at = entry->first.rfind(kLoraA);
+    if (at == std::string::npos) {
+      ++entry;
+      continue;
+    }
+    const std::string layer = entry->first.substr(0, at);
+    const auto b = weights.find(layer + kLoraB), weight = weights.find(layer + ".weight");
+    LOCKSTEP_ASSERT(b != weights.end() && weight != weights.end(), "an adapter has two matrices and a layer");
+    nn::add_low_rank(weight->second, entry->second, b->second, scale, layout);
+    weights.erase(b);
+    entry = weights.erase(entry);
+  }
+}
+
+}  // namespace
+
+nn::LoadReport load_pretrained(parallel::ParallelModel& model, const spec::Model& spec, const std::string& path) {
+  const checkpoint::WeightFiles files = checkpoint::WeightFiles::open(path);
+  nn::WeightSource source;
+  source.name = path;
+  for (const std::string& name : files.names()) source.sizes[name] = files.entry(name).shape;
+  source.read = [&](const std::string& name, std::int64_t first, Tensor out) { files.read_range(name, first, out); };
+
+  std::vector<nn::DeclaredParameter> parameters;
+  std::map<const void*, nn::LocalValues> held;
+  for (const auto& shard : model.shards()) {
+    for (std::size_t i = 0; i < shard->parameters().size(); ++i) {
+      parameters.push_back(shard->parameters()[i]);
+      held[parameters.back().tensor.unsafeGetTensorImpl()] = shard->own_values(i, shard->master());
+    }
+  }
+  nn::LoadReport report = nn::load_parts(
+      spec, parameters,
+      [&](const nn::DeclaredParameter& parameter) { return held.at(parameter.tensor.unsafeGetTensorImpl()); }, source);
+  model.adopt_master();
+  return report;
+}
+
+void export_pretrained(parallel::ParallelModel& model, const spec::Model& spec, const std::string& folder,
+                       const std::string& tokenizer_folder) {
+  parallel::TensorMap weights = model.assemble([](const FlatShard& shard) { return shard.weights(); });
+  if (model.groups().world.rank() == 0) {
+    if (model.options().lora.rank > 0) merge_adapters(weights, spec, model.options().lora);
+    checkpoint::WeightFolderOptions options;
+    options.tokenizer_source = tokenizer_folder;
+    checkpoint::WeightFolderWriter writer(folder, spec::to_hf_config(spec), options);
+    for (const auto& [name, tensor] : weights) writer.add(name, tensor);
+    writer.finish();
+  }
+  model.groups().world.barrier().wait();
+}
+
+}  // namespace lockstep::engine

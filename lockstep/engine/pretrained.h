@@ -1,0 +1,21 @@
+// Weights that training starts from: a Hugging Face folder or safetensors file, read slice by slice into any layout.
+#pragma once
+
+#include <string>
+
+#include "lockstep/nn/hf_weights.h"
+#include "lockstep/parallel/parallel_model.h"
+#include "lockstep/spec/model.h"
+
+namespace lockstep::engine {
+
+// Collective. Every rank reads only what it holds. Parameters that the file lacks and may lack (a new classifier head,
+// LoRA adapters) keep their initial values. Throws UserError naming file and tensor for anything else.
+nn::LoadReport load_pretrained(parallel::ParallelModel& model, const spec::Model& spec, const std::string& path);
+
+// Collective: rank 0 writes a folder that transformers loads (config.json, safetensors, the tokenizer's files when
+// `tokenizer_folder` has them). LoRA adapters are merged into the weights. Blocks until it is on disk.
+void export_pretrained(parallel::ParallelModel& model, const spec::Model& spec, const std::string& folder,
+                       const std::string& tokenizer_folder = {});
+
+}  // namespace lockstep::engine

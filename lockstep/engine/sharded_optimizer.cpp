@@ -1,0 +1,86 @@
+#include "lockstep/engine/sharded_optimizer.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/engine/optimizer.h"
+#include "lockstep/engine/whole_tensors.h"
+#include "lockstep/kernels/fused_optimizer.h"
+
+namespace lockstep::engine {
+namespace {
+
+constexpr const char* kStep = "optimizer.step";
+
+std::vector<std::string> slot_prefixes(const spec::Optimizer& options) {
+  if (options.kind == spec::OptimizerKind::kAdamW) return {"optimizer.exp_avg.", "optimizer.exp_avg_sq."};
+  if (options.momentum != 0.0) return {"optimizer.momentum."};
+  return {};
+}
+
+}  // namespace
+
+ShardedOptimizer::ShardedOptimizer(const spec::Optimizer& options, parallel::ParallelModel& model)
+    : options_(options), model_(model), names_(slot_prefixes(options)) {
+  check_optimizer(options);
+  for (const auto& shard : model.shards()) {
+    if (!shard->options().trainable) continue;
+    const auto dtype = shard->master().scalar_type();
+    for (std::size_t i = 0; i < names_.size(); ++i) {
+      const bool away = shard->options().offload != plan::Offload::kNone;
+      slots_[shard.get()].push_back(away ? model.arena().zeros(shard->shard_length(), dtype)
+                                         : torch::zeros({shard->shard_length()}, shard->master().options()));
+    }
+  }
+}
+
+torch::Tensor ShardedOptimizer::slot(const parallel::FlatShard& shard, std::size_t index) const {
+  const auto found = slots_.find(&shard);
+  return found == slots_.end() ? torch::Tensor() : found->second.at(index);
+}
+
+void ShardedOptimizer::step(double learning_rate, double gradient_factor) {
+  ++steps_;
+  for (const auto& shard : model_.shards()) {
+    if (!shard->options().trainable) continue;
+    const std::vector<torch::Tensor>& slots = slots_[shard.get()];
+    kernels::OptimizerArrays arrays{shard->master(), shard->gradient(), {}, {}, shard->narrow_weights()};
+    if (!slots.empty()) arrays.first = slots[0];
+    if (slots.size() > 1) arrays.second = slots[1];
+    std::vector<kernels::ElementRange> decay;
+    if (options_.weight_decay != 0.0) decay = shard->decay_ranges();
+    if (options_.kind == spec::OptimizerKind::kAdamW) {
+      kernels::adamw(arrays, decay,
+                     {learning_rate, options_.beta1, options_.beta2, options_.epsilon, options_.weight_decay, steps_,
+                      gradient_factor});
+    } else {
+      kernels::sgd(arrays, decay,
+                   {learning_rate, options_.momentum, options_.weight_decay, options_.nesterov, gradient_factor});
+    }
+    if (shard->options().offload == plan::Offload::kNone) continue;
+    for (const torch::Tensor& slot : slots) model_.arena().rest(slot);
+    shard->rest(model_.arena());
+  }
+}
+
+parallel::TensorMap ShardedOptimizer::assemble() const {
+  parallel::TensorMap state;
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    state.merge(model_.assemble([&](const parallel::FlatShard& shard) { return slot(shard, i); }, names_[i]));
+  }
+  if (model_.groups().world.rank() == 0) {
+    state[kStep] = torch::tensor(steps_, torch::TensorOptions().dtype(torch::kInt64));
+  }
+  return state;
+}
+
+void ShardedOptimizer::load(const parallel::TensorMap& whole) {
+  const auto found = whole.find(kStep);
+  if (found == whole.end() || found->second.numel() != 1 || found->second.scalar_type() != torch::kInt64) {
+    throw bad_input(std::string("tensor ") + kStep + " is missing or malformed", "use a checkpoint of the same job");
+  }
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    model_.fill([&](const parallel::FlatShard& shard) { return slot(shard, i); }, range_reader(whole, names_[i]));
+  }
+  steps_ = found->second.item<std::int64_t>();
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,40 @@
+// AdamW and SGD over the shards of a ParallelModel: the kernels and formulas of engine/optimizer.h, one fused pass per
+// shard, state only for what this rank owns.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/parallel_model.h"
+#include "lockstep/spec/job.h"
+
+namespace lockstep::engine {
+
+class ShardedOptimizer {
+ public:
+  // `model` must outlive the optimizer. With offload, state lives in the model's arena.
+  ShardedOptimizer(const spec::Optimizer& options, parallel::ParallelModel& model);
+
+  // Updates master() of every trainable shard from gradient_factor x gradient(). Not collective.
+  void step(double learning_rate, double gradient_factor);
+  std::int64_t steps() const { return steps_; }
+
+  // Collective: the state with whole tensors on rank 0, under the names of Optimizer::state(); empty elsewhere.
+  parallel::TensorMap assemble() const;
+  // Restores this rank's part; bad_input names what is missing.
+  void load(const parallel::TensorMap& whole);
+  // The state arrays by the prefix of their names ("optimizer.exp_avg."), for one shard.
+  const std::vector<std::string>& slot_names() const { return names_; }
+  torch::Tensor slot(const parallel::FlatShard& shard, std::size_t index) const;
+
+ private:
+  spec::Optimizer options_;
+  parallel::ParallelModel& model_;
+  std::vector<std::string> names_;
+  std::map<const parallel::FlatShard*, std::vector<torch::Tensor>> slots_;
+  std::int64_t steps_ = 0;
+};
+
+}  // namespace lockstep::engine

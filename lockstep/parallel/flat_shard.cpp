@@ -1,0 +1,248 @@
+#include "lockstep/parallel/flat_shard.h"
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+#include "lockstep/nn/tensor_comm.h"
+#include "lockstep/parallel/storage.h"
+
+namespace lockstep::parallel {
+namespace {
+
+using torch::Tensor;
+
+comm::OpOptions at_site(const char* site) {
+  comm::OpOptions options;
+  options.site = site;
+  return options;
+}
+
+}  // namespace
+
+FlatShard::FlatShard(std::string name, std::vector<nn::DeclaredParameter> parameters, const FlatShardOptions& options,
+                     ProcessGroups& groups, OffloadArena& arena)
+    : name_(std::move(name)), parameters_(std::move(parameters)), options_(options), groups_(groups) {
+  LOCKSTEP_ASSERT(!parameters_.empty(), "a block without parameters");
+  // Parameters whose gradients are summed over the same sharers lie side by side, so that one all-reduce serves them.
+  std::stable_sort(parameters_.begin(), parameters_.end(), [](const auto& a, const auto& b) {
+    const auto key = [](const auto& p) { return p.placement.partial_gradient ? p.placement.sharers : 0; };
+    return key(a) < key(b);
+  });
+  lay_out();
+  const auto model = parameters_.front().tensor.options();
+  has_master_ = options.master_dtype != model.dtype().toScalarType();
+  whole_ = torch::empty({length_}, model);
+  const bool away = options.offload == plan::Offload::kParameters;
+  if (options_.zero == 3) {
+    own_ = away ? arena.zeros(shard_length_, model.dtype().toScalarType()) : torch::empty({shard_length_}, model);
+  } else {
+    own_ = whole_.narrow(0, shard_rank() * shard_length_, shard_length_);
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Tensor& tensor = parameters_[i].tensor;
+    tensor.set_data(whole_.narrow(0, ranges_[i].offset, ranges_[i].count).view(tensor.sizes()));
+  }
+  if (!options_.trainable) {
+    master_ = own_;
+    has_master_ = false;
+  } else if (has_master_) {
+    master_ = options.offload != plan::Offload::kNone
+                  ? arena.zeros(shard_length_, options.master_dtype)
+                  : torch::empty({shard_length_}, model.dtype(options.master_dtype));
+  } else {
+    master_ = own_;
+  }
+  if (gathers()) release();
+}
+
+void FlatShard::lay_out() {
+  for (const nn::DeclaredParameter& parameter : parameters_) {
+    const std::int64_t count = parameter.placement.local_count();
+    ranges_.push_back({length_, count});
+    if (parameter.placement.partial_gradient && parameter.placement.sharers > 1) {
+      Range& stretch = partial_.try_emplace(parameter.placement.sharers, Range{length_, 0}).first->second;
+      stretch.count = length_ + count - stretch.offset;
+    }
+    length_ += count;
+  }
+  const std::int64_t ranks = nn::Partition::size(shards());
+  length_ = (length_ + ranks - 1) / ranks * ranks;
+  shard_length_ = length_ / ranks;
+}
+
+comm::Communicator& FlatShard::replicas() const {
+  if (options_.zero == 0) return options_.expert ? groups_.expert_everyone : groups_.everyone;
+  return options_.expert ? groups_.expert_replicas : groups_.replicas;
+}
+
+void FlatShard::start_gather() {
+  if (!gathers() || gathered_) return;
+  allocate_storage(whole_);
+  gathering_ = shards().all_gather(nn::buffer_of(own_), nn::buffer_of(whole_), at_site("zero: gather weights"));
+  gathered_ = true;
+}
+
+void FlatShard::gather() {
+  start_gather();
+  gathering_.wait();
+}
+
+void FlatShard::release() {
+  if (!gathers() || !gathered_) return;
+  gathering_.wait();
+  free_storage(whole_);
+  gathered_ = false;
+}
+
+void FlatShard::collect_gradients() {
+  if (!options_.trainable) return;
+  const torch::NoGradGuard no_grad;
+  if (arriving_.defined()) continue_reduction();  // of an earlier micro-step
+  const bool first = !whole_gradient_.defined();
+  if (first) {
+    whole_gradient_ = torch::empty({length_}, whole_.options().dtype(options_.gradient_dtype));
+    const Range& last = ranges_.back();
+    whole_gradient_.narrow(0, last.offset + last.count, length_ - last.offset - last.count).zero_();
+  }
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Tensor target = whole_gradient_.narrow(0, ranges_[i].offset, ranges_[i].count);
+    Tensor& gradient = parameters_[i].tensor.mutable_grad();
+    if (gradient.defined()) {
+      const Tensor flat = gradient.reshape({-1});
+      first ? target.copy_(flat) : target.add_(flat);
+      gradient.reset();
+    } else if (first) {
+      target.zero_();
+    }
+  }
+}
+
+// Before the data ranks are summed: small, and the order keeps every group's operations in sequence.
+void FlatShard::sum_partial_gradients() {
+  for (const auto& [count, stretch] : partial_) {
+    comm::Communicator& group = groups_.sharers.at(count);
+    const Tensor part = whole_gradient_.narrow(0, stretch.offset, stretch.count);
+    group.all_reduce(nn::buffer_of(part), comm::ReduceOp::kSum, at_site("tp: partial gradients")).wait();
+  }
+}
+
+void FlatShard::start_reduction() {
+  if (!options_.trainable) return;
+  if (!whole_gradient_.defined()) collect_gradients();  // a block that saw no samples still takes part
+  sum_partial_gradients();
+  if (options_.zero == 0) {
+    arriving_ = whole_gradient_;
+    if (replicas().valid()) {
+      reducing_ = replicas().all_reduce(nn::buffer_of(arriving_), comm::ReduceOp::kSum,
+                                        at_site(options_.expert ? "dp: expert gradients" : "dp: gradients"));
+    }
+    return;
+  }
+  if (!shards().valid()) {
+    arriving_ = whole_gradient_;
+    return;
+  }
+  // Stage 1 keeps the whole gradient anyway: its own slice receives the sum.
+  arriving_ = options_.zero == 1 ? whole_gradient_.narrow(0, shard_rank() * shard_length_, shard_length_)
+                                 : torch::empty({shard_length_}, whole_gradient_.options());
+  reducing_ = shards().reduce_scatter(nn::buffer_of(whole_gradient_), nn::buffer_of(arriving_), comm::ReduceOp::kSum,
+                                      at_site(options_.expert ? "zero: expert gradients" : "zero: gradients"));
+}
+
+void FlatShard::continue_reduction() {
+  if (!options_.trainable || !arriving_.defined()) return;
+  reducing_.wait();
+  reducing_ = {};
+  if (reduced_before_) {
+    shard_gradient_.add_(arriving_);
+  } else {
+    shard_gradient_ = arriving_;
+  }
+  arriving_.reset();
+  reduced_before_ = true;
+  if (options_.zero >= 2) whole_gradient_.reset();
+}
+
+void FlatShard::finish_reduction() {
+  if (!options_.trainable) return;
+  continue_reduction();
+  if (options_.zero > 0 && replicas().valid()) {
+    replicas()
+        .all_reduce(nn::buffer_of(shard_gradient_), comm::ReduceOp::kSum,
+                    at_site(options_.expert ? "dp: replicas of experts" : "dp: replicas"))
+        .wait();
+  }
+  if (options_.tied_ends && groups_.ends.valid()) {
+    groups_.ends.all_reduce(nn::buffer_of(shard_gradient_), comm::ReduceOp::kSum, at_site("pp: tied embedding")).wait();
+  }
+}
+
+void FlatShard::clear_gradient() {
+  reduced_before_ = false;
+  shard_gradient_.reset();
+  whole_gradient_.reset();
+}
+
+void FlatShard::start_publish() {
+  if (!options_.trainable || !shards().valid() || options_.zero == 3) return;
+  publishing_ = shards().all_gather(nn::buffer_of(own_), nn::buffer_of(whole_), at_site("zero: publish weights"));
+}
+
+void FlatShard::finish_publish() {
+  publishing_.wait();
+  publishing_ = {};
+}
+
+void FlatShard::master_to_weights() {
+  if (!has_master_) return;
+  const torch::NoGradGuard no_grad;
+  own_.copy_(master_);
+}
+
+bool FlatShard::answers_for(std::size_t parameter) const {
+  const std::int64_t sharers = parameters_[parameter].placement.sharers;
+  return options_.norm_counts && nn::Partition::rank(replicas()) == 0 &&
+         nn::Partition::rank(groups_.tp) % sharers == 0;
+}
+
+std::vector<OwnedStretch> FlatShard::stretches() const {
+  std::vector<OwnedStretch> result;
+  const std::int64_t begin = shard_rank() * shard_length_, end = begin + shard_length_;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const std::int64_t from = std::max(begin, ranges_[i].offset);
+    const std::int64_t to = std::min(end, ranges_[i].offset + ranges_[i].count);
+    if (from >= to) continue;
+    for (const nn::Run& run : runs_of(parameters_[i].placement, from - ranges_[i].offset, to - from)) {
+      result.push_back({i, ranges_[i].offset + run.local - begin, run.whole, run.count});
+    }
+  }
+  return result;
+}
+
+nn::LocalValues FlatShard::own_values(std::size_t index, const Tensor& of_shard) const {
+  const std::int64_t begin = shard_rank() * shard_length_;
+  const std::int64_t from = std::max(begin, ranges_[index].offset);
+  const std::int64_t to = std::min(begin + shard_length_, ranges_[index].offset + ranges_[index].count);
+  if (from >= to) return {};
+  return {of_shard.narrow(0, from - begin, to - from), from - ranges_[index].offset};
+}
+
+void FlatShard::rest(const OffloadArena& arena) const {
+  if (options_.offload == plan::Offload::kNone) return;
+  if (has_master_) arena.rest(master_);
+  if (options_.offload == plan::Offload::kParameters && options_.zero == 3) arena.rest(own_);
+}
+
+double FlatShard::squared_norm() const {
+  if (!options_.trainable) return 0.0;
+  double sum = 0.0;
+  const std::int64_t begin = shard_rank() * shard_length_, end = begin + shard_length_;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const std::int64_t from = std::max(begin, ranges_[i].offset);
+    const std::int64_t to = std::min(end, ranges_[i].offset + ranges_[i].count);
+    if (from < to && answers_for(i)) sum += kernels::squared_norm(shard_gradient_.narrow(0, from - begin, to - from));
+  }
+  return sum;
+}
+
+}  // namespace lockstep::parallel

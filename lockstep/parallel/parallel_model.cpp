@@ -1,0 +1,305 @@
+#include "lockstep/parallel/parallel_model.h"
+
+#include <algorithm>
+#include <set>
+
+#include "lockstep/base/error.h"
+#include "lockstep/nn/lora.h"
+#include "lockstep/plan/stage_layers.h"
+
+namespace lockstep::parallel {
+namespace {
+
+using torch::Tensor;
+
+bool is_tied(const spec::Model& spec) {
+  return spec.is_language_model() && spec.tied_embeddings && spec.classes == 0;
+}
+
+std::int64_t key_sharers(const spec::Model& spec, const plan::Layout& layout) {
+  if (!spec.is_language_model() || spec.heads == 0) return 1;
+  const std::int64_t kv_heads = spec.kv_heads > 0 ? spec.kv_heads : spec.heads;
+  return layout.tp > kv_heads ? layout.tp / kv_heads : 1;
+}
+
+// A shard for each block that is gathered, kept and freed together, apart by what has groups or a life of its own.
+struct ShardKey {
+  int block = 0;  // in order of use: embedding table, other embeddings, layers, head
+  bool expert = false;
+  bool frozen = false;
+  auto operator<=>(const ShardKey&) const = default;
+};
+
+std::set<const void*> tensors_of(const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
+  std::set<const void*> tensors;
+  for (const auto& module : modules) {
+    if (!module) continue;
+    for (const Tensor& tensor : module->parameters()) tensors.insert(tensor.unsafeGetTensorImpl());
+  }
+  return tensors;
+}
+
+}  // namespace
+
+ParallelModel::ParallelModel(const spec::Model& spec, const ParallelModelOptions& options, comm::Communicator world)
+    : spec_(spec),
+      options_(options),
+      groups_(make_process_groups(options.layout, std::move(world), key_sharers(spec, options.layout))),
+      arena_(options.device, options.offload_folder),
+      schedule_(plan::make_pipeline_schedule(options.layout.schedule, static_cast<int>(options.layout.pp),
+                                             static_cast<int>(options.layout.virtual_stages),
+                                             static_cast<int>(options.micro_steps))) {
+  plan::require_valid_layout(options.layout, &spec);
+  build_chunks();
+  initialise();
+}
+
+ParallelModel::~ParallelModel() = default;
+
+void ParallelModel::build_chunks() {
+  const plan::Layout& layout = options_.layout;
+  const std::vector<std::int64_t> layers = plan::layers_by_position(layout, spec_.layers);
+  for (int chunk = 0; chunk < schedule_.chunks; ++chunk) {
+    const int position = schedule_.position(static_cast<int>(groups_.stage), chunk);
+    nn::BuildOptions build;
+    build.dtype = options_.dtype;
+    build.device = options_.device;
+    build.seed = options_.seed;
+    build.initialise = false;
+    build.partition = groups_.partition(layout);
+    for (int i = 0; i < position; ++i) build.part.first_layer += layers[static_cast<std::size_t>(i)];
+    build.part.end_layer = build.part.first_layer + layers[static_cast<std::size_t>(position)];
+    build.part.embedding = position == 0;
+    build.part.head = position == schedule_.positions() - 1;
+    auto model = nn::build_model(spec_, build);
+    if (options_.lora.rank > 0) nn::add_lora(dynamic_cast<nn::LanguageModel&>(*model), options_.lora);
+    std::vector<std::shared_ptr<FlatShard>> shards;
+    build_shards(*model, position, shards);
+    ChunkOptions running;
+    running.recompute = layout.recompute;
+    running.reshard_after_forward = options_.reshard_after_forward;
+    running.reduce_each_micro_step = options_.reduce_each_micro_step;
+    running.micro_steps = options_.micro_steps;
+    running.activation_arena = options_.activation_offload ? &arena_ : nullptr;
+    shards_.insert(shards_.end(), shards.begin(), shards.end());
+    chunks_.push_back(std::make_unique<Chunk>(std::move(model), std::move(shards), running));
+  }
+}
+
+void ParallelModel::build_shards(nn::TrainableModel& model, int position,
+                                 std::vector<std::shared_ptr<FlatShard>>& out) {
+  auto* language = dynamic_cast<nn::LanguageModel*>(&model);
+  // Block numbers: 0 the table that a tied head shares, 1 other embeddings, 2... the layers, last the head.
+  std::map<const void*, int> block_of;
+  const auto assign = [&](const std::vector<std::shared_ptr<torch::nn::Module>>& modules, int block) {
+    for (const void* tensor : tensors_of(modules)) block_of.emplace(tensor, block);
+  };
+  const bool tied = is_tied(spec_);
+  if (language != nullptr) {
+    const nn::ModelPart& part = language->part();
+    if (tied && (part.embedding || part.head)) assign({language->tied_embedding()}, 0);
+    if (part.embedding) assign(language->embedding_modules(), 1);
+    int block = 2;
+    for (std::int64_t i = part.first_layer; i < part.end_layer; ++i) assign({language->layer_module(i)}, block++);
+    if (part.head) assign(language->head_modules(), block);
+  }
+  std::map<ShardKey, std::vector<nn::DeclaredParameter>> blocks;
+  for (nn::DeclaredParameter& parameter : nn::declared_parameters(model)) {
+    const auto found = block_of.find(parameter.tensor.unsafeGetTensorImpl());
+    const int block = found == block_of.end() ? 0 : found->second;
+    blocks[{block, parameter.placement.expert, !parameter.tensor.requires_grad()}].push_back(std::move(parameter));
+  }
+  const int last = schedule_.positions() - 1;
+  const bool here = last > 0 && schedule_.rank_of(0) == schedule_.rank_of(last);
+  for (auto& [key, parameters] : blocks) {
+    FlatShardOptions options;
+    const bool two_ends = tied && last > 0 && key.block == 0;
+    options.zero = options_.layout.zero;
+    options.expert = key.expert;
+    options.trainable = !key.frozen;
+    options.tied_ends = two_ends && !here;
+    options.norm_counts = !(two_ends && position == last);
+    options.gradient_dtype = options_.gradient_dtype;
+    options.master_dtype = options_.master_dtype;
+    options.offload = options_.layout.offload;
+    const std::string name = parameters.front().name;
+    out.push_back(std::make_shared<FlatShard>(name, std::move(parameters), options, groups_, arena_));
+    if (!two_ends || !here) continue;
+    if (position == 0) {
+      tied_here_.emplace_back(out.back().get(), nullptr);
+    } else {
+      tied_here_.front().second = out.back().get();
+    }
+  }
+}
+
+void ParallelModel::initialise() {
+  // Drawn in the model's own dtype: a narrow model's master weights begin as what the model computes with.
+  for (const auto& shard : shards_) {
+    Tensor own = shard->has_master() ? shard->narrow_weights() : shard->master();
+    for (const OwnedStretch& stretch : shard->stretches()) {
+      const nn::DeclaredParameter& parameter = shard->parameters()[stretch.parameter];
+      Tensor out = own.narrow(0, stretch.shard, stretch.count);
+      parameter.initial(out, stretch.whole, options_.seed, parameter.name);
+    }
+    if (shard->has_master()) {
+      Tensor master = shard->master();
+      master.copy_(own);
+    }
+  }
+  for (const auto& chunk : chunks_) {
+    for (const auto& module : chunk->model().modules(/*include_self=*/false)) {
+      if (auto* layer = dynamic_cast<nn::Layer*>(module.get())) layer->reset_buffers();
+    }
+  }
+  publish();
+}
+
+std::vector<std::int64_t> ParallelModel::stream_shape(const MicroBatch& batch) const {
+  const std::int64_t split = options_.layout.sequence_parallel ? options_.layout.tp : 1;
+  return {batch.input.size(0), batch.input.size(1) / split, spec_.hidden};
+}
+
+ChunkSums ParallelModel::run(const std::vector<MicroBatch>& micro_batches) {
+  LOCKSTEP_ASSERT(static_cast<std::int64_t>(micro_batches.size()) == options_.micro_steps, "one batch per micro-step");
+  for (const auto& shard : shards_) shard->clear_gradient();
+  const auto batch_of = [&](int micro) -> const MicroBatch& { return micro_batches[static_cast<std::size_t>(micro)]; };
+  const int stage = static_cast<int>(groups_.stage), last = schedule_.positions() - 1;
+  PipelineLinks links(
+      schedule_, stage, groups_.pipeline, [&](int micro) { return stream_shape(batch_of(micro)); },
+      torch::dtype(options_.dtype).device(options_.device));
+  for (const plan::PipelineTask& task : schedule_.ranks[static_cast<std::size_t>(stage)]) {
+    Chunk& chunk = *chunks_[static_cast<std::size_t>(task.chunk)];
+    const int position = schedule_.position(stage, task.chunk);
+    if (task.kind == plan::PipelineTaskKind::kWeightGradient) {
+      chunk.weight_gradients(task.micro);
+    } else if (task.kind == plan::PipelineTaskKind::kForward) {
+      const Tensor x = position > 0 ? links.take(Direction::kForward, position, task.micro) : Tensor();
+      const Tensor y = chunk.forward(task.micro, batch_of(task.micro), x);
+      if (position < last) links.hand(Direction::kForward, position + 1, task.micro, y);
+    } else {
+      const Tensor dy = position < last ? links.take(Direction::kBackward, position, task.micro) : Tensor();
+      const bool split = task.kind == plan::PipelineTaskKind::kInputGradient;
+      const Tensor dx = chunk.backward(task.micro, dy, split);
+      if (position > 0) links.hand(Direction::kBackward, position - 1, task.micro, dx);
+    }
+  }
+  links.finish();
+  finish_reductions();
+  for (const auto& chunk : chunks_) chunk->end_step();
+  return take_sums();
+}
+
+void ParallelModel::finish_reductions() {
+  for (const auto& shard : shards_) shard->continue_reduction();
+  for (const auto& shard : shards_) shard->finish_reduction();
+  for (const auto& [first, second] : tied_here_) {
+    first->gradient().add_(second->gradient());
+    second->gradient().copy_(first->gradient());
+  }
+}
+
+// One micro-batch through all chunks, forward only.
+torch::Tensor ParallelModel::pass(const MicroBatch& batch,
+                                  const std::function<Tensor(Chunk&, const Tensor&)>& through) {
+  const int last = schedule_.positions() - 1, stage = static_cast<int>(groups_.stage);
+  plan::PipelineSchedule forward = schedule_;
+  forward.micro_batches = 1;
+  for (auto& tasks : forward.ranks) {
+    tasks.clear();
+    for (int chunk = 0; chunk < schedule_.chunks; ++chunk) {
+      tasks.push_back({plan::PipelineTaskKind::kForward, chunk, 0});
+    }
+  }
+  PipelineLinks links(
+      forward, stage, groups_.pipeline, [&](int) { return stream_shape(batch); },
+      torch::dtype(options_.dtype).device(options_.device));
+  Tensor result;
+  for (int chunk = 0; chunk < schedule_.chunks; ++chunk) {
+    const int position = schedule_.position(stage, chunk);
+    const Tensor x = position > 0 ? links.take(Direction::kForward, position, 0) : Tensor();
+    const Tensor y = through(*chunks_[static_cast<std::size_t>(chunk)], x);
+    if (position < last) {
+      links.hand(Direction::kForward, position + 1, 0, y);
+    } else {
+      result = y;
+    }
+  }
+  links.finish();
+  for (const auto& chunk : chunks_) chunk->end_step();
+  return result;
+}
+
+ChunkSums ParallelModel::evaluate(const MicroBatch& batch) {
+  pass(batch, [&](Chunk& chunk, const Tensor& x) { return chunk.evaluate(batch, x); });
+  return take_sums();
+}
+
+Tensor ParallelModel::predict(const MicroBatch& batch) {
+  return pass(batch, [&](Chunk& chunk, const Tensor& x) { return chunk.predict(batch, x); });
+}
+
+ChunkSums ParallelModel::take_sums() {
+  ChunkSums sums;
+  for (const auto& chunk : chunks_) {
+    const ChunkSums own = chunk->take_sums();
+    sums.loss += own.loss;
+    sums.auxiliary += own.auxiliary;
+    sums.targets += own.targets;
+    sums.correct += own.correct;
+  }
+  return sums;
+}
+
+void ParallelModel::publish() {
+  for (const auto& shard : shards_) shard->start_publish();
+  for (const auto& shard : shards_) shard->finish_publish();
+}
+
+void ParallelModel::adopt_master() {
+  for (const auto& shard : shards_) shard->master_to_weights();
+  publish();
+}
+
+MicroBatch ParallelModel::rows_of(MicroBatch whole) const {
+  const std::int64_t cp = options_.layout.cp;
+  if (cp == 1) return whole;
+  const nn::Partition partition = groups_.partition(options_.layout);
+  const Tensor positions =
+      nn::context_positions(whole.input.size(1), partition.cp_rank(), cp, nn::balances_context(spec_, partition));
+  whole.input = whole.input.index_select(1, positions);
+  whole.target = whole.target.index_select(1, positions);
+  whole.context.positions = positions;
+  return whole;
+}
+
+std::vector<nn::TrainableModel*> ParallelModel::models() {
+  std::vector<nn::TrainableModel*> result;
+  for (const auto& chunk : chunks_) result.push_back(&chunk->model());
+  return result;
+}
+
+bool ParallelModel::has_loss() const {
+  const int holder = schedule_.rank_of(schedule_.positions() - 1);
+  return groups_.stage == holder && nn::Partition::rank(groups_.tp) == 0;
+}
+
+double ParallelModel::squared_norm() const {
+  double sum = 0.0;
+  for (const auto& shard : shards_) sum += shard->squared_norm();
+  return sum;
+}
+
+std::int64_t ParallelModel::parameter_count() const { return spec::parameter_count(spec_); }
+
+void ParallelModel::fill(const std::function<Tensor(const FlatShard&)>& of, const ReadRange& read) const {
+  for (const auto& shard : shards_) {
+    const Tensor target = of(*shard);
+    if (!target.defined()) continue;
+    for (const OwnedStretch& stretch : shard->stretches()) {
+      read(shard->parameters()[stretch.parameter].name, stretch.whole, target.narrow(0, stretch.shard, stretch.count));
+    }
+  }
+}
+
+}  // namespace lockstep::parallel

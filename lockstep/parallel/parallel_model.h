@@ -1,0 +1,107 @@
+// ParallelModel: one rank's part of a model under any layout, and the collective pass that turns the micro-batches of a
+// step into gradients. Chunks (pipeline), FlatShards (ZeRO) and the model's Partition (tensor, context, expert) meet
+// here; the optimizer works on the shards.
+//
+//   ParallelModel model(spec, options, world);
+//   model.run(micro_batches);                       // forward, backward, reductions
+//   for (auto& shard : model.shards()) ...          // gradient() and master() of this rank
+//   model.publish();                                // after the optimizer
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/parallel/chunk.h"
+#include "lockstep/parallel/pipeline_links.h"
+#include "lockstep/parallel/flat_parameters.h"
+#include "lockstep/parallel/process_groups.h"
+#include "lockstep/plan/layout.h"
+#include "lockstep/plan/pipeline_schedule.h"
+
+namespace lockstep::parallel {
+
+struct ParallelModelOptions {
+  plan::Layout layout;
+  torch::ScalarType dtype = torch::kFloat32;
+  torch::ScalarType gradient_dtype = torch::kFloat32;
+  torch::ScalarType master_dtype = torch::kFloat32;
+  torch::Device device = torch::kCPU;
+  std::uint64_t seed = 0;
+  std::int64_t micro_steps = 1;  // micro-batches per optimizer step
+  bool reshard_after_forward = true;
+  bool reduce_each_micro_step = false;
+  bool activation_offload = false;
+  spec::Lora lora;  // rank 0: none
+  std::filesystem::path offload_folder;  // see OffloadArena
+};
+
+class ParallelModel {
+ public:
+  // Collective over `world` (layout.world() ranks). Weights have their initial values. Throws UserError when the layout
+  // does not fit the model.
+  ParallelModel(const spec::Model& spec, const ParallelModelOptions& options, comm::Communicator world);
+  ~ParallelModel();
+  ParallelModel(const ParallelModel&) = delete;
+  ParallelModel& operator=(const ParallelModel&) = delete;
+
+  // Collective: forward and backward of all micro-batches in the schedule's order; then every shard has its gradient.
+  // Returns this rank's sums (the loss is that of the last stage's ranks; cp and data ranks' add up).
+  ChunkSums run(const std::vector<MicroBatch>& micro_batches);
+  // Collective, no gradients: sums of one micro-batch.
+  ChunkSums evaluate(const MicroBatch& batch);
+  // Collective: logits on the ranks of the last stage (this rank's rows), undefined elsewhere.
+  torch::Tensor predict(const MicroBatch& batch);
+  // Collective: after the optimizer has updated master() of every shard.
+  void publish();
+
+  // This rank's rows of a batch under cp, and their global positions.
+  MicroBatch rows_of(MicroBatch whole) const;
+
+  const std::vector<std::shared_ptr<FlatShard>>& shards() const { return shards_; }
+  std::vector<nn::TrainableModel*> models();  // the chunks'
+  ProcessGroups& groups() { return groups_; }
+  OffloadArena& arena() { return arena_; }
+  const ParallelModelOptions& options() const { return options_; }
+  const plan::Layout& layout() const { return options_.layout; }
+  const plan::PipelineSchedule& schedule() const { return schedule_; }
+  // Whether this rank's sums of loss count (others have the same, or none).
+  bool has_loss() const;
+  // Square of the gradient's norm that this rank answers for; the sum over the world is the model's.
+  double squared_norm() const;
+  std::int64_t parameter_count() const;  // of the whole model; trainable and frozen
+
+  // Collective: whole tensors by name on rank 0 (empty elsewhere), from a shard tensor of each FlatShard (master(),
+  // gradient(), a moment). Shards for which `of` returns an undefined tensor are left out.
+  TensorMap assemble(const std::function<torch::Tensor(const FlatShard&)>& of, const std::string& prefix = {});
+  // This rank's part of whole tensors, given piece by piece: read(name, first element, out).
+  using ReadRange = std::function<void(const std::string& name, std::int64_t first, torch::Tensor out)>;
+  void fill(const std::function<torch::Tensor(const FlatShard&)>& of, const ReadRange& read) const;
+  // After master() was written from outside: weights follow on all ranks. Collective.
+  void adopt_master();
+
+ private:
+  void build_chunks();
+  void build_shards(nn::TrainableModel& model, int position, std::vector<std::shared_ptr<FlatShard>>& out);
+  void initialise();
+  void finish_reductions();
+  torch::Tensor pass(const MicroBatch& batch, const std::function<torch::Tensor(Chunk&, const torch::Tensor&)>& through);
+  ChunkSums take_sums();
+  std::vector<std::int64_t> stream_shape(const MicroBatch& batch) const;
+
+  spec::Model spec_;
+  ParallelModelOptions options_;
+  ProcessGroups groups_;
+  OffloadArena arena_;
+  plan::PipelineSchedule schedule_;
+  std::vector<std::unique_ptr<Chunk>> chunks_;
+  std::vector<std::shared_ptr<FlatShard>> shards_;
+  // Where the model begins and ends on one rank in two chunks, both hold the tied embedding.
+  std::vector<std::pair<FlatShard*, FlatShard*>> tied_here_;
+};
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,13 @@
+// The layouts of the gate: every axis, every pair of axes, several triples, up to 16 ranks; each ZeRO stage, schedule,
+// recomputation mode and exchange; accumulation.
+#pragma once
+
+#include <vector>
+
+#include "tests/exact/exact_run.h"
+
+namespace lockstep::exact {
+
+std::vector<Case> every_case();
+
+}  // namespace lockstep::exact

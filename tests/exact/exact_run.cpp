@@ -1,0 +1,298 @@
+#include "tests/exact/exact_run.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstring>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "lockstep/comm/local.h"
+#include "lockstep/engine/layout_executor.h"
+#include "lockstep/nn/moe.h"
+
+namespace lockstep::exact {
+namespace {
+
+using torch::Tensor;
+
+// The stream of tokens is a formula, so that every layout sees the same one.
+Tensor tokens_of(std::int64_t step, std::int64_t vocab) {
+  const Tensor place = torch::arange(kSamples * (kSequence + 1)) + 7919 * (step + 1);
+  return (place * place * 31 + place * 17).remainder(1009).remainder(vocab).view({kSamples, kSequence + 1});
+}
+
+// Micro-batch `micro` of data rank `rank`, cut as data::Loader cuts a global batch.
+data::Batch batch_of(std::int64_t step, std::int64_t micro, std::int64_t rank, std::int64_t ranks,
+                     std::int64_t accumulation, std::int64_t vocab) {
+  const std::int64_t samples = kSamples / (ranks * accumulation);
+  const Tensor all = tokens_of(step, vocab);
+  data::Batch batch;
+  batch.first_index = (micro * ranks + rank) * samples;
+  const Tensor own = all.narrow(0, batch.first_index, samples);
+  batch.input = own.narrow(1, 0, kSequence).contiguous();
+  batch.target = own.narrow(1, 1, kSequence).contiguous();
+  batch.target.masked_fill_((batch.input + batch.target).remainder(11) == 3, -100);  // uneven over ranks
+  batch.samples = samples;
+  batch.global_samples = kSamples;
+  batch.micro_step = micro;
+  batch.last_of_step = micro == accumulation - 1;
+  return batch;
+}
+
+// One stretch of a parameter's master weights on one rank.
+struct Piece {
+  std::string name;
+  std::int64_t first = 0;
+  std::vector<std::int64_t> whole;
+  Tensor values;
+};
+
+std::int64_t expert_rows(parallel::ParallelModel& model) {
+  std::int64_t rows = 0;
+  for (nn::TrainableModel* chunk : model.models()) {
+    for (const auto& module : chunk->modules()) {
+      if (auto* moe = dynamic_cast<nn::MoeMlp*>(module.get())) rows += moe->last_routing().rows_sent;
+    }
+  }
+  return rows;
+}
+
+struct Shared {
+  std::mutex mutex;
+  Outcome outcome;
+  std::vector<std::vector<Piece>> pieces;  // by rank
+};
+
+void run_rank(const Case& exact_case, comm::Communicator world, int rank, Shared& shared) {
+  const plan::Layout layout = layout_of(exact_case);
+  const spec::Job job = job_of(exact_case);
+  engine::LayoutExecutor executor(job, layout, std::move(world));
+  parallel::ParallelModel& model = executor.model();
+  RankTraffic traffic;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    std::vector<data::Batch> batches;
+    for (std::int64_t micro = 0; micro < exact_case.accumulation; ++micro) {
+      batches.push_back(batch_of(step, micro, model.groups().data_rank, layout.data_ranks(), exact_case.accumulation,
+                                 job.model.vocab));
+    }
+    model.groups().reset_traffic();
+    const engine::StepResult result = executor.step(batches, step, -1, job.optimizer.learning_rate, {});
+    traffic.groups = model.groups().traffic();
+    if (rank != 0) continue;
+    shared.outcome.losses.push_back(result.loss);
+    shared.outcome.auxiliary_losses.push_back(result.auxiliary_loss);
+    shared.outcome.norms.push_back(result.gradient_norm);
+  }
+  traffic.stage = model.groups().stage;
+  traffic.expert_rows = expert_rows(model);
+  std::vector<Piece> pieces;
+  for (const auto& shard : model.shards()) {
+    for (const parallel::OwnedStretch& stretch : shard->stretches()) {
+      const nn::DeclaredParameter& parameter = shard->parameters()[stretch.parameter];
+      pieces.push_back({parameter.name, stretch.whole, parameter.placement.whole,
+                        shard->master().narrow(0, stretch.shard, stretch.count).clone()});
+    }
+  }
+  parallel::TensorMap gradients = model.assemble([](const parallel::FlatShard& shard) { return shard.gradient(); });
+  parallel::TensorMap weights = model.assemble([](const parallel::FlatShard& shard) { return shard.master(); });
+  parallel::TensorMap state = executor.optimizer().assemble();
+  model.groups().world.barrier().wait();
+  const std::lock_guard lock(shared.mutex);
+  shared.outcome.traffic[static_cast<std::size_t>(rank)] = traffic;
+  shared.pieces[static_cast<std::size_t>(rank)] = std::move(pieces);
+  if (rank != 0) return;
+  shared.outcome.gradients = std::move(gradients);
+  shared.outcome.weights = std::move(weights);
+  shared.outcome.state = std::move(state);
+}
+
+// Every element that more than one rank holds must have the same bits on all of them.
+std::string compare_replicas(const std::vector<std::vector<Piece>>& pieces) {
+  struct Seen {
+    Tensor values;
+    std::vector<int> rank;  // who held the element first; -1: nobody yet
+  };
+  std::map<std::string, Seen> seen;
+  for (std::size_t rank = 0; rank < pieces.size(); ++rank) {
+    for (const Piece& piece : pieces[rank]) {
+      Seen& known = seen[piece.name];
+      if (!known.values.defined()) {
+        known.values = torch::zeros(piece.whole, piece.values.options()).view({-1});
+        known.rank.assign(static_cast<std::size_t>(known.values.numel()), -1);
+      }
+      const double* own = piece.values.data_ptr<double>();
+      double* first = known.values.data_ptr<double>() + piece.first;
+      for (std::int64_t i = 0; i < piece.values.numel(); ++i) {
+        int& holder = known.rank[static_cast<std::size_t>(piece.first + i)];
+        if (holder < 0) {
+          first[i] = own[i];
+          holder = static_cast<int>(rank);
+        } else if (std::memcmp(first + i, own + i, sizeof(double)) != 0) {
+          return fmt::format("{}[{}]: rank {} has {:.17g}, rank {} has {:.17g}", piece.name, piece.first + i, holder,
+                             first[i], rank, own[i]);
+        }
+      }
+    }
+  }
+  return {};
+}
+
+bool close(double a, double b) { return std::abs(a - b) <= 1e-10 * std::max(std::abs(b), 1e-4); }
+
+std::string compare_maps(const char* what, const parallel::TensorMap& a, const parallel::TensorMap& b) {
+  if (a.size() != b.size()) return fmt::format("{}: {} tensors against {}", what, a.size(), b.size());
+  for (const auto& [name, tensor] : b) {
+    const auto found = a.find(name);
+    if (found == a.end()) return fmt::format("{}: {} is missing", what, name);
+    if (found->second.sizes() != tensor.sizes()) return fmt::format("{}: {} has another shape", what, name);
+    if (!tensor.is_floating_point()) {
+      if (!found->second.equal(tensor)) return fmt::format("{}: {} differs", what, name);
+      continue;
+    }
+    const double distance = (found->second - tensor).abs().max().item<double>();
+    const double scale = std::max(tensor.abs().max().item<double>(), 1e-4);
+    if (!(distance <= 1e-10 * scale)) {
+      return fmt::format("{}: {} differs by {:.3g} of {:.3g}", what, name, distance, scale);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string Case::name() const {
+  std::string text = model + " " + layout;
+  if (accumulation > 1) text += fmt::format(" accumulation={}", accumulation);
+  if (reduce_each_micro_step) text += " reduce-each";
+  if (!reshard_after_forward) text += " no-reshard";
+  if (activation_offload) text += " activation-offload";
+  return text;
+}
+
+spec::Model model_of(const std::string& name) {
+  spec::Model model;
+  model.name = name;
+  model.layers = 4;
+  model.hidden = 32;
+  model.heads = model.kv_heads = 4;
+  model.head_dim = 8;
+  model.ffn_hidden = 64;
+  model.vocab = 64;
+  model.max_sequence = 32;
+  model.init_std = 0.2;  // far from the linear regime, so that errors show
+  if (name == "gpt") {
+    model.arch = spec::Arch::kGpt;
+    model.tied_embeddings = true;
+    model.dropout = 0.1;
+    return model;
+  }
+  model.bias = false;
+  model.activation = spec::Activation::kSilu;
+  if (name == "ssm") {
+    model.arch = spec::Arch::kMamba;
+    model.heads = model.kv_heads = model.head_dim = model.ffn_hidden = 0;
+    model.state_size = 4;
+    model.conv_kernel = 4;
+    model.expand = 2;
+    model.dt_rank = 2;
+    model.tied_embeddings = true;
+    return model;
+  }
+  model.arch = spec::Arch::kLlama;
+  model.kv_heads = 2;
+  if (name == "llama") return model;
+  model.arch = spec::Arch::kMoe;
+  model.ffn_hidden = 32;
+  model.experts = 4;
+  model.experts_per_token = 2;
+  model.router_auxiliary_loss = 0.05;
+  model.router_z_loss = 0.01;
+  if (name == "moe-capacity") model.capacity_factor = 1.0;
+  return model;
+}
+
+plan::Layout layout_of(const Case& exact_case) {
+  plan::Layout layout = plan::parse_layout(exact_case.layout);
+  layout.precision = spec::Precision::kFp64;
+  return layout;
+}
+
+spec::Job job_of(const Case& exact_case) {
+  const plan::Layout layout = layout_of(exact_case);
+  spec::Job job;
+  job.model = model_of(exact_case.model);
+  job.precision = spec::Precision::kFp64;
+  job.batch = {kSamples / (layout.data_ranks() * exact_case.accumulation), exact_case.accumulation, kSequence};
+  job.optimizer.learning_rate = 1e-2;
+  job.optimizer.weight_decay = 0.1;
+  job.optimizer.clip_norm = 0.5;
+  // Gradients that are zero but for rounding must not become steps of full size.
+  job.optimizer.epsilon = 1e-6;
+  job.communication.reduce_each_micro_step = exact_case.reduce_each_micro_step;
+  job.communication.reshard_after_forward = exact_case.reshard_after_forward;
+  job.activation_offload = exact_case.activation_offload;
+  job.steps = kSteps;
+  job.seed = 7;
+  return job;
+}
+
+Outcome run_case(const Case& exact_case, const Wrap& wrap, comm::milliseconds timeout) {
+  const int ranks = static_cast<int>(layout_of(exact_case).world());
+  comm::LocalWorld world(ranks, timeout);
+  Shared shared;
+  shared.outcome.traffic.resize(static_cast<std::size_t>(ranks));
+  shared.pieces.resize(static_cast<std::size_t>(ranks));
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank, communicator = world.communicator(rank)]() mutable {
+      try {
+        run_rank(exact_case, wrap ? wrap(std::move(communicator), rank) : std::move(communicator), rank, shared);
+      } catch (...) {
+        errors[static_cast<std::size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+  shared.outcome.replicas_differ = compare_replicas(shared.pieces);
+  return std::move(shared.outcome);
+}
+
+const Outcome& reference_of(const Case& exact_case) {
+  static std::map<std::pair<std::string, std::int64_t>, Outcome> references;
+  const auto key = std::make_pair(exact_case.model, exact_case.accumulation);
+  auto found = references.find(key);
+  if (found == references.end()) {
+    found = references.emplace(key, run_case({exact_case.model, "dp=1", exact_case.accumulation})).first;
+  }
+  return found->second;
+}
+
+std::string first_difference(const Outcome& outcome, const Outcome& reference) {
+  const auto scalars = [&](const char* what, const std::vector<double>& a, const std::vector<double>& b) {
+    for (std::size_t i = 0; i < b.size(); ++i) {
+      if (i >= a.size() || !close(a[i], b[i])) {
+        return fmt::format("{} of step {}: {:.17g} against {:.17g}", what, i + 1, i < a.size() ? a[i] : NAN, b[i]);
+      }
+    }
+    return std::string();
+  };
+  for (const std::string& difference :
+       {scalars("loss", outcome.losses, reference.losses),
+        scalars("auxiliary loss", outcome.auxiliary_losses, reference.auxiliary_losses),
+        scalars("gradient norm", outcome.norms, reference.norms),
+        compare_maps("gradient", outcome.gradients, reference.gradients),
+        compare_maps("optimizer", outcome.state, reference.state),
+        compare_maps("weight", outcome.weights, reference.weights)}) {
+    if (!difference.empty()) return difference;
+  }
+  if (!outcome.replicas_differ.empty()) return "replicas: " + outcome.replicas_differ;
+  return {};
+}
+
+}  // namespace lockstep::exact

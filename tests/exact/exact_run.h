@@ -1,0 +1,58 @@
+// Three optimizer steps of a small fp64 model under a layout, ranks as threads, and everything there is to compare.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/parallel/parallel_model.h"
+#include "lockstep/plan/layout.h"
+#include "lockstep/spec/job.h"
+
+namespace lockstep::exact {
+
+inline constexpr int kSteps = 3;
+inline constexpr std::int64_t kSamples = 8;    // of every global batch
+inline constexpr std::int64_t kSequence = 16;  // tokens of a sample
+
+struct Case {
+  std::string model;   // gpt, llama, moe, moe-capacity, ssm
+  std::string layout;  // as plan::parse_layout reads it
+  std::int64_t accumulation = 1;
+  bool reduce_each_micro_step = false;
+  bool reshard_after_forward = true;
+  bool activation_offload = false;
+
+  std::string name() const;
+};
+
+spec::Model model_of(const std::string& name);
+plan::Layout layout_of(const Case& exact_case);
+spec::Job job_of(const Case& exact_case);
+
+struct RankTraffic {
+  std::int64_t stage = 0;
+  std::map<std::string, comm::Traffic> groups;  // by group name, of the last step
+  std::int64_t expert_rows = 0;                 // rows that this rank sent to experts in the last step, all layers
+};
+
+struct Outcome {
+  std::vector<double> losses, auxiliary_losses, norms;  // by step
+  parallel::TensorMap gradients, state, weights;        // whole tensors after the last step
+  std::vector<RankTraffic> traffic;                     // by rank
+  std::string replicas_differ;  // where two ranks hold different bits of the same element; "": nowhere
+};
+
+// `wrap` may replace a rank's communicator by one that lies (mutants). Throws what the first failing rank threw.
+using Wrap = std::function<comm::Communicator(comm::Communicator, int rank)>;
+Outcome run_case(const Case& exact_case, const Wrap& wrap = {}, comm::milliseconds timeout = comm::milliseconds{60'000});
+
+// The single-rank run of the same model and accumulation; cached, thread-safe not at all.
+const Outcome& reference_of(const Case& exact_case);
+
+// The first difference beyond 1e-10 x max(max|b|, 1e-4) per tensor, or between replicas; "" when equal.
+std::string first_difference(const Outcome& outcome, const Outcome& reference);
+
+}  // namespace lockstep::exact

@@ -1,0 +1,79 @@
+// Every call site of a collective, executed wrongly in each way there is: the gate must notice all of them.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "lockstep/base/error.h"
+#include "tests/exact/mutating_backend.h"
+
+namespace lockstep::exact {
+namespace {
+
+// Between them these layouts call every site that the cases of the gate call; groups come in twos or more.
+std::vector<Case> mutated_cases() {
+  return {
+      {"llama", "dp=2,shard=2,zero=2,tp=2,sequence_parallel=true"},
+      {"gpt", "dp=2,shard=2,zero=3,tp=2"},
+      {"llama", "dp=2,tp=4"},
+      {"gpt", "tp=2,pp=2", 2},
+      {"gpt", "shard=2,zero=1,cp=2"},
+      {"llama", "dp=2,cp=2,context_exchange=all_to_all"},
+      {"moe", "shard=4,zero=3,dp=2,ep=2"},
+      {"moe-capacity", "dp=4,tp=2,ep=2"},
+      {"ssm", "tp=2,cp=2"},
+  };
+}
+
+// Mutants that compute the same thing, and why.
+bool is_equivalent(const Site& site, Fault fault) {
+  // A softmax may be shifted by anything that all ranks agree on; the maximum only keeps it from overflowing.
+  if (site.name == "tp: softmax maximum") return fault == Fault::kDoubled || fault == Fault::kWrongScale;
+  return false;
+}
+
+std::string verdict(const Case& exact_case, Mutation& mutation) {
+  try {
+    const Outcome outcome =
+        run_case(exact_case, [&](comm::Communicator inner, int rank) { return mutation.wrap(inner, rank); },
+                 comm::milliseconds{20'000});
+    return first_difference(outcome, reference_of(exact_case));
+  } catch (const std::exception& error) {
+    return std::string("failed: ") + error.what();
+  }
+}
+
+TEST(Mutants, of_every_call_site_are_noticed) {
+  std::set<std::pair<std::string, std::string>> done;  // site, group
+  int killed = 0, survived = 0;
+  for (const Case& exact_case : mutated_cases()) {
+    Mutation record;
+    ASSERT_EQ(verdict(exact_case, record), "") << "the recording itself must change nothing: " << exact_case.name();
+    for (const Site& site : record.sites()) {
+      if (site.kind == comm::OpKind::kSend) continue;  // the other end of a recv
+      if (!done.emplace(site.name, site.group).second) continue;
+      for (const Fault fault : {Fault::kDropped, Fault::kDoubled, Fault::kWrongScale, Fault::kWrongGroup}) {
+        if (is_equivalent(site, fault)) continue;
+        Mutation mutation(site, fault, record.groups());
+        if (!mutation.possible()) continue;
+        const std::string difference = verdict(exact_case, mutation);
+        std::printf("%-8s %-28s %-12s %-12s %s\n", difference.empty() ? "SURVIVED" : "killed", site.name.c_str(),
+                    site.group.c_str(), to_string(fault), difference.substr(0, 100).c_str());
+        std::fflush(stdout);
+        difference.empty() ? ++survived : ++killed;
+        EXPECT_NE(difference, "") << site.name << " " << to_string(fault) << " in " << exact_case.name();
+      }
+    }
+  }
+  std::printf("%zu call sites, %d mutants killed, %d survived\n", done.size(), killed, survived);
+}
+
+// A site that no mutated layout calls would have no mutants: the whole gate is recorded for that.
+}  // namespace
+}  // namespace lockstep::exact
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);  // ranks are threads already
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
