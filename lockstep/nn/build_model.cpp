@@ -23,7 +23,8 @@ void check_transformer(const spec::Model& spec) {
   require_positive(spec, "hidden", spec.hidden);
   require_positive(spec, "heads", spec.heads);
   require_positive(spec, "vocab", spec.vocab);
-  if (spec.arch == spec::Arch::kGpt) require_positive(spec, "max_sequence", spec.max_sequence);
+  const bool learned_positions = spec.arch == spec::Arch::kGpt || spec.arch == spec::Arch::kBert;
+  if (learned_positions) require_positive(spec, "max_sequence", spec.max_sequence);
   if (spec.arch == spec::Arch::kLlama) require_positive(spec, "ffn_hidden", spec.ffn_hidden);
   if (spec.head_dim <= 0 && spec.hidden % spec.heads != 0) {
     throw does_not_add_up(
@@ -36,8 +37,8 @@ void check_transformer(const spec::Model& spec) {
         spec, std::to_string(spec.heads) + " heads do not divide into " + std::to_string(spec.kv_heads) + " kv_heads",
         "change model.kv_heads");
   }
-  if (spec.arch == spec::Arch::kGpt && spec.kv_heads > 0 && spec.kv_heads != spec.heads) {
-    throw does_not_add_up(spec, "gpt has no grouped-query attention",
+  if (learned_positions && spec.kv_heads > 0 && spec.kv_heads != spec.heads) {
+    throw does_not_add_up(spec, std::string(spec::to_string(spec.arch)) + " has no grouped-query attention",
                           "set model.kv_heads to model.heads, or use arch llama");
   }
   if (spec.arch == spec::Arch::kLlama && spec.activation != spec::Activation::kSilu) {
@@ -86,6 +87,10 @@ void check(const spec::Model& spec, const BuildOptions& options) {
                             "use precision bf16 or fp32, or build against libtorch 2.x");
   }
   if (spec.is_image_model()) return check_image_model(spec);
+  if (spec.classes > 0 && options.partition.cp_size() > 1) {
+    throw does_not_add_up(spec, "a classifier reads one position of a whole sequence, and cp splits sequences",
+                          "use cp=1");
+  }
   if (spec.arch == spec::Arch::kMamba) return check_mamba(spec);
   check_transformer(spec);
 }
@@ -107,10 +112,9 @@ std::shared_ptr<TrainableModel> make(const spec::Model& spec, const BuildOptions
     case spec::Arch::kMamba:
       return check(spec, build), make_mamba(spec, build);
     case spec::Arch::kBert:
-      break;
+      return check(spec, build), make_bert(spec, build);
   }
-  throw bad_input(std::string("arch ") + spec::to_string(spec.arch) + " cannot be trained yet",
-                  "train mnist-cnn, cifar-cnn, resnet, gpt or llama");
+  return nullptr;
 }
 
 }  // namespace

@@ -129,45 +129,20 @@ class Gpt : public LanguageModel {
       options.balanced = balances_context(spec(), partition());
       attended = self_attention(parts[0], parts[1], parts[2], options).flatten(2);
     }
-    if (p == 0) return leave_block(x, attended, *layer.attn_proj, "tp: attention output");
-    return x + dropped(layer.attn_proj, attended, "tp: attention output",
-                       site(context, index, DropoutPlace::kAttentionOutput), p, context);
+    return leave_block(x, attended, *layer.attn_proj, "tp: attention output",
+                       {p, site(context, index, DropoutPlace::kAttentionOutput)}, context);
   }
 
   Tensor expand(const GptLayer& layer, std::int64_t index, const Tensor& x, const ForwardContext& context) const {
     const double p = context.training ? spec().dropout : 0.0;
     const Tensor normed = enter_block(layer.ln_2->forward(x), "tp: mlp input");
-    const bool plain = partition().tp_size() == 1 && p == 0;
-    if (plain && spec().activation == spec::Activation::kGeluTanh) {
+    const bool fused = partition().tp_size() == 1 && p == 0 && layer.c_fc->plain() && layer.mlp_proj->plain();
+    if (fused && spec().activation == spec::Activation::kGeluTanh) {
       return gelu_mlp(x, normed, layer.c_fc->weight, layer.c_fc->bias, layer.mlp_proj->weight, layer.mlp_proj->bias,
                       WeightLayout::kInOut);
     }
-    const Tensor inner = activate(*layer.c_fc, normed);
-    if (p == 0) return leave_block(x, inner, *layer.mlp_proj, "tp: mlp output");
-    return x +
-           dropped(layer.mlp_proj, inner, "tp: mlp output", site(context, index, DropoutPlace::kMlpOutput), p, context);
-  }
-
-  // The end of a block with dropout before the residual sum.
-  Tensor dropped(const std::shared_ptr<Linear>& last, const Tensor& inner, const char* name, const DropoutSite& where,
-                 double p, const ForwardContext& context) const {
-    Tensor out = leave_block(last->product(inner), name);
-    if (last->bias.defined()) out = out + last->bias;
-    return dropout(out, p, where, stream_positions(out.size(1), context));
-  }
-
-  Tensor activate(const Linear& c_fc, const Tensor& x) const {
-    switch (spec().activation) {
-      case spec::Activation::kGeluTanh:
-        return bias_gelu(c_fc.product(x), c_fc.bias);
-      case spec::Activation::kGelu:
-        return at::gelu(c_fc.forward(x));
-      case spec::Activation::kRelu:
-        return at::relu(c_fc.forward(x));
-      case spec::Activation::kSilu:
-        return at::silu(c_fc.forward(x));
-    }
-    return {};
+    return leave_block(x, activated(*layer.c_fc, normed, spec().activation), *layer.mlp_proj, "tp: mlp output",
+                       {p, site(context, index, DropoutPlace::kMlpOutput)}, context);
   }
 
   std::shared_ptr<Embedding> wte_, wpe_;

@@ -1,34 +1,74 @@
 #include "lockstep/nn/hf_weights.h"
 
 #include <algorithm>
+#include <set>
 #include <sstream>
-#include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/nn/lora.h"
 
 namespace lockstep::nn {
 namespace {
 
 using torch::Tensor;
 
-bool ends_with(const std::string& text, const std::string& end) {
-  return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
+bool starts_with_any(const std::string& name, std::initializer_list<const char*> starts) {
+  return std::any_of(starts.begin(), starts.end(), [&](const char* start) { return name.rfind(start, 0) == 0; });
 }
 
-// Hugging Face files may carry constants: causal masks of GPT-2, rotary frequencies of Llama.
-bool is_constant(const std::string& name) {
-  return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
-         ends_with(name, ".rotary_emb.inv_freq");
+bool ends_with_any(const std::string& name, std::initializer_list<std::string_view> ends) {
+  return std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return name.ends_with(end); });
 }
 
-std::string base_prefix(const TrainableModel& model) {
-  if (model.spec().arch == spec::Arch::kGpt) return "transformer.";
-  return model.spec().arch == spec::Arch::kLlama ? "model." : "";
+// Files of the base model alone (GPT2Model, BertModel, ...) leave it out.
+std::string base_prefix(const spec::Model& spec) {
+  switch (spec.arch) {
+    case spec::Arch::kGpt:
+      return "transformer.";
+    case spec::Arch::kLlama:
+    case spec::Arch::kMoe:
+      return "model.";
+    case spec::Arch::kBert:
+      return "bert.";
+    case spec::Arch::kMamba:
+      return "backbone.";
+    default:
+      return "";
+  }
 }
 
-std::string shape_of(const Tensor& tensor) {
+std::string with_end(const std::string& name, std::string_view old_end, std::string_view new_end) {
+  return name.substr(0, name.size() - old_end.size()).append(new_end);
+}
+
+// Other spellings of one of our names. Files converted from TensorFlow (the published bert-base-uncased is one) call
+// the numbers of a LayerNorm gamma and beta; the bias of BERT's decoder is one tensor with two names.
+std::vector<std::string> spellings_of(const std::string& name, const spec::Model& spec) {
+  std::vector<std::string> spellings{name};
+  if (spec.arch == spec::Arch::kBert) {
+    if (name.ends_with("LayerNorm.weight")) spellings.push_back(with_end(name, "weight", "gamma"));
+    if (name.ends_with("LayerNorm.bias")) spellings.push_back(with_end(name, "bias", "beta"));
+    if (name == "cls.predictions.bias") spellings.push_back("cls.predictions.decoder.bias");
+    if (name == "cls.predictions.decoder.bias") spellings.push_back("cls.predictions.bias");
+  }
+  const std::string prefix = base_prefix(spec);
+  if (prefix.empty() || name.rfind(prefix, 0) != 0) return spellings;
+  const std::size_t count = spellings.size();
+  for (std::size_t i = 0; i < count; ++i) spellings.push_back(spellings[i].substr(prefix.size()));
+  return spellings;
+}
+
+bool may_be_unused_by_bert(const std::string& name, const spec::Model& spec) {
+  if (ends_with_any(name, {"embeddings.position_ids"})) return true;
+  if (spec.classes > 0) return name.rfind("cls.", 0) == 0;
+  // The masked-LM model pools nothing; its decoder is the word embedding, unless it has one with a bias of its own.
+  if (starts_with_any(name, {"bert.pooler.", "pooler.", "cls.seq_relationship."})) return true;
+  return spec.tied_embeddings ? name.rfind("cls.predictions.decoder.", 0) == 0 : name == "cls.predictions.bias";
+}
+
+std::string text_of(torch::IntArrayRef sizes) {
   std::ostringstream text;
-  text << tensor.sizes();
+  text << sizes;
   return text.str();
 }
 
@@ -40,63 +80,143 @@ std::string some_of(const std::vector<std::string>& names) {
   return text;
 }
 
-// batch norm counts its batches in a buffer that old files lack.
-bool is_optional(const std::string& name) { return ends_with(name, ".num_batches_tracked"); }
+// The whole model that `spec` describes, whatever part of it this rank holds.
+TensorSizes sizes_of_whole_model(const spec::Model& spec) {
+  const auto model = build_model(spec, {.device = torch::kMeta, .initialise = false});
+  TensorSizes sizes;
+  for (const DeclaredParameter& parameter : declared_parameters(*model)) {
+    sizes.emplace(parameter.name, parameter.placement.whole);
+  }
+  for (const auto& buffer : model->named_buffers()) sizes.emplace(buffer.key(), buffer.value().sizes().vec());
+  return sizes;
+}
 
-struct Matches {
-  std::vector<std::pair<Tensor, Tensor>> copies;  // to, from
-  std::vector<std::string> unexpected;
-  std::map<std::string, bool> found;
+struct Matching {
+  std::map<std::string, std::string> file_names;  // by our names
+  LoadReport report;
 };
 
-void match(const std::string& given, const Tensor& tensor, const TensorMap& state, const std::string& prefix,
-           const std::string& source, Matches& matches) {
-  auto slot = state.find(given);
-  if (slot == state.end()) slot = state.find(prefix + given);
-  if (slot == state.end()) {
-    matches.unexpected.push_back(given);
-    return;
+void check_sizes(const std::string& ours, const std::vector<std::int64_t>& sizes, const std::string& file_name,
+                 const WeightSource& source) {
+  if (source.sizes.at(file_name) == sizes) return;
+  const bool head = ours == "score.weight" || ours.rfind("classifier.", 0) == 0;
+  throw bad_input(source.name + ": tensor " + file_name + " has shape " + text_of(source.sizes.at(file_name)) +
+                      " but the model needs " + text_of(sizes),
+                  head ? "set model.classes to the number of classes in the file"
+                       : "use weights and a model description of the same size");
+}
+
+Matching match(const TensorSizes& ours, const WeightSource& source, const spec::Model& spec) {
+  Matching matching;
+  std::vector<std::string> missing, unexpected;
+  std::set<std::string> taken;
+  const auto file_has = [&](const std::string& name) { return source.sizes.count(name) > 0; };
+  for (const auto& [name, sizes] : ours) {
+    if (const auto file_name = file_name_of(name, file_has, spec)) {
+      check_sizes(name, sizes, *file_name, source);
+      matching.file_names.emplace(name, *file_name);
+      taken.insert(*file_name);
+    } else {
+      (may_start_anew(name, spec) ? matching.report.initial : missing).push_back(name);
+    }
   }
-  if (slot->second.sizes() != tensor.sizes()) {
-    throw bad_input(source + ": tensor " + given + " has shape " + shape_of(tensor) + " but the model needs " +
-                        shape_of(slot->second),
-                    "use weights and a model description of the same size");
+  for (const auto& [name, sizes] : source.sizes) {
+    if (taken.count(name) == 0) (may_be_unused(name, spec) ? matching.report.unused : unexpected).push_back(name);
   }
-  matches.found[slot->first] = true;
-  matches.copies.emplace_back(slot->second, tensor);
+  if (!unexpected.empty()) {
+    throw bad_input(
+        source.name + ": unexpected tensors " + some_of(unexpected) + " for arch " + spec::to_string(spec.arch),
+        "check that the weights belong to this model");
+  }
+  if (!missing.empty()) {
+    throw bad_input(source.name + ": missing tensors " + some_of(missing),
+                    "check that the file is whole and of this model");
+  }
+  return matching;
+}
+
+void fill(const LocalValues& local, const Placement& placement, const std::string& file_name,
+          const WeightSource& source) {
+  const bool in_place = local.values.is_cpu() && local.values.is_contiguous();
+  const Tensor values =
+      in_place ? local.values.detach() : torch::empty(local.values.sizes(), local.values.options().device(torch::kCPU));
+  for (const Run& run : runs_of(placement, local.first, values.numel())) {
+    source.read(file_name, run.whole, values.narrow(0, run.local - local.first, run.count));
+  }
+  if (!in_place) local.values.detach().copy_(values);
+}
+
+void fill_parts(const Matching& matching, const std::vector<DeclaredParameter>& parameters,
+                const std::function<LocalValues(const DeclaredParameter&)>& values_of, const WeightSource& source) {
+  for (const DeclaredParameter& parameter : parameters) {
+    if (is_lora_name(parameter.name)) continue;
+    const auto file_name = matching.file_names.find(parameter.name);
+    if (file_name == matching.file_names.end()) continue;
+    const LocalValues local = values_of(parameter);
+    if (!local.values.defined() || local.values.numel() == 0) continue;
+    fill(local, parameter.placement, file_name->second, source);
+  }
+}
+
+WeightSource source_of(const TensorMap& weights, const std::string& name) {
+  WeightSource source{name, {}, [&weights](const std::string& file_name, std::int64_t first, Tensor out) {
+                        out.copy_(weights.at(file_name).reshape({-1}).narrow(0, first, out.numel()));
+                      }};
+  for (const auto& [tensor_name, tensor] : weights) source.sizes.emplace(tensor_name, tensor.sizes().vec());
+  return source;
 }
 
 }  // namespace
+
+std::optional<std::string> file_name_of(const std::string& our_name,
+                                        const std::function<bool(const std::string&)>& file_has,
+                                        const spec::Model& spec) {
+  for (const std::string& name : spellings_of(our_name, spec)) {
+    if (file_has(name)) return name;
+  }
+  return std::nullopt;
+}
+
+bool may_start_anew(const std::string& our_name, const spec::Model& spec) {
+  if (our_name.ends_with(".num_batches_tracked")) return true;  // files of old torchvision models lack it
+  if (spec.arch == spec::Arch::kBert) return starts_with_any(our_name, {"bert.pooler.", "classifier.", "cls."});
+  return spec.is_language_model() && our_name == "score.weight";
+}
+
+bool may_be_unused(const std::string& file_name, const spec::Model& spec) {
+  if (spec.arch == spec::Arch::kBert) return may_be_unused_by_bert(file_name, spec);
+  if (ends_with_any(file_name, {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"})) return true;
+  return file_name == "lm_head.weight" && (spec.classes > 0 || spec.tied_embeddings);
+}
+
+LoadReport load_parts(const spec::Model& spec, const std::vector<DeclaredParameter>& parameters,
+                      const std::function<LocalValues(const DeclaredParameter&)>& values_of,
+                      const WeightSource& source) {
+  const Matching matching = match(sizes_of_whole_model(spec), source, spec);
+  const torch::NoGradGuard no_grad;
+  fill_parts(matching, parameters, values_of, source);
+  return matching.report;
+}
+
+LoadReport load_weights(TrainableModel& model, const TensorMap& weights, const std::string& source) {
+  const WeightSource tensors = source_of(weights, source);
+  const Matching matching = match(sizes_of_whole_model(model.spec()), tensors, model.spec());
+  const torch::NoGradGuard no_grad;
+  fill_parts(
+      matching, declared_parameters(model),
+      [](const DeclaredParameter& parameter) { return LocalValues{parameter.tensor.detach().view({-1})}; }, tensors);
+  for (auto& buffer : model.named_buffers()) {
+    const auto file_name = matching.file_names.find(buffer.key());
+    if (file_name != matching.file_names.end()) buffer.value().copy_(weights.at(file_name->second));
+  }
+  return matching.report;
+}
 
 TensorMap state_dict(const TrainableModel& model) {
   TensorMap state;
   for (const auto& entry : model.named_parameters()) state.emplace(entry.key(), entry.value());
   for (const auto& entry : model.named_buffers()) state.emplace(entry.key(), entry.value());
   return state;
-}
-
-void load_weights(TrainableModel& model, const TensorMap& weights, const std::string& source) {
-  const TensorMap state = state_dict(model);
-  const bool head_is_tied = state.count("lm_head.weight") == 0 && model.spec().tied_embeddings;
-  Matches matches;
-  for (const auto& [name, tensor] : weights) {
-    if (is_constant(name) || (head_is_tied && name == "lm_head.weight")) continue;
-    match(name, tensor, state, base_prefix(model), source, matches);
-  }
-  if (!matches.unexpected.empty()) {
-    throw bad_input(source + ": unexpected tensors " + some_of(matches.unexpected) + " for arch " +
-                        spec::to_string(model.spec().arch),
-                    "check that the weights belong to this model");
-  }
-  std::vector<std::string> missing;
-  for (const auto& [name, tensor] : state) {
-    if (matches.found.count(name) == 0 && !is_optional(name)) missing.push_back(name);
-  }
-  if (!missing.empty()) {
-    throw bad_input(source + ": missing tensors " + some_of(missing), "check that the file is whole and of this model");
-  }
-  const torch::NoGradGuard no_grad;
-  for (auto& [to, from] : matches.copies) to.copy_(from);
 }
 
 }  // namespace lockstep::nn

@@ -1,7 +1,6 @@
 #include "lockstep/nn/language_model.h"
 
 #include <string>
-#include <tuple>
 
 #include "lockstep/base/error.h"
 #include "lockstep/nn/collectives.h"
@@ -32,6 +31,11 @@ void LanguageModel::make_head(const std::shared_ptr<Embedding>& embedding) {
                           std::make_shared<Linear>(spec().hidden, classifier ? spec().classes : spec().vocab,
                                                    /*with_bias=*/false, WeightLayout::kOutIn,
                                                    Init{Init::Kind::kNormal, spec().init_std}, options_, cut));
+}
+
+void LanguageModel::set_head(const std::shared_ptr<Embedding>& embedding, const std::shared_ptr<Linear>& head) {
+  embedding_ = embedding;
+  head_ = head;
 }
 
 std::vector<std::shared_ptr<torch::nn::Module>> LanguageModel::head_modules() const {
@@ -105,9 +109,8 @@ Tensor LanguageModel::head_logits(const Tensor& x, const Tensor& tokens, const F
 
 Tensor LanguageModel::pooled(const Tensor& normed, const Tensor& tokens, const ForwardContext& context) const {
   if (spec().classes == 0) return normed;
-  // The hidden state of each sample's last token that is not padding.
-  const Tensor places = torch::arange(tokens.size(1), tokens.options());
-  const Tensor last = std::get<0>(((tokens != context.padding_id) * places).max(1));  // 0 where all is padding
+  // The hidden state of each sample's last token that is not padding; the first where all is.
+  const Tensor last = (lengths_without_padding(tokens, context.padding_id) - 1).clamp_min(0);
   return normed.gather(1, last.view({-1, 1, 1}).expand({-1, 1, normed.size(2)})).squeeze(1);
 }
 
@@ -125,6 +128,15 @@ Tensor LanguageModel::leave_block(const Tensor& residual, const Tensor& x, const
   if (partition_.tp_size() == 1) return last.add_to(residual, x);
   const Tensor sum = residual + leave_block(last.product(x), site);
   return last.bias.defined() ? sum + last.bias : sum;
+}
+
+Tensor LanguageModel::leave_block(const Tensor& residual, const Tensor& x, const Linear& last, const char* site,
+                                  const OutputDropout& output_dropout, const ForwardContext& context) const {
+  if (output_dropout.probability == 0) return leave_block(residual, x, last, site);
+  Tensor out = leave_block(last.product(x), site);
+  if (last.bias.defined()) out = out + last.bias;
+  return residual +
+         dropout(out, output_dropout.probability, output_dropout.site, stream_positions(out.size(1), context));
 }
 
 Tensor LanguageModel::stream_positions(std::int64_t rows, const ForwardContext& context) const {
@@ -147,6 +159,11 @@ void LanguageModel::check_tokens(const Tensor& tokens) const {
   throw bad_input("token " + std::to_string(lowest < 0 ? lowest : highest) + " is outside the model's vocabulary of " +
                       std::to_string(spec().vocab),
                   "use the tokenizer that the model was made for, or raise model.vocab");
+}
+
+Tensor lengths_without_padding(const Tensor& tokens, std::int64_t padding_id) {
+  const Tensor counts = torch::arange(1, tokens.size(1) + 1, tokens.options());
+  return ((tokens != padding_id) * counts).amax(1);
 }
 
 }  // namespace lockstep::nn

@@ -67,6 +67,8 @@ class LanguageModel : public TrainableModel {
   // Registers `lm_head` or `score` where the model has one of its own; otherwise the head is `embedding`. Only where
   // part().head.
   void make_head(const std::shared_ptr<Embedding>& embedding);
+  // The same for a head that the model has registered itself; null: `embedding`.
+  void set_head(const std::shared_ptr<Embedding>& embedding, const std::shared_ptr<Linear>& head);
 
   torch::TensorOptions tensor_options() const { return options_; }
   // Rows of the residual stream to and from the tensor-parallel blocks: with sequence parallel gathered and scattered,
@@ -76,6 +78,13 @@ class LanguageModel : public TrainableModel {
   // residual + the ranks' products summed + bias: how a block whose last layer is cut by inputs ends.
   torch::Tensor leave_block(const torch::Tensor& residual, const torch::Tensor& x, const Linear& last,
                             const char* site) const;
+  // The same with dropout before the sum.
+  struct OutputDropout {
+    double probability = 0.0;
+    DropoutSite site;
+  };
+  torch::Tensor leave_block(const torch::Tensor& residual, const torch::Tensor& x, const Linear& last, const char* site,
+                            const OutputDropout& output_dropout, const ForwardContext& context) const;
   // Norms and biases outside the blocks: held by all tp ranks, each seeing only its rows under sequence parallel.
   Sharing outside_blocks() const { return {partition_.tp_size(), partition_.sequence_parallel}; }
   // Replicated weights inside a block: every rank's gradient is a part.
@@ -96,6 +105,10 @@ class LanguageModel : public TrainableModel {
   std::shared_ptr<Linear> head_;  // null: tied
 };
 
+// Tokens of each sample up to its last that is not `padding_id` (int64 [samples], as ForwardContext::lengths).
+torch::Tensor lengths_without_padding(const torch::Tensor& tokens, std::int64_t padding_id);
+
+std::shared_ptr<LanguageModel> make_bert(const spec::Model& spec, const BuildOptions& options);
 std::shared_ptr<LanguageModel> make_gpt(const spec::Model& spec, const BuildOptions& options);
 std::shared_ptr<LanguageModel> make_llama(const spec::Model& spec, const BuildOptions& options);
 std::shared_ptr<LanguageModel> make_mamba(const spec::Model& spec, const BuildOptions& options);

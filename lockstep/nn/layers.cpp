@@ -96,6 +96,20 @@ Linear::Linear(std::int64_t in, std::int64_t out, bool with_bias, WeightLayout l
   bias = declare("bias", of_bias, bias_value(init, in), options);
 }
 
+Tensor activated(const Linear& layer, const Tensor& x, spec::Activation activation) {
+  switch (activation) {
+    case spec::Activation::kGeluTanh:
+      return bias_gelu(layer.product(x), layer.bias);
+    case spec::Activation::kGelu:
+      return at::gelu(layer.forward(x));
+    case spec::Activation::kRelu:
+      return at::relu(layer.forward(x));
+    case spec::Activation::kSilu:
+      return at::silu(layer.forward(x));
+  }
+  return {};
+}
+
 Embedding::Embedding(std::int64_t count, std::int64_t dim, double std, const torch::TensorOptions& options,
                      const std::vector<Segment>& rows, Sharing sharing)
     : first_row_(rows.empty() ? 0 : rows.front().first) {

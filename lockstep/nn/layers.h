@@ -69,26 +69,48 @@ struct LinearCut {
   bool expert = false;
 };
 
+class Linear;
+
+// What LoRA adds to a linear layer (nn/lora.h): scale x B (A x). Under tensor parallelism a layer cut by inputs adds
+// its part of the sum, like its product.
+struct LowRank {
+  std::shared_ptr<Linear> a;  // [rank, in]
+  std::shared_ptr<Linear> b;  // [out, rank]
+  double scale = 1.0;
+};
+
 // torch.nn.Linear (weight [out, in]) or, with WeightLayout::kInOut, GPT-2's Conv1D (weight [in, out]). `in` and `out`
 // are those of the whole layer.
 class Linear : public Layer {
  public:
   Linear(std::int64_t in, std::int64_t out, bool with_bias, WeightLayout layout, Init init,
          const torch::TensorOptions& options, const LinearCut& cut = {});
-  torch::Tensor forward(const torch::Tensor& x) const { return linear(x, weight, bias, layout_); }
+  torch::Tensor forward(const torch::Tensor& x) const { return adapted(linear(x, weight, bias, layout_), x); }
   // Without the bias.
-  torch::Tensor product(const torch::Tensor& x) const { return linear(x, weight, torch::Tensor(), layout_); }
+  torch::Tensor product(const torch::Tensor& x) const {
+    return adapted(linear(x, weight, torch::Tensor(), layout_), x);
+  }
   torch::Tensor add_to(const torch::Tensor& residual, const torch::Tensor& x) const {
-    return linear_residual(residual, x, weight, bias, layout_);
+    return adapted(linear_residual(residual, x, weight, bias, layout_), x);
   }
   WeightLayout layout() const { return layout_; }
+  // Weight and bias are all there is; only then may fused paths read them past forward().
+  bool plain() const { return lora == nullptr; }
 
   torch::Tensor weight;
   torch::Tensor bias;  // undefined without
+  std::shared_ptr<const LowRank> lora;
 
  private:
+  torch::Tensor adapted(const torch::Tensor& y, const torch::Tensor& x) const {
+    return plain() ? y : lora->b->add_to(y, lora->a->forward(x) * lora->scale);
+  }
+
   WeightLayout layout_;
 };
+
+// activation(layer(x)).
+torch::Tensor activated(const Linear& layer, const torch::Tensor& x, spec::Activation activation);
 
 class Embedding : public Layer {
  public:

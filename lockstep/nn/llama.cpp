@@ -121,7 +121,8 @@ class Llama : public LanguageModel {
 
   Tensor expand(const LlamaLayer& layer, const Tensor& x) const {
     const Tensor inner = enter_block(layer.post_norm->forward(x), "tp: mlp input");
-    if (partition().tp_size() == 1 && !layer.gate->bias.defined()) {
+    const bool plain = layer.gate->plain() && layer.up->plain() && layer.down->plain();
+    if (partition().tp_size() == 1 && plain && !layer.gate->bias.defined()) {
       return swiglu_mlp(x, inner, layer.gate->weight, layer.up->weight, layer.down->weight);
     }
     return leave_block(x, swiglu(layer.gate->forward(inner), layer.up->forward(inner)), *layer.down, "tp: mlp output");

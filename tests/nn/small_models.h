@@ -36,6 +36,16 @@ inline spec::Model small_llama() {
   return model;
 }
 
+inline spec::Model small_bert() {
+  spec::Model model = small_gpt();
+  model.name = "small-bert";
+  model.arch = spec::Arch::kBert;
+  model.type_vocab = 2;
+  model.activation = spec::Activation::kGelu;
+  model.norm_epsilon = 1e-12;
+  return model;
+}
+
 inline spec::Model small_image(spec::Arch arch) {
   spec::Model model;
   model.name = "small-image";
@@ -57,6 +67,8 @@ inline std::vector<spec::Model> every_small_model() {
   tied_llama.tied_embeddings = true;
   spec::Model classifier = small_gpt();
   classifier.classes = 5;
+  spec::Model bert_classifier = small_bert();
+  bert_classifier.classes = 5;
   spec::Model without_bias = small_gpt();
   without_bias.bias = false;
   without_bias.tied_embeddings = false;
@@ -68,6 +80,7 @@ inline std::vector<spec::Model> every_small_model() {
           basic,
           tied_llama,
           classifier,
+          bert_classifier,
           without_bias};
 }
 
