@@ -324,16 +324,12 @@ void backward_by_aten(const Problem& p, const BlockTensors& in, const BlockResul
 }
 
 // The CPU's kernel computes in fp32 or fp64: halves are widened, which is quicker than products of halves there.
-bool widened_for_kernel(const Tensor& q) {
 #ifdef LOCKSTEP_HAS_GEMM
-  return q.is_cpu();
-#else
-  (void)q;
-  return false;
-#endif
-}
-
+bool takes_kernel(const Tensor& q) { return q.is_cpu(); }
 Tensor for_kernel(const Tensor& t) { return dense_last(t.to(wide_type(t))); }
+#else
+bool takes_kernel(const Tensor&) { return false; }
+#endif
 
 }  // namespace
 
@@ -341,7 +337,7 @@ torch::ScalarType wide_type(const Tensor& t) {
   return t.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
 }
 
-bool has_attention_kernel(const Tensor& q) { return widened_for_kernel(q) && wide_type(q) == q.scalar_type(); }
+bool has_attention_kernel(const Tensor& q) { return takes_kernel(q) && wide_type(q) == q.scalar_type(); }
 
 Tensor dense_last(const Tensor& t) { return t.stride(3) == 1 && t.stride(1) >= t.size(3) ? t : t.contiguous(); }
 
@@ -364,7 +360,7 @@ BlockResult attention_block_forward(const BlockTensors& in, const AttentionBlock
   BlockResult result{torch::empty({p.batch, p.queries, p.heads, p.dim}, wide),
                      torch::empty({p.batch, p.heads, p.queries}, wide)};
 #ifdef LOCKSTEP_HAS_GEMM
-  if (widened_for_kernel(in.q)) {
+  if (takes_kernel(in.q)) {
     forward_by_kernel(p, {for_kernel(in.q), for_kernel(in.k), for_kernel(in.v)}, result);
     return result;
   }
@@ -377,7 +373,7 @@ void attention_block_backward(const BlockTensors& in, const BlockResult& result,
                               const AttentionBlock& block, BlockTensors& gradients, bool add) {
   const Problem p = problem_of(in, block);
 #ifdef LOCKSTEP_HAS_GEMM
-  if (widened_for_kernel(in.q)) {
+  if (takes_kernel(in.q)) {
     const BlockTensors widened{for_kernel(in.q), for_kernel(in.k), for_kernel(in.v)};
     const BlockResult whole{for_kernel(result.out), result.lse};
     const Tensor wide_dout = for_kernel(dout);
