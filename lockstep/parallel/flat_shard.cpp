@@ -33,7 +33,7 @@ FlatShard::FlatShard(std::string name, std::vector<nn::DeclaredParameter> parame
   has_master_ = options.master_dtype != model.dtype().toScalarType();
   whole_ = torch::empty({length_}, model);
   const bool away = options.offload == plan::Offload::kParameters;
-  if (options_.zero == 3) {
+  if (gathers()) {
     own_ = away ? arena.zeros(shard_length_, model.dtype().toScalarType()) : torch::empty({shard_length_}, model);
   } else {
     own_ = whole_.narrow(0, shard_rank() * shard_length_, shard_length_);
@@ -184,7 +184,7 @@ void FlatShard::clear_gradient() {
 }
 
 void FlatShard::start_publish() {
-  if (!options_.trainable || !shards().valid() || options_.zero == 3) return;
+  if (!shards().valid() || options_.zero == 3) return;
   publishing_ = shards().all_gather(nn::buffer_of(own_), nn::buffer_of(whole_), at_site("zero: publish weights"));
 }
 
@@ -230,7 +230,7 @@ nn::LocalValues FlatShard::own_values(std::size_t index, const Tensor& of_shard)
 void FlatShard::rest(const OffloadArena& arena) const {
   if (options_.offload == plan::Offload::kNone) return;
   if (has_master_) arena.rest(master_);
-  if (options_.offload == plan::Offload::kParameters && options_.zero == 3) arena.rest(own_);
+  if (options_.offload == plan::Offload::kParameters && gathers()) arena.rest(own_);
 }
 
 double FlatShard::squared_norm() const {

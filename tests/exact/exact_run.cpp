@@ -31,8 +31,8 @@ data::Batch batch_of(std::int64_t step, std::int64_t micro, std::int64_t rank, s
   data::Batch batch;
   batch.first_index = (micro * ranks + rank) * samples;
   const Tensor own = all.narrow(0, batch.first_index, samples);
-  batch.input = own.narrow(1, 0, kSequence).contiguous();
-  batch.target = own.narrow(1, 1, kSequence).contiguous();
+  batch.input = own.narrow(1, 0, kSequence).clone();
+  batch.target = own.narrow(1, 1, kSequence).clone();
   batch.target.masked_fill_((batch.input + batch.target).remainder(11) == 3, -100);  // uneven over ranks
   batch.samples = samples;
   batch.global_samples = kSamples;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct Case {
   bool activation_offload = false;
 
   std::string name() const;
+  friend void PrintTo(const Case& exact_case, std::ostream* out) { *out << exact_case.name(); }
 };
 
 spec::Model model_of(const std::string& name);

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "lockstep/base/error.h"
+#include "tests/exact/exact_run.h"
 #include "tests/exact/mutating_backend.h"
 
 namespace lockstep::exact {
