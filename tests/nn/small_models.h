@@ -46,6 +46,24 @@ inline spec::Model small_bert() {
   return model;
 }
 
+inline spec::Model small_mamba() {
+  spec::Model model;
+  model.name = "small-mamba";
+  model.arch = spec::Arch::kMamba;
+  model.layers = 2;
+  model.hidden = 24;
+  model.vocab = 61;
+  model.max_sequence = 96;
+  model.state_size = 4;
+  model.conv_kernel = 4;
+  model.expand = 2;
+  model.dt_rank = 3;
+  model.tied_embeddings = true;
+  model.bias = false;
+  model.activation = spec::Activation::kSilu;
+  return model;
+}
+
 inline spec::Model small_image(spec::Arch arch) {
   spec::Model model;
   model.name = "small-image";
@@ -74,6 +92,7 @@ inline std::vector<spec::Model> every_small_model() {
   without_bias.tied_embeddings = false;
   return {small_gpt(),
           small_llama(),
+          small_mamba(),
           small_image(spec::Arch::kMnistCnn),
           small_image(spec::Arch::kCifarCnn),
           small_image(spec::Arch::kResNet),
