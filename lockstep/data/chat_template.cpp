@@ -64,7 +64,7 @@ std::vector<Segment> render_llama2(const Conversation& conversation, const Sourc
   Role wanted = Role::kUser;
   for (const Turn& turn : conversation) {
     if (turn.role == Role::kSystem) {
-      system = fmt::format("<<SYS>>\n{}\n<</SYS>>\n\n", trim(turn.content));
+      system = "<<SYS>>\n" + turn.content + "\n<</SYS>>\n\n";
       continue;
     }
     if (turn.role != wanted) {
@@ -73,8 +73,8 @@ std::vector<Segment> render_llama2(const Conversation& conversation, const Sourc
           "let user and assistant take turns, or choose another data.chat_template", place);
     }
     if (turn.role == Role::kUser) {
-      const std::string question = with_context(turn);
-      text.prompt(fmt::format("<s>[INST] {}{} [/INST]", system, trim(question)));
+      const std::string question = system + with_context(turn);
+      text.prompt(fmt::format("<s>[INST] {} [/INST]", trim(question)));
       system.clear();
       wanted = Role::kAssistant;
     } else {
@@ -177,7 +177,9 @@ ChatTemplate recognise_chat_template(std::string_view program) {
   if (has("<|im_start|>") && has("<|im_end|>")) return ChatTemplate::kChatml;
   if (has("<|start_header_id|>") && has("<|eot_id|>")) return ChatTemplate::kLlama3;
   if (has("[INST]") && has("<<SYS>>")) return ChatTemplate::kLlama2;  // Mistral's has no <<SYS>> and other spaces
-  if (has("### Instruction") && has("### Response")) return ChatTemplate::kAlpaca;
+  // With a line break, in Jinja's spelling or as it is; others put the instruction on the same line.
+  const bool alpaca = has("### Instruction:\\n") || has("### Instruction:\n");
+  if (alpaca && has("### Response:")) return ChatTemplate::kAlpaca;
   return ChatTemplate::kAuto;
 }
 

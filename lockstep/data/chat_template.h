@@ -32,7 +32,7 @@ struct TextEnds {
 // The text of a conversation, cut where answers begin and end.
 //
 //   chatml   <|im_start|>ROLE\nCONTENT<|im_end|>\n                             every turn
-//   llama2   <s>[INST] <<SYS>>\nSYSTEM\n<</SYS>>\n\nUSER [/INST] ANSWER </s>   contents trimmed, turns must alternate
+//   llama2   <s>[INST] <<SYS>>\nSYSTEM\n<</SYS>>\n\nUSER [/INST] ANSWER </s>   texts of turns trimmed, turns alternate
 //   llama3   <|begin_of_text|>, then <|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|>; contents trimmed
 //   alpaca   a sentence (or the system message), ### Instruction, ### Input, ### Response (Taori et al. 2023)
 //   plain    contents one after the other, with a line break where neither side has white space

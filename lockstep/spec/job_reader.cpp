@@ -239,7 +239,7 @@ AdapterTargets adapter_targets(Arch arch) {
     case Arch::kMoe:
       return {{"q_proj", "v_proj", "k_proj", "o_proj", "w1", "w2", "w3"}, 2};
     case Arch::kMamba:
-      return {{"in_proj", "x_proj", "dt_proj", "out_proj"}, 1};
+      return {{"in_proj", "x_proj", "out_proj"}, 1};
     default:
       return {{}, 0};
   }
@@ -322,9 +322,13 @@ void check_language(MapReader& job, Job& result) {
   if (kind == DataKind::kClassification && model.classes == 0) {
     throw job.error_at("model", "classification data needs a model with classes", "set model.classes");
   }
-  if (kind == DataKind::kInstruction && (model.classes > 0 || model.arch == Arch::kBert)) {
+  if (kind != DataKind::kClassification && model.classes > 0) {
+    throw job.error_at("data", fmt::format("{} data does not train a model with classes", to_string(kind)),
+                       "set model.classes: 0, or use classification data");
+  }
+  if (kind == DataKind::kInstruction && model.arch == Arch::kBert) {
     throw job.error_at("data", "instruction data trains models that predict the next token",
-                       model.classes > 0 ? "set model.classes: 0" : "use text, tokens or classification data");
+                       "use text, tokens or classification data");
   }
 }
 

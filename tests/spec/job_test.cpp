@@ -240,7 +240,8 @@ TEST(Job, instruction_data_needs_a_model_that_predicts_the_next_token) {
   };
   EXPECT_NO_THROW(parse_job(with("gpt2-124m"), "j"));
   EXPECT_HAS(user_error([&] { parse_job(with("bert-base"), "j.yaml"); }), "predict the next token; use text, tokens");
-  EXPECT_HAS(user_error([&] { parse_job(with("{preset: gpt2-124m, classes: 2}"), "j.yaml"); }), "set model.classes: 0");
+  EXPECT_HAS(user_error([&] { parse_job(with("{preset: gpt2-124m, classes: 2}"), "j.yaml"); }),
+             "instruction data does not train a model with classes; set model.classes: 0");
   EXPECT_HAS(user_error([&] { parse_job(with("{preset: gpt2-124m, vocab: 99}"), "j.yaml"); }), "cannot hold bytes");
 }
 
@@ -285,7 +286,7 @@ TEST_F(JobOverrides, reach_into_a_model_file_and_a_hugging_face_folder) {
   const Job small = load({"model=" + file.string(), "model.heads=8"});
   EXPECT_EQ(small.model.name, "tiny");
   EXPECT_EQ(small.model.head_dim, 8);
-  const Job encoder = load({"model=" + folder.string(), "model.classes=2"});
+  const Job encoder = load({"model=" + folder.string(), "model.classes=2", "data.kind=classification"});
   EXPECT_EQ(encoder.model.name, "encoder");
   EXPECT_EQ(encoder.model.classes, 2);
   EXPECT_EQ(encoder.model.hidden, 384);
