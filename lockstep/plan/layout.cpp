@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <limits>
-#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -32,9 +30,6 @@ constexpr std::array<std::pair<spec::Precision, const char*>, 5> kPrecisions{{{s
                                                                               {spec::Precision::kBf16, "bf16"},
                                                                               {spec::Precision::kFp8, "fp8"}}};
 
-// Far beyond any machine; keeps world() inside 63 bits for whatever a file says.
-constexpr std::int64_t kLargestAxis = 1 << 20;
-constexpr double kLargestWorld = 1 << 24;
 constexpr std::int64_t kMostStages = 1 << 16;
 
 template <class Table>
@@ -174,120 +169,7 @@ void fill_in(Layout& layout, const Given& given) {
   }
 }
 
-std::optional<std::string> find_axis_problem(const Layout& layout) {
-  for (const Axis& axis : kAxes) {
-    const std::int64_t value = layout.*axis.field;
-    if (std::string_view(axis.name) == "zero") {
-      if (value < 0 || value > 3) return fmt::format("zero={} is no ZeRO stage; use 0, 1, 2 or 3", value);
-    } else if (value < 1 || value > kLargestAxis) {
-      return fmt::format("{}={} is out of range; use 1 to {}", axis.name, value, kLargestAxis);
-    }
-  }
-  double world = 1;
-  for (const std::int64_t axis : {layout.pp, layout.dp, layout.shard, layout.cp, layout.tp})
-    world *= static_cast<double>(axis);
-  if (world > kLargestWorld) return fmt::format("a world of {:.0f} ranks is out of range", world);
-  return std::nullopt;
-}
-
-std::optional<std::string> find_state_problem(const Layout& layout) {
-  if (layout.zero == 0 && layout.shard > 1) {
-    return fmt::format("shard={} shards nothing with zero=0; set zero to 1, 2 or 3, or use dp={} and shard=1",
-                       layout.shard, layout.dp * layout.shard);
-  }
-  if (layout.zero > 0 && layout.sharding_ranks() == 1) {
-    return fmt::format("zero={} needs ranks to shard over; set shard (or cp) above 1, or zero=0", layout.zero);
-  }
-  const std::int64_t expert_ranks = layout.dp * layout.shard * layout.cp;
-  if (expert_ranks % layout.ep != 0) {
-    return fmt::format("ep={} does not divide dp x shard x cp = {}", layout.ep, expert_ranks);
-  }
-  if (layout.context_exchange != ContextExchange::kRing && layout.cp == 1) return "context_exchange needs cp above 1";
-  if (layout.sequence_parallel && layout.tp == 1) return "sequence_parallel needs tp above 1";
-  return std::nullopt;
-}
-
-std::optional<std::string> find_pipeline_problem(const Layout& layout) {
-  if (layout.pp == 1) {
-    if (layout.schedule != Schedule::kNone) {
-      return fmt::format("schedule={} needs pp above 1", to_string(layout.schedule));
-    }
-    if (layout.virtual_stages > 1) return fmt::format("virtual_stages={} needs pp above 1", layout.virtual_stages);
-    if (!layout.stage_layers.empty()) return "stage_layers needs pp above 1";
-    return std::nullopt;
-  }
-  if (layout.schedule == Schedule::kNone) {
-    return fmt::format("pp={} needs a schedule; use gpipe, 1f1b, interleaved or zero_bubble", layout.pp);
-  }
-  const bool interleaved = layout.schedule == Schedule::kInterleaved;
-  if (interleaved && layout.virtual_stages == 1) return "schedule=interleaved needs virtual_stages above 1";
-  if (layout.virtual_stages > 1 &&
-      (layout.schedule == Schedule::kGpipe || layout.schedule == Schedule::kOneForwardOneBackward)) {
-    return fmt::format("virtual_stages={} needs schedule=interleaved or zero_bubble", layout.virtual_stages);
-  }
-  const std::size_t stages = static_cast<std::size_t>(layout.pp * layout.virtual_stages);
-  if (!layout.stage_layers.empty() && layout.stage_layers.size() != stages) {
-    return fmt::format("stage_layers has {} entries for pp x virtual_stages = {} stages", layout.stage_layers.size(),
-                       stages);
-  }
-  for (const std::int64_t layers : layout.stage_layers) {
-    if (layers < 0) return fmt::format("stage_layers has a negative entry ({})", layers);
-  }
-  return std::nullopt;
-}
-
-std::optional<std::string> find_model_problem(const Layout& layout, const spec::Model& model) {
-  const bool attention = model.heads > 0;
-  if (layout.tp > 1) {
-    if (model.is_image_model()) return fmt::format("tp={}: {} has no tensor-parallel layers", layout.tp, model.name);
-    if (attention && model.heads % layout.tp != 0) {
-      return fmt::format("tp={} does not divide the {} heads of {}", layout.tp, model.heads, model.name);
-    }
-    // Fewer key/value heads than ranks are replicated, so one of the two must divide the other.
-    const std::int64_t kv = model.kv_heads;
-    if (attention && kv > 0 && kv % layout.tp != 0 && layout.tp % kv != 0) {
-      return fmt::format("tp={} and the {} key/value heads of {} do not divide each other", layout.tp, kv, model.name);
-    }
-    if (model.ffn_hidden % layout.tp != 0) {
-      return fmt::format("tp={} does not divide the MLP width {} of {}", layout.tp, model.ffn_hidden, model.name);
-    }
-  }
-  if (layout.cp > 1 && layout.context_exchange == ContextExchange::kAllToAll && attention &&
-      (model.heads / layout.tp) % layout.cp != 0) {
-    return fmt::format("cp={} with all_to_all does not divide the {} heads of a rank (tp={}) of {}", layout.cp,
-                       model.heads / layout.tp, layout.tp, model.name);
-  }
-  if (layout.cp > 1 && !model.is_language_model())
-    return fmt::format("cp={}: {} has no sequence", layout.cp, model.name);
-  if (layout.ep > 1 && (model.experts == 0 || model.experts % layout.ep != 0)) {
-    return fmt::format("ep={} does not divide the {} experts of {}", layout.ep, model.experts, model.name);
-  }
-  if (layout.pp > 1 && model.is_language_model()) {
-    if (layout.pp * layout.virtual_stages > model.layers) {
-      return fmt::format("pp x virtual_stages = {} stages for the {} layers of {}", layout.pp * layout.virtual_stages,
-                         model.layers, model.name);
-    }
-    const std::int64_t placed =
-        std::accumulate(layout.stage_layers.begin(), layout.stage_layers.end(), std::int64_t{0});
-    if (!layout.stage_layers.empty() && placed != model.layers) {
-      return fmt::format("stage_layers places {} layers, {} has {}", placed, model.name, model.layers);
-    }
-  }
-  return std::nullopt;
-}
-
 }  // namespace
-
-std::optional<std::string> find_layout_problem(const Layout& layout, const spec::Model* model) {
-  if (auto problem = find_axis_problem(layout)) return problem;
-  if (auto problem = find_state_problem(layout)) return problem;
-  if (auto problem = find_pipeline_problem(layout)) return problem;
-  return model != nullptr ? find_model_problem(layout, *model) : std::nullopt;
-}
-
-void require_valid_layout(const Layout& layout, const spec::Model* model) {
-  if (const auto problem = find_layout_problem(layout, model)) throw bad_input("layout: " + *problem);
-}
 
 Layout parse_layout(std::string_view text) {
   Layout layout;

@@ -48,11 +48,16 @@ struct Layout {
 };
 
 // The first rule that `layout` breaks, as one line that names the axes and their values; nothing when it is valid.
-// With a model the rules that depend on it are checked too (heads divisible by tp, layers by stages, experts by ep).
+// With a model the rules that depend on it are checked too (heads divide by tp, layers suffice for the stages,
+// experts divide by ep; image models have dp, shard and zero only).
 std::optional<std::string> find_layout_problem(const Layout& layout, const spec::Model* model = nullptr);
 
 // Throws UserError (exit code 2) with that line.
 void require_valid_layout(const Layout& layout, const spec::Model* model = nullptr);
+
+// Whether context_exchange=all_to_all can deal the heads of a tensor-parallel rank out over its cp ranks: they divide
+// by cp, and so do key/value heads, or several ranks share one. No for models without attention.
+bool can_exchange_heads(const Layout& layout, const spec::Model& model);
 
 // "dp=4,shard=8,tp=1": axes by name, absent ones keep their default. Also zero, virtual_stages, sequence_parallel
 // (true or false), schedule, recompute, context_exchange, offload, precision, stage_layers=8+8+7+9 (8x3+7 is 8+8+8+7).

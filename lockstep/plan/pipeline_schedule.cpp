@@ -71,6 +71,16 @@ int pipeline_rank_of(Schedule schedule, int stages, int position) {
   return turns ? stages - 1 - position % stages : position % stages;
 }
 
+bool makes_a_v(const Layout& layout) { return layout.schedule == Schedule::kZeroBubble && layout.virtual_stages == 2; }
+
+std::int64_t head_rank(const Layout& layout) { return makes_a_v(layout) ? 0 : layout.pp - 1; }
+
+std::int64_t layers_at(const Layout& layout, std::int64_t model_layers, std::int64_t position) {
+  if (!layout.stage_layers.empty()) return layout.stage_layers[static_cast<std::size_t>(position)];
+  const std::int64_t positions = layout.pp * layout.virtual_stages;
+  return model_layers / positions + (position < model_layers % positions ? 1 : 0);
+}
+
 // Turning around is its own inverse, so rank and place within the chunk swap roles.
 int PipelineSchedule::position(int rank, int chunk) const {
   return chunk * stages + pipeline_rank_of(schedule, stages, chunk * stages + rank);

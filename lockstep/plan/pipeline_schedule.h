@@ -40,8 +40,13 @@ struct PipelineSchedule {
   int chunk_of(int position) const { return position / stages; }
 };
 
-// The same arithmetic without a table: rank that holds `position` of a pipeline of `stages` ranks.
+// The same arithmetic without a table: the rank of `stages` that holds `position`; whether the model makes a V; the
+// rank of the pipeline that holds its end, where the head is; the layers at a position, which are stage_layers or as
+// even as possible, the remainder at the first positions.
 int pipeline_rank_of(Schedule schedule, int stages, int position);
+bool makes_a_v(const Layout& layout);
+std::int64_t head_rank(const Layout& layout);
+std::int64_t layers_at(const Layout& layout, std::int64_t model_layers, std::int64_t position);
 
 // none          one stage: forward, backward, micro-batch by micro-batch
 // gpipe         all forwards, then all backwards (Huang et al. 2019)
