@@ -18,6 +18,7 @@
 #include "lockstep/cost/stage_content.h"
 #include "lockstep/cost/states.h"
 #include "lockstep/cost/traffic.h"
+#include "lockstep/plan/pipeline_schedule.h"
 
 namespace lockstep::cost {
 namespace {
@@ -73,6 +74,10 @@ GroupRates group_rates(const spec::NodeGroup& group, std::int64_t first_rank, co
   return out;
 }
 
+PassSeconds passes_of(const StageTime& time) {
+  return {time.forward, time.backward - time.weight_gradient, time.weight_gradient};
+}
+
 }  // namespace
 
 template <bool kEveryStage, class Visit>
@@ -92,8 +97,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
   StageTime slow;
   StageTime before;
   std::int64_t layers_before = -1;
-  double all = 0;
-  double all_weight = 0;
+  PassSeconds others;  // of all stages, then less the slowest
   double reduction = 0;
   double optimizer = 0;
   double worst_excess = -1e300;
@@ -110,15 +114,13 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
     // An inner stage with as many layers as the inner one before takes as long and, holding fewer micro-batches, less
     // memory.
     if (uniform && !kEveryStage && stage > 1 && stage < stages - 1 && layers == layers_before) {
-      all += before.total();
-      all_weight += before.weight_gradient;
+      others += passes_of(before);
       continue;
     }
     const StageTime time = stage_time(context, prices, links, stage, layers);
     before = time;
     layers_before = layers;
-    all += time.total();
-    all_weight += time.weight_gradient;
+    others += passes_of(time);
     if (stage == 0 || time.total() > slow.total()) {
       slow = time;
       price.slow_stage = static_cast<std::int32_t>(stage);
@@ -148,8 +150,9 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
   time.ep_comm = micro_batches * slow.ep;
   time.pp_comm = micro_batches * slow.send;
   time.dp_comm = micro_batches * slow.dp + reduction;
-  time.bubble = fitted.constants.bubble * bubble_seconds(layout.schedule, layout.virtual_stages, all - slow.total(),
-                                                         all_weight - slow.weight_gradient);
+  others -= passes_of(slow);
+  time.bubble = fitted.constants.bubble *
+                bubble_seconds(layout.schedule, layout.pp, layout.virtual_stages, batch.accumulation, others);
   time.optimizer = optimizer;
   time.other = micro_batches * slow.host + fitted.constants.step_seconds;
   if (layout.offload == plan::Offload::kParameters) {
@@ -252,8 +255,8 @@ std::vector<StagePrice> Pricer::stages(const plan::Layout& layout, const plan::B
                        price.weight_gradient_seconds = time.weight_gradient;
                        price.send_seconds = time.send / 2;
                        price.layers = layers;
-                       price.in_flight = chunks_in_flight(layout.schedule, layout.pp, stage, layout.virtual_stages,
-                                                          batch.accumulation);
+                       price.in_flight = plan::chunks_in_flight(layout.schedule, layout.pp, stage,
+                                                                layout.virtual_stages, batch.accumulation);
                        price.device = group.kind;
                        price.memory = memory;
                        out.push_back(std::move(price));

@@ -45,10 +45,10 @@ struct Price {
 
 // One pipeline stage: what the timeline draws and the memory bars show.
 struct StagePrice {
-  double forward_seconds = 0;          // one micro-batch, communication of tp, cp and ep included
+  double forward_seconds = 0;          // one micro-batch, with communication that is not hidden
   double backward_seconds = 0;         // both gradients, and what is recomputed
   double weight_gradient_seconds = 0;  // the part of backward that a zero-bubble schedule may postpone
-  double send_seconds = 0;             // to the next stage, where it is not hidden
+  double send_seconds = 0;             // to the next stage, where it is not hidden; part of both above
   std::int64_t layers = 0;
   std::int64_t in_flight = 0;  // micro-batches (x chunks) whose activations are held at the peak
   std::string device;          // kind

@@ -9,7 +9,6 @@
 #include "lockstep/cost/flops.h"
 #include "lockstep/cost/layer.h"
 #include "lockstep/cost/links.h"
-#include "lockstep/cost/schedule.h"
 #include "lockstep/cost/stage_content.h"
 #include "lockstep/cost/states.h"
 #include "lockstep/cost/traffic.h"

@@ -9,10 +9,10 @@
 #include "lockstep/cost/flops.h"
 #include "lockstep/cost/layer.h"
 #include "lockstep/cost/links.h"
-#include "lockstep/cost/schedule.h"
 #include "lockstep/cost/stage_content.h"
 #include "lockstep/cost/states.h"
 #include "lockstep/cost/traffic.h"
+#include "lockstep/plan/pipeline_schedule.h"
 
 namespace lockstep::cost {
 
@@ -95,9 +95,9 @@ LayerPrices Pricer::State::layer_prices(const Context& context, const GroupRates
 
 double Pricer::State::send_seconds(const Context& context, std::int64_t stage, const LinkRates& links) const {
   const plan::Layout& layout = context.layout;
-  // Around the ring only with several chunks per rank; otherwise the last stage sends backward alone, over the link it
-  // shares with the one before.
-  const bool wraps = layout.virtual_stages > 1;
+  // Around the ring only with several chunks per rank that do not lie in a V; otherwise the last stage sends over the
+  // link it shares with the one before.
+  const bool wraps = layout.virtual_stages > 1 && !plan::makes_a_v(layout);
   if (layout.pp == 1) return 0;
   const Bytes bytes(boundary_bytes(dimensions, local_sizes(dimensions, layout, static_cast<double>(context.batch.micro),
                                                            static_cast<double>(sequence))));
@@ -117,9 +117,9 @@ StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& p
                                     std::int64_t stage, std::int64_t layers) const {
   const plan::Layout& layout = context.layout;
   const Constants& k = fitted.constants;
-  const bool last = stage == layout.pp - 1;
+  const bool ends = stage == plan::head_rank(layout);
   const double n = static_cast<double>(layers);
-  const double with_head = last ? 1.0 : 0.0;
+  const double with_head = ends ? 1.0 : 0.0;
   const double with_embedding = stage == 0 ? 1.0 : 0.0;
   const auto sum = [&](double LayerSeconds::*part) {
     return n * prices.layer.*part + with_head * prices.head.*part + with_embedding * prices.embedding.*part;
@@ -259,7 +259,7 @@ plan::MemoryBreakdown Pricer::State::stage_memory(const Context& context, const 
   memory.optimizer = k.state_factor * (a.optimizer + b.optimizer).value();
 
   const double chunks = static_cast<double>(
-      chunks_in_flight(layout.schedule, layout.pp, stage, layout.virtual_stages, context.batch.accumulation));
+      plan::chunks_in_flight(layout.schedule, layout.pp, stage, layout.virtual_stages, context.batch.accumulation));
   const double held = chunks / static_cast<double>(layout.virtual_stages);
   const double n = static_cast<double>(layers);
   const double gathered = prices.bytes.gathered * (layout.pp > 1 ? time.device_ahead : 1.0);
@@ -268,12 +268,12 @@ plan::MemoryBreakdown Pricer::State::stage_memory(const Context& context, const 
   // A host that runs ahead starts the next micro-batch before the device has let go of the last one's logits.
   const bool runs_ahead = fitted.facts.keeps_gathered_inputs && layout.pp == 1 && context.batch.accumulation > 1;
   const double logits = prices.logits * (runs_ahead ? 1.5 : 1.0);
-  if (stage == layout.pp - 1) transient = std::max(transient, k.logits_factor * logits);
+  if (stage == plan::head_rank(layout)) transient = std::max(transient, k.logits_factor * logits);
   memory.activations += transient;
 
   const double per_layer = dimensions.dense_parameters_per_layer / static_cast<double>(layout.tp) +
                            dimensions.expert_parameters_per_layer / static_cast<double>(layout.tp * layout.ep);
-  const double largest = std::max(per_layer, stage == 0 || stage == layout.pp - 1
+  const double largest = std::max(per_layer, stage == 0 || stage == plan::head_rank(layout)
                                                  ? dimensions.head_parameters / static_cast<double>(layout.tp)
                                                  : 0.0);
   // ZeRO-3 holds the block at work and the one being gathered, and the gradient of one before it is scattered; weights

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/plan/pipeline_schedule.h"
+
 namespace lockstep::cost {
 namespace {
 
@@ -26,10 +28,13 @@ std::int64_t layers_on_stage(const Dimensions& model, const plan::Layout& layout
                              std::int64_t stage) {
   const std::int64_t all = static_cast<std::int64_t>(model.layers);
   if (layout.pp == 1) return all;
+  if (plan::makes_a_v(layout)) {
+    return plan::layers_at(layout, all, stage) + plan::layers_at(layout, all, 2 * layout.pp - 1 - stage);
+  }
   if (!layout.stage_layers.empty()) {
     std::int64_t layers = 0;
     for (std::int64_t chunk = 0; chunk < layout.virtual_stages; ++chunk) {
-      layers += layout.stage_layers[static_cast<std::size_t>(chunk * layout.pp + stage)];
+      layers += plan::layers_at(layout, all, chunk * layout.pp + stage);
     }
     return layers;
   }
@@ -42,7 +47,8 @@ double dense_parameters_on_rank(const Dimensions& model, const plan::Layout& lay
   double parameters = static_cast<double>(layers) * model.dense_parameters_per_layer;
   if (stage == 0) parameters += model.embedding_parameters;
   // A tied head is the embedding itself unless another stage holds it.
-  if (stage == layout.pp - 1 && (!model.tied || layout.pp > 1)) parameters += model.head_parameters;
+  const std::int64_t head = plan::head_rank(layout);
+  if (stage == head && (!model.tied || head > 0)) parameters += model.head_parameters;
   return parameters / static_cast<double>(layout.tp);
 }
 

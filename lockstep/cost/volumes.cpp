@@ -5,6 +5,7 @@
 
 #include "lockstep/cost/stage_content.h"
 #include "lockstep/cost/traffic.h"
+#include "lockstep/plan/pipeline_schedule.h"
 
 namespace lockstep::cost {
 namespace {
@@ -97,7 +98,7 @@ class Counter {
     const bool first = stage == 0;
     const bool last = stage == layout_.pp - 1;
     const double chunks = static_cast<double>(layout_.virtual_stages);
-    if (layout_.schedule == plan::Schedule::kZeroBubble && layout_.virtual_stages == 2) return first || last ? 2 : 4;
+    if (plan::makes_a_v(layout_)) return first || last ? 2 : 4;
     return 2 * chunks - (first ? 1 : 0) - (last ? 1 : 0);
   }
 
@@ -138,10 +139,10 @@ Volumes communication_volumes(const spec::Model& model, const plan::Layout& layo
   const double micro = static_cast<double>(batch.micro);
   const LocalSizes local = local_sizes(dimensions, layout, micro, static_cast<double>(batch.sequence_length));
   const std::int64_t layers = layers_on_stage(dimensions, layout, facts.stage_split, stage);
-  const bool last = stage == layout.pp - 1;
+  const bool ends = stage == plan::head_rank(layout);
   const bool has_head =
       dimensions.head_parameters >= dimensions.vocab * dimensions.hidden;  // not a classifier's few rows
-  counter.tensor(dimensions, local, static_cast<double>(layers), stage == 0, last && has_head);
+  counter.tensor(dimensions, local, static_cast<double>(layers), stage == 0, ends && has_head);
   counter.context(dimensions, local, static_cast<double>(layers), micro);
   counter.experts(dimensions, local, static_cast<double>(layers));
   counter.pipeline(dimensions, local, stage);

@@ -156,7 +156,7 @@ void choose_experts(const PublishedRow& row, const spec::Model& model, Layout& l
   if (model.experts == 0) return;
   const std::int64_t ranks = layout.dp * layout.shard * layout.cp;
   layout.ep = std::min({wanted, ranks, model.experts});
-  while (ranks % layout.ep != 0 || model.experts % layout.ep != 0) --layout.ep;
+  while (layout.ep > 1 && plan::find_layout_problem(layout, &model)) --layout.ep;
   if (layout.ep != wanted) {
     notes.add(fmt::format("ep={} over {} data ranks and {} experts: ep={}", wanted, ranks, model.experts, layout.ep));
   }

@@ -165,9 +165,6 @@ bool Space::divides_model(std::int64_t tp) const {
 std::optional<std::string> Space::find_problem(const plan::Layout& mesh) const {
   if (auto problem = find_bound_problem(mesh)) return problem;
   if (auto problem = plan::find_layout_problem(mesh, &request_.model)) return problem;
-  if (request_.model.is_image_model() && mesh.pp > 1) {
-    return fmt::format("pp={}: {} has no pipeline stages", mesh.pp, request_.model.name);
-  }
   if (mesh.offload == plan::Offload::kParameters && mesh.zero != 3 && mesh.sharding_ranks() > 1) {
     return fmt::format("offload=parameters needs zero=3, not zero={}", mesh.zero);
   }
@@ -247,8 +244,8 @@ std::vector<Pipeline> Space::find_pipelines(std::int64_t world, std::int64_t pp)
       pipelines.push_back({schedule, virtual_stages, *constraints.stage_layers});
       return;
     }
-    for (auto& split :
-         stage_splits(request_.model, request_.cluster, request_.sequence_length, world, pp, virtual_stages)) {
+    for (auto& split : stage_splits(request_.model, request_.cluster, request_.sequence_length, world, pp,
+                                    virtual_stages, schedule)) {
       pipelines.push_back({schedule, virtual_stages, std::move(split)});
     }
   };
@@ -283,9 +280,8 @@ std::span<const bool> Space::sequence_parallels(const plan::Layout& mesh) const 
 }
 
 std::span<const plan::ContextExchange> Space::context_exchanges(const plan::Layout& mesh) const {
-  const spec::Model& model = request_.model;
   const std::optional<plan::ContextExchange> wanted = request_.constraints.context_exchange;
-  const bool heads_divide = model.heads > 0 && (model.heads / mesh.tp) % mesh.cp == 0;
+  const bool heads_divide = plan::can_exchange_heads(mesh, request_.model);
   if (mesh.cp == 1) return only(kExchanges, plan::ContextExchange::kRing);
   if (wanted == plan::ContextExchange::kAllToAll && !heads_divide) return {};
   if (wanted) return only(kExchanges, *wanted);

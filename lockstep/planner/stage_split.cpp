@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/plan/pipeline_schedule.h"
 
 namespace lockstep::planner {
 namespace {
@@ -77,13 +78,13 @@ double head_in_layers(const spec::Model& model, std::int64_t sequence_length) {
 
 std::vector<std::vector<std::int64_t>> stage_splits(const spec::Model& model, const spec::Cluster& cluster,
                                                     std::int64_t sequence_length, std::int64_t world, std::int64_t pp,
-                                                    std::int64_t virtual_stages) {
+                                                    std::int64_t virtual_stages, plan::Schedule schedule) {
   std::vector<std::vector<std::int64_t>> splits{{}};
   const std::int64_t stages = pp * virtual_stages;
   if (pp == 1 || stages > model.layers) return splits;
   std::vector<StageLoad> counted(static_cast<std::size_t>(stages)), by_speed(counted), by_memory(counted);
   for (std::int64_t stage = 0; stage < stages; ++stage) {
-    const std::int64_t rank = stage % pp;
+    const std::int64_t rank = plan::pipeline_rank_of(schedule, static_cast<int>(pp), static_cast<int>(stage));
     const RankDevices device = weakest_device(cluster, rank * (world / pp), (rank + 1) * (world / pp));
     by_speed[static_cast<std::size_t>(stage)].speed = std::max(device.speed, 1.0);
     by_memory[static_cast<std::size_t>(stage)].speed = std::max(device.memory, 1.0);

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "lockstep/plan/layout.h"
 #include "lockstep/spec/cluster.h"
 #include "lockstep/spec/model.h"
 
@@ -28,12 +29,14 @@ double slowest_stage(std::span<const std::int64_t> stage_layers, std::span<const
 double head_in_layers(const spec::Model& model, std::int64_t sequence_length);
 
 // The splits worth pricing for pp x virtual_stages stages on the first `world` devices of the cluster, where stage s
-// lies on pipeline rank s % pp and rank p owns devices [p world/pp, (p+1) world/pp), node groups in file order. The
-// first is empty: as even as possible. The others, each only where it is better than the even split by its own measure
-// or the layers leave a remainder: the embedding and the head count as a layer each (Grattafiori et al. 2024), the head
-// by its FLOPs with layers in proportion to the speed of the devices, and layers in proportion to their memory.
+// lies on pipeline rank s % pp, or where `schedule` lays them (a V), and rank p owns devices [p world/pp, (p+1)
+// world/pp), node groups in file order. The first is empty: as even as possible. The others, each only where it is
+// better than the even split by its own measure or the layers leave a remainder: the embedding and the head count as a
+// layer each (Grattafiori et al. 2024), the head by its FLOPs with layers in proportion to the speed of the devices,
+// and layers in proportion to their memory.
 std::vector<std::vector<std::int64_t>> stage_splits(const spec::Model& model, const spec::Cluster& cluster,
                                                     std::int64_t sequence_length, std::int64_t world, std::int64_t pp,
-                                                    std::int64_t virtual_stages);
+                                                    std::int64_t virtual_stages,
+                                                    plan::Schedule schedule = plan::Schedule::kNone);
 
 }  // namespace lockstep::planner

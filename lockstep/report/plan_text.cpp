@@ -66,6 +66,20 @@ std::string spaced(const std::string& layout) {
   return join(parts, ", ");
 }
 
+// A rank's seconds in equal parts over its chunks. Sends that are not hidden keep the sender busy: they are in its
+// passes already.
+std::vector<plan::TaskSeconds> seconds_by_position(const plan::PipelineSchedule& schedule,
+                                                   const std::vector<cost::StagePrice>& stages) {
+  std::vector<plan::TaskSeconds> seconds;
+  for (int position = 0; position < schedule.positions(); ++position) {
+    const cost::StagePrice& stage = stages[static_cast<std::size_t>(schedule.rank_of(position))];
+    seconds.push_back({.forward = stage.forward_seconds / schedule.chunks,
+                       .backward_input = (stage.backward_seconds - stage.weight_gradient_seconds) / schedule.chunks,
+                       .backward_weight = stage.weight_gradient_seconds / schedule.chunks});
+  }
+  return seconds;
+}
+
 class PlanPage {
  public:
   PlanPage(const planner::Explained& explained, const PlanTextOptions& options)
@@ -215,20 +229,16 @@ class PlanPage {
     const auto shown = static_cast<int>(
         std::clamp<std::int64_t>(cells / 3 - count, std::min<std::int64_t>(2, best_.batch.accumulation),
                                  std::min<std::int64_t>(best_.batch.accumulation, std::max(8, count))));
-    PipelineQuestion question{.schedule = best_.layout.schedule,
-                              .chunks = static_cast<int>(best_.layout.virtual_stages),
-                              .micro_batches = shown};
-    for (const cost::StagePrice& stage : stages) {
-      question.stages.push_back({stage.forward_seconds, stage.backward_seconds, stage.send_seconds});
-    }
-    const auto tasks = play_pipeline(question);
+    const plan::PipelineSchedule schedule = plan::make_pipeline_schedule(
+        best_.layout.schedule, count, static_cast<int>(best_.layout.virtual_stages), shown);
+    const auto played = plan::play(schedule, seconds_by_position(schedule, stages));
     std::string remark = plan::to_string(best_.layout.schedule);
     if (shown < best_.batch.accumulation) {
       remark += fmt::format(", drawn with {} of {} micro-batches: the bubble is {:.1f}% of the step", shown,
                             best_.batch.accumulation, 100 * best_.breakdown->bubble / best_.breakdown->total());
     }
     heading("Pipeline", remark);
-    text_ += draw_timeline(tasks, count, cells, kMostStageRows, style_);
+    text_ += draw_timeline(played, count, cells, kMostStageRows, style_);
     line(inked("  1 2 3: forward of a micro-batch; a b c: its backward; w: weight gradients; dots: idle", Ink::kDim,
                style_));
   }

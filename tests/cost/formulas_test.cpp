@@ -7,7 +7,6 @@
 #include "lockstep/cost/layer.h"
 #include "lockstep/cost/links.h"
 #include "lockstep/cost/pricer.h"
-#include "lockstep/cost/schedule.h"
 #include "lockstep/cost/states.h"
 
 namespace lockstep::cost {
@@ -115,30 +114,6 @@ TEST(Activations, of_gpt_as_korthikanti_counts_them) {
                                .sequence = 1024};
     EXPECT_NEAR(layer_bytes(context).kept, 2.0 * 1024 * 1024 * c.bytes_per_sbh, 1) << c.name;
   }
-}
-
-// --- Pipelines
-// ----------------------------------------------------------------------------------------------------------
-TEST(Schedules, hold_what_their_papers_say) {
-  // 1F1B, 4 stages, 8 micro-batches: 4, 3, 2, 1.
-  for (std::int64_t stage = 0; stage < 4; ++stage) {
-    EXPECT_EQ(chunks_in_flight(Schedule::kOneForwardOneBackward, 4, stage, 1, 8), 4 - stage);
-    EXPECT_EQ(chunks_in_flight(Schedule::kGpipe, 4, stage, 1, 8), 8);
-  }
-  EXPECT_EQ(chunks_in_flight(Schedule::kOneForwardOneBackward, 4, 0, 1, 2), 2) << "never more than there are";
-  // Megatron's interleaved warm-up, 4 stages x 2 chunks: rank 0 runs 2*3 + 4 = 10 forwards, then one more before its
-  // first backward.
-  EXPECT_EQ(chunks_in_flight(Schedule::kInterleaved, 4, 0, 2, 8), 11);
-  EXPECT_EQ(chunks_in_flight(Schedule::kInterleaved, 4, 3, 2, 8), 5);
-}
-
-TEST(Schedules, idle_as_long_as_their_papers_say) {
-  // 4 stages of F = 1, B = 1, W = 1: the three others take 9, 3 of them weight gradients.
-  EXPECT_EQ(bubble_seconds(Schedule::kNone, 1, 9, 3), 0);
-  EXPECT_EQ(bubble_seconds(Schedule::kOneForwardOneBackward, 1, 9, 3), 9);  // (p-1)(F + B + W)
-  EXPECT_EQ(bubble_seconds(Schedule::kInterleaved, 3, 9, 3), 3);            // / v
-  EXPECT_EQ(bubble_seconds(Schedule::kZeroBubble, 1, 9, 3), 3);             // ZB-H1: (p-1)(F + B - W)
-  EXPECT_EQ(bubble_seconds(Schedule::kZeroBubble, 2, 9, 3), 0);             // ZB-V: (p-1)(F + B - 2W)
 }
 
 // --- Links

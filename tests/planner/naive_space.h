@@ -43,7 +43,7 @@ inline void visit_pipelines(const SearchRequest& request, plan::Layout layout, c
         continue;
       }
       for (const auto& split : stage_splits(request.model, request.cluster, request.sequence_length, layout.world(),
-                                            layout.pp, layout.virtual_stages)) {
+                                            layout.pp, layout.virtual_stages, layout.schedule)) {
         layout.stage_layers = split;
         visit_batches(request, layout, visit);
       }
