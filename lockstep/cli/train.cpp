@@ -1,6 +1,7 @@
 // `lockstep train JOB.yaml`: plan, run, record; predicted beside measured at the end.
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -17,7 +18,7 @@ namespace {
 struct TrainOptions {
   std::string job_file;
   std::vector<std::string> overrides;
-  std::string plan_file, profile, backend, resume;
+  std::string plan_file, profile, backend, resume, export_folder;
   bool resuming = false, json = false, dry_run = false, no_record = false;
 };
 
@@ -36,7 +37,7 @@ plan::Plan plan_for(const spec::Job& job, const TrainOptions& options, const Pla
   return planner::make_plan(job, profile ? &*profile : nullptr);
 }
 
-// A plan that was read from a file decides batch and layout; the job follows it.
+// The plan decides batch and layout, wherever it came from; the job follows it.
 void follow_plan(spec::Job& job, const plan::Plan& plan) {
   job.batch.micro = plan.best.batch.micro;
   job.batch.accumulation = plan.best.batch.accumulation;
@@ -71,7 +72,7 @@ int train(const TrainOptions& options) {
   spec::Job job = spec::load_job(options.job_file, options.overrides);
   const Placement placement = place(job, options.backend);
   const plan::Plan plan = plan_for(job, options, placement);
-  if (!options.plan_file.empty() || !job.plan_file.empty()) follow_plan(job, plan);
+  follow_plan(job, plan);
   const bool speaks = !placement.launched || placement.launched->rank == 0;
   if (options.dry_run) {
     if (speaks && options.json) fmt::print("{}\n", plan::to_json(plan).dump(1));
@@ -86,6 +87,9 @@ int train(const TrainOptions& options) {
   session.display = options.json ? stderr : stdout;
   session.title = job.name;
   session.plan = plan;
+  if (!options.export_folder.empty()) {
+    session.verb_options["export"] = std::filesystem::absolute(options.export_folder).string();
+  }
   if (speaks && !options.json) show_plan(stdout, job, plan, placement);
   return finish(run_session(job, placement, session), options);
 }
@@ -106,6 +110,8 @@ void add_train(CLI::App& app, Outcome& outcome) {
   CLI::Option* resume = verb->add_option("--resume", options->resume,
                                          "Go on from the last checkpoint of this job, or of the folder named")
                             ->expected(0, 1);
+  verb->add_option("--export", options->export_folder,
+                   "At the end write the weights as a Hugging Face folder that transformers loads");
   verb->add_flag("--dry-run", options->dry_run, "Show the plan and stop");
   verb->add_flag("--no-record", options->no_record, "Do not write to the run store");
   verb->add_flag("--json", options->json, "Last line of stdout is JSON (lockstep.run/1); all else goes to stderr");

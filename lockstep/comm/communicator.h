@@ -78,6 +78,9 @@ class Work {
   // Whether the operation is over, successfully or not. Never blocks.
   bool done() const;
 
+  // wait() that swallows a failure: for destructors, whose memory the operation may still use.
+  void settle() noexcept;
+
  private:
   friend class Group;
   explicit Work(std::shared_ptr<WorkState> state) : state_(std::move(state)) {}

@@ -309,6 +309,14 @@ void Work::wait() {
 
 bool Work::wait_for(milliseconds limit) { return !state_ || wait_until(*state_, Clock::now() + limit); }
 
+void Work::settle() noexcept {
+  try {
+    wait();
+  } catch (const std::exception&) {
+    // Whoever needed the result has been told already.
+  }
+}
+
 bool Work::done() const {
   if (!state_) return true;
   const std::lock_guard lock(state_->mutex);

@@ -31,8 +31,7 @@ parallel::ParallelModelOptions model_options(const spec::Job& job, const plan::L
 void check_sequence(const spec::Job& job, const plan::Layout& layout) {
   const std::int64_t rows = job.batch.sequence_length;
   if (!job.model.is_language_model() || rows == 0) return;
-  const bool balanced =
-      layout.context_exchange == plan::ContextExchange::kRing && job.model.arch != spec::Arch::kMamba;
+  const bool balanced = layout.context_exchange == plan::ContextExchange::kRing && job.model.arch != spec::Arch::kMamba;
   const std::int64_t pieces = layout.cp > 1 && balanced ? 2 * layout.cp : layout.cp;
   const std::int64_t split = pieces * (layout.sequence_parallel ? layout.tp : 1);
   if (rows % split == 0) return;
@@ -130,8 +129,9 @@ StepResult LayoutExecutor::step(const std::vector<data::Batch>& batches, std::in
   if (world.size() > 1) {
     comm::OpOptions options;
     options.site = "world: norm and loss";
-    world.all_reduce({shared.data(), static_cast<std::int64_t>(shared.size()), comm::DType::kF64},
-                     comm::ReduceOp::kSum, options)
+    world
+        .all_reduce({shared.data(), static_cast<std::int64_t>(shared.size()), comm::DType::kF64}, comm::ReduceOp::kSum,
+                    options)
         .wait();
   }
   StepResult result;

@@ -11,7 +11,7 @@
 #include "lockstep/data/loader.h"
 #include "lockstep/engine/loss_scaler.h"
 #include "lockstep/engine/sharded_optimizer.h"
-#include "lockstep/engine/training_step.h"
+#include "lockstep/engine/step_result.h"
 #include "lockstep/parallel/parallel_model.h"
 #include "lockstep/plan/layout.h"
 #include "lockstep/spec/job.h"

@@ -59,16 +59,21 @@ nn::LoadReport load_pretrained(parallel::ParallelModel& model, const spec::Model
   return report;
 }
 
+void export_weights_of(const parallel::TensorMap& weights, const spec::Model& spec, const std::string& folder,
+                       const std::string& tokenizer_folder) {
+  checkpoint::WeightFolderOptions options;
+  options.tokenizer_source = tokenizer_folder;
+  checkpoint::WeightFolderWriter writer(folder, spec::to_hf_config(spec), options);
+  for (const auto& [name, tensor] : weights) writer.add(name, tensor);
+  writer.finish();
+}
+
 void export_pretrained(parallel::ParallelModel& model, const spec::Model& spec, const std::string& folder,
                        const std::string& tokenizer_folder) {
   parallel::TensorMap weights = model.assemble([](const FlatShard& shard) { return shard.weights(); });
   if (model.groups().world.rank() == 0) {
     if (model.options().lora.rank > 0) merge_adapters(weights, spec, model.options().lora);
-    checkpoint::WeightFolderOptions options;
-    options.tokenizer_source = tokenizer_folder;
-    checkpoint::WeightFolderWriter writer(folder, spec::to_hf_config(spec), options);
-    for (const auto& [name, tensor] : weights) writer.add(name, tensor);
-    writer.finish();
+    export_weights_of(weights, spec, folder, tokenizer_folder);
   }
   model.groups().world.barrier().wait();
 }

@@ -13,6 +13,10 @@ namespace lockstep::engine {
 // LoRA adapters) keep their initial values. Throws UserError naming file and tensor for anything else.
 nn::LoadReport load_pretrained(parallel::ParallelModel& model, const spec::Model& spec, const std::string& path);
 
+// Writes whole weights of a model as a folder that transformers loads. Not collective.
+void export_weights_of(const parallel::TensorMap& weights, const spec::Model& spec, const std::string& folder,
+                       const std::string& tokenizer_folder);
+
 // Collective: rank 0 writes a folder that transformers loads (config.json, safetensors, the tokenizer's files when
 // `tokenizer_folder` has them). LoRA adapters are merged into the weights. Blocks until it is on disk.
 void export_pretrained(parallel::ParallelModel& model, const spec::Model& spec, const std::string& folder,

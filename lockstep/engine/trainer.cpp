@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
-#include "lockstep/nn/tensor_comm.h"
+#include "lockstep/engine/pretrained.h"
+#include "lockstep/plan/nearest_layout.h"
+#include "lockstep/plan/plan.h"
 
 namespace lockstep::engine {
 namespace {
@@ -15,20 +17,17 @@ constexpr int kSkippedStepsBeforeGivingUp = 10;
 constexpr int kSkippedStepsOfALossScale = 50;  // from 65536 down to nothing takes fewer
 constexpr double kRecentDecay = 0.9;
 
-// The engine executes data parallelism so far; a plan that wants more is refused before anything is built.
-void require_executable(const nlohmann::json& plan, int world) {
-  if (plan.is_null()) return;
-  if (const std::int64_t dp = plan.at("best").at("layout").value("dp", std::int64_t{1}); dp != world) {
-    throw bad_input(fmt::format("the plan is for dp={} but {} ranks run", dp, world), "make a plan for this cluster");
+// The plan's layout; without a plan every rank is a replica.
+plan::Layout layout_of(const RunContext& context) {
+  if (context.request.plan.is_null()) {
+    plan::Layout layout;
+    layout.dp = context.world.size();
+    layout.precision = context.job.precision;
+    return layout;
   }
-  for (const auto& [axis, value] : plan.at("best").at("layout").items()) {
-    const bool plain =
-        axis == "dp" || !value.is_number_integer() || value.get<std::int64_t>() <= (axis == "zero" ? 0 : 1);
-    if (!plain) {
-      throw bad_input(fmt::format("layout {}={} cannot be executed yet", axis, value.dump()),
-                      "this version trains data-parallel: use `layout: {dp: <ranks>}`");
-    }
-  }
+  const plan::Layout layout = plan::read_plan(context.request.plan, "plan").best.layout;
+  plan::require_runnable_layout(layout, context.job.model, context.world.size());
+  return layout;
 }
 
 bool counts_tokens(const TrainingState& state) { return state.datasets.train->tokens_per_sample() > 0; }
@@ -51,8 +50,7 @@ double ThroughputMeter::seconds_per_step() const {
 }
 
 Trainer::Trainer(RunContext& context) : context_(context) {
-  require_executable(context.request.plan, context.world.size());
-  state_ = build_training_state(context.job, context.world);
+  state_ = build_training_state(context.job, layout_of(context), context.world);
   if (!context.request.resume_from.empty()) resume();
   first_step_ = state_.step;
   meter_ = ThroughputMeter(state_.total_steps - state_.step);
@@ -92,6 +90,7 @@ nlohmann::json Trainer::run() {
     if (evaluating && !stopped && (last || (every > 0 && state_.step % every == 0))) run_evaluation();
     if (stopped || last || save_is_due(result)) save();
   }
+  if (!stopped) export_weights();
   return summary(stopped);
 }
 
@@ -184,9 +183,7 @@ void Trainer::run_evaluation() {
 
 void Trainer::save() {
   if (context_.request.checkpoint_directory.empty() || saved_step_ == state_.step) return;
-  for (torch::Tensor& buffer : state_.model->buffers()) {
-    context_.world.broadcast(nn::buffer_of(buffer), 0).wait();
-  }
+  share_buffers(state_, context_.world);
   checkpoint::SaveOptions options;
   options.directory = context_.request.checkpoint_directory;
   options.rank = context_.rank();
@@ -211,6 +208,18 @@ void Trainer::save() {
       {{"type", "checkpoint"}, {"step", state_.step}, {"path", saved.path.string()}, {"seconds", saved.seconds}});
 }
 
+void Trainer::export_weights() {
+  const std::string folder = context_.request.options.value("export", "");
+  if (folder.empty()) return;
+  const std::string tokenizer = context_.job.data.tokenizer == "bytes" ? "" : context_.job.data.tokenizer;
+  if (state_.executor) {
+    export_pretrained(state_.executor->model(), context_.job.model, folder, tokenizer);
+  } else if (context_.rank() == 0) {
+    export_weights_of(state_.parameters->views(state_.parameters->values()), context_.job.model, folder, tokenizer);
+  }
+  if (context_.rank() == 0) context_.host.note("wrote " + folder + " for transformers");
+}
+
 double Trainer::predicted_items_per_second() const {
   const nlohmann::json& plan = context_.request.plan;
   const char* key = counts_tokens(state_) ? "tokens_per_second" : "samples_per_second";
@@ -230,30 +239,39 @@ std::optional<double> Trainer::efficiency(double items_per_second) const {
   return mfu * items_per_second / predicted;
 }
 
+std::int64_t Trainer::communicated_bytes() const {
+  if (!state_.executor) return context_.world.traffic().total_bytes();
+  std::int64_t bytes = 0;
+  for (const auto& [name, traffic] : state_.executor->model().groups().traffic()) bytes += traffic.total_bytes();
+  return bytes;
+}
+
 nlohmann::json Trainer::summary(bool stopped) const {
   const bool tokens = counts_tokens(state_);
   const double rate = meter_.overall();
   const double predicted = predicted_items_per_second();
   const auto measured_efficiency = efficiency(rate);
-  nlohmann::json result = {{"schema", "lockstep.run/1"},
-                           {"run", context_.request.run_id},
-                           {"status", stopped ? "interrupted" : "done"},
-                           {"exit_code", stopped ? 130 : 0},
-                           {"steps", state_.step},
-                           {"steps_total", state_.total_steps},
-                           {"peak_memory_bytes", peak_memory_bytes()},
-                           {"restarts", 0},
-                           {"lost_steps", 0},
-                           {"world", context_.world.size()},
-                           {"backend", context_.world.backend_name()},
-                           {"precision", spec::to_string(context_.job.precision)},
-                           {"parameters", state_.parameters->parameter_count()},
-                           {"seconds_per_step", meter_.seconds_per_step()},
-                           {"training_seconds", running_.seconds()},
-                           {"loader_stall_seconds", state_.loader->statistics().stall_seconds},
-                           {"skipped_steps", state_.scaler.skipped_steps()},
-                           {"communicated_bytes", context_.world.traffic().total_bytes()},
-                           {"evaluations", evaluations_}};
+  nlohmann::json result = {
+      {"schema", "lockstep.run/1"},
+      {"run", context_.request.run_id},
+      {"status", stopped ? "interrupted" : "done"},
+      {"exit_code", stopped ? 130 : 0},
+      {"steps", state_.step},
+      {"steps_total", state_.total_steps},
+      {"peak_memory_bytes", peak_memory_bytes()},
+      {"restarts", 0},
+      {"lost_steps", 0},
+      {"world", context_.world.size()},
+      {"backend", context_.world.backend_name()},
+      {"precision", spec::to_string(context_.job.precision)},
+      {"parameters", spec::parameter_count(context_.job.model)},
+      {"layout", plan::to_string(layout_of(context_))},
+      {"seconds_per_step", meter_.seconds_per_step()},
+      {"training_seconds", running_.seconds()},
+      {"loader_stall_seconds", state_.loader->statistics().stall_seconds},
+      {"skipped_steps", (state_.executor ? state_.executor->scaler() : state_.scaler).skipped_steps()},
+      {"communicated_bytes", communicated_bytes()},
+      {"evaluations", evaluations_}};
   const bool any = state_.step > first_step_;  // a finished run that is resumed has nothing to tell
   result["final_loss"] = any ? nlohmann::json(last_loss_) : nlohmann::json();
   result["tokens_per_second"] = tokens && any ? nlohmann::json(rate) : nlohmann::json();

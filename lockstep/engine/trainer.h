@@ -47,6 +47,8 @@ class Trainer {
   void check_loss(const StepResult& result);
   void run_evaluation();
   void save();
+  void export_weights();
+  std::int64_t communicated_bytes() const;
   bool save_is_due(const StepResult& result) const;
   nlohmann::json summary(bool stopped) const;
   std::optional<double> efficiency(double items_per_second) const;

@@ -5,17 +5,18 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
+#include "lockstep/engine/whole_tensors.h"
 
 namespace lockstep::engine {
 namespace {
 
-std::unique_ptr<data::Loader> make_loader(const spec::Job& job, const data::Datasets& datasets,
-                                          const comm::Communicator& group) {
+std::unique_ptr<data::Loader> make_loader(const spec::Job& job, const data::Datasets& datasets, std::int64_t data_rank,
+                                          std::int64_t data_ranks) {
   data::LoaderOptions options;
   options.micro = job.batch.micro;
   options.accumulation = job.batch.accumulation;
-  options.data_rank = group.rank();
-  options.data_world = group.size();
+  options.data_rank = data_rank;
+  options.data_world = data_ranks;
   options.seed = static_cast<std::uint64_t>(job.seed);
   options.shuffle = job.data.shuffle;
   options.num_workers = job.loader.num_workers;
@@ -38,10 +39,10 @@ constexpr const char* kMasterPrefix = "master.";
 
 }  // namespace
 
-TrainingState build_training_state(const spec::Job& job, comm::Communicator& data_group) {
-  TrainingState state;
+namespace {
+
+void build_replica(TrainingState& state, const spec::Job& job, comm::Communicator& data_group) {
   const PrecisionPolicy precision = precision_policy(job.precision, torch::kCPU);
-  state.datasets = data::open_datasets(job);
   nn::BuildOptions build;
   build.dtype = precision.model;
   build.seed = static_cast<std::uint64_t>(job.seed);
@@ -53,15 +54,37 @@ TrainingState build_training_state(const spec::Job& job, comm::Communicator& dat
   state.scaler = LossScaler(scaling);
   const parallel::ReducerOptions reducing = reducer_options(job);
   state.reducer = std::make_unique<parallel::GradientReducer>(*state.parameters, data_group, reducing);
-  state.loader = make_loader(job, state.datasets, data_group);
+}
+
+}  // namespace
+
+TrainingState build_training_state(const spec::Job& job, comm::Communicator& world) {
+  plan::Layout layout;
+  layout.dp = world.size();
+  layout.precision = job.precision;
+  return build_training_state(job, layout, world);
+}
+
+TrainingState build_training_state(const spec::Job& job, const plan::Layout& layout, comm::Communicator& world) {
+  TrainingState state;
+  state.datasets = data::open_datasets(job);
+  std::int64_t data_rank = world.rank();
+  if (is_plain_data_parallel(layout, job)) {
+    build_replica(state, job, world);
+  } else {
+    state.executor = std::make_unique<LayoutExecutor>(job, layout, world);
+    data_rank = state.executor->model().groups().data_rank;
+  }
+  state.loader = make_loader(job, state.datasets, data_rank, layout.data_ranks());
   if (state.loader->global_batch() > state.datasets.train->size()) {
     throw bad_input(fmt::format("a global batch of {} samples is more than the data set has ({})",
                                 state.loader->global_batch(), state.datasets.train->size()),
                     "lower batch.micro or batch.accumulation, or shorten batch.sequence_length");
   }
   state.total_steps = total_steps_of(job, *state.loader);
-  parallel::check_same_parameters(*state.parameters, data_group);
-  parallel::broadcast_parameters(*state.parameters, data_group);
+  if (state.executor) return state;
+  parallel::check_same_parameters(*state.parameters, world);
+  parallel::broadcast_parameters(*state.parameters, world);
   return state;
 }
 
@@ -89,15 +112,75 @@ std::int64_t steps_left(const spec::Job& job, const data::Loader& loader, data::
   return steps(in_this_epoch) + after / size * steps(size) + steps(after % size);
 }
 
-checkpoint::CheckpointContents checkpoint_contents(const TrainingState& state, const spec::Job& job, int world) {
-  checkpoint::CheckpointContents contents;
-  contents.step = state.step;
+namespace {
+
+void add_replica(const TrainingState& state, checkpoint::CheckpointContents& contents) {
   contents.model = state.parameters->views(state.parameters->values());
   for (const auto& buffer : state.model->named_buffers()) contents.model[buffer.key()] = buffer.value();
   contents.optimizer = state.optimizer->state();
   contents.optimizer.merge(state.scaler.state());
   if (state.parameters->has_master()) {
     contents.optimizer.merge(state.parameters->views(state.parameters->master(), kMasterPrefix));
+  }
+  contents.rank_tensors = state.reducer->state();
+}
+
+// The buffers of an unsplit model (batch norm's); pipelines and tensor parallelism are for models without.
+void add_assembled(LayoutExecutor& executor, checkpoint::CheckpointContents& contents) {
+  parallel::ParallelModel& model = executor.model();
+  contents.model = model.assemble([](const parallel::FlatShard& shard) { return shard.weights(); });
+  for (nn::TrainableModel* chunk : model.models()) {
+    for (const auto& buffer : chunk->named_buffers()) contents.model[buffer.key()] = buffer.value();
+  }
+  contents.optimizer = executor.optimizer().assemble();
+  contents.optimizer.merge(executor.scaler().state());
+  contents.optimizer.merge(model.assemble(
+      [](const parallel::FlatShard& shard) { return shard.has_master() ? shard.master() : torch::Tensor(); },
+      kMasterPrefix));
+}
+
+void restore_replica(TrainingState& state, const checkpoint::CheckpointContents& contents) {
+  torch::Tensor values = state.parameters->values();
+  state.parameters->load(values, contents.model);
+  if (state.parameters->has_master()) {
+    torch::Tensor master = state.parameters->master();
+    state.parameters->load(master, contents.optimizer, kMasterPrefix);
+  }
+  state.optimizer->load_state(contents.optimizer);
+  state.scaler.load_state(contents.optimizer);
+}
+
+void restore_parts(LayoutExecutor& executor, const checkpoint::CheckpointContents& contents) {
+  parallel::ParallelModel& model = executor.model();
+  model.fill([](const parallel::FlatShard& shard) { return shard.has_master() ? torch::Tensor() : shard.master(); },
+             range_reader(contents.model, ""));
+  model.fill([](const parallel::FlatShard& shard) { return shard.has_master() ? shard.master() : torch::Tensor(); },
+             range_reader(contents.optimizer, kMasterPrefix));
+  model.adopt_master();
+  executor.optimizer().load(contents.optimizer);
+  executor.scaler().load_state(contents.optimizer);
+}
+
+void restore_buffers(torch::nn::Module& module, const checkpoint::CheckpointContents& contents) {
+  for (auto& buffer : module.named_buffers()) {
+    const auto found = contents.model.find(buffer.key());
+    if (found == contents.model.end()) {
+      throw bad_input("the checkpoint has no tensor " + buffer.key(),
+                      "it is of another model; check `model` in the job");
+    }
+    buffer.value().copy_(found->second);
+  }
+}
+
+}  // namespace
+
+checkpoint::CheckpointContents checkpoint_contents(TrainingState& state, const spec::Job& job, int world) {
+  checkpoint::CheckpointContents contents;
+  contents.step = state.step;
+  if (state.executor) {
+    add_assembled(*state.executor, contents);
+  } else {
+    add_replica(state, contents);
   }
   const data::Position position = state.loader->position();
   contents.loader = {{"epoch", position.epoch},
@@ -109,7 +192,6 @@ checkpoint::CheckpointContents checkpoint_contents(const TrainingState& state, c
   // Random numbers are keyed by (seed, step, place), so seed and step are the whole state of every generator of ours;
   // libtorch's own is kept for operators that draw from it.
   contents.rank_state = {{"seed", job.seed}, {"step", state.step}};
-  contents.rank_tensors = state.reducer->state();
   contents.rank_tensors["libtorch.generator"] = at::globalContext().defaultGenerator(torch::kCPU).get_state();
   return contents;
 }
@@ -127,22 +209,13 @@ std::string restore(TrainingState& state, const checkpoint::CheckpointContents& 
     throw bad_input("the checkpoint is of another model than the job's",
                     "resume with the model it was made with, or start afresh without --resume");
   }
-  torch::Tensor values = state.parameters->values();
-  state.parameters->load(values, contents.model);
-  for (auto& buffer : state.model->named_buffers()) {
-    const auto found = contents.model.find(buffer.key());
-    if (found == contents.model.end()) {
-      throw bad_input("the checkpoint has no tensor " + buffer.key(),
-                      "it is of another model; check `model` in the job");
-    }
-    buffer.value().copy_(found->second);
+  if (state.executor) {
+    restore_parts(*state.executor, contents);
+    for (nn::TrainableModel* chunk : state.executor->model().models()) restore_buffers(*chunk, contents);
+  } else {
+    restore_replica(state, contents);
+    restore_buffers(*state.model, contents);
   }
-  if (state.parameters->has_master()) {
-    torch::Tensor master = state.parameters->master();
-    state.parameters->load(master, contents.optimizer, kMasterPrefix);
-  }
-  state.optimizer->load_state(contents.optimizer);
-  state.scaler.load_state(contents.optimizer);
   state.loader->seek({contents.loader.at("epoch"), contents.loader.at("samples")});
   state.step = contents.step;
   const bool same_batch = contents.loader.value("global_batch", std::int64_t{0}) == state.loader->global_batch();
@@ -156,6 +229,7 @@ std::string restore(TrainingState& state, const checkpoint::CheckpointContents& 
     torch_generator.set_state(generator->second);
     own.erase(generator);
   }
+  if (state.executor) return {};
   if (contents.extra.value("world", world) == world) {
     state.reducer->load_state(own);
   } else if (job.communication.compression != spec::Compression::kNone) {

@@ -9,6 +9,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/open_datasets.h"
+#include "lockstep/engine/layout_executor.h"
 #include "lockstep/engine/loss_scaler.h"
 #include "lockstep/engine/optimizer.h"
 #include "lockstep/engine/precision.h"
@@ -20,7 +21,11 @@
 namespace lockstep::engine {
 
 // Belongs to one rank's thread. Members are destroyed in reverse order, so what refers to `parameters` comes after it.
+//
+// Plain data parallelism keeps the model whole on every rank and reduces one flat gradient in buckets, compressed where
+// the job says so; every other layout is the executor's. Exactly one of the two is there.
 struct TrainingState {
+  std::unique_ptr<LayoutExecutor> executor;
   std::shared_ptr<nn::TrainableModel> model;
   std::unique_ptr<parallel::FlatParameters> parameters;
   std::unique_ptr<Optimizer> optimizer;
@@ -33,9 +38,11 @@ struct TrainingState {
   std::array<double, 3> shared_sums{};  // loss and wishes on their way between ranks; here to outlive the operation
 };
 
-// Builds model, optimizer, reducer and loader for this rank of the data-parallel group, and makes sure that all ranks
-// begin with the same parameters. Collective. Throws UserError for what the job cannot have.
-TrainingState build_training_state(const spec::Job& job, comm::Communicator& data_group);
+// Builds model, optimizer and loader for this rank of the layout, and makes sure that all ranks begin with the same
+// parameters. Collective. Throws UserError for what the job cannot have.
+TrainingState build_training_state(const spec::Job& job, const plan::Layout& layout, comm::Communicator& world);
+// Plain data parallel.
+TrainingState build_training_state(const spec::Job& job, comm::Communicator& world);
 
 // Optimizer steps that the job's goal (steps, tokens or epochs) comes to.
 std::int64_t total_steps_of(const spec::Job& job, const data::Loader& loader);
@@ -44,9 +51,10 @@ std::int64_t total_steps_of(const spec::Job& job, const data::Loader& loader);
 // the number of steps changes with the ranks.
 std::int64_t steps_left(const spec::Job& job, const data::Loader& loader, data::Position position);
 
-// What a checkpoint keeps: the shared part, the same on all ranks, and this rank's own. Tensors are views of live
-// state: write them before the next step.
-checkpoint::CheckpointContents checkpoint_contents(const TrainingState& state, const spec::Job& job, int world);
+// What a checkpoint keeps: the shared part and this rank's own. Tensors may be views of live state: write them before
+// the next step. Whole tensors whatever the layout, so that a run may go on under another one; sharded ones are
+// gathered on rank 0 (collective), which alone has the shared part then.
+checkpoint::CheckpointContents checkpoint_contents(TrainingState& state, const spec::Job& job, int world);
 
 // Puts a loaded checkpoint back. The number of ranks may differ from when it was saved; compression's error feedback is
 // then dropped, and the function returns a sentence that says so (empty otherwise). Throws UserError when the

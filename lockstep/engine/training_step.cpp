@@ -54,7 +54,35 @@ MicroStepSums run_micro_steps(TrainingState& state, const spec::Job& job) {
 
 }  // namespace
 
+namespace {
+
+StepResult run_layout_step(TrainingState& state, const spec::Job& job, StepWishes wishes) {
+  const double begin = monotonic_seconds();
+  std::vector<data::Batch> batches;
+  while (batches.empty() || !batches.back().last_of_step) batches.push_back(state.loader->next());
+  const double fetched = monotonic_seconds();
+  StepResult result = state.executor->step(batches, state.step, state.datasets.train->padding_id(),
+                                           learning_rate_at(job.optimizer, state.step, state.total_steps), wishes);
+  state.step += 1;
+  result.samples = batches.back().global_samples;
+  result.tokens = result.samples * state.datasets.train->tokens_per_sample();
+  result.data_seconds = fetched - begin;
+  result.seconds = monotonic_seconds() - begin;
+  return result;
+}
+
+}  // namespace
+
+void share_buffers(TrainingState& state, comm::Communicator& world) {
+  const auto share = [&](torch::nn::Module& module) {
+    for (torch::Tensor& buffer : module.buffers()) world.broadcast(nn::buffer_of(buffer), 0).wait();
+  };
+  if (!state.executor) return share(*state.model);
+  for (nn::TrainableModel* chunk : state.executor->model().models()) share(*chunk);
+}
+
 StepResult run_step(TrainingState& state, const spec::Job& job, comm::Communicator& data_group, StepWishes wishes) {
+  if (state.executor) return run_layout_step(state, job, wishes);
   const double begin = monotonic_seconds();
   state.parameters->zero_gradients();
   const MicroStepSums sums = run_micro_steps(state, job);
@@ -85,14 +113,12 @@ StepResult run_step(TrainingState& state, const spec::Job& job, comm::Communicat
   return result;
 }
 
-EvaluationResult evaluate(TrainingState& state, const spec::Job& job, comm::Communicator& data_group) {
-  for (torch::Tensor& buffer : state.model->buffers()) {
-    data_group.broadcast(nn::buffer_of(buffer), 0).wait();
-  }
+EvaluationResult evaluate(TrainingState& state, const spec::Job& job, comm::Communicator& world) {
+  share_buffers(state, world);
   data::LoaderOptions options;
   options.micro = job.batch.micro;
-  options.data_rank = data_group.rank();
-  options.data_world = data_group.size();
+  options.data_rank = state.executor ? state.executor->model().groups().data_rank : world.rank();
+  options.data_world = state.executor ? state.executor->model().layout().data_ranks() : world.size();
   options.shuffle = false;
   options.num_workers = job.loader.num_workers;
   options.prefetch_factor = job.loader.prefetch_factor;
@@ -100,11 +126,17 @@ EvaluationResult evaluate(TrainingState& state, const spec::Job& job, comm::Comm
   data::Loader loader(state.datasets.evaluation, options);
 
   const torch::NoGradGuard no_grad;
-  state.model->eval();
   std::array<double, 3> sums = {0.0, 0.0, 0.0};  // loss, targets, hits
   for (std::int64_t done = 0; !loader.done() && (job.evaluation.batches == 0 || done < job.evaluation.batches);
        ++done) {
     const data::Batch batch = loader.next();
+    if (state.executor) {  // a rank without samples takes part all the same
+      const LayoutExecutor::Evaluation part = state.executor->evaluate(batch, state.datasets.evaluation->padding_id());
+      sums[0] += part.loss;
+      sums[1] += part.targets;
+      sums[2] += part.correct;
+      continue;
+    }
     if (batch.samples == 0) continue;
     const nn::ForwardContext context = context_for(batch, *state.datasets.evaluation, state, job, false);
     const nn::LossResult result = state.model->loss(batch.input, batch.target, context);
@@ -112,8 +144,7 @@ EvaluationResult evaluate(TrainingState& state, const spec::Job& job, comm::Comm
     sums[1] += static_cast<double>(result.count);
     sums[2] += static_cast<double>(result.correct);
   }
-  state.model->train();
-  data_group.all_reduce({sums.data(), sums.size(), comm::DType::kF64}).wait();
+  world.all_reduce({sums.data(), sums.size(), comm::DType::kF64}).wait();
   const double targets = std::max(1.0, sums[1]);
   return {sums[0] / targets, sums[2] / targets, static_cast<std::int64_t>(sums[1])};
 }

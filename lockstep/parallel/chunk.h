@@ -34,9 +34,9 @@ struct MicroBatch {
 
 struct ChunkOptions {
   plan::Recompute recompute = plan::Recompute::kNone;
-  bool reshard_after_forward = true;    // ZeRO-3: false keeps weights gathered until the end of the step
-  bool reduce_each_micro_step = false;  // ZeRO-2 and 3: true scatters gradients after every backward
-  std::int64_t micro_steps = 1;         // backwards of one step
+  bool reshard_after_forward = true;         // ZeRO-3: false keeps weights gathered until the end of the step
+  bool reduce_each_micro_step = false;       // ZeRO-2 and 3: true scatters gradients after every backward
+  std::int64_t micro_steps = 1;              // backwards of one step
   OffloadArena* activation_arena = nullptr;  // recomputed units keep their inputs here; null: in memory
 };
 

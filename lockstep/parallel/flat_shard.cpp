@@ -55,6 +55,11 @@ FlatShard::FlatShard(std::string name, std::vector<nn::DeclaredParameter> parame
   if (gathers()) release();
 }
 
+// After a failure operations may still be in flight; they use this object's memory.
+FlatShard::~FlatShard() {
+  for (comm::Work* work : {&gathering_, &reducing_, &publishing_}) work->settle();
+}
+
 void FlatShard::lay_out() {
   for (const nn::DeclaredParameter& parameter : parameters_) {
     const std::int64_t count = parameter.placement.local_count();
@@ -201,8 +206,7 @@ void FlatShard::master_to_weights() {
 
 bool FlatShard::answers_for(std::size_t parameter) const {
   const std::int64_t sharers = parameters_[parameter].placement.sharers;
-  return options_.norm_counts && nn::Partition::rank(replicas()) == 0 &&
-         nn::Partition::rank(groups_.tp) % sharers == 0;
+  return options_.norm_counts && nn::Partition::rank(replicas()) == 0 && nn::Partition::rank(groups_.tp) % sharers == 0;
 }
 
 std::vector<OwnedStretch> FlatShard::stretches() const {

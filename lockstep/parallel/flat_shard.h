@@ -1,5 +1,5 @@
-// FlatShard: the parameters of one block (a layer, an embedding) in one flat tensor, and this rank's shard of them under
-// ZeRO (Rajbhandari et al. 2020):
+// FlatShard: the parameters of one block (a layer, an embedding) in one flat tensor, and this rank's shard of them
+// under ZeRO (Rajbhandari et al. 2020):
 //   stage 0  everything whole; gradients all-reduced
 //   stage 1  optimizer state and master weights sharded; gradients reduce-scattered, new weights all-gathered
 //   stage 2  gradients too: the whole gradient lives from backward to its reduce-scatter
@@ -29,10 +29,10 @@ namespace lockstep::parallel {
 
 struct FlatShardOptions {
   std::int64_t zero = 0;
-  bool expert = false;     // which groups it is replicated and sharded over
-  bool trainable = true;   // false: weights only (frozen under LoRA)
-  bool tied_ends = false;  // first and last stage hold it, and both compute a part of its gradient
-  bool norm_counts = true; // false: another stage counts it in the gradient's norm (the second of tied ends)
+  bool expert = false;      // which groups it is replicated and sharded over
+  bool trainable = true;    // false: weights only (frozen under LoRA)
+  bool tied_ends = false;   // first and last stage hold it, and both compute a part of its gradient
+  bool norm_counts = true;  // false: another stage counts it in the gradient's norm (the second of tied ends)
   torch::ScalarType gradient_dtype = torch::kFloat32;
   torch::ScalarType master_dtype = torch::kFloat32;  // as the model's: the weights are their own master
   plan::Offload offload = plan::Offload::kNone;
@@ -52,11 +52,14 @@ class FlatShard {
   // `arena` must outlive the shard. Weights are uninitialised.
   FlatShard(std::string name, std::vector<nn::DeclaredParameter> parameters, const FlatShardOptions& options,
             ProcessGroups& groups, OffloadArena& arena);
+  ~FlatShard();
+  FlatShard(const FlatShard&) = delete;
+  FlatShard& operator=(const FlatShard&) = delete;
 
   const std::string& name() const { return name_; }
   const std::vector<nn::DeclaredParameter>& parameters() const { return parameters_; }
   const FlatShardOptions& options() const { return options_; }
-  std::int64_t length() const { return length_; }              // with the padding that makes it divide
+  std::int64_t length() const { return length_; }  // with the padding that makes it divide
   std::int64_t shard_length() const { return shard_length_; }
 
   // Weights. start_gather() begins the all-gather (nothing but stage 3, nothing where they are there already), gather()
@@ -123,8 +126,8 @@ class FlatShard {
   std::vector<Range> ranges_;  // by parameter
   std::int64_t length_ = 0, shard_length_ = 0;
   std::map<std::int64_t, Range> partial_;  // number of sharers -> stretch of the flat tensor that they sum
-  torch::Tensor whole_;           // [length] weights the model computes with; memory comes and goes under stage 3
-  torch::Tensor own_;             // [shard_length] this rank's part of them
+  torch::Tensor whole_;  // [length] weights the model computes with; memory comes and goes under stage 3
+  torch::Tensor own_;    // [shard_length] this rank's part of them
   torch::Tensor master_;
   bool has_master_ = false;
   bool gathered_ = true;

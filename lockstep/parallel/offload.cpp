@@ -22,8 +22,9 @@ struct OffloadArena::Mapping {
     std::string path = (folder / "lockstep-offload-XXXXXX").string();
     const int file = mkostemp(path.data(), O_CLOEXEC);
     if (file < 0) {
-      throw environment_error(fmt::format("cannot make a file for offloaded state in {}: {}", folder.string(), reason()),
-                              "set TMPDIR to a folder on a disk with room");
+      throw environment_error(
+          fmt::format("cannot make a file for offloaded state in {}: {}", folder.string(), reason()),
+          "set TMPDIR to a folder on a disk with room");
     }
     unlink(path.c_str());
     // Reserved now: a disk that fills up later would kill the process with SIGBUS.

@@ -1,6 +1,6 @@
-// OffloadArena: tensors that need not stay in the memory of the device that computes. For a GPU that is host memory; for
-// ranks on the CPU, whose device memory is the host's, it is an unlinked file, mapped: pages that are not in use go back
-// to the kernel at rest() and come back when touched.
+// OffloadArena: tensors that need not stay in the memory of the device that computes. For a GPU that is host memory;
+// for ranks on the CPU, whose device memory is the host's, it is an unlinked file, mapped: pages that are not in use go
+// back to the kernel at rest() and come back when touched.
 #pragma once
 
 #include <cstdint>

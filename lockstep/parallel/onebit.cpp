@@ -7,8 +7,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/sign_bits.h"
-#include "lockstep/parallel/exchange_kinds.h"
 #include "lockstep/nn/tensor_comm.h"
+#include "lockstep/parallel/exchange_kinds.h"
 
 namespace lockstep::parallel {
 namespace {

@@ -12,9 +12,7 @@ namespace {
 
 using torch::Tensor;
 
-bool is_tied(const spec::Model& spec) {
-  return spec.is_language_model() && spec.tied_embeddings && spec.classes == 0;
-}
+bool is_tied(const spec::Model& spec) { return spec.is_language_model() && spec.tied_embeddings && spec.classes == 0; }
 
 std::int64_t key_sharers(const spec::Model& spec, const plan::Layout& layout) {
   if (!spec.is_language_model() || spec.heads == 0) return 1;

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "lockstep/parallel/chunk.h"
-#include "lockstep/parallel/pipeline_links.h"
 #include "lockstep/parallel/flat_parameters.h"
+#include "lockstep/parallel/pipeline_links.h"
 #include "lockstep/parallel/process_groups.h"
 #include "lockstep/plan/layout.h"
 #include "lockstep/plan/pipeline_schedule.h"
@@ -36,7 +36,7 @@ struct ParallelModelOptions {
   bool reshard_after_forward = true;
   bool reduce_each_micro_step = false;
   bool activation_offload = false;
-  spec::Lora lora;  // rank 0: none
+  spec::Lora lora;                       // rank 0: none
   std::filesystem::path offload_folder;  // see OffloadArena
 };
 
@@ -65,6 +65,7 @@ class ParallelModel {
   const std::vector<std::shared_ptr<FlatShard>>& shards() const { return shards_; }
   std::vector<nn::TrainableModel*> models();  // the chunks'
   ProcessGroups& groups() { return groups_; }
+  const ProcessGroups& groups() const { return groups_; }
   OffloadArena& arena() { return arena_; }
   const ParallelModelOptions& options() const { return options_; }
   const plan::Layout& layout() const { return options_.layout; }
@@ -89,7 +90,8 @@ class ParallelModel {
   void build_shards(nn::TrainableModel& model, int position, std::vector<std::shared_ptr<FlatShard>>& out);
   void initialise();
   void finish_reductions();
-  torch::Tensor pass(const MicroBatch& batch, const std::function<torch::Tensor(Chunk&, const torch::Tensor&)>& through);
+  torch::Tensor pass(const MicroBatch& batch,
+                     const std::function<torch::Tensor(Chunk&, const torch::Tensor&)>& through);
   ChunkSums take_sums();
   std::vector<std::int64_t> stream_shape(const MicroBatch& batch) const;
 

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/gradient_reducer.h"
 #include "lockstep/nn/tensor_comm.h"
+#include "lockstep/parallel/gradient_reducer.h"
 
 namespace lockstep::parallel {
 namespace {

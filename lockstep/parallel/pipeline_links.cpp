@@ -22,6 +22,12 @@ PipelineLinks::PipelineLinks(const plan::PipelineSchedule& schedule, int stage, 
   }
 }
 
+// After a failure messages may still be in flight, out of and into this object's memory.
+PipelineLinks::~PipelineLinks() {
+  for (auto& [key, arrival] : arrived_) arrival.work.settle();
+  for (Arrival& leaving : sent_) leaving.work.settle();
+}
+
 // The messages that `peer` will send here, in the order of its tasks.
 void PipelineLinks::expect(int peer) {
   for (const plan::PipelineTask& task : schedule_.ranks[static_cast<std::size_t>(peer)]) {

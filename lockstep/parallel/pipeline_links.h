@@ -24,6 +24,10 @@ class PipelineLinks {
   PipelineLinks(const plan::PipelineSchedule& schedule, int stage, comm::Communicator group,
                 std::function<std::vector<std::int64_t>(int micro)> shape_of, torch::TensorOptions options);
 
+  ~PipelineLinks();
+  PipelineLinks(const PipelineLinks&) = delete;
+  PipelineLinks& operator=(const PipelineLinks&) = delete;
+
   // What position `position` (held by this stage) gets from its neighbour: blocks until it is there, at most the
   // group's timeout. The receive of the message after it is started too.
   torch::Tensor take(Direction direction, int position, int micro);

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/exchange_kinds.h"
 #include "lockstep/nn/tensor_comm.h"
+#include "lockstep/parallel/exchange_kinds.h"
 
 namespace lockstep::parallel {
 namespace {

@@ -57,14 +57,16 @@ void make_expert_groups(const plan::Layout& layout, GroupMaker& maker, ProcessGr
     return;
   }
   const std::int64_t shards = layout.sharding_ranks();
-  groups.ep = maker.split(kReplicaAxes, [ep](std::int64_t i) { return i / ep; }, "ep");
-  groups.expert_everyone = maker.split(kReplicaAxes, [ep](std::int64_t i) { return i % ep; }, "expert_everyone");
+  groups.ep = maker.split(
+      kReplicaAxes, [ep](std::int64_t i) { return i / ep; }, "ep");
+  groups.expert_everyone = maker.split(
+      kReplicaAxes, [ep](std::int64_t i) { return i % ep; }, "expert_everyone");
   // Where ep spans whole shard groups nothing of an expert is left to shard, and replicas are further apart.
-  groups.expert_shards =
-      maker.split(kReplicaAxes, [=](std::int64_t i) { return ep < shards ? i / shards * ep + i % ep : i; },
-                  "expert_shards");
+  groups.expert_shards = maker.split(
+      kReplicaAxes, [=](std::int64_t i) { return ep < shards ? i / shards * ep + i % ep : i; }, "expert_shards");
   const std::int64_t distance = std::max(ep, shards);
-  groups.expert_replicas = maker.split(kReplicaAxes, [=](std::int64_t i) { return i % distance; }, "expert_replicas");
+  groups.expert_replicas = maker.split(
+      kReplicaAxes, [=](std::int64_t i) { return i % distance; }, "expert_replicas");
 }
 
 }  // namespace
@@ -118,8 +120,8 @@ ProcessGroups make_process_groups(const plan::Layout& layout, comm::Communicator
   make_expert_groups(layout, maker, groups);
   if (layout.tp > 1) groups.sharers[layout.tp] = groups.tp;
   if (key_sharers > 1 && key_sharers < layout.tp) {
-    groups.sharers[key_sharers] =
-        maker.split({Axis::kTp}, [key_sharers](std::int64_t i) { return i / key_sharers; }, "key_sharers");
+    groups.sharers[key_sharers] = maker.split(
+        {Axis::kTp}, [key_sharers](std::int64_t i) { return i / key_sharers; }, "key_sharers");
   }
   const Coordinates own = maker.mesh().coordinates(world.rank());
   groups.stage = own[static_cast<int>(Axis::kPp)];
@@ -128,8 +130,8 @@ ProcessGroups make_process_groups(const plan::Layout& layout, comm::Communicator
     const std::int64_t last = layout.pp - 1;
     const bool end = groups.stage == 0 || groups.stage == last;
     // Middle stages end up in a group of their own that nobody uses.
-    comm::Communicator ends = maker.split({Axis::kPp}, [last](std::int64_t i) { return i == 0 || i == last ? 0 : i; },
-                                          "ends");
+    comm::Communicator ends = maker.split(
+        {Axis::kPp}, [last](std::int64_t i) { return i == 0 || i == last ? 0 : i; }, "ends");
     if (end) groups.ends = ends;
   }
   groups.world = std::move(world);

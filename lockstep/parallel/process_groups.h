@@ -35,8 +35,8 @@ struct ProcessGroups {
   void reset_traffic();
 };
 
-// Collective over `world`, whose size must be layout.world(). `key_sharers`: tp ranks per key/value head (1: none share;
-// nn::head_share()).
+// Collective over `world`, whose size must be layout.world(). `key_sharers`: tp ranks per key/value head (1: none
+// share; nn::head_share()).
 ProcessGroups make_process_groups(const plan::Layout& layout, comm::Communicator world, std::int64_t key_sharers);
 
 }  // namespace lockstep::parallel

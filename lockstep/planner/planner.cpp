@@ -12,6 +12,7 @@
 #include "lockstep/cost/flops.h"
 #include "lockstep/cost/memory.h"
 #include "lockstep/cost/step_time.h"
+#include "lockstep/plan/nearest_layout.h"
 #include "lockstep/planner/job_search.h"
 
 namespace lockstep::planner {
@@ -21,12 +22,7 @@ plan::Layout choose_layout(const spec::Job& job, std::vector<std::string>& reaso
   const std::int64_t devices = job.cluster.devices();
   if (job.layout) {
     plan::Layout layout = plan::layout_from_request(*job.layout, job.precision);
-    plan::require_valid_layout(layout, &job.model);
-    if (layout.world() != devices) {
-      throw bad_input(fmt::format("layout {} needs {} ranks, cluster {} has {}", plan::to_string(layout),
-                                  layout.world(), job.cluster.name, devices),
-                      "change the layout or the cluster so that they agree");
-    }
+    plan::require_runnable_layout(layout, job.model, devices);
     reasons.push_back(fmt::format("layout {}: given by the job", plan::to_string(layout)));
     return layout;
   }

@@ -282,13 +282,12 @@ std::string first_difference(const Outcome& outcome, const Outcome& reference) {
     }
     return std::string();
   };
-  for (const std::string& difference :
-       {scalars("loss", outcome.losses, reference.losses),
-        scalars("auxiliary loss", outcome.auxiliary_losses, reference.auxiliary_losses),
-        scalars("gradient norm", outcome.norms, reference.norms),
-        compare_maps("gradient", outcome.gradients, reference.gradients),
-        compare_maps("optimizer", outcome.state, reference.state),
-        compare_maps("weight", outcome.weights, reference.weights)}) {
+  for (const std::string& difference : {scalars("loss", outcome.losses, reference.losses),
+                                        scalars("auxiliary loss", outcome.auxiliary_losses, reference.auxiliary_losses),
+                                        scalars("gradient norm", outcome.norms, reference.norms),
+                                        compare_maps("gradient", outcome.gradients, reference.gradients),
+                                        compare_maps("optimizer", outcome.state, reference.state),
+                                        compare_maps("weight", outcome.weights, reference.weights)}) {
     if (!difference.empty()) return difference;
   }
   if (!outcome.replicas_differ.empty()) return "replicas: " + outcome.replicas_differ;

@@ -49,7 +49,8 @@ struct Outcome {
 
 // `wrap` may replace a rank's communicator by one that lies (mutants). Throws what the first failing rank threw.
 using Wrap = std::function<comm::Communicator(comm::Communicator, int rank)>;
-Outcome run_case(const Case& exact_case, const Wrap& wrap = {}, comm::milliseconds timeout = comm::milliseconds{60'000});
+Outcome run_case(const Case& exact_case, const Wrap& wrap = {},
+                 comm::milliseconds timeout = comm::milliseconds{60'000});
 
 // The single-rank run of the same model and accumulation; cached, thread-safe not at all.
 const Outcome& reference_of(const Case& exact_case);

@@ -35,9 +35,9 @@ bool is_equivalent(const Site& site, Fault fault) {
 
 std::string verdict(const Case& exact_case, Mutation& mutation) {
   try {
-    const Outcome outcome =
-        run_case(exact_case, [&](comm::Communicator inner, int rank) { return mutation.wrap(inner, rank); },
-                 comm::milliseconds{20'000});
+    const Outcome outcome = run_case(
+        exact_case, [&](comm::Communicator inner, int rank) { return mutation.wrap(inner, rank); },
+        comm::milliseconds{20'000});
     return first_difference(outcome, reference_of(exact_case));
   } catch (const std::exception& error) {
     return std::string("failed: ") + error.what();

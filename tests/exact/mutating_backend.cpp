@@ -192,8 +192,8 @@ bool Mutation::possible() const {
 
 std::vector<int> Mutation::exchanged(int rank) const {
   const std::set<std::vector<int>>& all = groups_.at(site_.group);
-  // The last of the first group and the last of the second change places.
-  const int a = all.begin()->back(), b = std::next(all.begin())->back();
+  // From different places, so that the one who comes holds other data than the one who goes.
+  const int a = all.begin()->back(), b = std::next(all.begin())->front();
   const int place = rank == a ? b : rank == b ? a : rank;
   for (std::vector<int> group : all) {
     if (std::find(group.begin(), group.end(), place) == group.end()) continue;

@@ -1,0 +1,28 @@
+// What one optimizer step has to tell.
+#pragma once
+
+#include <cstdint>
+
+namespace lockstep::engine {
+
+// What a rank tells the others with the loss, so that all act at the same step.
+struct StepWishes {
+  bool stop = false;
+  bool save = false;
+};
+
+struct StepResult {
+  double loss = 0.0;            // mean over every target of the global batch
+  double auxiliary_loss = 0.0;  // beside it: load balancing of experts, mean over micro-steps
+  double gradient_norm = 0.0;   // before clipping
+  double learning_rate = 0.0;
+  bool skipped = false;      // gradient not finite: weights were left alone
+  std::int64_t samples = 0;  // of the global batch
+  std::int64_t tokens = 0;   // of the global batch; 0 for models without tokens
+  double seconds = 0.0;
+  double data_seconds = 0.0;  // waited for the loader
+  double comm_seconds = 0.0;  // waited for gradients after backward
+  StepWishes wishes;          // of any rank
+};
+
+}  // namespace lockstep::engine
