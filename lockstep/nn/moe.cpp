@@ -33,7 +33,9 @@ void check(const spec::Model& spec, std::int64_t layer, const Partition& partiti
 }  // namespace
 
 Tensor MoeMlp::Expert::add_to(const Tensor& residual, const Tensor& x) const {
-  return swiglu_mlp(residual, x, gate->weight, up->weight, down->weight);
+  const bool plain = gate->plain() && up->plain() && down->plain();
+  return plain ? swiglu_mlp(residual, x, gate->weight, up->weight, down->weight)
+               : down->add_to(residual, swiglu(gate->forward(x), up->forward(x)));
 }
 
 MoeMlp::MoeMlp(const spec::Model& spec, std::int64_t layer, const Partition& partition,
@@ -70,6 +72,16 @@ MoeMlp::Expert MoeMlp::make_expert(torch::nn::Module& parent, const char* const 
           .down = part(names[2], width, spec_.hidden, LinearCut::Kind::kInputs)};
 }
 
+Tensor MoeMlp::router_logits(const Tensor& x) const {
+  const auto wide = x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const auto product = [wide](const Tensor& rows, const Linear& layer) {
+    return linear(rows, layer.weight.to(wide), Tensor(), WeightLayout::kOutIn);
+  };
+  const Tensor rows = x.to(wide), logits = product(rows, *gate_);
+  if (gate_->plain()) return logits;
+  return logits + product(product(rows, *gate_->lora->a), *gate_->lora->b) * gate_->lora->scale;
+}
+
 // An expert without rows runs too: its weights then have a gradient of zeros, which the ranks that share them wait for.
 Tensor MoeMlp::run_experts(const Tensor& rows, const std::vector<std::int64_t>& per_expert) const {
   const std::vector<Tensor> parts = rows.split_with_sizes(per_expert);
@@ -82,7 +94,7 @@ Tensor MoeMlp::run_experts(const Tensor& rows, const std::vector<std::int64_t>& 
 }
 
 MoeMlp::Output MoeMlp::forward(const Tensor& x, const ForwardContext& context) {
-  const RouterChoice choice = route(x, gate_->weight, spec_, partition_, context);
+  const RouterChoice choice = route(router_logits(x), spec_, partition_, context);
   const RowOrder order = order_by_expert(choice.experts, spec_.experts_per_token, spec_.experts, x.device());
   const ExpertExchange exchange(order.per_expert, partition_.ep, x.device());
   const Tensor tokens = x.reshape({-1, spec_.hidden});

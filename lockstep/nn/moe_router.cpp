@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "lockstep/base/error.h"
-#include "lockstep/nn/functional.h"
 #include "lockstep/nn/moe_capacity.h"
 #include "lockstep/nn/tensor_comm.h"
 
@@ -104,11 +103,10 @@ Tensor balance_losses(const Tensor& logits, const Tensor& probabilities, const M
 
 }  // namespace
 
-RouterChoice route(const Tensor& x, const Tensor& gate, const spec::Model& spec, const Partition& partition,
+RouterChoice route(const Tensor& sample_logits, const spec::Model& spec, const Partition& partition,
                    const ForwardContext& context) {
-  const auto wide = x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
-  const Tensor tokens = x.reshape({-1, x.size(-1)});
-  const Tensor logits = linear(tokens.to(wide), gate.to(wide), Tensor(), WeightLayout::kOutIn);
+  const torch::Device device = sample_logits.device();
+  const Tensor logits = sample_logits.reshape({-1, spec.experts});
   const Tensor probabilities = at::softmax(logits, 1);
   // Not topk: which of two equal probabilities it takes is not said.
   const Tensor order = std::get<1>(at::sort(probabilities.detach(), /*stable=*/true, 1, /*descending=*/true));
@@ -121,14 +119,15 @@ RouterChoice route(const Tensor& x, const Tensor& gate, const spec::Model& spec,
   choice.experts.assign(on_host.data_ptr<std::int32_t>(), on_host.data_ptr<std::int32_t>() + on_host.numel());
   const bool has_losses = context.training && (spec.router_auxiliary_loss > 0 || spec.router_z_loss > 0);
   if (!has_losses && spec.capacity_factor <= 0) return choice;
-  const MicroStep step = gather_counts(choice.experts, x.size(0), x.size(1), spec.experts, partition, x.device());
+  const MicroStep step =
+      gather_counts(choice.experts, sample_logits.size(0), sample_logits.size(1), spec.experts, partition, device);
   // Gradients of the tensor-parallel region are summed over tp, so the losses may enter once. One rank has all of them
   // rather than each a tp-th part, whose sum would round; the others have a plain zero.
   if (has_losses) {
     choice.auxiliary = partition.tp_rank() == 0 ? balance_losses(logits, probabilities, step, spec)
                                                 : torch::zeros({}, logits.options());
   }
-  if (spec.capacity_factor > 0) apply_capacity(choice, step, spec, partition, context, x.device());
+  if (spec.capacity_factor > 0) apply_capacity(choice, step, spec, partition, context, device);
   return choice;
 }
 

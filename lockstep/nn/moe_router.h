@@ -20,7 +20,7 @@ struct RouterChoice {
   torch::Tensor auxiliary;  // as LayerOutput::auxiliary
 };
 
-// Probabilities are the softmax of x gate^T over all experts; the k most probable are chosen (among equals the lower
+// Probabilities are the softmax of the logits over all experts; the k most probable are chosen (among equals the lower
 // number) and their probabilities divided by their sum (Mixtral, Jiang et al. 2024). So with k = 1 the weight is 1 and
 // only the losses below train the gate.
 //
@@ -33,8 +33,8 @@ struct RouterChoice {
 // Collectives on partition.routing: "routing: expert counts" where a loss or a capacity needs it, "routing: expert
 // choices" where a capacity does, none otherwise. Blocks for them; none of them has a backward.
 //
-// x [samples, rows, hidden], gate [experts, hidden].
-RouterChoice route(const torch::Tensor& x, const torch::Tensor& gate, const spec::Model& spec,
-                   const Partition& partition, const ForwardContext& context);
+// logits [samples, rows, experts] in fp32 (fp64 models: fp64).
+RouterChoice route(const torch::Tensor& logits, const spec::Model& spec, const Partition& partition,
+                   const ForwardContext& context);
 
 }  // namespace lockstep::nn

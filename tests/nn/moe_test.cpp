@@ -169,6 +169,14 @@ TEST(MoeMlp, gives_the_same_result_however_tokens_experts_and_widths_are_split) 
   }
 }
 
+TEST(MoeMlp, drops_by_position_in_the_sequence_whichever_rank_holds_it) {
+  const Batch batch = batch_of(1, 64);
+  const Result expected = Textbook(tight_moe()).run(batch);
+  for (const Grid& grid : {Grid{.samples = {1}, .cp = 2}, Grid{.samples = {1}, .cp = 4, .ep = 4}}) {
+    expect_same(OnRanks(tight_moe(), grid, batch).run(), expected, grid.name());
+  }
+}
+
 TEST(MoeMlp, works_when_a_rank_has_no_tokens) {
   const Batch batch = batch_of(3);
   for (const spec::Model& spec : kModels) {
@@ -269,6 +277,27 @@ TEST(MoeMlp, in_bf16_routes_in_fp32_and_stays_near) {
     const double scale = expected.abs().max().item<double>();
     EXPECT_LE(distance(gradient.to(torch::kDouble), expected), 0.03 * scale + 0.005) << entry.key();
   }
+}
+
+TEST(MoeMlp, with_adapters_is_the_same_with_their_products_in_its_weights) {
+  MoeMlp adapted(shared_moe(), 0, {}, kDouble), merged(shared_moe(), 0, {}, kDouble);
+  initialise(merged, kSeed);
+  initialise(adapted, kSeed);
+  for (const char* name : {"gate", "experts.2.w1", "experts.3.w2", "shared_expert.up_proj"}) {
+    auto layer = std::dynamic_pointer_cast<Linear>(adapted.named_modules("", false)[name]);
+    const auto factor = [&](std::int64_t in, std::int64_t out) {
+      auto linear = std::make_shared<Linear>(in, out, false, WeightLayout::kOutIn, Init{}, kDouble);
+      linear->weight.set_data(parallel::random_tensor({out, in}, in + out, torch::kDouble));
+      return linear;
+    };
+    const std::int64_t out = layer->weight.size(0), in = layer->weight.size(1);
+    layer->lora = std::make_shared<LowRank>(LowRank{factor(in, 2), factor(2, out), 1.5});
+    const torch::NoGradGuard no_grad;
+    Tensor weight = merged.named_parameters()[std::string(name) + ".weight"];
+    weight.add_(layer->lora->b->weight.mm(layer->lora->a->weight), 1.5);
+  }
+  const Tensor x = batch_of(2).x;
+  EXPECT_LT(distance(adapted.forward(x, {}).y, merged.forward(x, {}).y), kTolerance);
 }
 
 TEST(MoeMlp, holds_its_experts_under_mixtrals_names) {
