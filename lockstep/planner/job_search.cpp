@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "lockstep/planner/explain.h"
 #include "lockstep/planner/search.h"
 
@@ -27,27 +25,10 @@ SearchRequest request_of(const spec::Job& job, const cost::Profile* profile) {
   return request;
 }
 
-Constraints data_parallel(const spec::Job& job) {
-  plan::Layout layout;
-  layout.dp = job.cluster.devices();
-  return constraints_of(layout, job.batch.micro);
-}
-
 }  // namespace
 
 plan::Plan plan_by_search(const spec::Job& job, const cost::Profile* profile) {
-  SearchRequest request = request_of(job, profile);
-  SearchRequest plain = request;
-  plain.constraints = data_parallel(job);
-  const bool fits = !search(plain).best.empty();
-  const Explained explained = explain(fits ? plain : request, {.what_ifs = false});
-  plan::Plan plan = explained.plan;
-  if (fits) {
-    plan.best.reasons.insert(plan.best.reasons.begin(),
-                             fmt::format("layout {}: plain data parallel fits, and is what the engine executes",
-                                         plan::to_string(plan.best.layout)));
-  }
-  return plan;
+  return explain(request_of(job, profile), {.what_ifs = false}).plan;
 }
 
 }  // namespace lockstep::planner

@@ -8,9 +8,8 @@
 namespace lockstep::planner {
 
 // The plan of a job without a layout on a cluster whose devices have figures. The global batch is the job's micro-batch
-// x accumulation on every rank. Plain data parallel with the job's own micro-batch where that fits, because it is what
-// the engine executes so far; otherwise the best layout there is. Without a fitted `profile` that of the devices is
-// used. Throws UserError with exit code 3 where nothing fits.
+// x accumulation on every rank; micro-batch and layout are the best there are. Without a fitted `profile` that of the
+// devices is used. Throws UserError with exit code 3 where nothing fits.
 plan::Plan plan_by_search(const spec::Job& job, const cost::Profile* profile);
 
 }  // namespace lockstep::planner
