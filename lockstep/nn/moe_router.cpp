@@ -54,6 +54,7 @@ Tensor gather_choices(const std::vector<std::int32_t>& experts, const MicroStep&
     longest = std::max(longest, step.rows[i] * (1 + step.samples[i] * choices));
   }
   const std::int64_t rows = step.rows[static_cast<std::size_t>(Partition::rank(partition.routing))];
+  LOCKSTEP_ASSERT(rows + static_cast<std::int64_t>(experts.size()) <= longest, "the counts agree with what is here");
   Tensor own = torch::full({1, longest}, kDropped, torch::kInt);
   own[0].narrow(0, 0, rows).copy_(positions.defined() ? positions : torch::arange(rows));
   std::copy(experts.begin(), experts.end(), own.data_ptr<std::int32_t>() + rows);
