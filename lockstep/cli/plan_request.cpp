@@ -10,6 +10,7 @@
 #include "lockstep/base/units.h"
 #include "lockstep/cli/profiles.h"
 #include "lockstep/cli/session.h"
+#include "lockstep/plan/nearest_layout.h"
 #include "lockstep/planner/explain_terms.h"
 
 namespace lockstep::cli {
@@ -146,14 +147,16 @@ cost::Profile profile_of(const planner::SearchRequest& request, const std::strin
 
 void apply_layout(const std::string& text, const PlanFlags& flags, planner::SearchRequest& request) {
   plan::Layout layout = plan::parse_layout(text);
-  if (const auto problem = plan::find_layout_problem(layout, &request.model)) {
-    throw bad_input(*problem, "change that axis", flag("--layout"));
-  }
   const std::int64_t devices = request.cluster.devices();
-  if (layout.world() > devices) {
-    throw bad_input(fmt::format("layout {} needs {} ranks, {} has {}", plan::to_string(layout), layout.world(),
-                                request.cluster.name, devices),
-                    "change the layout or the cluster so that they agree");
+  std::optional<std::string> problem = plan::find_layout_problem(layout, &request.model);
+  if (!problem && layout.world() > devices) {
+    problem = fmt::format("layout {} needs {} ranks, {} has {}", plan::to_string(layout), layout.world(),
+                          request.cluster.name, devices);
+  }
+  if (problem) {
+    const auto nearest = plan::nearest_valid_layout(layout, request.model, devices);
+    throw bad_input(*problem, nearest ? "nearest that works: " + plan::to_string(*nearest) : "change that axis",
+                    flag("--layout"));
   }
   if (text.find("precision=") != std::string::npos) request.precisions = {layout.precision};
   request.constraints =
@@ -182,6 +185,7 @@ planner::SearchRequest request_of_job(const spec::Job& job, std::string& layout)
   std::int64_t data_ranks = job.cluster.devices();
   if (job.layout) {
     const plan::Layout given = plan::layout_from_request(*job.layout, job.precision);
+    plan::require_runnable_layout(given, job.model, job.cluster.devices());
     data_ranks = given.data_ranks();
     layout = plan::to_string(given);
   }

@@ -65,7 +65,7 @@ bool can_exchange_heads(const Layout& layout, const spec::Model& model);
 // interleaved with virtual stages. Throws UserError naming the nearest right key. The result is valid without a model.
 Layout parse_layout(std::string_view text);
 
-// The same for the `layout:` of a job file.
+// The same for the `layout:` of a job file; what does not work is found by require_runnable_layout (nearest_layout.h).
 Layout layout_from_request(const spec::LayoutRequest& request, spec::Precision precision);
 
 // Text that parse_layout() reads back to the same value; axes that are 1 and choices at their default are left out

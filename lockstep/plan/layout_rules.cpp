@@ -90,7 +90,7 @@ std::optional<std::string> find_pipeline_problem(const Layout& layout) {
                        stages);
   }
   for (const std::int64_t layers : layout.stage_layers) {
-    if (layers < 0) return fmt::format("stage_layers has a negative entry ({})", layers);
+    if (layers < 0 || layers > kLargestAxis) return fmt::format("stage_layers has a stage of {} layers", layers);
   }
   return std::nullopt;
 }

@@ -176,51 +176,6 @@ void read_layout(MapReader& job, Job& result) {
   result.layout = std::move(layout);
 }
 
-std::int64_t axis(const LayoutRequest& layout, const char* name) {
-  const auto found = layout.axes.find(name);
-  return found == layout.axes.end() ? 1 : found->second;
-}
-
-void check_layout(MapReader& job, const Job& result) {
-  if (!result.layout) return;
-  const LayoutRequest& layout = *result.layout;
-  const std::int64_t data_ranks = axis(layout, "dp") * axis(layout, "shard") * axis(layout, "cp");
-  double world = 1.0;  // in double: five hostile axes may overflow 64 bits
-  for (const char* name : {"pp", "dp", "shard", "cp", "tp"}) world *= static_cast<double>(axis(layout, name));
-  const std::int64_t devices = result.cluster.devices();
-  if (world != static_cast<double>(devices)) {
-    throw job.error_at("layout",
-                       fmt::format("the layout is for {:.0f} ranks (pp x dp x shard x cp x tp), the cluster {} has {}",
-                                   world, result.cluster.name, devices),
-                       fmt::format("make the product of the axes {}", devices));
-  }
-  if (data_ranks % axis(layout, "ep") != 0) {
-    throw job.error_at("layout",
-                       fmt::format("ep {} does not divide dp x shard x cp = {}", axis(layout, "ep"), data_ranks),
-                       "choose a divisor");
-  }
-  const auto zero = layout.axes.find("zero");
-  if (zero != layout.axes.end() && zero->second == 0 && axis(layout, "shard") > 1) {
-    throw job.error_at("layout", "zero 0 shards nothing, but shard is above 1",
-                       "use dp instead of shard, or zero 1 to 3");
-  }
-  if (layout.stage_layers.empty()) return;
-  std::int64_t sum = 0;
-  for (const std::int64_t layers : layout.stage_layers) {
-    if (layers > (1 << 20)) throw job.error_at("layout", "a stage of more than a million layers", "check stage_layers");
-    sum += layers;
-  }
-  const auto stages = static_cast<std::int64_t>(layout.stage_layers.size());
-  if (stages != axis(layout, "pp") * axis(layout, "virtual_stages") || sum != result.model.layers) {
-    throw job.error_at(
-        "layout",
-        fmt::format("stage_layers has {} stages with {} layers, the job has pp x virtual_stages = {} and "
-                    "{} layers",
-                    stages, sum, axis(layout, "pp") * axis(layout, "virtual_stages"), result.model.layers),
-        "make them agree");
-  }
-}
-
 // The linear layers that adapters may go on, by the names they have in Hugging Face's files of that architecture; the
 // first `usual` ones are those of the paper (queries and values).
 struct AdapterTargets {
@@ -383,7 +338,6 @@ Job read_job(const YamlNode& root, const std::string& default_name) {
   if (job.layout && !job.plan_file.empty()) {
     throw reader.error_at("plan", "both layout and plan are given", "keep one: a plan holds its layout");
   }
-  check_layout(reader, job);
   check_data_fits_model(reader, job);
   return job;
 }

@@ -174,6 +174,34 @@ TEST(RunnableLayout, errors_say_what_is_wrong_and_what_works) {
   }
 }
 
+TEST(RunnableLayout, is_asked_of_job_files) {
+  const auto error = [](const std::string& layout) -> std::string {
+    const spec::Job job = spec::parse_job(
+        "model: gpt2-124m\ncluster: 1x4xcpu\ndata: {kind: text, path: d}\n"
+        "steps: 1\nlayout: " +
+            layout,
+        "j.yaml");
+    try {
+      require_runnable_layout(layout_from_request(*job.layout, job.precision), job.model, job.cluster.devices());
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error("{dp: 3}"), "layout: dp=3 has 3 ranks, the run has 4; nearest that works: dp=4");
+  EXPECT_EQ(error("{pp: 2, dp: 4}"), "layout: pp=2,dp=4 has 8 ranks, the run has 4; nearest that works: pp=2,dp=2");
+  EXPECT_EQ(error("{dp: 16777216, pp: 16777216, cp: 16777216, tp: 16777216}").substr(0, 24),
+            "layout: pp=16777216 is o");
+  EXPECT_EQ(error("{dp: 4, ep: 3}"), "layout: ep=3 does not divide dp x shard x cp = 4; nearest that works: dp=4");
+  EXPECT_EQ(error("{shard: 4, zero: 0}"),
+            "layout: shard=4 shards nothing with zero=0; set zero to 1, 2 or 3, or use dp=4 and shard=1; nearest that "
+            "works: shard=4,zero=1");
+  EXPECT_EQ(error("{pp: 4, stage_layers: [3, 3, 3, 2]}"),
+            "layout: stage_layers places 11 layers, gpt2-124m has 12; nearest that works: pp=4");
+  EXPECT_EQ(error("{pp: 4, stage_layers: [3, 3, 3, 9223372036854775807]}").substr(0, 20), "layout: stage_layers");
+  EXPECT_EQ(error("{pp: 4, stage_layers: [3, 3, 3, 3]}"), "");
+}
+
 // --- Rules that the engine needs
 TEST(LayoutRules, experts_and_sharded_ranks_divide_each_other) {
   Layout layout = with({{&Layout::dp, 4}, {&Layout::shard, 6}, {&Layout::ep, 4}});
