@@ -65,6 +65,13 @@ class DeviceTimer {
 void reset_peak_allocated(torch::Device device);
 double peak_allocated_bytes(torch::Device device);
 
+// The type in which libtorch's allocator reports totals (c10::MemoryReportingInfoBase).
+#if LOCKSTEP_TORCH_AT_LEAST(2, 1)
+using ReportedTotal = std::size_t;
+#else
+using ReportedTotal = std::int64_t;
+#endif
+
 // Gives memory that libtorch keeps for later tensors back to the device (2.9 and later).
 void release_cached_memory(torch::Device device);
 

@@ -232,13 +232,18 @@ void Chunk::weight_gradients(int number) {
 void Chunk::gradients_done(std::size_t unit, bool last_of_step) {
   for (FlatShard* shard : units_[unit].first_use) {
     shard->collect_gradients();
-    const bool each = options_.reduce_each_micro_step && shard->options().zero >= 2;
-    if (last_of_step || each) shard->start_reduction();
+    const bool scatters = shard->options().zero >= 2;
+    if (!last_of_step && !(options_.reduce_each_micro_step && scatters)) continue;
+    shard->start_reduction();
+    // Whole gradients are what stages 2 and 3 save: of at most two blocks at a time.
+    if (scatters && reducing_ != nullptr) reducing_->continue_reduction();
+    reducing_ = scatters ? shard : nullptr;
   }
 }
 
 void Chunk::end_step() {
   finished_ = 0;
+  reducing_ = nullptr;
   held_.clear();
   for (const auto& shard : shards_) shard->release();
 }

@@ -109,7 +109,8 @@ class Chunk {
   ChunkOptions options_;
   std::vector<Unit> units_;
   std::map<int, Held> held_;
-  std::int64_t finished_ = 0;  // backwards of this step that are complete
+  FlatShard* reducing_ = nullptr;  // the last whose reduction was started
+  std::int64_t finished_ = 0;      // backwards of this step that are complete
   ChunkSums sums_;
 };
 

@@ -9,10 +9,10 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/units.h"
+#include "lockstep/cost/engine_memory.h"
 #include "lockstep/cost/flops.h"
 #include "lockstep/cost/memory.h"
 #include "lockstep/cost/pricer.h"
-#include "lockstep/cost/stage_content.h"
 #include "lockstep/cost/states.h"
 #include "lockstep/cost/step_time.h"
 #include "lockstep/plan/nearest_layout.h"
@@ -129,53 +129,47 @@ void append_time_reasons(const cost::Profile& profile, const spec::Model& model,
   }
 }
 
-// Without a calibrated machine only the state is known: weights, gradients, optimizer.
-plan::MemoryBreakdown state_memory(const spec::Job& job, const plan::Layout& layout, const plan::BatchPlan& batch) {
-  const cost::StackFacts facts;
-  const cost::ParameterBytes bytes = cost::parameter_bytes(layout.precision, job.optimizer.kind, facts);
-  const bool divides = cost::divides_gradients(layout, facts, batch.accumulation);
-  plan::MemoryBreakdown memory;
-  const auto add = [&](double parameters, double shards) {
-    const cost::StateBytesOnRank state = cost::state_on_rank(parameters, shards, layout, bytes, divides);
-    memory.parameters += state.parameters.value();
-    memory.gradients += state.gradients.value();
-    memory.optimizer += state.optimizer.value();
-  };
-  if (!job.model.is_language_model()) {
-    add(static_cast<double>(spec::parameter_count(job.model)), cost::dense_shards(layout));
-    return memory;
+// What the engine holds, without anything measured.
+plan::MemoryBreakdown counted_memory(const spec::Job& job, const plan::Layout& layout, const plan::BatchPlan& batch) {
+  plan::MemoryBreakdown most;
+  if (job.model.is_language_model()) {
+    for (std::int64_t stage = 0; stage < layout.pp; ++stage) {
+      const plan::MemoryBreakdown memory = cost::engine_memory(job.model, layout, batch, job.optimizer.kind, stage);
+      if (memory.total() > most.total()) most = memory;
+    }
+    return most;
   }
-  const cost::Dimensions model = cost::dimensions_of(job.model);
-  const std::int64_t layers = cost::layers_on_stage(model, layout, facts.stage_split, 0);
-  add(cost::dense_parameters_on_rank(model, layout, 0, layers), cost::dense_shards(layout));
-  add(cost::expert_parameters_on_rank(model, layout, layers), cost::expert_shards(layout));
-  return memory;
+  const cost::ParameterBytes bytes = cost::parameter_bytes(layout.precision, job.optimizer.kind, {});
+  const cost::StateBytesOnRank state =
+      cost::state_on_rank(static_cast<double>(spec::parameter_count(job.model)), cost::dense_shards(layout), layout,
+                          bytes, layout.zero >= 2 && batch.accumulation == 1);
+  most.parameters = state.parameters.value();
+  most.gradients = state.gradients.value();
+  most.optimizer = state.optimizer.value();
+  return most;
 }
 
-// Layouts beyond plain data parallel: the formulas that price every layout, with this machine's speeds.
+// Layouts beyond plain data parallel: memory as the engine holds it, time by the formulas that price every layout, with
+// this machine's speeds.
 void price_by_formulas(const spec::Job& job, const cost::Profile* profile, plan::Candidate& candidate) {
   const spec::Device& device = binding_device(job.cluster);
+  candidate.memory = counted_memory(job, candidate.layout, candidate.batch);
+  candidate.memory.overhead = profile != nullptr ? profile->framework_bytes : 0.0;
+  candidate.memory.capacity = device.memory_bytes;
+  require_fit(candidate.memory, candidate.layout, device);
+  const Term term = largest_term(candidate.memory);
+  candidate.reasons.push_back(fmt::format("memory {} of {} per rank, most of it {} ({})",
+                                          format_bytes(candidate.memory.total()), format_bytes(device.memory_bytes),
+                                          term.name, format_bytes(term.bytes)));
   if (profile == nullptr) {
-    candidate.memory = state_memory(job, candidate.layout, candidate.batch);
-    candidate.memory.capacity = device.memory_bytes;
-    candidate.reasons.push_back(fmt::format("state {} per rank; activations and time are not predicted without a "
-                                            "profile: run `lockstep calibrate` on this machine",
-                                            format_bytes(candidate.memory.total())));
-    require_fit(candidate.memory, candidate.layout, device);
+    candidate.reasons.emplace_back("no time prediction without a profile; run `lockstep calibrate` on this machine");
     return;
   }
   const cost::Pricer pricer(job.model, job.cluster, *profile,
                             {.sequence_length = candidate.batch.sequence_length, .optimizer = job.optimizer.kind});
   const cost::Price priced = pricer.price(candidate.layout, candidate.batch);
-  candidate.memory = priced.memory;
-  candidate.memory.capacity = device.memory_bytes;
-  require_fit(candidate.memory, candidate.layout, device);
   candidate.prediction = pricer.predict(priced, candidate.layout, candidate.batch);
   candidate.breakdown = priced.time;
-  const Term term = largest_term(candidate.memory);
-  candidate.reasons.push_back(fmt::format("memory {} of {} per rank, most of it {} ({})",
-                                          format_bytes(candidate.memory.total()), format_bytes(device.memory_bytes),
-                                          term.name, format_bytes(term.bytes)));
   candidate.cost = cost_of(job, candidate);
 }
 
@@ -185,8 +179,8 @@ bool is_priced_by_tables(const plan::Layout& layout) {
 }
 
 void price(const spec::Job& job, const cost::Profile* profile, plan::Candidate& candidate) {
-  const bool operators_known = job.model.arch != spec::Arch::kBert && job.model.arch != spec::Arch::kMoe &&
-                               job.model.arch != spec::Arch::kMamba;
+  const bool operators_known =
+      job.model.arch != spec::Arch::kBert && job.model.arch != spec::Arch::kMoe && job.model.arch != spec::Arch::kMamba;
   if (!is_priced_by_tables(candidate.layout) || !operators_known) return price_by_formulas(job, profile, candidate);
   const cost::Workload workload{job.model, candidate.batch, job.precision, job.optimizer.kind,
                                 job.communication.bucket_mib};
