@@ -162,27 +162,21 @@ ChunkSums ParallelModel::run(const std::vector<MicroBatch>& micro_batches) {
   LOCKSTEP_ASSERT(static_cast<std::int64_t>(micro_batches.size()) == options_.micro_steps, "one batch per micro-step");
   for (const auto& shard : shards_) shard->clear_gradient();
   const auto batch_of = [&](int micro) -> const MicroBatch& { return micro_batches[static_cast<std::size_t>(micro)]; };
-  const int stage = static_cast<int>(groups_.stage), last = schedule_.positions() - 1;
+  const int stage = static_cast<int>(groups_.stage);
   PipelineLinks links(
       schedule_, stage, groups_.pipeline, [&](int micro) { return stream_shape(batch_of(micro)); },
       torch::dtype(options_.dtype).device(options_.device));
-  for (const plan::PipelineTask& task : schedule_.ranks[static_cast<std::size_t>(stage)]) {
-    Chunk& chunk = *chunks_[static_cast<std::size_t>(task.chunk)];
-    const int position = schedule_.position(stage, task.chunk);
-    if (task.kind == plan::PipelineTaskKind::kWeightGradient) {
-      chunk.weight_gradients(task.micro);
-    } else if (task.kind == plan::PipelineTaskKind::kForward) {
-      const Tensor x = position > 0 ? links.take(Direction::kForward, position, task.micro) : Tensor();
-      const Tensor y = chunk.forward(task.micro, batch_of(task.micro), x);
-      if (position < last) links.hand(Direction::kForward, position + 1, task.micro, y);
-    } else {
-      const Tensor dy = position < last ? links.take(Direction::kBackward, position, task.micro) : Tensor();
-      const bool split = task.kind == plan::PipelineTaskKind::kInputGradient;
-      const Tensor dx = chunk.backward(task.micro, dy, split);
-      if (position > 0) links.hand(Direction::kBackward, position - 1, task.micro, dx);
-    }
-  }
-  links.finish();
+  const auto chunk_of = [&](int chunk) -> Chunk& { return *chunks_[static_cast<std::size_t>(chunk)]; };
+  PipelineWork work;
+  work.forward = [&](int chunk, int micro, const Tensor& x) {
+    return chunk_of(chunk).forward(micro, batch_of(micro), x);
+  };
+  work.backward = [&](int chunk, int micro, const Tensor& gradient, bool split) {
+    return chunk_of(chunk).backward(micro, gradient, split);
+  };
+  work.weight_gradients = [&](int chunk, int micro) { chunk_of(chunk).weight_gradients(micro); };
+  work.observe = observer_;
+  run_pipeline(schedule_, stage, links, work);
   finish_reductions();
   for (const auto& chunk : chunks_) chunk->end_step();
   return take_sums();

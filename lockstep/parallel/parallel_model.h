@@ -18,7 +18,7 @@
 
 #include "lockstep/parallel/chunk.h"
 #include "lockstep/parallel/flat_parameters.h"
-#include "lockstep/parallel/pipeline_links.h"
+#include "lockstep/parallel/pipeline_runner.h"
 #include "lockstep/parallel/process_groups.h"
 #include "lockstep/plan/layout.h"
 #include "lockstep/plan/pipeline_schedule.h"
@@ -52,6 +52,10 @@ class ParallelModel {
   // Collective: forward and backward of all micro-batches in the schedule's order; then every shard has its gradient.
   // Returns this rank's sums (the loss is that of the last stage's ranks; cp and data ranks' add up).
   ChunkSums run(const std::vector<MicroBatch>& micro_batches);
+  // Told of every task of run() (PipelineWork::observe); for measurements.
+  void observe(std::function<void(const plan::PipelineTask&, double start, double end)> observer) {
+    observer_ = std::move(observer);
+  }
   // Collective, no gradients: sums of one micro-batch.
   ChunkSums evaluate(const MicroBatch& batch);
   // Collective: logits on the ranks of the last stage (this rank's rows), undefined elsewhere.
@@ -100,6 +104,7 @@ class ParallelModel {
   ProcessGroups groups_;
   OffloadArena arena_;
   plan::PipelineSchedule schedule_;
+  std::function<void(const plan::PipelineTask&, double, double)> observer_;
   std::vector<std::unique_ptr<Chunk>> chunks_;
   std::vector<std::shared_ptr<FlatShard>> shards_;
   // Where the model begins and ends on one rank in two chunks, both hold the tied embedding.
