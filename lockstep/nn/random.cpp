@@ -108,11 +108,19 @@ void dropout_row(T* out, std::int64_t count, std::int64_t first_element, std::in
   const std::uint32_t threshold = drop_threshold(probability);
   const T kept = static_cast<T>(1.0 / (1.0 - probability));
   const auto index = static_cast<std::uint32_t>(site.first_index + sample);
-  for (std::int64_t e = -(first_element % 4); e < count; e += 4) {  // a counter gives the words of four elements
-    const auto block = static_cast<std::uint32_t>((first_element + e) / 4);
-    const PhiloxCounter words = philox({block, index, site.layer, static_cast<std::uint32_t>(site.step)}, key);
+  const auto words_of = [&](std::int64_t element) {  // of four elements
+    const auto block = static_cast<std::uint32_t>(element / 4);
+    return philox({block, index, site.layer, static_cast<std::uint32_t>(site.step)}, key);
+  };
+  std::int64_t e = 0;
+  if (const std::int64_t skipped = first_element % 4; skipped != 0) {
+    const PhiloxCounter words = words_of(first_element);
+    for (; e < std::min(4 - skipped, count); ++e) out[e] = words[skipped + e] < threshold ? T(0) : kept;
+  }
+  for (; e < count; e += 4) {
+    const PhiloxCounter words = words_of(first_element + e);
     const std::int64_t last = std::min<std::int64_t>(4, count - e);
-    for (std::int64_t i = std::max<std::int64_t>(0, -e); i < last; ++i) out[e + i] = words[i] < threshold ? T(0) : kept;
+    for (std::int64_t i = 0; i < last; ++i) out[e + i] = words[i] < threshold ? T(0) : kept;
   }
 }
 template void dropout_row(float*, std::int64_t, std::int64_t, std::int64_t, double, const DropoutSite&);
