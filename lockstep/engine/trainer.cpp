@@ -88,7 +88,7 @@ nlohmann::json Trainer::run() {
     const bool last = state_.step == state_.total_steps;
     stopped = result.wishes.stop && !last;  // the last step leaves nothing to stop
     if (evaluating && !stopped && (last || (every > 0 && state_.step % every == 0))) run_evaluation();
-    if (stopped || last || save_is_due(result)) save();
+    if (stopped || (last && context_.job.checkpoint.at_end) || save_is_due(result)) save();
   }
   if (!stopped) export_weights();
   return summary(stopped);
@@ -259,6 +259,8 @@ nlohmann::json Trainer::summary(bool stopped) const {
       {"steps", state_.step},
       {"steps_total", state_.total_steps},
       {"peak_memory_bytes", peak_memory_bytes()},
+      {"peak_allocated_bytes", memory_.peak_bytes()},
+      {"offloaded_bytes", state_.executor ? state_.executor->model().arena().bytes() : 0},
       {"restarts", 0},
       {"lost_steps", 0},
       {"world", context_.world.size()},

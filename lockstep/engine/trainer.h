@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/engine/memory_counter.h"
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/training_state.h"
 #include "lockstep/engine/training_step.h"
@@ -55,6 +56,7 @@ class Trainer {
   double predicted_items_per_second() const;
 
   RunContext& context_;
+  MemoryCounter memory_;  // before the state, whose tensors it counts
   TrainingState state_;
   ThroughputMeter meter_{0};
   Stopwatch since_save_;

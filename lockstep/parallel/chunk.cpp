@@ -203,7 +203,8 @@ Tensor Chunk::backward(int number, const Tensor& gradient, bool defer) {
     {
       if (defer) held.deferred[i] = std::make_unique<nn::WeightGradientQueue>();
       const nn::DeferWeightGradients deferring(defer ? held.deferred[i].get() : nullptr);
-      torch::autograd::backward(outputs, gradients);
+      // Under adapters the embedding is frozen and has no input to pass a gradient on to.
+      if (outputs.front().requires_grad()) torch::autograd::backward(outputs, gradients);
     }
     current = kept.input.grad();
     kept = {};

@@ -71,6 +71,7 @@ class ParallelModel {
   ProcessGroups& groups() { return groups_; }
   const ProcessGroups& groups() const { return groups_; }
   OffloadArena& arena() { return arena_; }
+  const OffloadArena& arena() const { return arena_; }
   const ParallelModelOptions& options() const { return options_; }
   const plan::Layout& layout() const { return options_.layout; }
   const plan::PipelineSchedule& schedule() const { return schedule_; }

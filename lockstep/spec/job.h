@@ -84,6 +84,7 @@ struct CheckpointPolicy {
   double every_seconds = 600.0;  // `every: 10m`; 0: not by time. Becomes 0 when only every_steps is given
   std::int64_t every_steps = 0;  // `every_steps: 100`; 0: not by steps. Both: whichever comes first
   std::int64_t keep = 3;
+  bool at_end = true;  // `final: false`: nothing is saved after the last step
   bool operator==(const CheckpointPolicy&) const = default;
 };
 

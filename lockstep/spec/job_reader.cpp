@@ -138,6 +138,7 @@ void read_checkpoint(MapReader& job, CheckpointPolicy& policy) {
   const bool by_steps = map->count("every_steps", policy.every_steps, 0, kMostSteps);
   if (by_steps && !by_time) policy.every_seconds = 0.0;
   map->count("keep", policy.keep, 1, 1 << 20);
+  map->boolean("final", policy.at_end);
   map->finish();
 }
 

@@ -48,8 +48,8 @@ std::string lora_text(const Lora& lora) {
 std::string checkpoint_text(const CheckpointPolicy& policy) {
   std::string text = "checkpoint:\n";
   if (!policy.directory.empty()) text += fmt::format("  directory: {}\n", yaml_quote(policy.directory));
-  return text + fmt::format("  every: {}\n  every_steps: {}\n  keep: {}\n", exact_seconds(policy.every_seconds),
-                            policy.every_steps, policy.keep);
+  return text + fmt::format("  every: {}\n  every_steps: {}\n  keep: {}\n  final: {}\n",
+                            exact_seconds(policy.every_seconds), policy.every_steps, policy.keep, policy.at_end);
 }
 
 std::string layout_text(const LayoutRequest& layout) {
