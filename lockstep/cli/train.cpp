@@ -10,6 +10,7 @@
 #include "lockstep/cli/session.h"
 #include "lockstep/cli/show.h"
 #include "lockstep/cli/verbs.h"
+#include "lockstep/plan/nearest_layout.h"
 #include "lockstep/planner/planner.h"
 
 namespace lockstep::cli {
@@ -68,6 +69,19 @@ int finish(const SessionResult& outcome, const TrainOptions& options) {
   return outcome.exit_code;
 }
 
+// What every rank would stumble over is said once, before any starts.
+void check_before_start(const spec::Job& job, const plan::Layout& layout, const std::string& export_folder) {
+  if (!job.weights.empty() && !std::filesystem::exists(job.weights)) {
+    throw environment_error("weights: " + job.weights + " is not there",
+                            "name a Hugging Face folder or a .safetensors file, or leave `weights` out");
+  }
+  if (!export_folder.empty() && std::filesystem::exists(export_folder) && !std::filesystem::is_empty(export_folder)) {
+    throw bad_input("--export " + export_folder + ": it is there already and not an empty folder",
+                    "choose another folder or remove this one");
+  }
+  if (job.model.is_language_model()) plan::require_whole_sequence_pieces(layout, job.model, job.batch.sequence_length);
+}
+
 int train(const TrainOptions& options) {
   spec::Job job = spec::load_job(options.job_file, options.overrides);
   const Placement placement = place(job, options.backend);
@@ -79,6 +93,7 @@ int train(const TrainOptions& options) {
     if (speaks && !options.json) show_plan(stdout, job, plan, placement);
     return 0;
   }
+  check_before_start(job, plan.best.layout, options.export_folder);
   SessionOptions session;
   session.backend = options.backend;
   session.resume = options.resuming;

@@ -164,4 +164,17 @@ void require_runnable_layout(const Layout& layout, const spec::Model& model, std
   throw bad_input("layout: " + *problem, nearest ? "nearest that works: " + text_of(*nearest) : std::string());
 }
 
+// A ring of causal attention is balanced by giving every rank two pieces, one early and one late.
+void require_whole_sequence_pieces(const Layout& layout, const spec::Model& model, std::int64_t tokens) {
+  const bool balanced = layout.context_exchange == ContextExchange::kRing && model.arch != spec::Arch::kMamba;
+  const std::int64_t held = layout.cp > 1 && balanced ? 2 * layout.cp : layout.cp;
+  const std::int64_t pieces = held * (layout.sequence_parallel ? layout.tp : 1);
+  if (tokens % pieces == 0) return;
+  const std::int64_t below = tokens / pieces * pieces;
+  throw bad_input(
+      fmt::format("a sequence of {} tokens does not divide into the {} pieces of layout {}", tokens, pieces,
+                  to_string(layout)),
+      fmt::format("set batch.sequence_length to a multiple of {}, such as {}", pieces, below > 0 ? below : pieces));
+}
+
 }  // namespace lockstep::plan
