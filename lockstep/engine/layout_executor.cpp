@@ -3,11 +3,11 @@
 #include <array>
 #include <cmath>
 
-#include "lockstep/base/error.h"
 #include "lockstep/engine/grad_clip.h"
 #include "lockstep/engine/precision.h"
 #include "lockstep/engine/pretrained.h"
 #include "lockstep/nn/model.h"
+#include "lockstep/plan/nearest_layout.h"
 
 namespace lockstep::engine {
 namespace {
@@ -26,18 +26,6 @@ parallel::ParallelModelOptions model_options(const spec::Job& job, const plan::L
   options.activation_offload = job.activation_offload;
   options.lora = job.lora;
   return options;
-}
-
-void check_sequence(const spec::Job& job, const plan::Layout& layout) {
-  const std::int64_t rows = job.batch.sequence_length;
-  if (!job.model.is_language_model() || rows == 0) return;
-  const bool balanced = layout.context_exchange == plan::ContextExchange::kRing && job.model.arch != spec::Arch::kMamba;
-  const std::int64_t pieces = layout.cp > 1 && balanced ? 2 * layout.cp : layout.cp;
-  const std::int64_t split = pieces * (layout.sequence_parallel ? layout.tp : 1);
-  if (rows % split == 0) return;
-  throw bad_input("a sequence of " + std::to_string(rows) + " tokens does not divide into the " +
-                      std::to_string(split) + " pieces of layout " + plan::to_string(layout),
-                  "set batch.sequence_length to a multiple of " + std::to_string(split));
 }
 
 // A rank without samples still takes part in every exchange: one sample that no loss counts.
@@ -66,9 +54,11 @@ bool is_plain_data_parallel(const plan::Layout& layout, const spec::Job& job) {
 }
 
 LayoutExecutor::LayoutExecutor(const spec::Job& job, const plan::Layout& layout, comm::Communicator world) : job_(job) {
-  check_sequence(job, layout);
+  if (job.model.is_language_model()) {
+    plan::require_whole_sequence_pieces(layout, job.model, job.batch.sequence_length);
+  }
   model_ = std::make_unique<parallel::ParallelModel>(job.model, model_options(job, layout), std::move(world));
-  if (!job.weights.empty()) load_pretrained(*model_, job.model, job.weights);
+  if (!job.weights.empty()) initial_parameters_ = load_pretrained(*model_, job.model, job.weights).initial;
   optimizer_ = std::make_unique<ShardedOptimizer>(job.optimizer, *model_);
   LossScalerOptions scaling;
   scaling.enabled = precision_policy(job.precision, torch::kCPU).loss_scaling;

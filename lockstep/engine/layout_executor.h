@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lockstep/data/loader.h"
@@ -39,6 +40,8 @@ class LayoutExecutor {
   const ShardedOptimizer& optimizer() const { return *optimizer_; }
   LossScaler& scaler() { return scaler_; }
   const LossScaler& scaler() const { return scaler_; }
+  // Parameters that job.weights lacked, the same on every rank; empty without job.weights.
+  const std::vector<std::string>& initial_parameters() const { return initial_parameters_; }
 
  private:
   parallel::MicroBatch micro_batch(const data::Batch& batch, std::int64_t step, std::int64_t padding_id, bool training);
@@ -48,6 +51,7 @@ class LayoutExecutor {
   std::unique_ptr<parallel::ParallelModel> model_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   LossScaler scaler_;
+  std::vector<std::string> initial_parameters_;
 };
 
 // Whether the data-parallel path of training_state.h runs this job: plain replicas of a model without auxiliary losses.

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/engine/pretrained.h"
 #include "lockstep/plan/nearest_layout.h"
 #include "lockstep/plan/plan.h"
@@ -51,9 +52,17 @@ double ThroughputMeter::seconds_per_step() const {
 
 Trainer::Trainer(RunContext& context) : context_(context) {
   state_ = build_training_state(context.job, layout_of(context), context.world);
+  if (context.rank() == 0) tell_what_it_starts_from();
   if (!context.request.resume_from.empty()) resume();
   first_step_ = state_.step;
   meter_ = ThroughputMeter(state_.total_steps - state_.step);
+}
+
+void Trainer::tell_what_it_starts_from() const {
+  context_.host.note("data: " + state_.datasets.train->describe());
+  if (!state_.executor || state_.executor->initial_parameters().empty()) return;
+  context_.host.note(fmt::format("{} lacks these, they begin with random values: {}", context_.job.weights,
+                                 join(state_.executor->initial_parameters(), ", ")));
 }
 
 void Trainer::resume() {

@@ -40,6 +40,7 @@ class Trainer {
   nlohmann::json run();
 
  private:
+  void tell_what_it_starts_from() const;
   void resume();
   StepWishes wishes() const;
   void after_step(const StepResult& result);
