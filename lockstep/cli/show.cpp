@@ -22,7 +22,7 @@ void row(std::FILE* out, const std::string& name, const std::string& value) {
 }
 
 std::string batch_text(const plan::BatchPlan& batch, std::int64_t ranks) {
-  std::string text = fmt::format("{} samples = {} per rank x {} accumulation x {} ranks", batch.global_sequences,
+  std::string text = fmt::format("{} samples = micro {} x {} accumulation x {} data ranks", batch.global_sequences,
                                  batch.micro, batch.accumulation, ranks);
   if (batch.sequence_length > 0) {
     text += fmt::format(", {} tokens", batch.global_sequences * batch.sequence_length);
@@ -95,6 +95,7 @@ void show_run_summary(std::FILE* out, const nlohmann::json& result) {
     fmt::print(out, "  nothing was left to do\n");
     return;
   }
+  row(out, "layout", fmt::format("{}, {}", result.value("layout", ""), result.value("precision", "")));
   row(out, "loss", fmt::format("{:.4f}", number_or_nan(result, "final_loss")));
   const nlohmann::json& evaluations = result.at("evaluations");
   if (!evaluations.empty()) {
