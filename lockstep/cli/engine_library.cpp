@@ -69,6 +69,7 @@ void prepare_compute(int threads) {
     setenv(name, text.c_str(), 1);
   }
   if (const char* kernels = openblas_kernels()) setenv("OPENBLAS_CORETYPE", kernels, 0);
+  setenv("GLOG_minloglevel", "2", 0);  // libtorch's warnings are for its own developers
 }
 
 EngineLibrary::EngineLibrary() {

@@ -1,6 +1,7 @@
 #include "lockstep/engine/memory_counter.h"
 
 #include <c10/core/Allocator.h>
+#include <c10/util/Logging.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
@@ -29,7 +30,22 @@ struct MemoryCounter::Guard {
   c10::DebugInfoGuard guard;
 };
 
-MemoryCounter::MemoryCounter() : report_(std::make_shared<Report>()), guard_(std::make_unique<Guard>(report_)) {}
+namespace {
+
+// libtorch warns of every thousandth block freed here that another thread allocated (a loader's batch). Where it logs
+// through glog, the executable has set the level before glog was loaded.
+void keep_libtorch_from_warning() {
+#ifndef C10_USE_GLOG
+  FLAGS_caffe2_log_level = std::max<int>(FLAGS_caffe2_log_level, c10::GLOG_ERROR);
+#endif
+}
+
+}  // namespace
+
+MemoryCounter::MemoryCounter() : report_(std::make_shared<Report>()), guard_(std::make_unique<Guard>(report_)) {
+  keep_libtorch_from_warning();
+}
+
 MemoryCounter::~MemoryCounter() = default;
 
 std::int64_t MemoryCounter::bytes() const { return report_->now; }
