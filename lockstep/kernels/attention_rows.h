@@ -1,5 +1,6 @@
-// The element-wise halves of causal attention, on one block of score rows; the products between them are BLAS calls.
-// Row i of a block has `first_valid + i` valid scores (causal); the rest up to `cols` is masked. Serial.
+// The element-wise halves of attention, on one block of score rows; the products between them are BLAS calls. Row i of
+// a block has `first_valid + i` valid scores (causal), at most `cols`; the rest is masked. first_valid = cols masks
+// nothing. Serial.
 #pragma once
 
 #include <cstdint>

@@ -192,7 +192,10 @@ void backward_head(const Problem& p, const BackwardTensors& t, std::int64_t batc
   const auto dvalue = head_rows<T>(t.gradients.v, batch, kv_head), dout = head_rows<T>(t.dout, batch, head);
   const bool writes = !t.add && head % p.group() == 0;
   const std::int64_t existing = existing_keys(p, batch);
-  if (writes) clear_rows(dkey, existing, p.keys, p.dim), clear_rows(dvalue, existing, p.keys, p.dim);
+  if (writes) {
+    clear_rows(dkey, existing, p.keys, p.dim);
+    clear_rows(dvalue, existing, p.keys, p.dim);
+  }
   if (existing == 0) {
     if (!t.add) clear_rows(dquery, 0, p.queries, p.dim);
     return;
@@ -293,7 +296,11 @@ void forward_by_aten(const Problem& p, const BlockTensors& in, BlockResult& resu
 void put_gradient(const Tensor& gradient, const Tensor& value, std::int64_t group, bool add) {
   const auto s = value.sizes();
   const Tensor summed = group == 1 ? value : value.view({s[0], s[1] / group, group, s[2], s[3]}).sum(2);
-  add ? gradient.add_(summed.transpose(1, 2)) : gradient.copy_(summed.transpose(1, 2));
+  if (add) {
+    gradient.add_(summed.transpose(1, 2));
+  } else {
+    gradient.copy_(summed.transpose(1, 2));
+  }
 }
 
 void backward_by_aten(const Problem& p, const BlockTensors& in, const BlockResult& result, const Tensor& dout_rows,

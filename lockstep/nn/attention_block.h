@@ -22,7 +22,7 @@ struct AttentionBlock {
   std::int64_t sequence = 0;
 };
 
-// Shapes as in self_attention, with any number of queries and keys. Gradients of k and v are added up in wide_type().
+// Shapes as in self_attention, with any number of queries and keys.
 struct BlockTensors {
   torch::Tensor q, k, v;
 };

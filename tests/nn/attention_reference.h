@@ -76,7 +76,8 @@ inline double worst_difference(const std::vector<torch::Tensor>& a, const std::v
   for (std::size_t i = 0; i < b.size(); ++i) {
     if (a[i].sizes() != b[i].sizes()) return std::numeric_limits<double>::infinity();
     const double scale = b[i].abs().max().item<double>();
-    const double difference = (a[i].to(torch::kDouble) - b[i]).abs().max().item<double>() / (scale > 0 ? scale : 1.0);
+    const double difference =
+        (a[i].to(torch::kCPU, torch::kDouble) - b[i]).abs().max().item<double>() / (scale > 0 ? scale : 1.0);
     if (!(difference <= worst)) worst = std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference;
   }
   return worst;

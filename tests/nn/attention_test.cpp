@@ -18,13 +18,15 @@ class SafeProducts : public ::testing::Environment {
 const auto* const kSafeProducts = ::testing::AddGlobalTestEnvironment(new SafeProducts);
 
 double difference_to_textbook(const AttentionShape& shape, const AttentionOptions& options,
-                              torch::Dtype type = torch::kDouble) {
+                              torch::Dtype type = torch::kDouble, torch::Device device = torch::kCPU) {
   const Tensor weights = draw({shape.batch, shape.rows, shape.heads, shape.head_dim}, "weights").to(type);
   Tensors in = draw_qkv(shape);
-  for (Tensor& t : in) t = t.to(type);
-  const Tensors ours =
-      values_and_gradients([&](const Tensors& t) { return self_attention(t[0], t[1], t[2], options); }, in, weights);
-  for (Tensor& t : in) t = t.to(torch::kDouble);
+  for (Tensor& t : in) t = t.to(device, type);
+  AttentionOptions there = options;
+  if (options.lengths.defined()) there.lengths = options.lengths.to(device);
+  const Tensors ours = values_and_gradients([&](const Tensors& t) { return self_attention(t[0], t[1], t[2], there); },
+                                            in, weights.to(device));
+  for (Tensor& t : in) t = t.to(torch::kCPU, torch::kDouble);
   const Tensors textbook = values_and_gradients(
       [&](const Tensors& t) { return textbook_attention(t[0], t[1], t[2], options); }, in, weights.to(torch::kDouble));
   return worst_difference(ours, textbook);
@@ -129,6 +131,20 @@ TEST(Attention, in_bf16_is_the_textbook_to_its_precision) {
 
 TEST(Attention, in_fp32_is_the_textbook_to_round_off) {
   EXPECT_LT(difference_to_textbook({200, 6, 2}, with(true, 0.1), torch::kFloat), 1e-5);
+}
+
+TEST(AttentionOnGpu, equals_the_textbook) {
+  if (!compat::has_cuda()) GTEST_SKIP() << "no GPU here";
+  for (const bool causal : {true, false}) {
+    for (const double dropout : {0.0, 0.1}) {
+      AttentionOptions options = with(causal, dropout);
+      EXPECT_LT(difference_to_textbook({200, 6, 2}, options, torch::kDouble, torch::kCUDA), 1e-12);
+      EXPECT_LT(difference_to_textbook({200, 6, 2}, options, torch::kBFloat16, torch::kCUDA), 0.03);
+      options.lengths = torch::tensor({200, 33}, torch::kLong);
+      EXPECT_LT(difference_to_textbook({200, 6, 2}, options, torch::kDouble, torch::kCUDA), 1e-12);
+      EXPECT_LT(difference_to_textbook({200, 6, 2}, options, torch::kBFloat16, torch::kCUDA), 0.03);
+    }
+  }
 }
 
 }  // namespace
