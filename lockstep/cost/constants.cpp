@@ -55,4 +55,19 @@ constexpr std::array<ConstantInfo, 41> kTable{{
 
 std::span<const ConstantInfo> constant_table() { return kTable; }
 
+StackFacts lockstep_facts(const spec::Communication& choices) {
+  StackFacts facts;
+  facts.reduces_each_micro_batch = choices.reduce_each_micro_step;  // parallel::Chunk
+  facts.reshards_after_forward = choices.reshard_after_forward;
+  facts.scatters_boundaries = false;           // parallel::ParallelModel::stream_shape
+  facts.gathers_before_dispatch = true;        // nn::MoeMlp stands inside the tensor-parallel region
+  facts.scatters_experts = true;               // parallel::FlatShard
+  facts.recomputes_attention_block = true;     // parallel::Chunk recomputes whole units
+  facts.keeps_gathered_until_backward = true;  // autograd keeps the gathered input of a product
+  facts.copies_shared_keys = true;             // nn::context_attention
+  facts.whole_state_exchanges = true;          // nn::make_mamba
+  facts.small_exchanges = true;
+  return facts;
+}
+
 }  // namespace lockstep::cost

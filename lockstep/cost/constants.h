@@ -7,6 +7,8 @@
 #include <span>
 #include <string>
 
+#include "lockstep/spec/job.h"
+
 namespace lockstep::cost {
 
 // Every member is positive; the fit works on its logarithm. Defaults are the generic prior, before any data.
@@ -94,8 +96,25 @@ struct StackFacts {
   bool reduces_each_micro_batch = true;  // ZeRO-2 and 3 scatter gradients in every micro-step, and hold only shards
   bool sequence_parallel = false;        // default where a row does not say
   StageSplit stage_split = StageSplit::kEven;
+  // What is exchanged; defaults are the published stacks'.
+  bool scatters_boundaries = true;       // pipeline sends are split over tp without sequence parallel too
+  bool gathers_before_dispatch = false;  // sequence parallel: rows are gathered, then routed; each tp rank routes all
+  bool scatters_experts = false;         // experts' gradients and weights under ZeRO as those of other weights
+  bool recomputes_attention_block = false;     // selective recomputation: projections and exchanges, not the core alone
+  bool keeps_gathered_until_backward = false;  // sequence parallel: block inputs are gathered once, in pipelines too
+  bool reshards_after_forward = true;          // ZeRO-3 gathers weights for backward again
+  bool copies_shared_keys = false;             // all-to-all sends a key head to every cp rank that reads it
+  // State-space layers: tp sums the product of x_proj, and cp hands on the convolution's rows, all in the layout's
+  // precision. Otherwise the state alone, in fp32.
+  bool whole_state_exchanges = false;
+  // Volumes count what is small beside the rest too: the step's loss, norm and number of targets, softmax statistics,
+  // counts of experts, gradients that tensor-parallel ranks or the ends of a pipeline share. Known of Lockstep alone.
+  bool small_exchanges = false;
   bool operator==(const StackFacts&) const = default;
 };
+
+// The engine of this repository, read from its source, with the choices that a job leaves open.
+StackFacts lockstep_facts(const spec::Communication& choices = {});
 
 // Standard deviation of log(measured / predicted), from cross-validation, and how it grows.
 struct Residuals {

@@ -357,13 +357,6 @@ void fit_links(Constants& constants, const Profile& profile, const spec::NodeGro
   constants.tp_pipeline_factor = 1;
 }
 
-// The engine of this repository.
-StackFacts lockstep_facts() {
-  StackFacts facts;
-  facts.reduces_each_micro_batch = false;
-  return facts;
-}
-
 // Every part of a step that was measured longer by `factor`.
 void slow_down(Constants& constants, double factor, bool links) {
   constants.gemm_efficiency /= factor;

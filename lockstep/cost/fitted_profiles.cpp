@@ -39,18 +39,38 @@ constexpr std::array<Relative, 12> kRelatives{{{"A100-40", "A100", 1.0},
 constexpr double kUnknownTimeSigma = 0.3;
 constexpr double kUnknownMemorySigma = 0.15;
 
+// What few stacks do otherwise: files say it where it is not the default.
+struct RareFact {
+  const char* name;
+  bool StackFacts::*member;
+};
+constexpr std::array<RareFact, 9> kRareFacts{
+    {{"scatters_boundaries", &StackFacts::scatters_boundaries},
+     {"gathers_before_dispatch", &StackFacts::gathers_before_dispatch},
+     {"scatters_experts", &StackFacts::scatters_experts},
+     {"recomputes_attention_block", &StackFacts::recomputes_attention_block},
+     {"keeps_gathered_until_backward", &StackFacts::keeps_gathered_until_backward},
+     {"reshards_after_forward", &StackFacts::reshards_after_forward},
+     {"copies_shared_keys", &StackFacts::copies_shared_keys},
+     {"whole_state_exchanges", &StackFacts::whole_state_exchanges},
+     {"small_exchanges", &StackFacts::small_exchanges}}};
+
 nlohmann::json facts_to_json(const StackFacts& facts) {
-  return {{"flash_attention", facts.flash_attention},
-          {"fused_pointwise", facts.fused_pointwise},
-          {"reduced_gradient_bytes", facts.reduced_gradient_bytes},
-          {"kept_gradient_bytes", facts.kept_gradient_bytes},
-          {"master_copy", facts.master_copy},
-          {"dp_overlaps", facts.dp_overlaps},
-          {"zero_overlaps", facts.zero_overlaps},
-          {"keeps_gathered_inputs", facts.keeps_gathered_inputs},
-          {"reduces_each_micro_batch", facts.reduces_each_micro_batch},
-          {"sequence_parallel", facts.sequence_parallel},
-          {"stage_split", facts.stage_split == StageSplit::kEven ? "even" : "by_cost"}};
+  nlohmann::json json = {{"flash_attention", facts.flash_attention},
+                         {"fused_pointwise", facts.fused_pointwise},
+                         {"reduced_gradient_bytes", facts.reduced_gradient_bytes},
+                         {"kept_gradient_bytes", facts.kept_gradient_bytes},
+                         {"master_copy", facts.master_copy},
+                         {"dp_overlaps", facts.dp_overlaps},
+                         {"zero_overlaps", facts.zero_overlaps},
+                         {"keeps_gathered_inputs", facts.keeps_gathered_inputs},
+                         {"reduces_each_micro_batch", facts.reduces_each_micro_batch},
+                         {"sequence_parallel", facts.sequence_parallel},
+                         {"stage_split", facts.stage_split == StageSplit::kEven ? "even" : "by_cost"}};
+  for (const auto& [name, member] : kRareFacts) {
+    if (facts.*member != StackFacts{}.*member) json[name] = facts.*member;
+  }
+  return json;
 }
 
 StackFacts read_facts(plan::StrictReader reader) {
@@ -66,6 +86,9 @@ StackFacts read_facts(plan::StrictReader reader) {
   facts.reduces_each_micro_batch = reader.boolean("reduces_each_micro_batch");
   facts.sequence_parallel = reader.boolean("sequence_parallel");
   facts.stage_split = static_cast<StageSplit>(reader.choice("stage_split", {"even", "by_cost"}));
+  for (const auto& [name, member] : kRareFacts) {
+    if (reader.has(name)) facts.*member = reader.boolean(name);
+  }
   reader.finish();
   return facts;
 }

@@ -115,12 +115,12 @@ double tp_least_seconds(const LayerContext& c, CollectiveOp op) {
 void add_tp(LayerSeconds& out, const LayerContext& c, const Local& l) {
   if (c.layout.tp == 1) return;
   const double blocks = tensor_blocks(c.model);
-  const double volume = tensor_block_bytes(c.model, l);
-  const auto seconds = [&](CollectiveOp op) {
-    return collective_on_links(c.links, c.groups.tp, op, Bytes(volume)).value();
+  const auto seconds = [&](CollectiveOp op, double bytes) {
+    return collective_on_links(c.links, c.groups.tp, op, Bytes(bytes)).value();
   };
+  const double volume = tensor_block_bytes(c.model, l, c.facts);
   if (c.layout.sequence_parallel) {
-    const double gather = seconds(CollectiveOp::kAllGather);
+    const double gather = seconds(CollectiveOp::kAllGather, volume);
     const double in_backward = 2 + tensor_inputs_gathered_again(c.layout, c.facts);
     out.tp_forward = blocks * 2 * gather;
     out.tp_backward = blocks * in_backward * gather;
@@ -128,13 +128,21 @@ void add_tp(LayerSeconds& out, const LayerContext& c, const Local& l) {
     out.tp_host_forward = blocks * 2 * least;
     out.tp_host_backward = blocks * in_backward * least;
   } else {
-    const double reduce = seconds(CollectiveOp::kAllReduce);
+    const double reduce = seconds(CollectiveOp::kAllReduce, volume);
     out.tp_forward = blocks * reduce;
     out.tp_backward = blocks * reduce;
     const double least = tp_least_seconds(c, CollectiveOp::kAllReduce);
     out.tp_host_forward = blocks * least;
     out.tp_host_backward = blocks * least;
   }
+  const double projection = tensor_projection_bytes(c.model, l, c.facts);
+  if (projection == 0) return;
+  const double reduce = seconds(CollectiveOp::kAllReduce, projection);
+  const double least = tp_least_seconds(c, CollectiveOp::kAllReduce);
+  out.tp_forward += reduce;
+  out.tp_backward += reduce;
+  out.tp_host_forward += least;
+  out.tp_host_backward += least;
 }
 
 // The ring costs what an all-gather of the keys and values does; a state passes through the ranks one after the other.
@@ -144,12 +152,12 @@ void add_cp(LayerSeconds& out, const LayerContext& c, const Local& l) {
     return collective_on_links(c.links, c.groups.cp, op, Bytes(bytes)).value();
   };
   if (c.model.arch == Arch::kMamba) {
-    out.cp_forward = seconds(CollectiveOp::kSendReceive, context_state_bytes(c.model, l, c.micro)) * l.cp;
+    out.cp_forward = seconds(CollectiveOp::kSendReceive, context_state_bytes(c.model, l, c.micro, c.facts)) * l.cp;
     out.cp_backward = out.cp_forward;
     return;
   }
   if (c.layout.context_exchange == plan::ContextExchange::kAllToAll) {
-    out.cp_forward = seconds(CollectiveOp::kAllToAll, context_all_to_all_bytes(l));
+    out.cp_forward = seconds(CollectiveOp::kAllToAll, context_all_to_all_bytes(c.model, l, c.facts));
     out.cp_backward = out.cp_forward;
     return;
   }
@@ -159,10 +167,36 @@ void add_cp(LayerSeconds& out, const LayerContext& c, const Local& l) {
 
 void add_ep(LayerSeconds& out, const LayerContext& c, const Local& l) {
   if (c.layout.ep == 1 || c.model.experts == 0) return;
-  const Bytes bytes(expert_all_to_all_bytes(c.model, l));
+  const Bytes bytes(expert_all_to_all_bytes(c.model, l, c.facts));
   const double exchange = collective_on_links(c.links, c.groups.ep, CollectiveOp::kAllToAll, bytes).value();
   out.ep_forward = kExpertExchanges * exchange;
   out.ep_backward = kExpertExchanges * exchange;
+}
+
+// Forward seconds of parts of a layer.
+struct ForwardParts {
+  double projections = 0;  // of the attention block
+  double core = 0;
+  double pointwise = 0;
+};
+
+// Full recompute runs forward again, its communication included (Chen et al. 2016). Selective redoes the attention
+// core where its scores would be kept (Korthikanti et al. 2022), and norms and activations where they would not; or
+// the attention block as a whole.
+void add_recompute(LayerSeconds& out, const LayerContext& c, const ForwardParts& parts) {
+  if (c.layout.recompute == plan::Recompute::kNone) return;
+  const double blocks = tensor_blocks_again(c.model, c.layout, c.facts) / tensor_blocks(c.model);
+  out.tp_backward += blocks * out.tp_forward;
+  out.tp_host_backward += blocks * out.tp_host_forward;
+  if (recomputes_attention(c.model, c.layout, c.facts)) out.cp_backward += out.cp_forward;
+  if (c.layout.recompute == plan::Recompute::kFull) {
+    out.recompute = out.forward;
+    out.ep_backward += out.ep_forward;
+  } else if (!c.facts.recomputes_attention_block) {
+    out.recompute = c.facts.flash_attention || c.model.arch == Arch::kMamba ? parts.pointwise : parts.core;
+  } else if (c.model.arch != Arch::kMamba) {
+    out.recompute = parts.projections + parts.core + parts.pointwise / 2;
+  }
 }
 
 }  // namespace
@@ -187,6 +221,7 @@ Dimensions dimensions_of(const spec::Model& model) {
   d.inner = static_cast<double>(model.expand * model.hidden);
   d.state = static_cast<double>(model.state_size);
   d.dt_rank = static_cast<double>(model.dt_rank);
+  d.conv_kernel = static_cast<double>(model.conv_kernel);
 
   const double total = static_cast<double>(spec::parameter_count(model));
   const double expert = d.experts * (d.gated ? 3 : 2) * d.hidden * d.ffn;
@@ -207,12 +242,14 @@ LayerSeconds layer_seconds(const LayerContext& c) {
   Work work;
   Work core;
   double pointwise_forward = 0;
+  double projections = 0;  // of the attention block
   if (c.model.arch == Arch::kMamba) {
     work = mamba(c, l);
     pointwise_forward = 0.3 * work.forward;
   } else {
     add_gemm(work, c, l.tokens, l.width + 2 * l.kv_width, c.model.hidden);
     add_gemm(work, c, l.tokens, c.model.hidden, l.width);
+    projections = work.forward;
     if (c.model.experts > 0) {
       add_experts(work, c, l);
       if (c.model.shared_experts > 0) add_mlp(work, c, l, c.model.shared_experts * l.ffn);
@@ -231,17 +268,7 @@ LayerSeconds layer_seconds(const LayerContext& c) {
   add_tp(out, c, l);
   add_cp(out, c, l);
   add_ep(out, c, l);
-  // Full recompute runs forward again, its communication included (Chen et al. 2016). Selective redoes the attention
-  // core where its scores would be kept (Korthikanti et al. 2022), and norms and activations where they would not.
-  if (c.layout.recompute == plan::Recompute::kFull) {
-    out.recompute = out.forward;
-    out.tp_backward += out.tp_forward;
-    out.tp_host_backward += out.tp_host_forward;
-    out.cp_backward += out.cp_forward;
-    out.ep_backward += out.ep_forward;
-  } else if (c.layout.recompute == plan::Recompute::kSelective) {
-    out.recompute = c.facts.flash_attention || c.model.arch == Arch::kMamba ? pointwise_forward : core.forward;
-  }
+  add_recompute(out, c, {projections, core.forward, pointwise_forward});
   return out;
 }
 
@@ -262,7 +289,7 @@ LayerBytes layer_bytes(const LayerContext& c) {
     outside = e * 2 * hidden;
     // x and z, convolution output, delta, scan output, and B, C; the scan recomputes its states (Gu & Dao 2023, 3.3).
     inside = e * (2 * inner + inner + inner + inner) + e * (c.model.dt_rank + 2 * c.model.state);
-    again = e * (hidden + 2 * inner);
+    again = c.facts.recomputes_attention_block ? 0 : e * (hidden + 2 * inner);
   } else {
     outside = e * 4 * hidden + masks;
     const double routed = c.model.experts > 0 ? c.model.experts_per_token + c.model.shared_experts : 1.0;
@@ -270,7 +297,10 @@ LayerBytes layer_bytes(const LayerContext& c) {
     inside = e * (2 * l.width + 2 * l.kv_width + activation);
     // Eager SwiGLU keeps silu(gate) beside gate, up and their product; eager rotary the vectors before and after.
     if (c.model.gated && !c.facts.fused_pointwise) inside += e * (l.ffn * routed + l.width + l.kv_width);
-    if (c.model.experts > 0) inside += e * 2 * c.model.experts_per_token * c.model.hidden / l.outside;
+    if (c.model.experts > 0) {
+      inside +=
+          e * 2 * c.model.experts_per_token * c.model.hidden / (c.facts.gathers_before_dispatch ? 1.0 : l.outside);
+    }
     const double heads = l.width / c.model.head_dim;
     if (c.facts.flash_attention) {
       inside += 4 * heads;  // log-sum-exp
@@ -279,10 +309,17 @@ LayerBytes layer_bytes(const LayerContext& c) {
       scores = (2 * e + 1) * heads * c.sequence;
       again = scores;
     }
+    if (c.facts.recomputes_attention_block) {  // all but the block's input
+      const double core = c.facts.flash_attention ? 4 * heads : scores;
+      again = e * (hidden + 2 * l.width + 2 * l.kv_width) + masks / 2 + core;
+    }
   }
   const double all = l.tokens * (outside + inside + scores);
   LayerBytes bytes;
-  if (c.facts.keeps_gathered_inputs && c.layout.recompute != plan::Recompute::kFull) {
+  if (c.facts.keeps_gathered_until_backward) {
+    const double blocks = tensor_blocks(c.model) - tensor_blocks_again(c.model, c.layout, c.facts);
+    bytes.gathered = l.tokens * e * blocks * (c.model.hidden - hidden);
+  } else if (c.facts.keeps_gathered_inputs && c.layout.recompute != plan::Recompute::kFull) {
     bytes.gathered = l.tokens * e * 2 * (c.model.hidden - hidden);
   }
   switch (c.layout.recompute) {

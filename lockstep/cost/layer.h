@@ -21,10 +21,10 @@ struct Dimensions {
   bool dropout = false;  // masks are kept
   bool tied = false;
   double experts = 0, experts_per_token = 0, shared_experts = 0;
-  double inner = 0, state = 0, dt_rank = 0;  // Mamba
-  double dense_parameters_per_layer = 0;               // everything but routed experts
-  double expert_parameters_per_layer = 0;              // all routed experts
-  double embedding_parameters = 0;                     // first stage: tokens and positions
+  double inner = 0, state = 0, dt_rank = 0, conv_kernel = 0;  // Mamba
+  double dense_parameters_per_layer = 0;                      // everything but routed experts
+  double expert_parameters_per_layer = 0;                     // all routed experts
+  double embedding_parameters = 0;                            // first stage: tokens and positions
   double head_parameters = 0;  // last stage: LM head or classifier, final norm; tied: a copy of the embedding
 };
 Dimensions dimensions_of(const spec::Model& model);

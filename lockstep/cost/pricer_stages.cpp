@@ -99,8 +99,9 @@ double Pricer::State::send_seconds(const Context& context, std::int64_t stage, c
   // link it shares with the one before.
   const bool wraps = layout.virtual_stages > 1 && !plan::makes_a_v(layout);
   if (layout.pp == 1) return 0;
-  const Bytes bytes(boundary_bytes(dimensions, local_sizes(dimensions, layout, static_cast<double>(context.batch.micro),
-                                                           static_cast<double>(sequence))));
+  const LocalSizes local =
+      local_sizes(dimensions, layout, static_cast<double>(context.batch.micro), static_cast<double>(sequence));
+  const Bytes bytes(boundary_bytes(dimensions, local, fitted.facts));
   const std::int64_t stride = layout.world() / layout.pp;
   const std::int64_t from = !wraps && stage == layout.pp - 1 ? stage - 1 : stage;
   const StagePlace here = place_of(layout, from);
@@ -175,9 +176,12 @@ StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& p
     };
     const GroupPlacement& shard = context.placements.shard;
     const GroupPlacement& expert_shard = context.placements.expert_shard;
-    const DataTraffic traffic = data_traffic(layout, fitted.facts, context.bytes, dense, expert, 1);
-    const double gather = collective(shard, CollectiveOp::kAllGather, traffic.gather.bytes) +
-                          collective(expert_shard, CollectiveOp::kAllGather, traffic.expert_gather.bytes);
+    const double micro_batches = static_cast<double>(context.batch.accumulation);
+    const DataTraffic traffic = data_traffic(layout, fitted.facts, context.bytes, dense, expert, micro_batches);
+    // Forward and backward gather alike; weights that stay gathered are spread over all passes of the step.
+    const double gathers = traffic.gather.count / (2 * micro_batches);
+    const double gather = gathers * (collective(shard, CollectiveOp::kAllGather, traffic.gather.bytes) +
+                                     collective(expert_shard, CollectiveOp::kAllGather, traffic.expert_gather.bytes));
     const double scatter =
         traffic.scatters_each_micro_batch
             ? collective(shard, CollectiveOp::kReduceScatter, traffic.scatter.bytes) +
@@ -218,9 +222,15 @@ double Pricer::State::data_parallel_seconds(const Context& context, const LinkRa
                  seconds(at.replica, CollectiveOp::kAllReduce, traffic.replicas) +
                  seconds(at.expert_data, CollectiveOp::kAllReduce, traffic.experts) +
                  seconds(at.replica, CollectiveOp::kAllReduce, traffic.expert_replicas);
-  if (layout.zero < 3) total += seconds(at.shard, CollectiveOp::kAllGather, traffic.gather);
+  if (layout.zero < 3) {
+    total += seconds(at.shard, CollectiveOp::kAllGather, traffic.gather) +
+             seconds(at.expert_shard, CollectiveOp::kAllGather, traffic.expert_gather);
+  }
   const bool in_micro_batches = layout.zero == 3 && traffic.scatters_each_micro_batch;
-  if (!in_micro_batches) total += seconds(at.shard, CollectiveOp::kReduceScatter, traffic.scatter);
+  if (!in_micro_batches) {
+    total += seconds(at.shard, CollectiveOp::kReduceScatter, traffic.scatter) +
+             seconds(at.expert_shard, CollectiveOp::kReduceScatter, traffic.expert_scatter);
+  }
   const bool overlaps =
       layout.zero == 1 || layout.zero == 2 ? facts.zero_overlaps && facts.dp_overlaps : facts.dp_overlaps;
   const double exposed = overlaps ? k.dp_exposed : 1.0;
@@ -262,7 +272,8 @@ plan::MemoryBreakdown Pricer::State::stage_memory(const Context& context, const 
       plan::chunks_in_flight(layout.schedule, layout.pp, stage, layout.virtual_stages, context.batch.accumulation));
   const double held = chunks / static_cast<double>(layout.virtual_stages);
   const double n = static_cast<double>(layers);
-  const double gathered = prices.bytes.gathered * (layout.pp > 1 ? time.device_ahead : 1.0);
+  const bool all_kept = layout.pp == 1 || fitted.facts.keeps_gathered_until_backward;
+  const double gathered = prices.bytes.gathered * (all_kept ? 1.0 : time.device_ahead);
   memory.activations = k.activation_factor * held * n * (prices.bytes.kept + gathered);
   double transient = k.transient_factor * prices.bytes.transient;
   // A host that runs ahead starts the next micro-batch before the device has let go of the last one's logits.

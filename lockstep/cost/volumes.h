@@ -1,40 +1,72 @@
-// Communication volumes: the payload bytes that one rank hands to collectives in one optimizer step, by axis and by
+// Communication volumes: the payload bytes that one rank hands to collectives in one optimizer step, by group and by
 // kind, as comm::Traffic counts them. The numbers are traffic.h's, which the pricer turns into seconds.
 //
-// Not counted, being small or none of the layout's: loss and gradient norm, the softmax statistics of a vocabulary that
-// tp has split, the gradient of tied embeddings between first and last stage, and padding of flat buffers.
+// With lockstep_facts() this is all that the engine exchanges for a job without LoRA, compression or evaluation, to the
+// byte: tests/exact/volumes_test.cpp. (The path for plain replicas, engine/training_step.h, exchanges its loss in a
+// message of another size.) Of other stacks what is small is left out: see StackFacts::small_exchanges.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 #include "lockstep/cost/constants.h"
+#include "lockstep/cost/parameter_blocks.h"
 #include "lockstep/cost/profile.h"
 #include "lockstep/plan/plan.h"
 #include "lockstep/spec/model.h"
 
 namespace lockstep::cost {
 
-// The group a collective runs over. kDp: whoever holds the same weights (replicas, shards, cp ranks that share them).
-enum class CommAxis { kTp, kCp, kDp, kPp, kEp };
-inline constexpr std::size_t kCommAxes = 5;
+// Who exchanges. Names, members and order are those of parallel::ProcessGroups, which explains them.
+enum class CommGroup {
+  kTp,
+  kKeySharers,  // tp ranks that hold the same key/value heads
+  kCp,
+  kEveryone,  // dp x shard x cp: the same weights before ZeRO
+  kShards,
+  kReplicas,
+  kExpertEveryone,  // these three where ep has divided the experts
+  kExpertShards,
+  kExpertReplicas,
+  kEp,
+  kPipeline,
+  kEnds,  // first and last stage
+  kWorld,
+};
+inline constexpr std::size_t kCommGroups = 13;
+const char* to_string(CommGroup group);  // as parallel::ProcessGroups names it
+
+enum class CommAxis { kTp, kCp, kDp, kPp, kEp, kWorld };
+CommAxis axis_of(CommGroup group);  // kDp: whoever holds the same weights (replicas, shards, cp ranks that share them)
+
 inline constexpr std::size_t kCollectiveOps = 6;
 
 struct Volumes {
-  // kSendReceive counts what is sent.
-  std::array<std::array<double, kCollectiveOps>, kCommAxes> bytes{};
+  // [group][kind]; kSendReceive counts what is sent.
+  std::array<std::array<double, kCollectiveOps>, kCommGroups> bytes{};
+  std::array<double, kCommGroups> received{};  // by kSendReceive
 
-  double at(CommAxis axis, CollectiveOp op) const {
-    return bytes[static_cast<std::size_t>(axis)][static_cast<std::size_t>(op)];
+  double at(CommGroup group, CollectiveOp op) const {
+    return bytes[static_cast<std::size_t>(group)][static_cast<std::size_t>(op)];
   }
-  double of(CommAxis axis) const;    // all kinds
-  double of(CollectiveOp op) const;  // all axes
+  double at(CommAxis axis, CollectiveOp op) const;  // all groups of the axis
+  double of(CommAxis axis) const;                   // all kinds
+  double of(CollectiveOp op) const;                 // all groups
   double total() const;
 };
 
-// Of one rank of pipeline stage `stage`. `layout` is valid for `model` (plan::find_layout_problem) and `batch` has its
-// sequence length; images are data parallel only.
+// Rows of tokens that the router of this rank sent to experts and its experts got, those that stayed on the rank
+// included: of one forward each, summed over the rank's layers and the micro-batches of a step.
+struct RoutedRows {
+  double sent = 0;
+  double received = 0;
+};
+
+// Of one rank. `layout` is valid for `model` (plan::find_layout_problem) and `batch` has its sequence length; images
+// are data parallel only. Without `routed` tokens spread evenly over the experts.
 Volumes communication_volumes(const spec::Model& model, const plan::Layout& layout, const plan::BatchPlan& batch,
-                              const StackFacts& facts, std::int64_t stage = 0);
+                              const StackFacts& facts, const RankPlace& rank = {},
+                              const std::optional<RoutedRows>& routed = {});
 
 }  // namespace lockstep::cost

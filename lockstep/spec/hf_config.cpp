@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <initializer_list>
 
@@ -169,14 +170,24 @@ Model llama(const JsonReader& config, const std::string& type) {
   return model;
 }
 
+// Our coefficient of the load-balancing loss. That of transformers counts all choices of a token and is one mean over
+// the tokens of all layers; ours counts shares of the choices and is a sum over layers: the same for one layer, and
+// wherever layers load their experts alike.
+double balancing_of(const JsonReader& config, const Model& model) {
+  const double layers = static_cast<double>(model.layers), choices = static_cast<double>(model.experts_per_token);
+  const double theirs = real_between(config, "router_aux_loss_coef", 0.001, 0.0, 1e3 * layers / choices);
+  // It is added to the training loss only where the router's logits are asked for.
+  if (!config.boolean_or("output_router_logits", false)) return 0.0;
+  // To the digits that a double holds for sure, so that ours survives the way to a file (to_hf_config) and back.
+  return std::strtod(fmt::format("{:.15g}", theirs * choices / layers).c_str(), nullptr);
+}
+
 Model mixtral(const JsonReader& config) {
   Model model = llama(config, "mixtral");
   model.arch = Arch::kMoe;
   model.experts = width(config, "num_local_experts");
   model.experts_per_token = config.integer("num_experts_per_tok", 1, model.experts);
-  // transformers adds the load-balancing loss to the training loss only where the router's logits are asked for.
-  const double auxiliary = real_between(config, "router_aux_loss_coef", 0.001, 0.0, 1e3);
-  model.router_auxiliary_loss = config.boolean_or("output_router_logits", false) ? auxiliary : 0.0;
+  model.router_auxiliary_loss = balancing_of(config, model);
   if (config.real_or("router_jitter_noise", 0.0) != 0.0) {
     config.fail("router_jitter_noise", "is not 0", "not supported");
   }

@@ -112,7 +112,8 @@ json mixtral(const Model& model) {
   config["num_local_experts"] = model.experts;
   config["num_experts_per_tok"] = model.experts_per_token;
   config["sliding_window"] = nullptr;
-  config["router_aux_loss_coef"] = model.router_auxiliary_loss;
+  config["router_aux_loss_coef"] =
+      model.router_auxiliary_loss * static_cast<double>(model.layers) / static_cast<double>(model.experts_per_token);
   config["output_router_logits"] = model.router_auxiliary_loss > 0;
   if (model.router_z_loss > 0) config["router_z_loss_coef"] = model.router_z_loss;
   if (model.capacity_factor > 0) config["expert_capacity_factor"] = model.capacity_factor;

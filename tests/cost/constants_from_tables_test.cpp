@@ -230,6 +230,7 @@ TEST(FittedFromTables, needs_matrix_products) {
 TEST(FittedFromTables, the_profile_kept_for_h200_prices_the_steps_measured_there) {
   const Profile profile = find_profile("H200-lockstep");
   ASSERT_TRUE(profile.fitted.has_value());
+  EXPECT_EQ(profile.fitted->facts, lockstep_facts());
   ASSERT_GE(profile.checks.size(), 6u);
   for (const CheckPoint& check : profile.checks) {
     ASSERT_TRUE(check.workload.has_value());

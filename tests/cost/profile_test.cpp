@@ -60,6 +60,14 @@ TEST(ProfileFile, comes_back_the_same_through_a_file) {
   EXPECT_EQ(back.identity(), sample_profile().identity());
 }
 
+TEST(ProfileFile, keeps_every_fact_of_a_stack) {
+  Profile profile = sample_profile();
+  profile.fitted = Fitted{.hardware = "H200", .stack = "lockstep"};
+  EXPECT_FALSE(to_json(profile)["fitted"]["facts"].contains("scatters_experts"));  // nothing to say: as most stacks
+  profile.fitted->facts = lockstep_facts({.reduce_each_micro_step = true, .reshard_after_forward = false});
+  EXPECT_EQ(read_profile(to_json(profile), "p.json").fitted->facts, profile.fitted->facts);
+}
+
 TEST(ProfileFile, errors_name_the_path) {
   EXPECT_EQ(error_after([](nlohmann::json&) {}), "");
   EXPECT_NE(error_after([](nlohmann::json& json) {

@@ -49,14 +49,20 @@ struct Piece {
   Tensor values;
 };
 
-std::int64_t expert_rows(parallel::ParallelModel& model) {
-  std::int64_t rows = 0;
-  for (nn::TrainableModel* chunk : model.models()) {
-    for (const auto& module : chunk->modules()) {
-      if (auto* moe = dynamic_cast<nn::MoeMlp*>(module.get())) rows += moe->last_routing().rows_sent;
+// Where the routers send the rows of `batches` with the weights as they are: a forward of each without gradients.
+void count_expert_rows(engine::LayoutExecutor& executor, const std::vector<data::Batch>& batches,
+                       RankTraffic& traffic) {
+  for (const data::Batch& batch : batches) {
+    executor.evaluate(batch, -1);
+    for (nn::TrainableModel* chunk : executor.model().models()) {
+      for (const auto& module : chunk->modules()) {
+        const auto* moe = dynamic_cast<nn::MoeMlp*>(module.get());
+        if (moe == nullptr) continue;
+        traffic.expert_rows_sent += moe->last_routing().rows_sent;
+        traffic.expert_rows_received += moe->last_routing().rows_received;
+      }
     }
   }
-  return rows;
 }
 
 struct Shared {
@@ -77,6 +83,7 @@ void run_rank(const Case& exact_case, comm::Communicator world, int rank, Shared
       batches.push_back(batch_of(step, micro, model.groups().data_rank, layout.data_ranks(), exact_case.accumulation,
                                  job.model.vocab));
     }
+    if (step == kSteps - 1 && layout.ep > 1) count_expert_rows(executor, batches, traffic);
     model.groups().reset_traffic();
     const engine::StepResult result = executor.step(batches, step, -1, job.optimizer.learning_rate, {});
     traffic.groups = model.groups().traffic();
@@ -86,7 +93,6 @@ void run_rank(const Case& exact_case, comm::Communicator world, int rank, Shared
     shared.outcome.norms.push_back(result.gradient_norm);
   }
   traffic.stage = model.groups().stage;
-  traffic.expert_rows = expert_rows(model);
   std::vector<Piece> pieces;
   for (const auto& shard : model.shards()) {
     for (const parallel::OwnedStretch& stretch : shard->stretches()) {
@@ -182,10 +188,16 @@ spec::Model model_of(const std::string& name) {
   model.vocab = 64;
   model.max_sequence = 32;
   model.init_std = 0.2;  // far from the linear regime, so that errors show
-  if (name == "gpt") {
-    model.arch = spec::Arch::kGpt;
+  if (name == "gpt" || name == "gpt-odd" || name == "bert") {
+    model.arch = name == "bert" ? spec::Arch::kBert : spec::Arch::kGpt;
     model.tied_embeddings = true;
     model.dropout = 0.1;
+    if (name == "bert") model.type_vocab = 2;
+    if (name == "gpt-odd") {
+      model.vocab = 61;
+      model.ffn_hidden = 62;
+      model.max_sequence = 31;
+    }
     return model;
   }
   model.bias = false;
@@ -201,8 +213,8 @@ spec::Model model_of(const std::string& name) {
     return model;
   }
   model.arch = spec::Arch::kLlama;
-  model.kv_heads = 2;
-  if (name == "llama") return model;
+  model.kv_heads = name == "llama-mqa" ? 1 : 2;
+  if (name.starts_with("llama")) return model;
   model.arch = spec::Arch::kMoe;
   model.ffn_hidden = 32;
   model.experts = 4;
@@ -210,6 +222,7 @@ spec::Model model_of(const std::string& name) {
   model.router_auxiliary_loss = 0.05;
   model.router_z_loss = 0.01;
   if (name == "moe-capacity") model.capacity_factor = 1.0;
+  if (name == "moe-shared") model.shared_experts = 1;
   return model;
 }
 

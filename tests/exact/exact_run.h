@@ -19,7 +19,7 @@ inline constexpr std::int64_t kSamples = 8;    // of every global batch
 inline constexpr std::int64_t kSequence = 16;  // tokens of a sample
 
 struct Case {
-  std::string model;   // gpt, llama, moe, moe-capacity, ssm
+  std::string model;   // gpt, gpt-odd, bert, llama, llama-mqa, moe, moe-capacity, moe-shared, ssm
   std::string layout;  // as plan::parse_layout reads it
   std::int64_t accumulation = 1;
   bool reduce_each_micro_step = false;
@@ -37,7 +37,10 @@ spec::Job job_of(const Case& exact_case);
 struct RankTraffic {
   std::int64_t stage = 0;
   std::map<std::string, comm::Traffic> groups;  // by group name, of the last step
-  std::int64_t expert_rows = 0;                 // rows that this rank sent to experts in the last step, all layers
+  // Rows of one forward of the last step that this rank's routers sent to experts and its experts got: nn::MoeMlp's
+  // own figures, over all its layers and micro-batches.
+  std::int64_t expert_rows_sent = 0;
+  std::int64_t expert_rows_received = 0;
 };
 
 struct Outcome {

@@ -47,11 +47,12 @@ def error(ours, theirs):
     return difference / scale if scale > 0 else difference
 
 
-def run_probe(probe, precision, write_model, state, inputs, targets):
+def run_probe(probe, precision, write_model, state, inputs, targets, padding_id=-1):
     """write_model(folder) writes the model's description and returns its name in the folder."""
     with tempfile.TemporaryDirectory(prefix="lockstep-interop-") as name:
         folder = Path(name)
         settings = {"model": write_model(folder), "dtype": precision, "learning_rate": LEARNING_RATE}
+        settings["padding_id"] = padding_id
         (folder / "settings.json").write_text(json.dumps(settings))
         save_file({k: v.detach().contiguous().clone() for k, v in state.items()}, folder / "model.safetensors")
         save_file({"inputs": inputs.contiguous(), "targets": targets.contiguous()}, folder / "batches.safetensors")

@@ -9,7 +9,7 @@ For every case FOLDER/CASE holds
                          loss); logits, and loss, of the model as saved
   gradients/             the gradient of that loss, as a folder of weights: names and layouts of files, not of memory
   updated/               the weights after one step of AdamW
-  settings.json          what that step was
+  settings.json          what that step was, and padding_id: what fills up short samples (-1: there are none)
 Encoders without a head have no labels, loss, gradients and step; their logits are the last hidden states.
 """
 
@@ -157,9 +157,10 @@ def step(model, batch, folder):
     return loss.detach()
 
 
-def make(case, folder):
-    build, make_batch, shard_size = CASES[case]
-    seed = sorted(CASES).index(case)
+def make(case, folder, cases=CASES):
+    """`cases`: others of the same kind, made the same way."""
+    build, make_batch, shard_size = cases[case]
+    seed = sorted(cases).index(case)
     torch.manual_seed(seed)
     model = build()
     away_from_defaults(model)
@@ -169,7 +170,8 @@ def make(case, folder):
     if "labels" in batch:
         expected["loss"] = step(model, batch, folder)
     save_file({key: value.contiguous() for key, value in expected.items()}, folder / "expected.safetensors")
-    (folder / "settings.json").write_text(json.dumps(STEP, indent=2) + "\n")
+    padding_id = model.config.pad_token_id if "attention_mask" in batch else -1
+    (folder / "settings.json").write_text(json.dumps(STEP | {"padding_id": padding_id}, indent=2) + "\n")
 
 
 def main():

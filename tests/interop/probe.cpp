@@ -1,7 +1,8 @@
 // interop_probe FOLDER: what our models compute, for a comparison with PyTorch (compare_with_*.py).
 //
-// FOLDER holds settings.json {"model": file or folder under FOLDER, "dtype": "fp32" | "fp64", "learning_rate": x},
-// model.safetensors (all weights) and batches.safetensors (inputs [steps, ...], targets [steps, ...]). The probe writes
+// FOLDER holds settings.json {"model": file or folder under FOLDER, "dtype": "fp32" | "fp64", "learning_rate": x,
+// "padding_id": token (-1: none)}, model.safetensors (all weights) and batches.safetensors (inputs [steps, ...],
+// targets [steps, ...]). The probe writes
 // result.safetensors: `logits` and `loss` (mean) of the first batch, `gradient.NAME` of every parameter, `state.NAME`
 // of every buffer after that batch, and `losses` [steps], the loss before each AdamW step.
 #include <cstdio>
@@ -28,6 +29,7 @@ struct Experiment {
   spec::Model spec;
   torch::Dtype dtype;
   double learning_rate;
+  std::int64_t padding_id;
   checkpoint::TensorMap weights;
   Tensor inputs, targets;
 };
@@ -38,6 +40,7 @@ Experiment read_experiment(const fs::path& folder) {
   return {spec::load_model(folder / settings.at("model").get<std::string>()),
           settings.at("dtype") == "fp64" ? torch::kDouble : torch::kFloat,
           settings.at("learning_rate").get<double>(),
+          settings.at("padding_id").get<std::int64_t>(),
           checkpoint::SafetensorsFile::open(folder / "model.safetensors").read_all(),
           batches.read("inputs"),
           batches.read("targets")};
@@ -51,7 +54,8 @@ std::shared_ptr<nn::TrainableModel> loaded_model(const Experiment& experiment) {
 
 // Backward of the mean loss; returns that mean.
 Tensor backward(nn::TrainableModel& model, const Experiment& experiment, std::int64_t step) {
-  const nn::LossResult result = model.loss(experiment.inputs[step], experiment.targets[step], {.step = step});
+  const nn::LossResult result = model.loss(experiment.inputs[step], experiment.targets[step],
+                                           {.step = step, .padding_id = experiment.padding_id});
   const Tensor mean = result.loss_sum / static_cast<double>(result.count);
   mean.backward();
   return mean.detach();
@@ -60,7 +64,7 @@ Tensor backward(nn::TrainableModel& model, const Experiment& experiment, std::in
 void first_batch(const Experiment& experiment, checkpoint::TensorMap& out) {
   {
     const torch::NoGradGuard no_grad;
-    out["logits"] = loaded_model(experiment)->forward(experiment.inputs[0], {});
+    out["logits"] = loaded_model(experiment)->forward(experiment.inputs[0], {.padding_id = experiment.padding_id});
   }
   const auto model = loaded_model(experiment);
   out["loss"] = backward(*model, experiment, 0);

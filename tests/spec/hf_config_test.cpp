@@ -96,8 +96,8 @@ TEST_F(HfConfig, balances_experts_where_transformers_would) {
   };
   EXPECT_EQ(auxiliary(""), 0.0);
   EXPECT_EQ(auxiliary(R"("router_aux_loss_coef": 0.02,)"), 0.0);
-  EXPECT_EQ(auxiliary(R"("router_aux_loss_coef": 0.02, "output_router_logits": true,)"), 0.02);
-  EXPECT_EQ(auxiliary(R"("output_router_logits": true,)"), 0.001);
+  EXPECT_EQ(auxiliary(R"("router_aux_loss_coef": 0.02, "output_router_logits": true,)"), 0.02 * 2 / 32);
+  EXPECT_EQ(auxiliary(R"("output_router_logits": true,)"), 0.001 * 2 / 32);
   EXPECT_HAS(user_error([&] { auxiliary(R"("router_aux_loss_coef": -1,)"); }), "`router_aux_loss_coef` is -1");
   EXPECT_HAS(user_error([&] { auxiliary(R"("router_jitter_noise": 0.1,)"); }), "router_jitter_noise");
 }
@@ -219,6 +219,9 @@ TEST_F(HfConfig, every_field_that_a_family_has_survives_being_written_and_read_b
   moe.router_auxiliary_loss = 0.02;
   moe.router_z_loss = 0.001;
   moe.capacity_factor = 1.25;
+  expect_same(moe);
+  moe.router_auxiliary_loss = 1000;  // the most there is
+  moe.layers = 7;
   expect_same(moe);
   Model mamba = load_model("mamba-130m");
   mamba.state_size = 5;
