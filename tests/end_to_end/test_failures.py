@@ -67,7 +67,7 @@ class Failures(EndToEnd):
         self.expect_error(4, ["nowhere.yaml"], "train", "nowhere.yaml")
         self.expect_error(2, ["llama2-7x", "llama2-7b"], "train", job, "model=llama2-7x")
         self.expect_error(4, ["H100"], "train", job, "model=gpt2-124m", "cluster=1x8xH100")
-        self.expect_error(3, ["tp=2", "dp=2"], "train", job, "layout.tp=2", "layout.dp=1")
+        self.expect_error(2, ["tp=3", "nearest that works"], "train", job, "layout.tp=3", "layout.dp=1")
         self.expect_error(2, ["trian", "train"], "trian", job)
         self.expect_error(2, ["--nonsense"], "train", job, "--nonsense")
 
