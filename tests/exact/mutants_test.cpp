@@ -11,7 +11,8 @@
 namespace lockstep::exact {
 namespace {
 
-// Between them these layouts call every site that the cases of the gate call; groups come in twos or more.
+// Between them these layouts call every site of a training step of the gate's models; groups come in twos or more.
+// (Logits and the rows of a classifier's head travel outside of it: tests/nn and tests/interop compare those.)
 std::vector<Case> mutated_cases() {
   return {
       {"llama", "dp=2,shard=2,zero=2,tp=2,sequence_parallel=true"},
@@ -69,7 +70,6 @@ TEST(Mutants, of_every_call_site_are_noticed) {
   std::printf("%zu call sites, %d mutants killed, %d survived\n", done.size(), killed, survived);
 }
 
-// A site that no mutated layout calls would have no mutants: the whole gate is recorded for that.
 }  // namespace
 }  // namespace lockstep::exact
 
