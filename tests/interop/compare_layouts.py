@@ -49,7 +49,7 @@ def classified_of_one_type(generator):
 
 
 EPSILON, ROPE = 1e-3, {"rope_type": "default", "rope_theta": 300.0}
-# make, batch, max_shard_size, as in make_models; settings away from their defaults, which a config.json could leave out.
+# make, batch, max_shard_size, as in make_models; settings away from the defaults, which a config.json may leave out.
 # transformers adds the experts' balancing loss only when told to; with one layer its formula is ours.
 CASES = {
     "gpt2": (lambda: gpt2(layer_norm_epsilon=EPSILON), causal, None),
