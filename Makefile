@@ -81,6 +81,7 @@ format:
 
 bench: build pypi
 	$(VENV)/bin/python3 bench/ddp_vs_pytorch/run.py
+	$(VENV)/bin/python3 bench/parallel_vs_pytorch/run.py
 	python3 bench/scaling/run.py
 
 # Torch-free. Fits the cost model to published runs without the fold it scores; writes validation/results.
