@@ -17,13 +17,13 @@
 namespace lockstep::tune {
 
 struct StrategyOptions {
-  std::int64_t trials = 45;        // every evaluation counts
-  double gpu_seconds = 0;          // 0: bounded by trials alone
-  double trial_seconds = 60;       // what one evaluation may take
+  std::int64_t trials = 45;   // every evaluation counts
+  double gpu_seconds = 0;     // 0: bounded by trials alone
+  double trial_seconds = 60;  // what one evaluation may take
   std::uint64_t seed = 1;
-  bool importance = true;          // reserve trials for set-backs
-  std::int64_t confirmations = -1; // fresh launches of the winner; -1: chosen from the number of trials
-  const Prior* prior = nullptr;    // outlives the strategy
+  bool importance = true;           // reserve trials for set-backs
+  std::int64_t confirmations = -1;  // fresh launches of the winner; -1: chosen from the number of trials
+  const Prior* prior = nullptr;     // outlives the strategy
 };
 
 struct Proposal {
@@ -31,7 +31,7 @@ struct Proposal {
   Purpose purpose = Purpose::kExplore;
   std::string set_back_knob;  // kSetBack
   double budget_seconds = 0;
-  std::string reason;         // one line for people: "expected improvement 2.1%, runs with 0.97"
+  std::string reason;  // one line for people: "expected improvement 2.1%, runs with 0.97"
 };
 
 // What is left of the trials and of the budget goes to whom.

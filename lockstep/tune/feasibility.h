@@ -1,0 +1,63 @@
+// Feasibility: the probability that a configuration runs at all, learned from what failed and what did not.
+//
+// Two Gaussian-process classifiers (Laplace approximation, logistic link; Rasmussen and Williams 2006, algorithm 3.1):
+// one for memory, whose latent value is mostly linear in the ordered knobs, so that one failure warns of everything
+// beyond it; one for all other failures, which sit in combinations of choices. Both start from what the names of the
+// knobs say (knob_nature.h) and from the Prior where there is one. Immutable once fitted; thread-safe.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "lockstep/tune/linear_algebra.h"
+#include "lockstep/tune/space.h"
+#include "lockstep/tune/trial.h"
+
+namespace lockstep::tune {
+
+struct FeasibilityPoint {
+  std::vector<double> coordinates;  // Space::coordinates()
+  Outcome outcome = Outcome::kMeasured;
+  double prior_fits_probability = 1;
+};
+
+class Feasibility {
+ public:
+  // `use_prior`: the points carry prior_fits_probability.
+  static Feasibility fit(const Space& space, std::span<const FeasibilityPoint> points, bool use_prior);
+
+  // Probability that the configuration gives a measurement.
+  double probability(std::span<const double> coordinates, double prior_fits_probability = 1) const;
+
+ private:
+  // One classifier over the same features.
+  struct Classifier {
+    std::vector<double> linear_deviation;     // by feature: standard deviation of its weight
+    double local_deviation = 1;               // of the residual process
+    std::vector<double> relevance;            // by knob, of the residual process: 0 leaves a knob out
+    std::vector<std::vector<double>> points;  // features of the observations
+    std::vector<double> gradient;             // of the log likelihood at the mode
+    Matrix factor;                            // Cholesky of I + sqrt(W) K sqrt(W)
+    std::vector<double> root_weights;         // sqrt(W)
+
+    double kernel(std::span<const double> x, std::span<const double> y, std::span<const char> ordered) const;
+    void learn(std::span<const std::vector<double>> features, std::span<const int> labels,
+               std::span<const double> means, std::span<const char> ordered);
+    // Probability at a point whose prior mean is `mean`.
+    double probability(std::span<const double> x, double mean, std::span<const char> ordered) const;
+  };
+
+  void believe_names(const Space& space);
+  double memory_mean(std::span<const double> coordinates, double prior_fits) const;
+  std::vector<double> features(std::span<const double> coordinates) const;
+
+  std::vector<char> ordered_;
+  std::vector<double> slopes_;                      // by ordered knob: latent loss per unit of its coordinate
+  std::vector<std::vector<double>> choice_losses_;  // by unordered knob and choice, against the default's
+  std::vector<double> default_coordinates_;
+  bool use_prior_ = false;
+  Classifier memory_;
+  Classifier other_;
+};
+
+}  // namespace lockstep::tune
