@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "lockstep/base/units.h"
+#include "lockstep/cost/nccl_knobs.h"
 #include "lockstep/cost/profile.h"
 
 namespace lockstep::cost {
@@ -31,6 +32,8 @@ struct LinkRates {
   Seconds inter_latency;
   double node_falloff = 0;
   double gather_efficiency = 1;  // of all-gather and reduce-scatter between nodes, relative to all-reduce
+  NcclKnobs nccl;                // as set in the environment; by default NCCL chooses, which is what was fitted
+  bool has_nvls = false;         // the switch can add up
 };
 
 // Bus bandwidth of a ring through the group: inside a node the device's own link; between nodes what the group's
@@ -43,10 +46,11 @@ inline BytesPerSecond bus_bandwidth(const LinkRates& links, const GroupPlacement
   return links.between.value() > 0 ? std::min(bus, links.between) : bus;
 }
 
-// Seconds of one collective over `bytes` (the reduced buffer, the gathered result): ring volumes of Patarasuk & Yuan
+// Seconds of one collective over `bytes` (the reduced buffer, the gathered result) as the library chooses to run it:
+// ring volumes of Patarasuk & Yuan
 // 2009 over the bus bandwidth. Rings pay a latency per hop, and one hop between nodes paces them all; all-reduce
 // between nodes goes through trees (Sanders et al. 2009), whose depth is logarithmic.
-inline Seconds collective_on_links(const LinkRates& links, const GroupPlacement& group, CollectiveOp op, Bytes bytes) {
+inline Seconds usual_collective(const LinkRates& links, const GroupPlacement& group, CollectiveOp op, Bytes bytes) {
   if (group.ranks <= 1) return Seconds(0);
   const double n = static_cast<double>(group.ranks);
   const double inside = static_cast<double>(group.per_node - 1);
@@ -76,6 +80,14 @@ inline Seconds collective_on_links(const LinkRates& links, const GroupPlacement&
       return group.nodes <= 1 ? bytes / links.intra + links.intra_latency : bytes / links.nic + links.inter_latency;
   }
   return Seconds(0);
+}
+
+// The same as NCCL's variables make it run.
+inline Seconds collective_on_links(const LinkRates& links, const GroupPlacement& group, CollectiveOp op, Bytes bytes) {
+  const Seconds usual = usual_collective(links, group, op, bytes);
+  if (!links.nccl.is_set()) return usual;
+  const double bus = bus_bandwidth(links, group).value();
+  return usual * nccl_time_ratio(links.nccl, group, op, bytes.value(), bus, links.has_nvls);
 }
 
 // Compute and a collective that runs beside it: `exposed` of the collective is never hidden, the rest hides as far as

@@ -54,6 +54,11 @@ DeviceRates rates_of(const spec::Device& device, spec::Precision precision, cons
   return rates;
 }
 
+// NVLink SHARP came with Hopper's switches; their devices are the first with fp8.
+bool has_nvls(const spec::NodeGroup& group) {
+  return group.intra.kind == spec::LinkKind::kNvlink && group.device.peak_fp8_flops > 0;
+}
+
 GroupRates group_rates(const spec::NodeGroup& group, std::int64_t first_rank, const Constants& constants) {
   GroupRates out;
   out.kind = group.device.kind;
@@ -71,6 +76,7 @@ GroupRates group_rates(const spec::NodeGroup& group, std::int64_t first_rank, co
   out.links.inter_latency = Seconds(constants.inter_latency + group.nic.latency_seconds);
   out.links.node_falloff = constants.node_falloff;
   out.links.gather_efficiency = constants.gather_efficiency;
+  out.links.has_nvls = has_nvls(group);
   return out;
 }
 
@@ -203,6 +209,10 @@ Pricer::Pricer(const spec::Model& model, const spec::Cluster& cluster, const Pro
   const spec::NodeGroup& node = state.cluster.groups.front();
   state.fitted = profile.fitted ? *profile.fitted : fitted_from_tables(profile, node);
   state.context_bytes = node.device.is_cpu() ? 0.0 : kContextBytes;
+  if (options.nccl.is_set()) {
+    double& slowdown = state.fitted.constants.overlap_slowdown;
+    slowdown = 1 + (slowdown - 1) * nccl_contention(options.nccl);
+  }
   recalibrate(state.fitted.constants);
   if (model.is_language_model()) {
     state.dimensions = dimensions_of(model);
@@ -224,6 +234,7 @@ void Pricer::recalibrate(const Constants& constants) {
   state.devices = 0;
   for (const spec::NodeGroup& group : state.cluster.groups) {
     state.groups.push_back(group_rates(group, state.devices, constants));
+    state.groups.back().links.nccl = state.options.nccl;
     state.devices += group.nodes * group.devices_per_node;
   }
   if (state.groups.size() > 1) {

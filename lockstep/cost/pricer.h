@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/cost/constants.h"
+#include "lockstep/cost/nccl_knobs.h"
 #include "lockstep/cost/profile.h"
 #include "lockstep/plan/plan.h"
 #include "lockstep/spec/cluster.h"
@@ -19,9 +20,15 @@
 
 namespace lockstep::cost {
 
+// Gradient bucket that fitted prices stand for: PyTorch's default and Lockstep's.
+inline constexpr double kUsualBucketBytes = 25.0 * 1024 * 1024;
+
 struct PricerOptions {
   std::int64_t sequence_length = 0;  // 0: the model's own; ignored for images
   spec::OptimizerKind optimizer = spec::OptimizerKind::kAdamW;
+  // What a run may be told beside layout and batch; the defaults leave every price as it was fitted.
+  NcclKnobs nccl = {};
+  double bucket_bytes = kUsualBucketBytes;  // ZeRO-0 to 2
 };
 
 // What one step costs on the rank and stage that bind.

@@ -95,7 +95,8 @@ Price Pricer::State::price_image(const plan::Layout& layout, const plan::BatchPl
   // Selective keeps the convolutions' outputs and redoes normalisation and activation, about a third of forward.
   if (layout.recompute == plan::Recompute::kFull) price.time.compute += micro_batches * forward;
   if (layout.recompute == plan::Recompute::kSelective) price.time.compute += micro_batches * forward / 3;
-  price.memory.buffers = k.framework_bytes + (layout.data_ranks() > 1 ? kBucketBytes : 0.0);
+  price.memory.buffers =
+      k.framework_bytes + (layout.data_ranks() > 1 ? kBucketBytes + options.bucket_bytes - kUsualBucketBytes : 0.0);
   price.memory.capacity = memory_bytes;
   add_overhead(layout, price.memory);
   finish(price, layout);

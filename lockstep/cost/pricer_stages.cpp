@@ -205,6 +205,31 @@ StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& p
   return time;
 }
 
+// Buckets other than the usual ones: their collectives in messages of that size, less the same for the usual size.
+double Pricer::State::bucket_extra_seconds(const Context& context, const LinkRates& links,
+                                           const DataTraffic& traffic) const {
+  const double bucket = options.bucket_bytes;
+  if (bucket == kUsualBucketBytes || context.layout.zero > 2) return 0;
+  const bool whole = context.layout.zero == 0;
+  const Transfer& sum = whole ? traffic.reduce : traffic.scatter;
+  const GroupPlacement& group = whole ? context.placements.data : context.placements.shard;
+  const CollectiveOp op = whole ? CollectiveOp::kAllReduce : CollectiveOp::kReduceScatter;
+  const auto in_pieces = [&](double piece) {
+    const double bytes = std::min(piece, sum.bytes);
+    return bytes > 0 ? sum.total() / bytes * collective_on_links(links, group, op, Bytes(bytes)).value() : 0.0;
+  };
+  return in_pieces(bucket) - in_pieces(kUsualBucketBytes);
+}
+
+// The last bucket has no backward left to hide behind.
+double Pricer::State::bucket_exposed(const DataTraffic& traffic) const {
+  const double exposed = fitted.constants.dp_exposed;
+  const double bytes = std::max(traffic.reduce.bytes, traffic.scatter.bytes);
+  if (options.bucket_bytes == kUsualBucketBytes || bytes <= 0) return exposed;
+  const auto last = [&](double bucket) { return std::min(1.0, bucket / bytes); };
+  return std::clamp(exposed + (1 - exposed) * (last(options.bucket_bytes) - last(kUsualBucketBytes)), 0.0, 1.0);
+}
+
 // What traffic.h's DataTraffic takes, less what ZeRO-3 does inside the micro-batches.
 double Pricer::State::data_parallel_seconds(const Context& context, const LinkRates& links, double dense, double expert,
                                             double backward) const {
@@ -218,7 +243,8 @@ double Pricer::State::data_parallel_seconds(const Context& context, const LinkRa
   };
   const DataTraffic traffic =
       data_traffic(layout, facts, context.bytes, dense, expert, static_cast<double>(context.batch.accumulation));
-  double total = seconds(at.data, CollectiveOp::kAllReduce, traffic.reduce) +
+  double total = bucket_extra_seconds(context, links, traffic) +
+                 seconds(at.data, CollectiveOp::kAllReduce, traffic.reduce) +
                  seconds(at.replica, CollectiveOp::kAllReduce, traffic.replicas) +
                  seconds(at.expert_data, CollectiveOp::kAllReduce, traffic.experts) +
                  seconds(at.replica, CollectiveOp::kAllReduce, traffic.expert_replicas);
@@ -233,7 +259,7 @@ double Pricer::State::data_parallel_seconds(const Context& context, const LinkRa
   }
   const bool overlaps =
       layout.zero == 1 || layout.zero == 2 ? facts.zero_overlaps && facts.dp_overlaps : facts.dp_overlaps;
-  const double exposed = overlaps ? k.dp_exposed : 1.0;
+  const double exposed = overlaps ? bucket_exposed(traffic) : 1.0;
   // Each micro-batch that scatters has its own backward to hide behind.
   const double windows = layout.zero == 2 ? std::max(1.0, traffic.scatter.count) : 1.0;
   const double window = overlaps ? windows * backward : 0.0;
@@ -293,7 +319,7 @@ plan::MemoryBreakdown Pricer::State::stage_memory(const Context& context, const 
     memory.buffers += 2 * largest * context.bytes.weight;
   }
   if (layout.zero >= 2) memory.buffers += largest * context.bytes.gradient;
-  if (layout.data_ranks() * layout.cp > 1) memory.buffers += kBucketBytes;
+  if (layout.data_ranks() * layout.cp > 1) memory.buffers += kBucketBytes + options.bucket_bytes - kUsualBucketBytes;
   memory.buffers += k.framework_bytes;
   return memory;
 }

@@ -15,6 +15,7 @@
 #include "lockstep/cost/pricer.h"
 #include "lockstep/cost/stage_content.h"
 #include "lockstep/cost/states.h"
+#include "lockstep/cost/traffic.h"
 
 namespace lockstep::cost {
 
@@ -114,6 +115,8 @@ struct Pricer::State {
                                      std::int64_t stage, std::int64_t layers) const;
   double data_parallel_seconds(const Context& context, const LinkRates& links, double dense, double expert,
                                double backward) const;
+  double bucket_extra_seconds(const Context& context, const LinkRates& links, const DataTraffic& traffic) const;
+  double bucket_exposed(const DataTraffic& traffic) const;
   double optimizer_seconds(const Context& context, const DeviceRates& rates, double dense, double expert) const;
   LinkRates links_of(const StagePlace& place, const plan::Layout& layout) const;
   void add_overhead(const plan::Layout& layout, plan::MemoryBreakdown& memory) const;
