@@ -39,6 +39,21 @@ constexpr std::array<const char*, RunStore::kSchemaVersion> kMigrations = {
         run INTEGER NOT NULL, name INTEGER NOT NULL, rank INTEGER NOT NULL, start REAL NOT NULL, step INTEGER NOT NULL,
         seconds REAL NOT NULL, PRIMARY KEY (run, name, rank, start)) WITHOUT ROWID;
     )sql",
+    // 3: studies of the tuner and their trials. `owner` is the token of the process that may write to the study.
+    R"sql(
+      CREATE TABLE studies (
+        number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, name TEXT NOT NULL, created_at REAL NOT NULL,
+        ended_at REAL NOT NULL DEFAULT 0, status TEXT NOT NULL DEFAULT 'running', host TEXT NOT NULL DEFAULT '',
+        pid INTEGER NOT NULL DEFAULT 0, pid_started INTEGER NOT NULL DEFAULT 0, owner TEXT NOT NULL DEFAULT '',
+        space_yaml TEXT NOT NULL, options TEXT NOT NULL DEFAULT '{}', versions TEXT NOT NULL DEFAULT '{}',
+        conclusion TEXT NOT NULL DEFAULT 'null');
+      CREATE INDEX studies_by_creation ON studies (created_at);
+      CREATE TABLE trials (
+        study INTEGER NOT NULL, number INTEGER NOT NULL, attempt INTEGER NOT NULL, state TEXT NOT NULL,
+        started_at REAL NOT NULL, seconds REAL NOT NULL DEFAULT 0, gpu_seconds REAL NOT NULL DEFAULT 0,
+        purpose TEXT NOT NULL, outcome TEXT NOT NULL DEFAULT '', throughput REAL NOT NULL DEFAULT 0,
+        document TEXT NOT NULL, PRIMARY KEY (study, number, attempt));
+    )sql",
 };
 
 // The version of the file, unless it is not ours to touch.

@@ -2,6 +2,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/telemetry/recorder.h"
 #include "lockstep/telemetry/run_store.h"
+#include "lockstep/telemetry/study_store.h"
 
 namespace lockstep::telemetry {
 namespace {
@@ -21,6 +22,8 @@ bool has_sqlite() { return false; }
 std::unique_ptr<Recorder> make_sqlite_recorder(const std::filesystem::path&, const std::string&, QueueOptions) {
   throw no_sqlite();
 }
+
+std::unique_ptr<StudyStore> make_sqlite_study_store(const std::filesystem::path&, bool) { throw no_sqlite(); }
 
 RunStore RunStore::open(const std::filesystem::path&, bool, double) { throw no_sqlite(); }
 RunStore::RunStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -155,7 +155,7 @@ RunStore::RunStore(RunStore&&) noexcept = default;
 RunStore& RunStore::operator=(RunStore&&) noexcept = default;
 RunStore::~RunStore() = default;
 
-RunStore RunStore::open(const std::filesystem::path& path, bool create, double busy_timeout_seconds) {
+Database open_store(const std::filesystem::path& path, bool create, double busy_timeout_seconds) {
   if (create) {
     if (path.has_parent_path()) make_folders(path.parent_path());
   } else if (!std::filesystem::exists(path)) {
@@ -166,7 +166,11 @@ RunStore RunStore::open(const std::filesystem::path& path, bool create, double b
   // Looked at before anything is changed: WAL mode is written into the file.
   migrate(database);
   use_wal(database, busy_timeout_seconds);
-  return RunStore(std::make_unique<Impl>(std::move(database)));
+  return database;
+}
+
+RunStore RunStore::open(const std::filesystem::path& path, bool create, double busy_timeout_seconds) {
+  return RunStore(std::make_unique<Impl>(open_store(path, create, busy_timeout_seconds)));
 }
 
 void RunStore::write(const std::string& run, std::span<const Record> batch) {

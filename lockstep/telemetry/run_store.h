@@ -54,7 +54,7 @@ struct SpanSummary {
 class RunStore {
  public:
   // The version of the tables that this build writes (PRAGMA user_version).
-  static constexpr int kSchemaVersion = 2;
+  static constexpr int kSchemaVersion = 3;
 
   // Opens the store, making it (and its folder) when `create` is set, and brings older schemas forward, each step in a
   // transaction. Throws UserError: environment when it is missing and not created, unreadable, or locked for longer

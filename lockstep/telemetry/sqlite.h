@@ -11,7 +11,7 @@
 
 namespace lockstep::telemetry {
 
-// Not thread-safe; owned by one RunStore.
+// Not thread-safe; owned by one store.
 class Database {
  public:
   // Throws UserError: environment, or bad input when the file is not SQLite (found out at the first statement).
@@ -82,5 +82,8 @@ class Transaction {
 // Makes or brings forward the tables (migrations.cpp). Throws UserError (bad input) when the file is another program's
 // or a newer version's.
 void migrate(Database& database);
+
+// The run store's file, migrated and in WAL mode (run_store.h: RunStore::open has the contract).
+Database open_store(const std::filesystem::path& path, bool create, double busy_timeout_seconds);
 
 }  // namespace lockstep::telemetry

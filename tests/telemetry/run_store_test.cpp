@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/telemetry/study_store.h"
 
 namespace lockstep::telemetry {
 namespace {
@@ -62,6 +63,17 @@ constexpr const char* kVersion1 = R"sql(
   INSERT INTO events VALUES (1, 1, 15, -1, -1, 2, 'note', 'hello', '{}');
   PRAGMA user_version = 1;
   PRAGMA application_id = 1280004948;
+)sql";
+
+// What migration 2 did to it, and a span. Do not edit.
+constexpr const char* kVersion1To2 = R"sql(
+  ALTER TABLE runs ADD COLUMN pid_started INTEGER NOT NULL DEFAULT 0;
+  CREATE TABLE spans (
+    run INTEGER NOT NULL, name INTEGER NOT NULL, rank INTEGER NOT NULL, start REAL NOT NULL, step INTEGER NOT NULL,
+    seconds REAL NOT NULL, PRIMARY KEY (run, name, rank, start)) WITHOUT ROWID;
+  UPDATE runs SET pid_started = 77;
+  INSERT INTO spans VALUES (1, 1, 0, 12.5, 1, 2.5);
+  PRAGMA user_version = 2;
 )sql";
 
 class RunStoreTest : public ::testing::Test {
@@ -227,6 +239,45 @@ TEST_F(RunStoreTest, brings_version_1_forward_with_all_its_data) {
   EXPECT_EQ(store.events("old").size(), 1u);
   write(store, "old", {Span{0, 1, "save", 1, 1}});
   EXPECT_EQ(store.spans("old").size(), 1u);
+}
+
+TEST_F(RunStoreTest, brings_version_2_forward_with_all_its_data) {
+  make_folders(path().parent_path());
+  raw_sql(path(), kVersion1);
+  raw_sql(path(), kVersion1To2);
+  const RunStore runs = RunStore::open(path());
+  EXPECT_EQ(raw_value(path(), "PRAGMA user_version"), "3");
+  EXPECT_EQ(runs.find("old")->info.pid_started, 77);
+  EXPECT_EQ(runs.series("old", "loss").size(), 2u);
+  EXPECT_EQ(runs.spans("old").at(0).total_seconds, 2.5);
+  EXPECT_EQ(runs.integrity(), "ok");
+  const auto studies = make_sqlite_study_store(path(), false);
+  EXPECT_TRUE(studies->studies().empty());
+  studies->create({.id = "s", .name = "new", .space_yaml = "knobs: {}"});
+  EXPECT_EQ(studies->find("last")->info.name, "new");
+}
+
+TEST_F(RunStoreTest, a_version_2_store_that_two_processes_open_at_once_is_migrated_once) {
+  make_folders(path().parent_path());
+  raw_sql(path(), kVersion1);
+  raw_sql(path(), kVersion1To2);
+  std::vector<pid_t> children;
+  for (int i = 0; i < 4; ++i) {
+    children.push_back(::fork());
+    if (children.back() != 0) continue;
+    try {
+      make_sqlite_study_store(path())->create({.id = "s" + std::to_string(i), .name = "n", .space_yaml = ""});
+      ::_exit(0);
+    } catch (...) {
+      ::_exit(1);
+    }
+  }
+  for (const pid_t child : children) {
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_EQ(make_sqlite_study_store(path())->studies().size(), 4u);
 }
 
 TEST_F(RunStoreTest, leaves_the_store_at_its_version_when_a_migration_fails) {
