@@ -19,6 +19,8 @@ struct EvaluationRequest {
   std::function<bool(std::span<const double> samples)> keep_going;
   // Set by Ctrl-C: end soon, the result will be thrown away. May be null.
   const std::atomic<bool>* stop = nullptr;
+  // No grace beyond this: the study could not pay for it. 0: no such limit.
+  double hard_seconds = 0;
 };
 
 struct Measurement {
@@ -38,6 +40,10 @@ class Evaluator {
   virtual Measurement evaluate(const EvaluationRequest& request) = 0;
   // Devices that this configuration holds while it runs (on CPUs: ranks).
   virtual double devices(const Config& config) const = 0;
+  // After the last trial, from the thread that evaluated: end long-lived programs in an orderly way.
+  virtual void finish() {}
+  // Does a shorter budget give a shorter measurement? False: it may be a timeout, or the budget may be overrun.
+  virtual bool adapts_to_budget() const { return true; }
   virtual std::string unit() const { return "tokens/s"; }  // of the samples
 };
 
