@@ -1,0 +1,102 @@
+#include "bench/tune/surfaces.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::bench {
+namespace {
+
+constexpr int kDraws = 20'000;
+constexpr int kSeeds = 40;
+constexpr int kTrials = 30;
+constexpr double kLeastRegretPercent = 7;
+constexpr double kLeastFailing = 0.4;
+constexpr std::uint64_t kUniform = 0x756e69, kSearch = 0x736561;
+
+double failing_share(const Surface& surface, bool rules) {
+  Draws draws(key_of({kUniform, static_cast<std::uint64_t>(surface.instance()), rules}));
+  int failed = 0;
+  for (int n = 0; n < kDraws; ++n) failed += surface.at(surface.draw(draws, rules)).outcome != tune::Outcome::kMeasured;
+  return static_cast<double>(failed) / kDraws;
+}
+
+// The truth of what one random search would choose: the best observed. The default is its first trial, as it is for
+// every tool here, so that there always is an answer.
+double random_search(const Surface& surface, bool rules, std::uint64_t seed) {
+  Draws draws(key_of({kSearch, static_cast<std::uint64_t>(surface.instance()), rules, seed}));
+  double best_observed = 0, truth = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    const Point point = trial == 0 ? surface.default_point() : surface.draw(draws, rules);
+    const SurfaceMeasurement measured = surface.measure(point, seed, trial);
+    if (measured.outcome != tune::Outcome::kMeasured) continue;
+    const double mean = std::accumulate(measured.samples.begin(), measured.samples.end(), 0.0) /
+                        static_cast<double>(measured.samples.size());
+    if (mean <= best_observed) continue;
+    best_observed = mean;
+    truth = surface.at(point).throughput;
+  }
+  return truth;
+}
+
+double mean_random_regret(const Surface& surface, const SurfaceFacts& facts, bool rules) {
+  double sum = 0;
+  for (int seed = 0; seed < kSeeds; ++seed) {
+    sum += regret_percent(facts, random_search(surface, rules, static_cast<std::uint64_t>(seed)));
+  }
+  return sum / kSeeds;
+}
+
+}  // namespace
+
+const std::vector<std::string>& surface_kinds() {
+  static const std::vector<std::string> kinds{"nccl6", "zero9", "mesh", "rugged"};
+  return kinds;
+}
+
+std::unique_ptr<Surface> make_surface(const std::string& kind, int instance) {
+  if (kind == "nccl6") return make_nccl6(instance);
+  if (kind == "zero9") return make_zero9(instance);
+  if (kind == "mesh") return make_mesh(instance);
+  if (kind == "rugged") return make_rugged(instance);
+  throw UserError(ExitCode::kUsage, fmt::format("no surface of kind '{}'", kind),
+                  fmt::format("use one of {}", fmt::join(surface_kinds(), ", ")));
+}
+
+double regret_percent(const SurfaceFacts& facts, double throughput) { return 100 * (1 - throughput / facts.best); }
+
+SurfaceFacts study_surface(const Surface& surface) {
+  SurfaceFacts facts;
+  surface.for_each([&](PointView point) {
+    ++facts.configurations;
+    const SurfaceTruth truth = surface.at(point);
+    if (truth.outcome != tune::Outcome::kMeasured) return;
+    ++facts.feasible;
+    if (truth.throughput <= facts.best) return;
+    facts.best = truth.throughput;
+    facts.best_point.assign(point.begin(), point.end());
+  });
+  facts.default_throughput = surface.at(surface.default_point()).throughput;
+  facts.failing = failing_share(surface, false);
+  facts.failing_with_rules = failing_share(surface, true);
+  facts.random_regret = mean_random_regret(surface, facts, false);
+  facts.random_regret_with_rules = mean_random_regret(surface, facts, true);
+  facts.counts = std::min(facts.random_regret, facts.random_regret_with_rules) >= kLeastRegretPercent &&
+                 facts.failing >= kLeastFailing && facts.default_throughput > 0;
+  return facts;
+}
+
+std::vector<int> counted_instances(const std::string& kind, int wanted, int* examined) {
+  std::vector<int> counted;
+  int instance = 0;
+  for (; static_cast<int>(counted.size()) < wanted && instance < 10 * wanted; ++instance) {
+    if (study_surface(*make_surface(kind, instance)).counts) counted.push_back(instance);
+  }
+  if (examined) *examined = instance;
+  return counted;
+}
+
+}  // namespace lockstep::bench
