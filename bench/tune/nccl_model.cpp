@@ -29,7 +29,7 @@ NcclFabric draw_fabric(Draws& draws, int most_nodes) {
 
 NcclCosts draw_costs(Draws& draws, const NcclFabric& fabric) {
   NcclCosts costs;
-  costs.latency = draws.log_uniform(0.03, 0.8);
+  costs.latency = draws.log_uniform(0.05, 1.5);
   costs.tree_bandwidth = fabric.nodes > 1 ? draws.uniform(0.8, 1.25) : draws.uniform(1.1, 1.5);
   costs.nvls_bandwidth = fabric.nodes > 1 ? draws.uniform(0.85, 1.2) : draws.uniform(0.68, 1.02);
   costs.nvls_tree_bandwidth = draws.uniform(0.75, 1.15);

@@ -95,18 +95,18 @@ class Mesh final : public Surface {
   void draw_constants(Draws& random) {
     Constants& c = real_;
     c.nccl = draw_costs(random, fabric_);
-    c.layer_overhead = random.log_uniform(0.1, 1.5);
-    c.tensor_penalty = random.uniform(0.03, 0.2);
-    c.tensor_comm = random.log_uniform(0.02, 0.3);
+    c.layer_overhead = random.log_uniform(0.03, 0.4);
+    c.tensor_penalty = random.uniform(0.02, 0.1);
+    c.tensor_comm = random.log_uniform(0.01, 0.08);
     c.across_nodes = random.uniform(4, 12);
     c.sequence_gain = random.uniform(-0.03, 0.12);
-    c.stage_comm = random.log_uniform(0.05, 1);
+    c.stage_comm = random.log_uniform(0.03, 0.4);
     c.uneven = random.uniform(0, 0.15);
     c.zero_bubble = random.uniform(0.2, 0.6);
     c.split_backward = random.uniform(0, 0.07);
     c.selective = random.uniform(1.02, 1.12);
     c.full = random.uniform(1.27, 1.38);
-    c.volume = random.log_uniform(0.5, 16);
+    c.volume = random.log_uniform(0.3, 4);
     c.overlap = random.uniform(0.2, 0.9);
     c.optimizer = random.log_uniform(0.05, 1);
     c.states = random.log_uniform(30, 300);

@@ -60,8 +60,8 @@ class Nccl6 final : public Surface {
               .when = "num_workers > 0",
               .parent = kWorkers,
               .parent_levels = some_workers});
-    add_knob({.name = "accumulation", .levels = levels_of({1, 2, 4, 8, 16, 32})});
-    add_knob({.name = "micro_batch", .levels = levels_of({1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64})});
+    add_knob({.name = "accumulation", .levels = levels_of({1, 2, 3, 4, 6, 8})});
+    add_knob({.name = "micro_batch", .levels = levels_of({4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64})});
     draw_constants(random);
     fit_memory(random.uniform(0.2, 0.5));
   }
@@ -72,17 +72,17 @@ class Nccl6 final : public Surface {
   void draw_constants(Draws& random) {
     Constants& c = real_;
     c.nccl = draw_costs(random, fabric_);
-    c.half_batch = random.log_uniform(1, 16);
-    c.volume = random.log_uniform(3, 60);
+    c.half_batch = random.log_uniform(0.7, 7);
+    c.volume = random.log_uniform(2, 25);
     c.overlap = random.uniform(0.5, 0.95);
     c.tail = random.uniform(0.03, 0.15);
-    c.decode = random.log_uniform(0.8, 9);
+    c.decode = random.log_uniform(0.5, 4);
     c.cores = random.uniform(3, 14);
     c.jitter = random.uniform(0.1, 0.8);
     c.cushion = random.uniform(3, 20);
     c.contention = random.uniform(0.05, 0.5);
     c.accumulate = random.log_uniform(0.05, 0.8);
-    c.noise_scale = random.log_uniform(30, 600);
+    c.noise_scale = random.log_uniform(100, 2000);
     c.optimizer = random.log_uniform(0.3, 4);
     c.states = random.uniform(3, 30);
     c.activation = random.log_uniform(0.4, 2.5);
@@ -114,7 +114,7 @@ class Nccl6 final : public Surface {
     double one = compute + micro * c.decode * 0.9;  // no workers: one after the other
     if (workers > 0)
       one = std::pow(std::pow(compute, 6) + std::pow(loader_seconds(c, workers, prefetch, micro), 6), 1.0 / 6);
-    const double reduce = c.nccl.seconds(fabric_, p[kAlgorithm], p[kProtocol], c.volume, c.volume);
+    const double reduce = c.nccl.seconds(fabric_, p[kAlgorithm], p[kProtocol], c.volume, 10);
     const double backward = 0.66 * compute;
     const double hidden = std::min(reduce * (1 - c.tail), c.overlap * backward);
     const double step =

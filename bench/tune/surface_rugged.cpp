@@ -50,7 +50,7 @@ class Rugged final : public Surface {
   void draw_tables(Draws& random) {
     for (std::size_t k = 0; k < kKnobs; ++k) {
       // Two of three knobs matter, by very different amounts.
-      const double size = k == kLog || random.chance(0.3) ? 0 : random.log_uniform(0.02, 0.25);
+      const double size = k == kLog || random.chance(0.3) ? 0 : random.log_uniform(0.01, 0.1);
       for (std::size_t level = 0; level < kMostLevels; ++level) {
         compute_[k][level] = k == kMicroBatch ? 0 : random.normal(size);
         memory_[k][level] =
@@ -63,16 +63,16 @@ class Rugged final : public Surface {
       do {
         pair.second = static_cast<std::size_t>(random.below(kMicroBatch + 1));
       } while (pair.second == pair.first || pair.second == kLog);
-      const double size = random.uniform(0.03, 0.09);
+      const double size = random.uniform(0.02, 0.05);
       for (auto& row : pair.effect) {
         for (double& effect : row) effect = random.normal(size);
       }
       pairs_.push_back(pair);
     }
     nccl_ = draw_costs(random, fabric_);
-    half_batch_ = random.log_uniform(0.5, 5);
-    volume_ = random.log_uniform(0.5, 8);
-    load_ = {random.uniform(0.5, 1.1), random.uniform(0.4, 1.0), random.uniform(0.3, 0.9)};
+    half_batch_ = random.log_uniform(0.2, 1.2);
+    volume_ = random.log_uniform(0.3, 3);
+    load_ = {random.uniform(0.6, 1.3), random.uniform(0.6, 1.2), random.uniform(0.5, 1.1)};
     states_ = random.uniform(1, 8);
     sweet_ = random.uniform(0.04, 0.12);
     for (std::size_t k = 0; k < kKnobs; ++k)
@@ -112,7 +112,7 @@ class Rugged final : public Surface {
     const double micro = number_of(knobs()[kMicroBatch].levels[static_cast<std::size_t>(p[kMicroBatch])]);
     const double hook = std::array{1.0, 0.5, 0.15}[static_cast<std::size_t>(p[kHook])];
     const double compute = (micro + half_batch_) * std::exp(log_compute) + (p[kHook] == 2 ? 0.5 : 0);
-    const double reduce = nccl_.seconds(fabric_, p[kAlgorithm], p[kProtocol], volume_ * hook, volume_ * hook);
+    const double reduce = nccl_.seconds(fabric_, p[kAlgorithm], p[kProtocol], volume_ * hook, 0.5);
     const double step = compute + std::max(0.1 * reduce, reduce - 0.5 * compute);
     const double per_sample = std::max(step / micro, load_[static_cast<std::size_t>(p[kLoader])]);
     const double memory = states_ + micro * std::exp(log_memory) + (p[kAlgorithm] >= kNvls ? 0.3 : 0);

@@ -77,24 +77,24 @@ class Zero9 final : public Surface {
 
   void draw_constants(Draws& random) {
     Constants& c = real_;
-    c.half_batch = random.log_uniform(0.4, 6);
-    c.tf32 = random.uniform(1.5, 2.8);
-    c.fp8 = random.uniform(0.62, 0.95);
-    c.fp8_cast = random.log_uniform(0.1, 2);
+    c.half_batch = random.log_uniform(0.2, 1.5);
+    c.tf32 = random.uniform(1.25, 1.7);
+    c.fp8 = random.uniform(0.8, 1.1);
+    c.fp8_cast = random.log_uniform(0.05, 0.6);
     c.selective = random.uniform(1.02, 1.12);
     c.full = random.uniform(1.27, 1.38);
-    c.volume = random.log_uniform(0.7, 30);
-    c.latency = random.log_uniform(0.002, 0.06);
+    c.volume = random.log_uniform(0.3, 3);
+    c.latency = random.log_uniform(0.002, 0.03);
     c.overlap = random.uniform(0.5, 0.95);
-    c.half_channels = random.log_uniform(1, 10);
+    c.half_channels = random.log_uniform(0.7, 5);
     c.interference = random.log_uniform(0.002, 0.015);
-    c.host_adam = random.log_uniform(3, 80);
-    c.pcie = random.log_uniform(0.3, 5);
+    c.host_adam = random.log_uniform(1, 15);
+    c.pcie = random.log_uniform(0.2, 2);
     c.cores = random.uniform(4, 18);
     c.launch = random.uniform(0.05, 0.3);
     c.gather = random.uniform(0.5, 1.0);
-    c.parameters = random.log_uniform(2, 20);
-    c.ranks = 8 << random.below(4);
+    c.parameters = random.log_uniform(2, 30);
+    c.ranks = 2 << random.below(4);
     c.activation = random.log_uniform(0.8, 6);
     c.selective_memory = random.uniform(0.4, 0.7);
     c.full_memory = random.uniform(0.06, 0.2);
@@ -166,7 +166,7 @@ class Zero9 final : public Surface {
     const double share = p[kStage] > 0 ? 1 / c.ranks : 1;
     if (p[kOffload] == 1) {
       const double threads = std::min(number(p, kThreads), c.cores);
-      step += c.host_adam / threads * 16 * share + c.pcie;
+      step += c.host_adam / threads * 4 * share + c.pcie;
     } else {
       step += 0.8 * share;
     }
