@@ -31,7 +31,7 @@ class Journal {
 std::unique_ptr<Journal> make_memory_journal();
 
 struct StudyProgress {
-  const Trial* ended = nullptr;      // the trial that just ended; null for a sign of life
+  const Trial* ended = nullptr;        // the trial that just ended; null for a sign of life
   const Proposal* proposal = nullptr;  // of `ended`
   std::int64_t done = 0;
   std::int64_t failed = 0;
@@ -44,6 +44,8 @@ struct StudyResult {
   Conclusion conclusion;
   std::vector<Trial> trials;
   bool interrupted = false;
+  bool out_of_budget = false;          // it ended because the GPU seconds were spent, not the trials
+  double interrupted_gpu_seconds = 0;  // charged to attempts that were cut off, beyond conclusion.gpu_seconds
 };
 
 // One lane per evaluator. A trial is charged in GPU seconds (seconds x devices); no trial starts that the budget cannot
