@@ -82,6 +82,7 @@ elastic::RankRequest make_request(const spec::Job& job, const Placement& placeme
   request.backend = placement.backend;
   request.threads = placement.threads;
   request.options = options.verb_options;
+  if (options.on_step) request.options["report_steps"] = true;
   const fs::path home = telemetry::home_directory();
   request.run_id = telemetry::make_run_id(job.name);
   const fs::path folder = telemetry::run_folder(home, request.run_id);
@@ -118,12 +119,14 @@ telemetry::ProgressSample sample_of(const nlohmann::json& message) {
 // Shows what ranks say and remembers the answer and the errors.
 class Listener {
  public:
-  Listener(std::FILE* display, const std::string& title, bool launched) {
-    if (display == nullptr) return;
+  Listener(const SessionOptions& session, bool shows, bool launched) {
+    if (!shows) return;
+    on_step_ = session.on_step;
+    if (session.display == nullptr) return;
     telemetry::ProgressRenderer::Options options;
-    options.title = title;
+    options.title = session.title;
     if (launched) options.style = telemetry::TerminalStyle{};  // launchers give ranks a terminal and write to a file
-    renderer_.emplace(display, options);
+    renderer_.emplace(session.display, options);
   }
 
   void hear(const nlohmann::json& message) {
@@ -133,6 +136,7 @@ class Listener {
       error = message.value("message", "failed");
       error_rank = message.value("rank", -1);
     }
+    if (type == "step" && on_step_) on_step_(message);
     if (!renderer_) return;
     if (type == "progress") renderer_->update(sample_of(message));
     if (type == "note") renderer_->message(message.value("text", ""));
@@ -156,6 +160,7 @@ class Listener {
 
  private:
   std::optional<telemetry::ProgressRenderer> renderer_;
+  std::function<void(const nlohmann::json&)> on_step_;
 };
 
 // The agent's process owns the run: it begins and ends it in the store, whatever becomes of the ranks.
@@ -308,7 +313,7 @@ SessionResult run_session(const spec::Job& job, const Placement& placement, cons
   count_stop_signals(SecondSignal::kCounts);
   const elastic::RankRequest request = make_request(job, placement, options);
   const bool shows = request.ranks.rank == 0;
-  Listener listener(shows ? options.display : nullptr, options.title, placement.launched.has_value());
+  Listener listener(options, shows, placement.launched.has_value());
   SessionResult outcome;
   if (placement.launched) {
     outcome = run_launched(request, listener);

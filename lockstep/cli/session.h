@@ -22,7 +22,8 @@ struct SessionOptions {
   std::string resume_from;  // checkpoint or run folder; "": the last run of this job
   bool record = true;
   nlohmann::json verb_options = nlohmann::json::object();
-  std::FILE* display = stdout;  // progress and notes; nullptr: silent
+  std::FILE* display = stdout;                              // progress and notes; nullptr: silent
+  std::function<void(const nlohmann::json& step)> on_step;  // every step of the first rank; may be empty
   std::string title;
   std::optional<plan::Plan> plan;  // null: none; its prediction is recorded with the run
 };

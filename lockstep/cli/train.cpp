@@ -1,6 +1,7 @@
 // `lockstep train JOB.yaml`: plan, run, record; predicted beside measured at the end.
 #include <fmt/format.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <utility>
 
@@ -20,7 +21,7 @@ struct TrainOptions {
   std::string job_file;
   std::vector<std::string> overrides;
   std::string plan_file, profile, backend, resume, export_folder;
-  bool resuming = false, json = false, dry_run = false, no_record = false;
+  bool resuming = false, json = false, dry_run = false, no_record = false, report_steps = false;
 };
 
 plan::Plan plan_for(const spec::Job& job, const TrainOptions& options, const Placement& placement) {
@@ -46,6 +47,14 @@ void follow_plan(spec::Job& job, const plan::Plan& plan) {
   job.precision = plan.best.layout.precision;
 }
 
+// One line a step, at once: a reader may end us after any of them.
+void print_step(const nlohmann::json& step) {
+  nlohmann::json line = step;
+  line.erase("type");
+  fmt::print("{}\n", line.dump());
+  std::fflush(stdout);
+}
+
 int finish(const SessionResult& outcome, const TrainOptions& options) {
   if (!outcome.error.empty()) fmt::print(stderr, "lockstep: {}\n", outcome.error);
   if (!outcome.is_rank_zero) return outcome.exit_code;  // under a launcher the first rank speaks for all
@@ -58,7 +67,7 @@ int finish(const SessionResult& outcome, const TrainOptions& options) {
   }
   if (options.json) {
     fmt::print("{}\n", last.dump());
-  } else if (!outcome.result.is_null()) {
+  } else if (!outcome.result.is_null() && !options.report_steps) {
     show_run_summary(stdout, outcome.result);
     const std::string next =
         outcome.exit_code == 130
@@ -99,13 +108,15 @@ int train(const TrainOptions& options) {
   session.resume = options.resuming;
   session.resume_from = options.resume;
   session.record = !options.no_record;
-  session.display = options.json ? stderr : stdout;
+  const bool only_json = options.json || options.report_steps;  // on stdout
+  session.display = only_json ? stderr : stdout;
+  if (options.report_steps) session.on_step = print_step;
   session.title = job.name;
   session.plan = plan;
   if (!options.export_folder.empty()) {
     session.verb_options["export"] = std::filesystem::absolute(options.export_folder).string();
   }
-  if (speaks && !options.json) show_plan(stdout, job, plan, placement);
+  if (speaks && !only_json) show_plan(stdout, job, plan, placement);
   return finish(run_session(job, placement, session), options);
 }
 
@@ -129,6 +140,8 @@ void add_train(CLI::App& app, Outcome& outcome) {
                    "At the end write the weights as a Hugging Face folder that transformers loads");
   verb->add_flag("--dry-run", options->dry_run, "Show the plan and stop");
   verb->add_flag("--no-record", options->no_record, "Do not write to the run store");
+  verb->add_flag("--report-steps", options->report_steps,
+                 "Every step as a JSON line on stdout (step, seconds, tokens_per_second); all else goes to stderr");
   verb->add_flag("--json", options->json, "Last line of stdout is JSON (lockstep.run/1); all else goes to stderr");
   set_examples(*verb,
                "  lockstep train specs/jobs/mnist-cnn.yaml\n"

@@ -123,6 +123,7 @@ void Trainer::after_step(const StepResult& result) {
   record_step(result);
   check_loss(result);
   if (context_.rank() == 0) report_progress(result);
+  if (context_.rank() == 0 && context_.request.options.value("report_steps", false)) report_step(result);
 }
 
 void Trainer::check_loss(const StepResult& result) {
@@ -173,6 +174,16 @@ void Trainer::report_progress(const StepResult& result) {
   const double per_step = running_.seconds() / static_cast<double>(state_.step - first_step_);
   message["eta_seconds"] = per_step * static_cast<double>(state_.total_steps - state_.step);
   context_.host.send(message);
+}
+
+// Every step by itself: what a tuner measures.
+void Trainer::report_step(const StepResult& result) {
+  const bool tokens = counts_tokens(state_);
+  const double items = static_cast<double>(tokens ? result.tokens : result.samples);
+  context_.host.send({{"type", "step"},
+                      {"step", state_.step},
+                      {"seconds", result.seconds},
+                      {tokens ? "tokens_per_second" : "samples_per_second", items / result.seconds}});
 }
 
 void Trainer::run_evaluation() {

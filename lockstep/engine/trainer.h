@@ -46,6 +46,7 @@ class Trainer {
   void after_step(const StepResult& result);
   void record_step(const StepResult& result);
   void report_progress(const StepResult& result);
+  void report_step(const StepResult& result);
   void check_loss(const StepResult& result);
   void run_evaluation();
   void save();
