@@ -78,6 +78,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_demo(app, outcome);
   lockstep::cli::add_doctor(app, outcome);
   lockstep::cli::add_plan(app, outcome);
+  lockstep::cli::add_suggest(app, outcome);
   lockstep::cli::add_train(app, outcome);
   lockstep::cli::add_calibrate(app, outcome);
   lockstep::cli::add_predict(app, outcome);

@@ -12,6 +12,7 @@ struct Outcome {
 };
 
 void add_plan(CLI::App& app, Outcome& outcome);
+void add_suggest(CLI::App& app, Outcome& outcome);
 void add_train(CLI::App& app, Outcome& outcome);
 void add_rank(CLI::App& app, Outcome& outcome);  // hidden: what the local agent starts
 void add_calibrate(CLI::App& app, Outcome& outcome);

@@ -110,6 +110,9 @@ struct StackFacts {
   // Volumes count what is small beside the rest too: the step's loss, norm and number of targets, softmax statistics,
   // counts of experts, gradients that tensor-parallel ranks or the ends of a pipeline share. Known of Lockstep alone.
   bool small_exchanges = false;
+  // Of the weights; less where only adapters have gradients and optimizer state. A fact of the job, not of the stack:
+  // files do not have it.
+  double trained_share = 1;
   bool operator==(const StackFacts&) const = default;
 };
 

@@ -35,8 +35,8 @@ inline ParameterBytes parameter_bytes(spec::Precision precision, spec::Optimizer
   const double wide = narrow ? 4.0 : element;
   const double moments = (optimizer == spec::OptimizerKind::kAdamW ? 2 : 1) * wide;
   return {.weight = element,
-          .gradient = narrow ? facts.kept_gradient_bytes : element,
-          .optimizer = moments + (narrow && facts.master_copy ? wide : 0.0)};
+          .gradient = facts.trained_share * (narrow ? facts.kept_gradient_bytes : element),
+          .optimizer = facts.trained_share * (moments + (narrow && facts.master_copy ? wide : 0.0))};
 }
 
 // Ranks over which ZeRO divides the state of dense weights, and of experts (which ep has divided already).
