@@ -1,0 +1,245 @@
+// The search strategy in one process, on every surface that counts: how good its answers are, how often trials fail,
+// what a proposal costs. For work on the strategy itself; the comparison with other tools is run.py.
+//
+//   tune_lab [--kind nccl6,mesh] [--instances 15] [--seeds 1] [--trials 30,45,60] [--threads 2] [--prior] [--each]
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <CLI/CLI.hpp>
+
+#include "bench/tune/surfaces.h"
+#include "lockstep/tune/statistics.h"
+#include "lockstep/tune/strategy.h"
+
+namespace {
+
+using namespace lockstep;
+using namespace lockstep::bench;
+
+struct Arguments {
+  std::vector<std::string> kinds = surface_kinds();
+  int instances = 15;
+  int seeds = 1;
+  int first_seed = 1;
+  std::vector<std::int64_t> trials{30, 45, 60};
+  int threads = 2;
+  bool prior = false;
+  bool each = false;
+  bool trace = false;
+};
+
+class SurfacePrior final : public tune::Prior {
+ public:
+  explicit SurfacePrior(const Surface& surface) : surface_(surface) {}
+  std::optional<tune::Belief> operator()(const tune::Config& config) const override {
+    return surface_.believe(surface_.point_of(config));
+  }
+
+ private:
+  const Surface& surface_;
+};
+
+struct Counted {
+  std::unique_ptr<Surface> surface;
+  SurfaceFacts facts;
+};
+
+struct Job {
+  const Counted* counted;
+  int seed;
+  std::int64_t trials;
+};
+
+struct Outcome {
+  double regret = 100;       // percent, of the winner
+  double best_regret = 100;  // percent, of the best configuration among all that ran
+  double failed = 0;         // share
+  bool answered = false;
+  double milliseconds = 0;  // per trial, of this thread
+};
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// The work of several threads on numbered items.
+template <class F>
+void in_parallel(std::size_t items, int threads, F work) {
+  std::atomic<std::size_t> next{0};
+  std::vector<std::jthread> pool;
+  for (int n = 0; n < threads; ++n) {
+    pool.emplace_back([&] {
+      for (std::size_t item = next++; item < items; item = next++) work(item);
+    });
+  }
+}
+
+// Chunks of instances, until enough of each kind count.
+std::vector<Counted> find_counted(const Arguments& arguments) {
+  std::vector<Counted> all;
+  for (const std::string& kind : arguments.kinds) {
+    int found = 0;
+    for (int first = 0; found < arguments.instances && first < 10 * arguments.instances; first += 8) {
+      std::vector<Counted> chunk(8);
+      in_parallel(chunk.size(), arguments.threads, [&](std::size_t n) {
+        chunk[n].surface = make_surface(kind, first + static_cast<int>(n));
+        chunk[n].facts = study_surface(*chunk[n].surface);
+      });
+      for (Counted& counted : chunk) {
+        if (counted.facts.counts && found < arguments.instances) all.push_back(std::move(counted)), ++found;
+      }
+    }
+  }
+  return all;
+}
+
+tune::Trial make_trial(const Surface& surface, const tune::Proposal& proposal, std::int64_t number, int seed) {
+  tune::Trial trial;
+  trial.number = number;
+  trial.config = proposal.config;
+  trial.purpose = proposal.purpose;
+  trial.set_back_knob = proposal.set_back_knob;
+  trial.budget_seconds = proposal.budget_seconds;
+  const SurfaceMeasurement measured =
+      surface.measure(surface.point_of(proposal.config), static_cast<std::uint64_t>(seed), number);
+  trial.outcome = measured.outcome;
+  trial.samples = measured.samples;
+  trial.seconds = trial.gpu_seconds = measured.seconds;
+  if (!tune::measured(trial)) return trial;
+  const tune::LaunchSummary launch = tune::summarize_launch(trial.samples);
+  trial.throughput = launch.mean;
+  trial.relative_error = launch.standard_error / launch.mean;
+  return trial;
+}
+
+Outcome run(const Job& job, const Arguments& arguments) {
+  const Surface& surface = *job.counted->surface;
+  const SurfacePrior prior(surface);
+  tune::StrategyOptions options;
+  options.trials = job.trials;
+  options.seed = static_cast<std::uint64_t>(job.seed);
+  options.importance = false;
+  if (arguments.prior) options.prior = &prior;
+  const double start = thread_seconds();
+  const tune::Strategy strategy(tune::Space::parse(surface.space_yaml(), surface.kind()), options);
+  std::vector<tune::Trial> history;
+  Outcome outcome;
+  while (const auto proposal = strategy.next(history)) {
+    history.push_back(make_trial(surface, *proposal, static_cast<std::int64_t>(history.size()), job.seed));
+    outcome.failed += !tune::measured(history.back());
+    const double truth = surface.at(proposal->config).throughput;
+    outcome.best_regret = std::min(outcome.best_regret, regret_percent(job.counted->facts, truth));
+    if (arguments.trace) {
+      fmt::print("{:3} {:9} {:5.1f} {} | {}\n", history.size(), tune::to_string(history.back().purpose),
+                 truth > 0 ? regret_percent(job.counted->facts, truth) : 100.0,
+                 strategy.space().to_text(proposal->config), proposal->reason);
+    }
+  }
+  if (const auto winner = strategy.winner(history)) {
+    outcome.answered = true;
+    outcome.regret = regret_percent(job.counted->facts, surface.at(*winner).throughput);
+  }
+  outcome.failed /= static_cast<double>(history.size());
+  outcome.milliseconds = 1e3 * (thread_seconds() - start) / static_cast<double>(history.size());
+  return outcome;
+}
+
+double mean_of(const std::vector<Outcome>& outcomes, double Outcome::*field) {
+  double sum = 0;
+  for (const Outcome& outcome : outcomes) sum += outcome.*field;
+  return sum / static_cast<double>(outcomes.size());
+}
+
+double quantile_of(const std::vector<Outcome>& outcomes, double share) {
+  std::vector<double> regrets;
+  for (const Outcome& outcome : outcomes) regrets.push_back(outcome.regret);
+  std::ranges::sort(regrets);
+  return regrets[std::min(regrets.size() - 1, static_cast<std::size_t>(share * static_cast<double>(regrets.size())))];
+}
+
+void print_row(const std::string& name, std::int64_t trials, const std::vector<Outcome>& outcomes) {
+  const auto unanswered = std::ranges::count(outcomes, false, &Outcome::answered);
+  fmt::print("{:8} {:4} {:7.2f} {:7.2f} {:7.2f} {:7.2f} {:7.1f}% {:6} {:8.1f}\n", name, trials,
+             mean_of(outcomes, &Outcome::regret), quantile_of(outcomes, 0.5), quantile_of(outcomes, 0.9),
+             mean_of(outcomes, &Outcome::best_regret), 100 * mean_of(outcomes, &Outcome::failed), unanswered,
+             mean_of(outcomes, &Outcome::milliseconds));
+}
+
+void report(const std::vector<Job>& jobs, const std::vector<Outcome>& outcomes, const Arguments& arguments) {
+  fmt::print("{:8} {:>4} {:>7} {:>7} {:>7} {:>7} {:>8} {:>6} {:>8}\n", "kind", "n", "regret", "median", "p90", "seen",
+             "failed", "none", "ms/trial");
+  for (std::int64_t trials : arguments.trials) {
+    std::map<std::string, std::vector<Outcome>> by_kind;
+    std::vector<Outcome> all;
+    for (std::size_t n = 0; n < jobs.size(); ++n) {
+      if (jobs[n].trials != trials) continue;
+      by_kind[jobs[n].counted->surface->kind()].push_back(outcomes[n]);
+      all.push_back(outcomes[n]);
+      if (arguments.each) {
+        fmt::print("{:8} {:4} instance {:3} seed {}: regret {:6.2f} (seen {:6.2f}) failed {:4.1f}%\n",
+                   jobs[n].counted->surface->kind(), trials, jobs[n].counted->surface->instance(), jobs[n].seed,
+                   outcomes[n].regret, outcomes[n].best_regret, 100 * outcomes[n].failed);
+      }
+    }
+    for (const auto& [kind, some] : by_kind) print_row(kind, trials, some);
+    print_row("ALL", trials, all);
+  }
+}
+
+int work(const Arguments& arguments) {
+  const std::vector<Counted> counted = find_counted(arguments);
+  std::vector<Job> jobs;
+  for (std::int64_t trials : arguments.trials) {
+    for (const Counted& one : counted) {
+      for (int seed = 0; seed < arguments.seeds; ++seed) jobs.push_back({&one, arguments.first_seed + seed, trials});
+    }
+  }
+  std::vector<Outcome> outcomes(jobs.size());
+  std::mutex mutex;
+  std::exception_ptr failure;
+  in_parallel(jobs.size(), arguments.trace ? 1 : arguments.threads, [&](std::size_t n) {
+    try {
+      outcomes[n] = run(jobs[n], arguments);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failure = std::current_exception();
+    }
+  });
+  if (failure) std::rethrow_exception(failure);
+  report(jobs, outcomes, arguments);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("The tuner's strategy on synthetic surfaces");
+  app.add_option("--kind", arguments.kinds)->delimiter(',');
+  app.add_option("--instances", arguments.instances, "counted instances of each kind");
+  app.add_option("--seeds", arguments.seeds);
+  app.add_option("--first-seed", arguments.first_seed);
+  app.add_option("--trials", arguments.trials)->delimiter(',');
+  app.add_option("--threads", arguments.threads);
+  app.add_flag("--prior", arguments.prior, "with the distorted model as prior");
+  app.add_flag("--each", arguments.each, "a line per study");
+  app.add_flag("--trace", arguments.trace, "a line per trial");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return work(arguments);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "tune_lab: {}\n", error.what());
+    return 1;
+  }
+}
