@@ -1,0 +1,385 @@
+// Functional analysis of variance over the space, from draws of the function.
+//
+// Sums over the space are estimated twice: for the posterior mean over many configurations, and for the difference of
+// each draw from that mean over few (joint draws cost the cube of their number). The difference is small where the
+// model knows the function, so few are enough.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "lockstep/base/error.h"
+#include "lockstep/tune/importance.h"
+
+namespace lockstep::tune {
+namespace {
+
+constexpr std::size_t kSample = 1500;      // configurations for the mean
+constexpr std::size_t kRowsOfMean = 24;    // rows per knob for the mean
+constexpr std::size_t kJointPoints = 420;  // for the draws, all knobs together
+constexpr std::size_t kFunctionDraws = 300;
+constexpr std::size_t kMostLevels = 12;
+constexpr std::size_t kQuadsOfMean = 16;  // per pair of knobs
+constexpr std::size_t kQuadsOfDraws = 14;
+constexpr std::size_t kPairsDrawn = 4;
+constexpr double kStandsOut = 1.0;  // percent of the variance
+
+struct Point {
+  Candidate at;
+  std::size_t level = 0;  // of the row's knob
+};
+
+// Configurations that differ in one knob alone: all of its levels that are valid there.
+using Row = std::vector<Point>;
+
+class SpaceView {
+ public:
+  SpaceView(const Beliefs& beliefs, std::uint64_t seed) : beliefs_(beliefs), random_(seed) {
+    for (std::size_t i = 0; i < kSample; ++i) sample_.push_back(judge(beliefs, space().sample(random_)));
+    for (std::size_t knob = 0; knob < space().size(); ++knob) levels_.push_back(levels_of(knob));
+  }
+
+  const Space& space() const { return *beliefs_.space; }
+  const std::vector<Candidate>& sample() const { return sample_; }
+  std::size_t levels(std::size_t knob) const { return levels_[knob].size(); }
+
+  // The level nearest to a configuration's; nullopt when the knob is inactive there.
+  std::optional<std::size_t> level_of(std::size_t knob, const Config& config) const {
+    const Value& value = config.values[knob];
+    const auto& all = levels_[knob];
+    const auto found = std::find(all.begin(), all.end(), value);
+    if (found != all.end()) return static_cast<std::size_t>(found - all.begin());
+    if (!is_active(value)) return std::nullopt;
+    std::size_t nearest = 0;
+    for (std::size_t i = 1; i < all.size(); ++i)
+      if (std::abs(number(all[i]) - number(value)) < std::abs(number(all[nearest]) - number(value))) nearest = i;
+    return nearest;
+  }
+
+  Row row(std::size_t knob) {
+    Config config = draw().config;
+    Row row;
+    for (std::size_t level = 0; level < levels(knob); ++level) {
+      config.values[knob] = levels_[knob][level];
+      if (space().is_valid(config)) row.push_back({judge(beliefs_, config), level});
+    }
+    return row;
+  }
+
+  // x, x with the first, with the second and with both knobs at another level; nullopt when one is not valid.
+  std::optional<std::vector<Candidate>> quad(std::size_t first, std::size_t second) {
+    for (int attempt = 0; attempt < 12; ++attempt) {
+      const Candidate& base = draw();
+      Config one = base.config, other = base.config;
+      if (!is_active(base.config.values[first]) || !is_active(base.config.values[second])) continue;
+      one.values[first] = levels_[first][random_() % levels(first)];
+      other.values[second] = levels_[second][random_() % levels(second)];
+      Config both = one;
+      both.values[second] = other.values[second];
+      if (!space().is_valid(one) || !space().is_valid(other) || !space().is_valid(both)) continue;
+      return std::vector<Candidate>{base, judge(beliefs_, one), judge(beliefs_, other), judge(beliefs_, both)};
+    }
+    return std::nullopt;
+  }
+
+ private:
+  const Candidate& draw() { return sample_[random_() % sample_.size()]; }
+
+  static double number(const Value& value) {
+    if (const auto* integer = std::get_if<std::int64_t>(&value)) return static_cast<double>(*integer);
+    if (const auto* real = std::get_if<double>(&value)) return *real;
+    return 0;
+  }
+
+  // All levels where they are few, else some spread evenly over those drawn.
+  std::vector<Value> levels_of(std::size_t knob) const {
+    if (space().knobs()[knob].kind == KnobKind::kChoice) return space().knobs()[knob].choices;
+    std::vector<Value> values;
+    for (const Candidate& candidate : sample_)
+      if (is_active(candidate.config.values[knob])) values.push_back(candidate.config.values[knob]);
+    std::sort(values.begin(), values.end());
+    std::vector<Value> distinct = values;
+    distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
+    if (distinct.size() <= 2 * kMostLevels) return distinct;
+    std::vector<Value> spread;
+    for (std::size_t i = 0; i < kMostLevels; ++i)
+      spread.push_back(values[(2 * i + 1) * values.size() / (2 * kMostLevels)]);
+    spread.erase(std::unique(spread.begin(), spread.end()), spread.end());
+    return spread;
+  }
+
+  const Beliefs& beliefs_;
+  Random random_;
+  std::vector<Candidate> sample_;
+  std::vector<std::vector<Value>> levels_;
+};
+
+// Weighted sums.
+struct Moments {
+  double weight = 0, sum = 0, square = 0;
+  void add(double w, double value) {
+    weight += w;
+    sum += w * value;
+    square += w * value * value;
+  }
+  double mean() const { return weight > 0 ? sum / weight : 0; }
+  double variance() const { return weight > 0 ? std::max(0.0, square / weight - mean() * mean()) : 0; }
+};
+
+// Values of the function at the points of rows, in their order.
+template <class Values>
+Moments row_moments(const Row& row, const Values& values) {
+  Moments moments;
+  for (std::size_t i = 0; i < row.size(); ++i) moments.add(row[i].at.runs, values(i));
+  return moments;
+}
+
+// Mean of the variance within a row: what the knob changes while all others stay.
+template <class Values>
+double total_of(std::span<const Row> rows, const Values& values) {
+  Moments within;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const Moments moments = row_moments(rows[r], [&](std::size_t i) { return values(r, i); });
+    // A row is found as often as it has members, so its weight is that of the member it was drawn by.
+    if (moments.weight > 0) within.add(moments.weight / static_cast<double>(rows[r].size()), moments.variance());
+  }
+  return within.mean();
+}
+
+// Mean by level over rows. A row drawn through any of its members stands for one configuration of the other knobs.
+template <class Values>
+std::vector<double> level_means(std::span<const Row> rows, std::size_t levels, const Values& values) {
+  std::vector<Moments> moments(levels);
+  for (std::size_t r = 0; r < rows.size(); ++r)
+    for (std::size_t i = 0; i < rows[r].size(); ++i)
+      moments[rows[r][i].level].add(rows[r][i].at.runs / static_cast<double>(rows[r].size()), values(r, i));
+  std::vector<double> means;
+  for (const Moments& level : moments) means.push_back(level.mean());
+  return means;
+}
+
+// Main effect of the mean over the sample: by level (the last one for "inactive"), its weight, and how much of its
+// variance is noise of the sample.
+struct MainEffect {
+  std::vector<double> mean;
+  std::vector<double> weight;
+  double noise = 0;
+};
+
+MainEffect main_effect(const SpaceView& view, std::size_t knob) {
+  std::vector<Moments> moments(view.levels(knob) + 1);
+  std::vector<double> members(moments.size(), 0.0);
+  double all = 0;
+  for (const Candidate& candidate : view.sample()) {
+    const std::size_t level = view.level_of(knob, candidate.config).value_or(view.levels(knob));
+    moments[level].add(candidate.runs, candidate.speed.mean);
+    members[level] += 1;
+    all += candidate.runs;
+  }
+  MainEffect effect;
+  for (std::size_t i = 0; i < moments.size(); ++i) {
+    effect.mean.push_back(moments[i].mean());
+    effect.weight.push_back(moments[i].weight / all);
+    if (members[i] > 0) effect.noise += effect.weight[i] * moments[i].variance() / members[i];
+  }
+  return effect;
+}
+
+double weighted_variance(std::span<const double> values, std::span<const double> weights) {
+  Moments moments;
+  for (std::size_t i = 0; i < values.size(); ++i) moments.add(weights[i], values[i]);
+  return moments.variance();
+}
+
+// Draws of the function's difference from its mean at the given points.
+Draws difference_draws(const Beliefs& beliefs, const std::vector<const Candidate*>& points, std::size_t count,
+                       std::uint64_t seed) {
+  std::vector<std::vector<double>> coordinates;
+  std::vector<double> priors;
+  for (const Candidate* point : points) {
+    coordinates.push_back(point->coordinates);
+    priors.push_back(point->prior_log_throughput);
+  }
+  Matrix factor = beliefs.speed->predict_jointly(coordinates, priors).covariance;
+  for (std::size_t i = 0; i < factor.size; ++i) factor(i, i) += 1e-7;
+  LOCKSTEP_ASSERT(cholesky_in_place(factor), "the posterior covariance over the space is positive definite");
+  Random random(seed);
+  std::normal_distribution<double> normal;
+  Draws draws{points.size(), std::vector<double>(points.size() * count, 0.0)};
+  std::vector<double> z(points.size());
+  for (std::size_t draw = 0; draw < count; ++draw) {
+    for (double& value : z) value = normal(random);
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      const double* row = factor.row(i);
+      double sum = 0;
+      for (std::size_t j = 0; j <= i; ++j) sum += row[j] * z[j];
+      draws.values[draw * points.size() + i] = sum;
+    }
+  }
+  return draws;
+}
+
+// Rows of one knob among the joint points.
+struct KnobRows {
+  std::vector<Row> rows;
+  std::vector<std::size_t> start;  // of each row in a draw
+};
+
+// Everything the draws need, laid out once.
+class Shares {
+ public:
+  Shares(const Beliefs& beliefs, std::uint64_t seed) : view_(beliefs, seed) {
+    const std::size_t knobs = view_.space().size();
+    std::size_t levels = 0;
+    for (std::size_t knob = 0; knob < knobs; ++knob) levels += view_.levels(knob);
+    const std::size_t rows = std::max<std::size_t>(2, kJointPoints / std::max<std::size_t>(1, levels));
+    for (std::size_t knob = 0; knob < knobs; ++knob) {
+      effects_.push_back(main_effect(view_, knob));
+      std::vector<Row> many;
+      for (std::size_t r = 0; r < kRowsOfMean; ++r) many.push_back(view_.row(knob));
+      totals_.push_back(total_of(many, [&](std::size_t r, std::size_t i) { return many[r][i].at.speed.mean; }));
+      many.resize(rows);
+      joint_.push_back({std::move(many), {}});
+    }
+    for (KnobRows& knob : joint_)
+      for (const Row& row : knob.rows) {
+        knob.start.push_back(points_.size());
+        for (const Point& point : row) points_.push_back(&point.at);
+      }
+    for (const Candidate& candidate : view_.sample()) variance_.add(candidate.runs, candidate.speed.mean);
+    draws_ = difference_draws(beliefs, points_, kFunctionDraws, seed + 1);
+  }
+
+  SpaceView& view() { return view_; }
+  std::size_t knobs() const { return joint_.size(); }
+
+  // Variances of one draw, by knob.
+  struct OfDraw {
+    double all = 0;
+    std::vector<double> main, total;
+  };
+  OfDraw of_draw(std::size_t draw) const {
+    OfDraw result;
+    const std::span<const double> difference = draws_[draw];
+    Moments before, after;
+    for (std::size_t i = 0; i < points_.size(); ++i) {
+      before.add(points_[i]->runs, points_[i]->speed.mean);
+      after.add(points_[i]->runs, points_[i]->speed.mean + difference[i]);
+    }
+    result.all =
+        std::max(1e-12, variance_.variance() * std::max(after.variance(), 1e-12) / std::max(before.variance(), 1e-12));
+    for (std::size_t knob = 0; knob < knobs(); ++knob) {
+      const KnobRows& at = joint_[knob];
+      const auto delta = [&](std::size_t r, std::size_t i) { return difference[at.start[r] + i]; };
+      const auto mean = [&](std::size_t r, std::size_t i) { return at.rows[r][i].at.speed.mean; };
+      std::vector<double> effect = effects_[knob].mean;
+      const std::vector<double> shift = level_means(at.rows, view_.levels(knob), delta);
+      for (std::size_t level = 0; level < shift.size(); ++level) effect[level] += shift[level];
+      result.main.push_back(std::max(0.0, weighted_variance(effect, effects_[knob].weight) - effects_[knob].noise));
+      const double moved = total_of(at.rows, [&](std::size_t r, std::size_t i) { return mean(r, i) + delta(r, i); }) -
+                           total_of(at.rows, mean);
+      result.total.push_back(std::max({0.0, totals_[knob] + moved, result.main.back()}));
+    }
+    return result;
+  }
+
+ private:
+  SpaceView view_;
+  std::vector<MainEffect> effects_;
+  std::vector<double> totals_;
+  Moments variance_;
+  std::vector<KnobRows> joint_;
+  std::vector<const Candidate*> points_;
+  Draws draws_;
+};
+
+double double_difference(const std::vector<Candidate>& quad) {
+  return quad[0].speed.mean - quad[1].speed.mean - quad[2].speed.mean + quad[3].speed.mean;
+}
+
+struct Pair {
+  std::size_t first = 0, second = 0;
+  double strength = 0;  // of the mean
+};
+
+// The strongest pairs by the mean alone.
+std::vector<Pair> strongest_pairs(SpaceView& view) {
+  std::vector<Pair> pairs;
+  for (std::size_t first = 0; first < view.space().size(); ++first)
+    for (std::size_t second = first + 1; second < view.space().size(); ++second) {
+      Moments squares;
+      for (std::size_t q = 0; q < kQuadsOfMean; ++q) {
+        const auto quad = view.quad(first, second);
+        if (!quad) break;
+        const double difference = double_difference(*quad);
+        squares.add(1, difference * difference / 4);
+      }
+      pairs.push_back({first, second, squares.mean()});
+    }
+  std::stable_sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) { return a.strength > b.strength; });
+  if (pairs.size() > kPairsDrawn) pairs.resize(kPairsDrawn);
+  return pairs;
+}
+
+// Superset importance of a pair (Liu and Owen 2006): a quarter of the mean square of double differences.
+std::vector<Interaction> interactions_of(const Beliefs& beliefs, SpaceView& view, double variance, std::uint64_t seed) {
+  std::vector<Interaction> found;
+  for (const Pair& pair : strongest_pairs(view)) {
+    if (100 * pair.strength < kStandsOut * variance) continue;
+    std::vector<std::vector<Candidate>> quads;
+    for (std::size_t q = 0; q < kQuadsOfDraws; ++q)
+      if (auto quad = view.quad(pair.first, pair.second)) quads.push_back(std::move(*quad));
+    std::vector<const Candidate*> points;
+    for (const auto& quad : quads)
+      for (const Candidate& corner : quad) points.push_back(&corner);
+    if (points.empty()) continue;
+    const Draws draws = difference_draws(beliefs, points, kFunctionDraws, seed);
+    Draws shares{1, {}};
+    for (std::size_t draw = 0; draw < draws.count(); ++draw) {
+      Moments squares;
+      for (std::size_t q = 0; q < quads.size(); ++q) {
+        const auto delta = draws[draw].subspan(4 * q, 4);
+        const double difference = double_difference(quads[q]) + delta[0] - delta[1] - delta[2] + delta[3];
+        squares.add(1, difference * difference / 4);
+      }
+      shares.values.push_back(std::min(100.0, 100 * squares.mean() / variance));
+    }
+    const Estimate estimate = shares.estimate(0);
+    if (estimate.low < kStandsOut) continue;
+    const auto& knobs = view.space().knobs();
+    found.push_back({knobs[pair.first].name, knobs[pair.second].name, estimate});
+  }
+  std::stable_sort(found.begin(), found.end(), [](const Interaction& a, const Interaction& b) {
+    return a.variance_percent.value > b.variance_percent.value;
+  });
+  return found;
+}
+
+}  // namespace
+
+VarianceShares variance_shares(const Beliefs& beliefs, std::uint64_t seed) {
+  VarianceShares result;
+  const std::size_t knobs = beliefs.space->size();
+  result.main.resize(knobs);
+  result.total.resize(knobs);
+  if (!beliefs.speed) return result;
+  Shares shares(beliefs, seed);
+  Draws main{knobs, {}}, total{knobs, {}};
+  double variance = 0;
+  for (std::size_t draw = 0; draw < kFunctionDraws; ++draw) {
+    const Shares::OfDraw of = shares.of_draw(draw);
+    variance += of.all / static_cast<double>(kFunctionDraws);
+    for (std::size_t knob = 0; knob < knobs; ++knob) {
+      main.values.push_back(std::min(100.0, 100 * of.main[knob] / of.all));
+      total.values.push_back(std::min(100.0, 100 * of.total[knob] / of.all));
+    }
+  }
+  for (std::size_t knob = 0; knob < knobs; ++knob) {
+    result.main[knob] = main.estimate(knob);
+    result.total[knob] = total.estimate(knob);
+  }
+  result.interactions = interactions_of(beliefs, shares.view(), variance, seed + 2);
+  return result;
+}
+
+}  // namespace lockstep::tune
