@@ -69,7 +69,7 @@ class StoreJournal : public Journal {
   double interrupted_gpu_seconds() const override {
     double sum = 0;
     for (const AttemptRow& attempt : store_->attempts(study_))
-      if (attempt.state == AttemptState::kInterrupted) sum += attempt.gpu_seconds;
+      if (attempt.state != AttemptState::kEnded) sum += attempt.gpu_seconds;
     return sum;
   }
 
