@@ -31,6 +31,7 @@ class Launch {
   Measurement run(SpawnOptions spawn) {
     if (options_.own_folder) {
       folder_.emplace("lockstep-trial");
+      for (std::string& argument : spawn.argv) make_absolute(argument);
       spawn.directory = folder_->path().string();
     }
     TrialProgram program = TrialProgram::start(std::move(spawn));
@@ -49,6 +50,14 @@ class Launch {
  private:
   std::filesystem::path log_file() const {
     return options_.logs.empty() ? "" : options_.logs / fmt::format("trial-{:04}.log", request_.trial);
+  }
+
+  // `train.py` must be found from another folder, too; `python3` is looked up in PATH.
+  void make_absolute(std::string& argument) const {
+    namespace fs = std::filesystem;
+    const fs::path base = options_.directory.empty() ? fs::current_path() : fs::path(options_.directory);
+    std::error_code ignored;
+    if (!argument.empty() && fs::is_regular_file(base / argument, ignored)) argument = (base / argument).string();
   }
 
   double grace() const {
@@ -150,10 +159,10 @@ class Launch {
 
 class CommandEvaluator : public Evaluator {
  public:
-  CommandEvaluator(const Space& space, CommandOptions options)
+  CommandEvaluator(FillProgram fill, std::function<double(const Config&)> devices, CommandOptions options)
       : options_(std::move(options)),
-        template_(options_.command, space),
-        devices_(options_.devices, space),
+        fill_(std::move(fill)),
+        devices_(std::move(devices)),
         unit_(MetricReader(options_.metric).unit()) {}
 
   double devices(const Config& config) const override { return devices_(config); }
@@ -161,12 +170,13 @@ class CommandEvaluator : public Evaluator {
 
   Measurement evaluate(const EvaluationRequest& request) override {
     const Stopwatch watch;
-    CommandTemplate::Filled filled = template_.fill(request.config, request.trial, request.budget_seconds);
+    CommandTemplate::Filled filled = fill_(request);
     SpawnOptions spawn;
     spawn.argv = std::move(filled.argv);
     spawn.environment = std::move(filled.environment);
     spawn.environment.insert(options_.environment.begin(), options_.environment.end());
     spawn.unset = std::move(filled.unset);
+    spawn.directory = options_.directory;
     Launch launch(request, options_, watch);
     Measurement measurement = launch.run(std::move(spawn));
     if (!launch.metric().metric().empty()) unit_ = launch.metric().unit();
@@ -176,15 +186,23 @@ class CommandEvaluator : public Evaluator {
 
  private:
   CommandOptions options_;
-  CommandTemplate template_;
-  DeviceCount devices_;
+  FillProgram fill_;
+  std::function<double(const Config&)> devices_;
   std::string unit_;
 };
 
 }  // namespace
 
 std::unique_ptr<Evaluator> make_command_evaluator(Space space, CommandOptions options) {
-  return std::make_unique<CommandEvaluator>(space, std::move(options));
+  FillProgram fill = [line = CommandTemplate(options.command, space)](const EvaluationRequest& request) {
+    return line.fill(request.config, request.trial, request.budget_seconds);
+  };
+  return make_program_evaluator(std::move(fill), DeviceCount(options.devices, space), std::move(options));
+}
+
+std::unique_ptr<Evaluator> make_program_evaluator(FillProgram fill, std::function<double(const Config&)> devices,
+                                                  CommandOptions options) {
+  return std::make_unique<CommandEvaluator>(std::move(fill), std::move(devices), std::move(options));
 }
 
 }  // namespace lockstep::tune

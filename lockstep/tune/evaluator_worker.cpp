@@ -170,6 +170,7 @@ class WorkerEvaluator : public Evaluator {
     spawn.argv = command_.argv;
     spawn.environment = command_.environment;
     spawn.environment.insert(options_.environment.begin(), options_.environment.end());
+    spawn.directory = options_.directory;
     spawn.standard_input = StreamMode::kPipe;
     program_ = TrialProgram::start(spawn);
     Process& process = program_->process();

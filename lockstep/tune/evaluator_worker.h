@@ -22,6 +22,7 @@ struct WorkerOptions {
   std::string command;
   std::string devices;                             // that a trial holds: a number or the name of a knob; "": 1
   std::map<std::string, std::string> environment;  // added to the worker's
+  std::string directory;                           // working directory; "": ours
   std::filesystem::path log;                       // gets all but the answers; "": none
   std::string unit = "tokens/s";
 };
