@@ -1,8 +1,8 @@
 # cmake -DSPECS=<specs folder> -DOUTPUT=<file.cpp> -P embed_specs.cmake
-# Writes the files of specs/{models,clusters,jobs,profiles} as string literals.
+# Writes the files of specs/{models,clusters,jobs,profiles,spaces} as string literals.
 set(source "// Generated from specs/ by lockstep/spec/embed_specs.cmake.\n#include \"lockstep/spec/presets.h\"\n\n")
 string(APPEND source "namespace lockstep::spec {\n")
-foreach(folder models clusters jobs profiles)
+foreach(folder models clusters jobs profiles spaces)
   file(GLOB files ${SPECS}/${folder}/*.yaml ${SPECS}/${folder}/*.json)
   list(SORT files)
   string(APPEND source "\nnamespace {\nconstexpr EmbeddedSpec k_${folder}[] = {\n")

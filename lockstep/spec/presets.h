@@ -20,6 +20,7 @@ std::span<const EmbeddedSpec> embedded_clusters();
 std::span<const EmbeddedSpec> embedded_jobs();  // parse_job() reads them; relative paths in them are not resolved
 
 std::span<const EmbeddedSpec> embedded_profiles();  // JSON; cost::find_profile() reads them
+std::span<const EmbeddedSpec> embedded_spaces();    // tune::Space::load() reads them
 
 const EmbeddedSpec* find_embedded(std::span<const EmbeddedSpec> specs, std::string_view name);
 std::vector<std::string> embedded_names(std::span<const EmbeddedSpec> specs);

@@ -37,19 +37,19 @@ struct Knob {
   bool log = false;            // distances are ratios (log_int, log_float, choices like 1, 2, 4, 8)
   double low = 0;              // kInteger, kReal: inclusive
   double high = 0;
-  Value default_value;         // given, else the first choice, the lower end of integers, the middle of reals
+  Value default_value;  // given, else the first choice, the lower end of integers, the middle of reals
   bool default_given = false;
-  std::string when;            // expression over other knobs; "": always active
-  std::string target;          // where an evaluator puts it: "env", "arg", or a job field like "batch.micro"; "": it decides
+  std::string when;    // expression over other knobs; "": always active
+  std::string target;  // where an evaluator puts it: "env", "arg", or a job field like "batch.micro"; "": it decides
 };
 
 // The NCCL facts that decide which algorithm and protocol may be combined; unknown ones rule nothing out except what
 // no version allows (docs/tuning.md has the table).
 struct NcclFacts {
-  int version = 0;                  // 23007 for 2.30.7; 0: unknown
-  int nodes = 0;                    // 0: unknown
-  std::optional<bool> hopper;       // NVLS needs it
-  std::optional<bool> ll128_safe;   // NVLink within the node and a fabric that keeps 128-byte stores whole
+  int version = 0;                 // 23007 for 2.30.7; 0: unknown
+  int nodes = 0;                   // 0: unknown
+  std::optional<bool> hopper;      // NVLS needs it
+  std::optional<bool> ll128_safe;  // NVLink within the node and a fabric that keeps 128-byte stores whole
 };
 
 class Space {
@@ -60,9 +60,12 @@ class Space {
   // that off; `nccl: {version, nodes, hopper, ll128_safe}` in the file makes them sharper, and overrides `facts`).
   static Space load(const std::string& path_or_preset, const NcclFacts& facts = {});
   static Space parse(const std::string& yaml_text, const std::string& name_for_errors, const NcclFacts& facts = {});
-  // From the map that has `knobs` and `constraints`, for files that hold a space among other things.
+  // From the map that has `knobs` and `constraints`, for files that hold a space among other things: keys that are none
+  // of a space's (space_reader.h) are the caller's to check.
   static Space read(const YamlNode& node, const NcclFacts& facts = {});
 
+  const std::string& name() const;  // "" unless the file has them
+  const std::string& description() const;
   const std::vector<Knob>& knobs() const;
   std::size_t size() const { return knobs().size(); }
   std::optional<std::size_t> find(const std::string& name) const;
@@ -75,8 +78,8 @@ class Space {
   // Is every value in range, activity as `when` says, and every constraint true? `why` gets one line when not.
   bool is_valid(const Config& config, std::string* why = nullptr) const;
 
-  // Uniform over the valid configurations of discrete knobs (reals uniform in their own scale). Equality constraints
-  // cost nothing: knobs that constraints tie together are drawn from the list of their valid combinations.
+  // Uniform over the valid configurations of discrete knobs (reals and log_int uniform in their own scale). Equality
+  // constraints cost nothing: knobs that constraints tie together are drawn from the list of their valid combinations.
   Config sample(Random& random) const;
   // Uniform over all combinations, constraints ignored (what a tool without constraints would draw).
   Config sample_unconstrained(Random& random) const;
@@ -90,9 +93,11 @@ class Space {
   // knob; for ordered knobs the next lower and higher levels and a few farther ones. No duplicates, not `config`.
   std::vector<Config> neighbours(const Config& config) const;
 
-  // `config` with one knob back at its default, and the least change of other knobs that makes it valid again.
-  // `moved` gets the knobs that had to follow. nullopt when no valid configuration has that default.
-  std::optional<Config> set_back(const Config& config, std::size_t knob, std::vector<std::size_t>* moved = nullptr) const;
+  // `config` with one knob back at its default (what default_config() has, where that repaired it), and the least
+  // change of other knobs that makes it valid again. `moved` gets the knobs that had to follow. nullopt when no valid
+  // configuration has that default.
+  std::optional<Config> set_back(const Config& config, std::size_t knob,
+                                 std::vector<std::size_t>* moved = nullptr) const;
 
   // Where a configuration stands, one coordinate per knob: [0, 1] for ordered knobs (in log scale when `log`), the
   // index of the choice for unordered ones, NaN for inactive ones.
