@@ -11,7 +11,7 @@ VENV ?= .cache/venv
 TORCH_REQUIREMENT ?= torch==2.13.0
 CTEST = ctest --output-on-failure --timeout 600
 
-.PHONY: all build setup demo test test-all fuzz lint format bench bench-planner accuracy profiles install data-mnist data-cifar-like cuda dev tsan pypi venv clean
+.PHONY: all build setup demo test test-all fuzz lint format bench bench-planner bench-tune accuracy profiles install data-mnist data-cifar-like cuda dev tsan pypi venv clean
 all: build
 
 setup:
@@ -104,6 +104,17 @@ bench-planner: setup
 	@cmake -S . -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_ENGINE=OFF -DLOCKSTEP_BENCH=ON -DLOCKSTEP_TESTS=OFF
 	@cmake --build build/bench -j $(JOBS) --target bench_planner lockstep
 	python3 bench/planner/run.py
+
+# Torch-free; Optuna and what its Gaussian process needs come from PyPI. Writes bench/reports/tune.md; 40 minutes on two
+# cores, three with BENCH_TUNE_FLAGS=--quick. BENCH_TUNE_VENV has optuna, scipy, numpy and torch.
+BENCH_TUNE_VENV ?= .cache/venv-bench
+bench-tune: setup
+	@cmake -S . -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_ENGINE=OFF -DLOCKSTEP_BENCH=ON -DLOCKSTEP_TESTS=OFF >/dev/null
+	@cmake --build build/bench -j $(JOBS) --target surface_worker tune_lab lockstep
+	@test -x $(BENCH_TUNE_VENV)/bin/python3 || python3 -m venv $(BENCH_TUNE_VENV)
+	@$(BENCH_TUNE_VENV)/bin/python3 -c 'import optuna, scipy, torch' 2>/dev/null || \
+	  $(BENCH_TUNE_VENV)/bin/pip install --quiet optuna numpy scipy '$(TORCH_REQUIREMENT)'
+	$(BENCH_TUNE_VENV)/bin/python3 bench/tune/run.py $(BENCH_TUNE_FLAGS)
 
 data-mnist:
 	@scripts/data_mnist.sh

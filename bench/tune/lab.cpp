@@ -1,7 +1,8 @@
 // The search strategy in one process, on every surface that counts: how good its answers are, how often trials fail,
 // what a proposal costs. For work on the strategy itself; the comparison with other tools is run.py.
 //
-//   tune_lab [--kind nccl6,mesh] [--instances 15] [--seeds 1] [--trials 30,45,60] [--threads 2] [--prior] [--each]
+//   tune_lab [--kind nccl6,mesh] [--instances 15] [--seeds 1] [--trials 30,45,60] [--threads 2] [--prior] [--each |
+//   --json]
 #include <time.h>
 
 #include <algorithm>
@@ -35,6 +36,7 @@ struct Arguments {
   bool prior = false;
   bool each = false;
   bool trace = false;
+  bool json = false;
 };
 
 class SurfacePrior final : public tune::Prior {
@@ -197,6 +199,22 @@ void report(const std::vector<Job>& jobs, const std::vector<Outcome>& outcomes, 
   }
 }
 
+void print_json(const std::vector<Job>& jobs, const std::vector<Outcome>& outcomes) {
+  nlohmann::json studies = nlohmann::json::array();
+  for (std::size_t n = 0; n < jobs.size(); ++n) {
+    const Surface& surface = *jobs[n].counted->surface;
+    studies.push_back({{"kind", surface.kind()},
+                       {"instance", surface.instance()},
+                       {"seed", jobs[n].seed},
+                       {"trials", jobs[n].trials},
+                       {"regret", outcomes[n].regret},
+                       {"failed", outcomes[n].failed},
+                       {"answered", outcomes[n].answered},
+                       {"milliseconds_per_trial", outcomes[n].milliseconds}});
+  }
+  std::puts(nlohmann::json{{"studies", studies}}.dump().c_str());
+}
+
 int work(const Arguments& arguments) {
   const std::vector<Counted> counted = find_counted(arguments);
   std::vector<Job> jobs;
@@ -217,7 +235,11 @@ int work(const Arguments& arguments) {
     }
   });
   if (failure) std::rethrow_exception(failure);
-  report(jobs, outcomes, arguments);
+  if (arguments.json) {
+    print_json(jobs, outcomes);
+  } else {
+    report(jobs, outcomes, arguments);
+  }
   return 0;
 }
 
@@ -234,6 +256,7 @@ int main(int argc, char** argv) {
   app.add_option("--threads", arguments.threads);
   app.add_flag("--prior", arguments.prior, "with the distorted model as prior");
   app.add_flag("--each", arguments.each, "a line per study");
+  app.add_flag("--json", arguments.json, "one document with every study");
   app.add_flag("--trace", arguments.trace, "a line per trial");
   CLI11_PARSE(app, argc, argv);
   try {

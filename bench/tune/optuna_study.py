@@ -179,7 +179,7 @@ def ask(study, encoding, told, slowest):
 
 
 def run_study(program, description, variant, seed, trials):
-    """The truth of the answer after each trial, whether the trial failed, and seconds of Optuna per trial."""
+    """The truth of the answer after each trial, whether the trial failed, and what Optuna took in all."""
     sampler, offered, told = variant.split("/")
     encoding = Encoding(description, offered)
     study = optuna.create_study(direction="maximize", sampler=make_sampler(sampler, seed, told == "constraint"))
