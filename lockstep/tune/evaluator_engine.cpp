@@ -25,6 +25,7 @@ class EngineEvaluator : public Evaluator {
     command.hang_seconds = options_.hang_seconds;
     command.memory_bytes = options_.memory_bytes;
     command.logs = options_.logs;
+    command.directory = options_.directory;
     program_ = make_program_evaluator([this](const EvaluationRequest& request) { return fill(request); },
                                       [this](const Config& config) { return devices(config); }, command);
   }
@@ -70,6 +71,7 @@ std::vector<std::string> engine_arguments(const JobKnobs& knobs, const EngineOpt
   if (options.steps > 0) words.push_back(fmt::format("steps={}", options.steps));
   words.insert(words.end(), {"checkpoint.every=0", "checkpoint.every_steps=0", "checkpoint.final=false",
                              "evaluation.every=0", "evaluation.batches=1", "--no-record", "--report-steps"});
+  if (!options.backend.empty()) words.insert(words.end(), {"--backend", options.backend});
   return words;
 }
 

@@ -16,6 +16,8 @@ struct EngineOptions {
   std::filesystem::path executable = "/proc/self/exe";  // of `lockstep`
   std::string job_file;
   std::vector<std::string> overrides;  // the user's own; knobs come after them
+  std::string directory;               // that relative paths start from; "": ours
+  std::string backend;                 // communicator; "": the job's
   std::int64_t steps = 0;              // of a trial; 0: as many as the job has, the budget or racing ends them
   double hang_seconds = 60;            // without a step; 0: the budget decides
   double memory_bytes = 0;             // of all ranks together; more is out of memory. 0: no limit of ours
