@@ -3,8 +3,9 @@
 // the page bench/reports/tune_coverage.md.
 //
 //   tune_coverage [--kind nccl6,mesh] [--instances 20] [--seeds 4] [--trials 60] [--threads 2] [--report FILE] [--each]
+#include <time.h>
+
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <exception>
@@ -67,6 +68,12 @@ struct Scored {
   double failed = 0;
   double conclude_seconds = 0;
 };
+
+double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
 
 template <class F>
 void in_parallel(std::size_t items, int threads, F work) {
@@ -169,9 +176,9 @@ Scored run(const Counted& counted, int seed, const Arguments& arguments) {
   std::vector<tune::Trial> history;
   while (const auto proposal = strategy.next(history))
     history.push_back(make_trial(surface, *proposal, static_cast<std::int64_t>(history.size()), seed));
-  const auto start = std::chrono::steady_clock::now();
+  const double start = thread_seconds();
   const tune::Conclusion conclusion = tune::conclude(strategy, history);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = thread_seconds() - start;
   Scored scored = score(counted, strategy.space(), history, conclusion);
   scored.conclude_seconds = seconds;
   if (arguments.each) {
