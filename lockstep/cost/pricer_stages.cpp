@@ -205,7 +205,8 @@ StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& p
   return time;
 }
 
-// Buckets other than the usual ones: their collectives in messages of that size, less the same for the usual size.
+// Buckets smaller than the usual ones: their collectives in messages of that size, less the same for the usual size.
+// Larger ones save nothing: prices count the gradients as one message.
 double Pricer::State::bucket_extra_seconds(const Context& context, const LinkRates& links,
                                            const DataTraffic& traffic) const {
   const double bucket = options.bucket_bytes;
@@ -218,7 +219,7 @@ double Pricer::State::bucket_extra_seconds(const Context& context, const LinkRat
     const double bytes = std::min(piece, sum.bytes);
     return bytes > 0 ? sum.total() / bytes * collective_on_links(links, group, op, Bytes(bytes)).value() : 0.0;
   };
-  return in_pieces(bucket) - in_pieces(kUsualBucketBytes);
+  return std::max(0.0, in_pieces(bucket) - in_pieces(kUsualBucketBytes));
 }
 
 // The last bucket has no backward left to hide behind.

@@ -169,7 +169,8 @@ void JobKnobs::check_levels(std::size_t knob) const {
     try {
       set(scratch, knob, level);
     } catch (const UserError& error) {
-      throw bad_input(fmt::format("knob `{}` turns {}: {}", printable(k.name), targets_[knob], error.what()));
+      throw bad_input(fmt::format("knob `{}` turns {}: {}", printable(k.name), targets_[knob], error.what()),
+                      "change its levels or its target");
     }
   }
 }
