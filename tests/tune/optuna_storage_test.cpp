@@ -1,0 +1,50 @@
+// The real Optuna opens what export_optuna() wrote. Skipped where there is no Python with Optuna
+// (LOCKSTEP_OPTUNA_PYTHON, else the environment of `make bench-tune`, else python3).
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "lockstep/base/file.h"
+#include "lockstep/base/process.h"
+#include "lockstep/telemetry/recorder.h"
+#include "lockstep/tune/export_optuna.h"
+#include "tests/tune/stored_study_fixture.h"
+
+namespace lockstep::tune {
+namespace {
+
+std::string python_with_optuna() {
+  std::vector<std::string> candidates;
+  if (const char* given = std::getenv("LOCKSTEP_OPTUNA_PYTHON")) candidates.push_back(given);
+  candidates.push_back(std::string(LOCKSTEP_SOURCE_DIR) + "/.cache/venv-bench/bin/python3");
+  candidates.push_back("python3");
+  for (const std::string& python : candidates) {
+    try {
+      if (run_command({.argv = {python, "-c", "import optuna"}}, 60).status.ok()) return python;
+    } catch (const std::exception&) {  // no such program
+    }
+  }
+  return {};
+}
+
+TEST(OptunaStorage, optuna_loads_an_exported_study_and_can_go_on_with_it) {
+  if (!telemetry::has_sqlite()) GTEST_SKIP() << "no SQLite in this build";
+  const std::string python = python_with_optuna();
+  if (python.empty()) GTEST_SKIP() << "no Python with Optuna: set LOCKSTEP_OPTUNA_PYTHON";
+  const TemporaryFolder folder;
+  const std::shared_ptr<telemetry::StudyStore> store =
+      telemetry::make_json_lines_study_store(folder.path() / "studies");
+  const Space space = Space::parse(kSmallSpace, "small.yaml");
+  OpenStudy study = create_study(store, space, small_setup());
+  journal_all(*study.journal, small_trials(space));
+  study.journal->conclude({{"best", {{"estimate", 150}}}});
+  const auto file = folder.path() / "optuna.db";
+  export_optuna(load_study(*store, study.study.id()), file, "small");
+  const CommandResult result = run_command(
+      {.argv = {python, std::string(LOCKSTEP_SOURCE_DIR) + "/tests/tune/load_in_optuna.py", file.string(), "small"}},
+      120);
+  EXPECT_TRUE(result.status.ok()) << result.output << result.error;
+}
+
+}  // namespace
+}  // namespace lockstep::tune
