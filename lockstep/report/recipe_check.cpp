@@ -1,0 +1,143 @@
+#include "lockstep/report/recipe_check.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+#include "lockstep/tune/statistics.h"
+
+namespace lockstep::report {
+namespace {
+
+constexpr std::array kVerdicts{"holds", "better", "faded", "unclear", "does_not_run", "no_comparison"};
+
+// How far apart two launches of one configuration lie, from every configuration of the study that has two.
+tune::PooledSpread spread_of(std::span<const tune::Trial> trials) {
+  std::vector<tune::Config> configs;
+  std::vector<std::vector<double>> launches;
+  for (const tune::Trial& trial : trials) {
+    if (!tune::measured(trial) || trial.stopped_early || !(trial.throughput > 0)) continue;
+    std::size_t i = 0;
+    while (i < configs.size() && !(configs[i] == trial.config)) ++i;
+    if (i == configs.size()) {
+      configs.push_back(trial.config);
+      launches.emplace_back();
+    }
+    launches[i].push_back(trial.throughput);
+  }
+  return tune::pooled_log_spread(launches);
+}
+
+double to_percent(double log_ratio) { return (std::exp(log_ratio) - 1) * 100; }
+
+CheckVerdict verdict_of(const tune::Estimate& now, const tune::Estimate& then) {
+  constexpr double kSlack = 0.05;  // points: what rounding shows as equal is equal
+  if (now.high + kSlack < then.low) return CheckVerdict::kFaded;
+  if (now.low - kSlack > then.high) return CheckVerdict::kBetter;
+  if (then.low > 0 && now.low <= 0) return CheckVerdict::kUnclear;
+  return CheckVerdict::kHolds;
+}
+
+std::string sentence_of(const CheckResult& check) {
+  const std::string now = fmt::format("{:+.1f}% now ({:+.1f}% to {:+.1f}%, {} pairs)", check.gain_percent.value,
+                                      check.gain_percent.low, check.gain_percent.high, check.gain_percent.launches);
+  const std::string then = fmt::format("the study said {:+.1f}% ({:+.1f}% to {:+.1f}%)", check.expected_percent.value,
+                                       check.expected_percent.low, check.expected_percent.high);
+  switch (check.verdict) {
+    case CheckVerdict::kHolds:
+      return fmt::format("Holds: {}; {}.", now, then);
+    case CheckVerdict::kBetter:
+      return fmt::format("More than promised: {}; {}.", now, then);
+    case CheckVerdict::kFaded:
+      return fmt::format("No longer holds: {}; {}. Tune again.", now, then);
+    case CheckVerdict::kUnclear:
+      return fmt::format("Cannot be told: {}; {}. Check with more pairs.", now, then);
+    case CheckVerdict::kDoesNotRun:
+      return fmt::format("The recommended setting does not run here: {}.", check.failure);
+    case CheckVerdict::kNoComparison:
+      break;
+  }
+  if (check.failure.empty()) return "The study has no gain over the default to compare with.";
+  return fmt::format("The default does not run here, so that there is nothing to compare with: {}.", check.failure);
+}
+
+}  // namespace
+
+const char* to_string(CheckVerdict verdict) { return kVerdicts[static_cast<std::size_t>(verdict)]; }
+
+CheckResult judge_check(const tune::Conclusion& conclusion, std::span<const tune::Trial> trials,
+                        std::vector<double> best, std::vector<double> standard) {
+  CheckResult check;
+  check.best = std::move(best);
+  check.standard = std::move(standard);
+  const tune::LogEstimate ratio = tune::paired_log_ratio(check.best, check.standard, spread_of(trials));
+  const double half = ratio.half_width();
+  check.gain_percent = {to_percent(ratio.mean), to_percent(ratio.mean - half), to_percent(ratio.mean + half),
+                        static_cast<std::int64_t>(check.best.size())};
+  if (conclusion.gain) {
+    check.expected_percent = conclusion.gain->percent;
+    check.verdict = verdict_of(check.gain_percent, check.expected_percent);
+  }
+  check.sentence = sentence_of(check);
+  return check;
+}
+
+CheckResult check_recipe(tune::Evaluator& evaluator, const tune::Conclusion& conclusion,
+                         std::span<const tune::Trial> trials, const CheckOptions& options) {
+  if (!conclusion.best) throw does_not_fit("the study found no setting that runs", "see `lockstep tune --show`");
+  std::vector<double> best, standard;
+  double gpu_seconds = 0;
+  std::int64_t next_number =
+      trials.empty() ? 0 : trials.back().number + 1;  // fresh noise where noise is keyed by trial
+  const int launches = 2 * options.pairs;
+  for (int launch = 0; launch < launches; ++launch) {
+    const bool second = launch % 2 == 1;
+    const bool is_best = ((launch / 2) % 2 == 0) == second;
+    tune::EvaluationRequest request;
+    request.trial = next_number++;
+    request.config = is_best ? conclusion.best->config : conclusion.baseline;
+    request.budget_seconds = options.launch_seconds;
+    request.stop = options.stop;
+    const tune::Measurement result = evaluator.evaluate(request);
+    gpu_seconds += result.seconds * evaluator.devices(request.config);
+    if (options.stop != nullptr && options.stop->load()) throw UserError(ExitCode::kInterrupted, "stopped", "");
+    if (options.progress) options.progress(launch, launches, is_best, result);
+    if (result.outcome != tune::Outcome::kMeasured) {
+      CheckResult check;
+      check.verdict = is_best ? CheckVerdict::kDoesNotRun : CheckVerdict::kNoComparison;
+      check.failure = result.message.empty() ? to_string(result.outcome)
+                                             : fmt::format("{} ({})", to_string(result.outcome), result.message);
+      check.best = best, check.standard = standard;
+      check.checked_at = unix_seconds();
+      check.gpu_seconds = gpu_seconds;
+      check.sentence = sentence_of(check);
+      return check;
+    }
+    (is_best ? best : standard).push_back(tune::summarize_launch(result.samples).mean);
+  }
+  CheckResult check = judge_check(conclusion, trials, std::move(best), std::move(standard));
+  check.checked_at = unix_seconds();
+  check.gpu_seconds = gpu_seconds;
+  return check;
+}
+
+nlohmann::json to_json(const CheckResult& check) {
+  const auto estimate = [](const tune::Estimate& value) {
+    return nlohmann::json{
+        {"estimate", value.value}, {"low", value.low}, {"high", value.high}, {"pairs", value.launches}};
+  };
+  return {{"verdict", to_string(check.verdict)},
+          {"gain_percent", estimate(check.gain_percent)},
+          {"expected_percent", estimate(check.expected_percent)},
+          {"best", check.best},
+          {"default", check.standard},
+          {"failure", check.failure},
+          {"checked_at", check.checked_at},
+          {"gpu_seconds", check.gpu_seconds},
+          {"sentence", check.sentence}};
+}
+
+}  // namespace lockstep::report
