@@ -1,0 +1,223 @@
+"""`lockstep tune` as a user runs it: real workers and commands, kills, resumes, Ctrl-C. Needs no engine."""
+import csv
+import json
+import pathlib
+import random
+import signal
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "end_to_end"))
+from harness import SOURCE, EndToEnd  # noqa: E402
+
+TUNE = SOURCE / "tests" / "tune"
+SPACE = TUNE / "synthetic_space.yaml"
+WORKER = f"{sys.executable} {TUNE / 'synthetic_worker.py'}"
+
+# A training script in small: out of memory from micro-batch 16 on, a crash and a hang for some loaders.
+SCRIPT = """
+import os, sys, time
+micro, workers = int(sys.argv[1]), int(os.environ["LOCKSTEP_KNOB_NUM_WORKERS"])
+if micro >= 16: sys.exit("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB")
+if workers == 5: raise ValueError("five workers")
+if workers == 7: print("about to hang", flush=True); time.sleep(100)
+for step in range(8):
+    print(f"step {step} tokens_per_second={1000 * micro / (micro + 2) * (1 + 0.01 * (step % 3))}", flush=True)
+"""
+
+
+class Tune(EndToEnd):
+    def tune(self, *arguments, expect=0, timeout=120):
+        done = self.run_lockstep("tune", *arguments, "--json", timeout=timeout)
+        self.assertEqual(done.returncode, expect, done.stdout[-2000:] + done.stderr[-4000:])
+        return json.loads(done.stdout.strip().splitlines()[-1])
+
+    def study(self, worker="", *arguments, trials=16, **options):
+        return self.tune("--space", SPACE, "--worker", f"{WORKER} {worker}", "--trials", trials, *arguments, **options)
+
+    def history(self, study="last"):
+        """Every trial of a study, without when it was."""
+        done = self.run_lockstep("tune", "--show", study, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        trials = json.loads(done.stdout)["history"]
+        for trial in trials:
+            trial.pop("started_at")
+        return trials
+
+    # --- what comes out ----------------------------------------------------------------------------------------------
+    def test_a_study_finds_a_faster_setting_and_says_how_sure_it_is(self):
+        found = self.study("--seed 3", trials=30)
+        self.assertEqual(found["schema"], "lockstep.study/1")
+        self.assertEqual(found["trials"], 30)
+        best = found["best"]
+        self.assertLessEqual(best["low"], best["estimate"])
+        self.assertLessEqual(best["estimate"], best["high"])
+        self.assertGreaterEqual(best["config"]["micro_batch"], 4)
+        self.assertIsInstance(found["importance"], list)
+        trials = self.history()
+        self.assertEqual([trial["trial"] for trial in trials], list(range(30)))
+        self.assertEqual(trials[0]["purpose"], "baseline")
+        self.assertEqual(sum(trial["outcome"] != "measured" for trial in trials), found["failed"])
+
+    def test_people_see_a_line_per_trial_and_the_next_command(self):
+        done = self.run_lockstep("tune", "--space", SPACE, "--worker", WORKER, "--trials", 8)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("baseline", done.stdout)
+        self.assertRegex(done.stdout, r"\n +7  ")
+        self.assertRegex(done.stdout, r"Next: lockstep recipe 20\d+-\d+-\w+-synthetic_space")
+
+    def test_the_same_seed_gives_the_same_study(self):
+        first, second = self.study(trials=10), self.study(trials=10)
+        self.assertEqual(first["best"], second["best"])
+        self.assertNotEqual(self.study("", "--seed", 5, trials=10)["best"], None)
+
+    # --- the budget --------------------------------------------------------------------------------------------------
+    def test_the_budget_is_never_exceeded(self):
+        for worker in ("--seconds 40", "--seconds 40 --honest"):
+            found = self.study(worker, "--budget", "20gpu-minutes", "--gpus", 4, trials=60)
+            spent = sum(trial["gpu_seconds"] for trial in self.history())
+            self.assertLessEqual(spent, 1200)
+            self.assertGreater(spent, 1200 - 160 - 1)
+            self.assertTrue(found["out_of_budget"])
+            for trial in self.history():
+                self.assertAlmostEqual(trial["gpu_seconds"], 4 * trial["seconds"])
+
+    def test_real_seconds_are_bounded_too(self):
+        begun = time.monotonic()
+        self.study("--seconds 0 --sleep 0.3", "--budget", "3gpu-seconds", "--trial-seconds", "2", trials=60)
+        self.assertLessEqual(sum(trial["gpu_seconds"] for trial in self.history()), 3.1)
+        self.assertLess(time.monotonic() - begun, 20)
+
+    # --- kills -------------------------------------------------------------------------------------------------------
+    def kill_and_resume(self, seed, *arguments, trials):
+        """Kills the study again and again at random moments, goes on, and returns its last line and the kills."""
+        moments = random.Random(seed)
+        start = ("tune", "--space", SPACE, "--worker", f"{WORKER} --sleep 0.02 --seed {seed}", "--trials", trials,
+                 "--seed", seed, *arguments, "--json")
+        kills = 0
+        while True:
+            process = self.start(*start, *(("--resume",) if kills > 0 else ()))
+            if kills < 4:
+                time.sleep(moments.uniform(0.05, 1.0))
+                process.send_signal(signal.SIGKILL)
+            out, err = process.communicate(timeout=120)
+            if process.returncode == 0:
+                return json.loads(out.strip().splitlines()[-1]), kills
+            self.assertEqual(process.returncode, -signal.SIGKILL, err)
+            kills += 1
+
+    def test_a_killed_study_ends_as_the_undisturbed_one(self):
+        for seed, arguments in ((11, ()), (12, ("--budget", "9gpu-minutes"))):
+            undisturbed = self.tune("--space", SPACE, "--worker", f"{WORKER} --sleep 0.02 --seed {seed}", "--trials", 20,
+                                    "--seed", seed, "--name", "undisturbed", *arguments)
+            trials = self.history()
+            found, kills = self.kill_and_resume(seed, *arguments, trials=20)
+            self.assertGreaterEqual(kills, 1)
+            self.assertEqual(self.history(), trials)
+            for key in ("best", "trials", "failed", "importance", "gain", "baseline", "top", "tied", "interactions"):
+                self.assertEqual(found.get(key), undisturbed.get(key), key)
+
+    def test_a_resumed_study_asks_for_no_trial_twice_but_the_one_that_was_cut_off(self):
+        process = self.start("tune", "--space", SPACE, "--worker", f"{WORKER} --sleep 0.1 --log asked", "--trials", "14")
+        asked = self.folder / "asked"
+        while not asked.exists() or len(asked.read_text().split()) < 5:
+            time.sleep(0.02)
+        process.kill()
+        process.communicate()
+        self.tune("--resume")
+        numbers = [int(word) for word in asked.read_text().split()]
+        self.assertEqual(sorted(set(numbers)), list(range(14)))
+        self.assertLessEqual(len(numbers), 15)
+        self.assertEqual(numbers, sorted(numbers))
+
+    def test_ctrl_c_keeps_everything_and_says_how_to_go_on(self):
+        process = self.start("tune", "--space", SPACE, "--worker", f"{WORKER} --sleep 0.3 --log asked", "--trials", "12")
+        while not (self.folder / "asked").exists() or len((self.folder / "asked").read_text().split()) < 3:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+        self.assertEqual(process.returncode, 130, err)
+        self.assertIn("lockstep tune --resume", err)
+        self.assertGreaterEqual(len(self.history()), 2)
+        self.assertEqual(self.tune("--resume")["trials"], 12)
+
+    def test_a_study_may_go_on_with_more_trials(self):
+        before = self.study(trials=6)
+        self.assertEqual(before["trials"], 6)
+        self.assertEqual(self.tune("--resume", "--trials", 9)["trials"], 9)
+        self.expect_error(2, ["--seed", "new study"], "tune", "--resume", "--seed", "4")
+
+    # --- what goes wrong ---------------------------------------------------------------------------------------------
+    def test_a_worker_that_misbehaves_costs_trials_but_not_the_study(self):
+        ways = ["die", "exit", "garbage", "broken", "nan", "empty", "negative", "word", "noise"]
+        wrong = " ".join(f"--misbehave {2 * i + 1}:{how}" for i, how in enumerate(ways))
+        found = self.study(wrong, trials=20)
+        outcomes = {trial["trial"]: trial["outcome"] for trial in self.history()}
+        self.assertEqual(outcomes[1], "oom")
+        for number in (3, 5, 7, 9, 11, 13, 15):
+            self.assertEqual(outcomes[number], "crash", number)
+        self.assertEqual(outcomes[17], "measured")
+        self.assertIsNotNone(found["best"])
+
+    def test_a_worker_that_cannot_start_is_an_error_that_says_why(self):
+        self.expect_error(1, ["no module named torch"], "tune", "--space", SPACE, "--worker",
+                          f"{sys.executable} -c \"import sys; sys.exit('no module named torch')\"")
+        self.expect_error(4, ["/no/such/worker"], "tune", "--space", SPACE, "--worker", "/no/such/worker")
+
+    def test_wrong_flags_are_answered_with_what_to_do(self):
+        (self.folder / "bad.yaml").write_text("knobs:\n  a: {choices: []}\n")
+        for pieces, arguments in (
+                (["nothing to tune"], []),
+                (["--space"], ["--worker", "x"]),
+                (["one place"], ["--space", SPACE, "--worker", "x", "--command", "y"]),
+                (["did you mean `micro_batch`?"], ["--space", SPACE, "--command", "x {micro_bach}"]),
+                (["2gpu-hours"], ["--space", SPACE, "--worker", "x", "--budget", "2hours"]),
+                (["bad.yaml:2"], ["--space", "bad.yaml", "--worker", "x"]),
+                (["--metric"], ["--space", SPACE, "--worker", "x", "--metric", "y"]),
+                (["csv:FILE"], ["--export", "trials.csv"])):
+            self.expect_error(2, pieces, "tune", *arguments)
+
+    # --- commands, lanes, exports ------------------------------------------------------------------------------------
+    def test_a_command_is_tuned_through_its_arguments_and_environment(self):
+        (self.folder / "train.py").write_text(SCRIPT)
+        found = self.tune("--space", SPACE, "--command", f"{sys.executable} train.py {{micro_batch}}", "--trials", 14,
+                          "--hang-timeout", "1s", "--trial-seconds", 20, "--isolate")
+        self.assertEqual(found["best"]["config"]["micro_batch"], 8)
+        for trial in self.history():
+            config = trial["config"]
+            expected = ("oom" if config["micro_batch"] >= 16 else "crash" if config["num_workers"] == 5
+                        else "hang" if config["num_workers"] == 7 else "measured")
+            self.assertEqual(trial["outcome"], expected, trial)
+
+    def test_lanes_run_trials_at_the_same_time(self):
+        begun = time.monotonic()
+        found = self.study("--sleep 0.5", "--parallel", 4, "--budget", "60gpu-minutes", trials=12)
+        self.assertEqual(found["trials"], 12)
+        self.assertLess(time.monotonic() - begun, 12 * 0.5 + 15)
+        trials = self.history()
+        self.assertEqual([trial["trial"] for trial in trials], list(range(12)))
+
+    def test_a_study_is_listed_shown_and_exported(self):
+        self.study("", "--name", "first", trials=4)
+        done = self.run_lockstep("tune", "--list")
+        self.assertIn("first", done.stdout)
+        self.assertIn("Next:", self.run_lockstep("tune", "--show").stdout)
+        self.assertEqual(self.run_lockstep("tune", "--export", "csv:trials.csv").returncode, 0)
+        rows = list(csv.DictReader((self.folder / "trials.csv").open()))
+        self.assertEqual(len(rows), 4)
+        self.assertEqual(self.run_lockstep("tune", "--export", "optuna:trials.db").returncode, 0)
+        self.assertTrue((self.folder / "trials.db").exists())
+
+    def test_a_dry_run_shows_the_space_and_runs_nothing(self):
+        done = self.run_lockstep("tune", "--space", SPACE, "--command", "x {micro_batch}", "--dry-run")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for piece in ("6 knobs", "valid configurations", "LOCKSTEP_KNOB_NUM_WORKERS", "environment", "the default"):
+            self.assertIn(piece, done.stdout)
+        plan = self.tune("--space", SPACE, "--worker", "/no/such/program", "--dry-run")
+        self.assertEqual(plan["proposals"][0]["purpose"], "baseline")
+        self.assertEqual(self.run_lockstep("tune", "--list").returncode, 4)
+
+
+if __name__ == "__main__":
+    unittest.main()
