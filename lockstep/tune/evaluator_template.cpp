@@ -136,8 +136,11 @@ CommandTemplate::Filled CommandTemplate::fill(const Config& config, std::int64_t
     std::vector<std::string> names{variable_of(space_.knobs()[i].name)};
     if (in_environment_[i]) names.push_back(space_.knobs()[i].name);
     for (const std::string& name : names) {
-      if (is_active(config.values[i])) {
-        filled.environment[name] = to_text(config.values[i]);
+      // `auto` leaves a variable to the program; NCCL would take the word for an algorithm it does not have.
+      const std::string value = to_text(config.values[i]);
+      const bool is_left = name == space_.knobs()[i].name && value == "auto";
+      if (is_active(config.values[i]) && !is_left) {
+        filled.environment[name] = value;
       } else {
         filled.unset.push_back(name);
       }

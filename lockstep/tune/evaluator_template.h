@@ -18,7 +18,7 @@ namespace lockstep::tune {
 // stands alone (`--prefetch {prefetch_factor}`); beside other placeholders it becomes empty.
 //
 // Environment: knobs of target "env", and knobs named like variables (UPPER_CASE) that no placeholder uses; inactive
-// ones are removed from what the program inherits. Besides, every knob as LOCKSTEP_KNOB_<NAME>.
+// ones and those at `auto` are removed from what the program inherits. Besides, every knob as LOCKSTEP_KNOB_<NAME>.
 class CommandTemplate {
  public:
   // UserError (exit 2) for a command that cannot be split and for placeholders that are no knob, with the nearest.
