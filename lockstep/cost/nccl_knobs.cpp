@@ -106,10 +106,51 @@ double ring_volume(CollectiveOp op, double ranks) {
   return (op == CollectiveOp::kAllReduce ? 2 : 1) * (ranks - 1) / ranks;
 }
 
+std::optional<double> number_of(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value > 0)) return std::nullopt;
+  return value;
+}
+
+NcclAlgorithm algorithm_of(std::string_view value) {
+  const std::string name = to_lower(trim(value));
+  if (name == "ring") return NcclAlgorithm::kRing;
+  if (name == "tree") return NcclAlgorithm::kTree;
+  if (name == "nvls") return NcclAlgorithm::kNvls;
+  if (name == "nvlstree") return NcclAlgorithm::kNvlsTree;
+  return name.rfind("collnet", 0) == 0 || name == "pat" ? NcclAlgorithm::kOther : NcclAlgorithm::kAutomatic;
+}
+
+// "ring", or by collective: "ring;allreduce:tree".
+void set_algorithms(NcclKnobs& knobs, std::string_view value) {
+  knobs.algorithm = knobs.all_reduce = NcclAlgorithm::kAutomatic;
+  for (const std::string& part : split(value, ';')) {
+    const std::size_t colon = part.find(':');
+    if (colon == std::string::npos) {
+      knobs.algorithm = algorithm_of(part);
+    } else if (to_lower(trim(part.substr(0, colon))) == "allreduce") {
+      knobs.all_reduce = algorithm_of(std::string_view(part).substr(colon + 1));
+    }
+  }
+}
+
+NcclAlgorithm wanted_for(const NcclKnobs& knobs, CollectiveOp op) {
+  if (op == CollectiveOp::kAllReduce && knobs.all_reduce != NcclAlgorithm::kAutomatic) return knobs.all_reduce;
+  return offers(knobs.algorithm, op) ? knobs.algorithm : NcclAlgorithm::kRing;
+}
+
+NcclProtocol protocol_of(std::string_view value) {
+  const std::string name = to_lower(std::string(value));
+  if (name == "ll") return NcclProtocol::kLl;
+  if (name == "ll128") return NcclProtocol::kLl128;
+  return name == "simple" ? NcclProtocol::kSimple : NcclProtocol::kAutomatic;
+}
+
 // The fastest of what `knobs` leaves open.
 double best_seconds(const NcclKnobs& knobs, const GroupPlacement& group, CollectiveOp op, double bytes, double bus,
                     bool has_nvls) {
-  const NcclAlgorithm wanted = offers(knobs.algorithm, op) ? knobs.algorithm : NcclAlgorithm::kRing;
+  const NcclAlgorithm wanted = wanted_for(knobs, op);
   const double moved = bytes * ring_volume(op, static_cast<double>(group.ranks));
   double best = -1;
   for (const NcclAlgorithm algorithm :
@@ -133,35 +174,12 @@ double best_seconds(const NcclKnobs& knobs, const GroupPlacement& group, Collect
   return best;
 }
 
-std::optional<double> number_of(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value > 0)) return std::nullopt;
-  return value;
-}
-
-NcclAlgorithm algorithm_of(std::string_view value) {
-  const std::string name = to_lower(std::string(value));
-  if (name == "ring") return NcclAlgorithm::kRing;
-  if (name == "tree") return NcclAlgorithm::kTree;
-  if (name == "nvls") return NcclAlgorithm::kNvls;
-  if (name == "nvlstree") return NcclAlgorithm::kNvlsTree;
-  return name.rfind("collnet", 0) == 0 || name == "pat" ? NcclAlgorithm::kOther : NcclAlgorithm::kAutomatic;
-}
-
-NcclProtocol protocol_of(std::string_view value) {
-  const std::string name = to_lower(std::string(value));
-  if (name == "ll") return NcclProtocol::kLl;
-  if (name == "ll128") return NcclProtocol::kLl128;
-  return name == "simple" ? NcclProtocol::kSimple : NcclProtocol::kAutomatic;
-}
-
 }  // namespace
 
 bool set_nccl_variable(NcclKnobs& knobs, std::string_view name, std::string_view value) {
   const double number = number_of(value).value_or(0);
   if (name == "NCCL_ALGO") {
-    knobs.algorithm = algorithm_of(value);
+    set_algorithms(knobs, value);
   } else if (name == "NCCL_PROTO") {
     knobs.protocol = protocol_of(value);
   } else if (name == "NCCL_NTHREADS") {
@@ -181,14 +199,14 @@ bool set_nccl_variable(NcclKnobs& knobs, std::string_view name, std::string_view
 }
 
 std::optional<std::string> find_nccl_problem(const NcclKnobs& knobs, std::int64_t nodes, bool has_nvls) {
-  const bool in_switch = knobs.algorithm == NcclAlgorithm::kNvls || knobs.algorithm == NcclAlgorithm::kNvlsTree;
-  if (!in_switch) return std::nullopt;
-  const char* name = knobs.algorithm == NcclAlgorithm::kNvls ? "NVLS" : "NVLSTree";
+  const NcclAlgorithm wanted = wanted_for(knobs, CollectiveOp::kAllReduce);
+  if (wanted != NcclAlgorithm::kNvls && wanted != NcclAlgorithm::kNvlsTree) return std::nullopt;
+  const char* name = wanted == NcclAlgorithm::kNvls ? "NVLS" : "NVLSTree";
   if (!has_nvls) return fmt::format("NCCL_ALGO={}: these devices have no NVLink SHARP", name);
   if (knobs.protocol == NcclProtocol::kLl || knobs.protocol == NcclProtocol::kLl128) {
     return fmt::format("NCCL_ALGO={} runs with NCCL_PROTO=Simple alone", name);
   }
-  if (knobs.algorithm == NcclAlgorithm::kNvlsTree && nodes <= 1) return "NCCL_ALGO=NVLSTree needs several nodes";
+  if (wanted == NcclAlgorithm::kNvlsTree && nodes <= 1) return "NCCL_ALGO=NVLSTree needs several nodes";
   return std::nullopt;
 }
 
@@ -201,7 +219,8 @@ double nccl_time_ratio(const NcclKnobs& knobs, const GroupPlacement& group, Coll
 double nccl_contention(const NcclKnobs& knobs) {
   double factor = 1;
   if (knobs.channels > 0) factor *= static_cast<double>(knobs.channels) / kUsualChannels;
-  if (knobs.algorithm == NcclAlgorithm::kNvls) factor *= 0.5;  // the switch adds up, not the SMs
+  if (wanted_for(knobs, CollectiveOp::kAllReduce) == NcclAlgorithm::kNvls)
+    factor *= 0.5;  // the switch adds up, not the SMs
   return factor;
 }
 

@@ -28,6 +28,7 @@ enum class NcclProtocol { kAutomatic, kLl, kLl128, kSimple };
 // 0 and kAutomatic: not set.
 struct NcclKnobs {
   NcclAlgorithm algorithm = NcclAlgorithm::kAutomatic;
+  NcclAlgorithm all_reduce = NcclAlgorithm::kAutomatic;  // "ring;allreduce:tree"; not set: `algorithm` holds for it too
   NcclProtocol protocol = NcclProtocol::kAutomatic;
   std::int32_t threads = 0;   // NCCL_NTHREADS
   std::int32_t channels = 0;  // NCCL_MIN_NCHANNELS or NCCL_MAX_NCHANNELS, where it changes the usual number
@@ -37,7 +38,8 @@ struct NcclKnobs {
 };
 
 // Takes one environment variable; false: it is none that this model knows. Values that NCCL would not understand count
-// as not set, lists ("Ring,Tree") as NCCL's own choice.
+// as not set, lists ("Ring,Tree") as NCCL's own choice. Of algorithms by collective ("ring;allreduce:tree") those of
+// all-reduce count.
 bool set_nccl_variable(NcclKnobs& knobs, std::string_view name, std::string_view value);
 
 // Why NCCL refuses the pair of algorithm and protocol on such nodes; nothing when it runs.

@@ -259,7 +259,8 @@ std::map<std::string, std::string> JobKnobs::environment(const Config& config) c
   std::map<std::string, std::string> variables;
   for (std::size_t i = 0; i < targets_.size(); ++i) {
     if (targets_[i] != "env" || !is_active(config.values.at(i))) continue;
-    variables[space_.knobs()[i].name] = to_text(config.values[i]);
+    const std::string value = to_text(config.values[i]);
+    if (value != "auto") variables[space_.knobs()[i].name] = value;
   }
   return variables;
 }

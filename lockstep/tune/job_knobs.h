@@ -37,7 +37,7 @@ class JobKnobs {
   // The same as `key=value` words for `lockstep train JOB.yaml`, only for what knobs turn.
   std::vector<std::string> overrides(const Config& config) const;
 
-  // Knobs of target "env", active ones.
+  // Knobs of target "env", active ones; `auto` is a variable that is not set.
   std::map<std::string, std::string> environment(const Config& config) const;
 
   // Devices that the configuration holds.

@@ -117,9 +117,11 @@ TEST(JobKnobs, ranks_on_a_cpu_are_ranks_of_this_machine) {
 
 TEST(JobKnobs, variables_go_to_the_environment) {
   const JobKnobs knobs =
-      knobs_of("knobs: {NCCL_ALGO: {choices: [Ring, Tree]}, my_env: {choices: [a, b], target: env}}");
+      knobs_of("knobs: {NCCL_ALGO: {choices: [auto, Ring, Tree]}, my_env: {choices: [a, b], target: env}}");
   const Config config = config_of(knobs, {{"NCCL_ALGO", "Tree"}, {"my_env", "b"}});
   EXPECT_EQ(knobs.environment(config), (std::map<std::string, std::string>{{"NCCL_ALGO", "Tree"}, {"my_env", "b"}}));
+  const Config automatic = config_of(knobs, {{"NCCL_ALGO", "auto"}, {"my_env", "a"}});
+  EXPECT_EQ(knobs.environment(automatic), (std::map<std::string, std::string>{{"my_env", "a"}}));
   EXPECT_TRUE(knobs.overrides(config).empty());
   EXPECT_EQ(knobs.apply(config), knobs.base());
 }
@@ -230,6 +232,47 @@ TEST(JobSpace, a_tune_section_with_a_slip_names_its_place) {
   const auto error = user_error([&] { space_for_job(spec::load_job(path), path, ""); });
   EXPECT_TRUE(has(error, "job.yaml:8:3"));
   EXPECT_TRUE(has(error, "`knobs`"));
+}
+
+// `lockstep tune JOB --simulate` without a space of its own.
+TEST(JobSpace, of_a_gpu_job_is_the_preset_narrowed_to_what_it_can_run) {
+  const TemporaryFolder folder;
+  const std::string path = file_with(folder, kGpuJob);
+  const spec::Job job = spec::load_job(path);
+  const Space space = space_for_job(job, path, "");
+  const JobKnobs knobs(space, job);
+  const spec::Job usual = knobs.apply(space.default_config());
+  EXPECT_EQ(usual.batch, job.batch);
+  EXPECT_EQ(layout_of(usual), layout_of(job));
+  Random random(11);
+  for (int i = 0; i < 300; ++i) {
+    const Config config = space.sample(random);
+    const spec::Job drawn = knobs.apply(config);
+    const plan::Layout layout = layout_of(drawn);
+    EXPECT_EQ(layout.world(), 8) << space.to_text(config);
+    EXPECT_EQ(plan::find_layout_problem(layout, &job.model), std::nullopt) << space.to_text(config);
+    EXPECT_EQ(drawn.batch.micro * drawn.batch.accumulation * layout.data_ranks(), 64) << space.to_text(config);
+  }
+}
+
+TEST(JobSpace, levels_that_the_devices_do_not_have_are_gone) {
+  std::string text = kGpuJob;
+  text.replace(text.find("1x8xH100"), 8, "1x4xA100");
+  text.replace(text.find("shard: 8"), 8, "shard: 4");
+  const TemporaryFolder folder;
+  const std::string path = file_with(folder, text);
+  const Space space = space_for_job(spec::load_job(path), path, "");
+  EXPECT_EQ(space.find("precision"), std::nullopt);  // bf16 alone is left
+  for (const Value& tp : space.knobs()[space.find("tp").value()].choices) EXPECT_LE(std::get<std::int64_t>(tp), 4);
+}
+
+TEST(JobSpace, a_job_without_a_layout_starts_from_the_planner) {
+  std::string text = kGpuJob;
+  text.erase(text.find("layout:"), text.find("batch:") - text.find("layout:"));
+  const spec::Job job = job_to_tune(job_of(text));
+  ASSERT_TRUE(job.layout.has_value());
+  EXPECT_EQ(plan::find_layout_problem(layout_of(job), &job.model), std::nullopt);
+  EXPECT_EQ(job.batch.micro * job.batch.accumulation * layout_of(job).data_ranks(), 64);
 }
 
 }  // namespace

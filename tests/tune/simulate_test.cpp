@@ -38,7 +38,7 @@ constraints: ["micro_batch * accumulation == 8 * tp"]
 )";
 
 const char* const kNccl = R"(knobs:
-  NCCL_ALGO: {choices: [auto, Ring, Tree, NVLS], default: auto}
+  NCCL_ALGO: {choices: [auto, Ring, Tree, NVLS, "ring;allreduce:nvls"], default: auto}
   NCCL_PROTO: {choices: [auto, LL, LL128, Simple], default: auto}
   tp: {choices: [1, 8], default: 1}
   zero: {choices: [0, 1, 3], default: 3}
@@ -139,6 +139,7 @@ TEST(JobPricer, nccl_protocols_and_algorithms_order_as_nccl_knows_them) {
   // Tensor parallel all-reduces inside a node: the switch adds up fastest, a tree has no use there.
   EXPECT_LT(seconds("NVLS", "Simple", 8, 0), seconds("Ring", "Simple", 8, 0));
   EXPECT_GT(seconds("Tree", "Simple", 8, 0), seconds("Ring", "Simple", 8, 0));
+  EXPECT_EQ(seconds("ring;allreduce:nvls", "Simple", 8, 0), seconds("NVLS", "Simple", 8, 0));
   // Nothing that is set beats what NCCL would choose, as far as this model knows.
   for (const char* algo : {"auto", "Ring", "Tree", "NVLS"})
     for (const int tp : {1, 8})
