@@ -45,10 +45,11 @@ class Worker:
 class Encoding:
     """A surface's knobs as Optuna's parameters. Configurations are dictionaries of knob to level."""
 
-    def __init__(self, description, offered):
+    def __init__(self, description, offered, flat):
         self.knobs = {knob["name"]: knob for knob in description["knobs"]}
         self.rules = description["rules"] if offered != "plain" else []
         self.ordinal = offered != "plain"
+        self.flat = flat   # inactive knobs are parameters too, without effect
         self.joint = {}    # first knob of a component: (knobs, combinations)
         self.derived = {}  # knob: (others, {levels of others: level})
         if offered == "joint":
@@ -71,7 +72,8 @@ class Encoding:
     def _combinations(self, names):
         combinations = [{}]
         for name in names:
-            combinations = [{**c, name: level} for c in combinations for level in range(len(self.knobs[name]["levels"]))]
+            levels = range(len(self.knobs[name]["levels"]))
+            combinations = [{**c, name: level} for c in combinations for level in levels]
             combinations = [c for c in combinations if self.obeys(c)]
         return combinations
 
@@ -81,7 +83,8 @@ class Encoding:
             for allowed in rule["allowed"]:
                 table.setdefault(tuple(allowed[:-1]), []).append(allowed[-1])
             if all(len(levels) == 1 for levels in table.values()):
-                self.derived[rule["knobs"][-1]] = (rule["knobs"][:-1], {key: levels[0] for key, levels in table.items()})
+                *others, last = rule["knobs"]
+                self.derived[last] = (others, {key: levels[0] for key, levels in table.items()})
 
     def obeys(self, levels):
         """Does every rule hold whose knobs all have a level?"""
@@ -108,9 +111,12 @@ class Encoding:
         """Levels of the active knobs; None when a rule cannot be kept."""
         levels = {}
         for name in self.knobs:
-            if name in levels or not self.active(name, levels):
+            if name in levels:
                 continue
-            if name in self.joint:
+            if not self.active(name, levels):
+                if self.flat:
+                    self._suggest_one(trial, name)
+            elif name in self.joint:
                 names, combinations = self.joint[name]
                 levels.update(combinations[trial.suggest_categorical("+".join(names), list(range(len(combinations))))])
             elif name in self.derived:
@@ -127,7 +133,7 @@ class Encoding:
         for name, knob in self.knobs.items():
             if self.active(name, levels):
                 levels[name] = knob["default"]
-        for name in levels:
+        for name in self.knobs if self.flat else levels:
             if name in self.joint:
                 names, combinations = self.joint[name]
                 parameters["+".join(names)] = combinations.index({n: levels[n] for n in names})
@@ -135,7 +141,8 @@ class Encoding:
                 continue
             else:
                 knob = self.knobs[name]
-                parameters[name] = levels[name] + (knob["levels"][0] if knob["written"] != "choices" else 0)
+                first = knob["levels"][0] if knob["written"] != "choices" else 0
+                parameters[name] = first + levels.get(name, knob["default"])
         return parameters
 
     def config(self, levels):
@@ -181,7 +188,8 @@ def ask(study, encoding, told, slowest):
 def run_study(program, description, variant, seed, trials):
     """The truth of the answer after each trial, whether the trial failed, and what Optuna took in all."""
     sampler, offered, told = variant.split("/")
-    encoding = Encoding(description, offered)
+    # A Gaussian process over parameters that come and go would draw those at random.
+    encoding = Encoding(description, offered, flat=sampler == "gp")
     study = optuna.create_study(direction="maximize", sampler=make_sampler(sampler, seed, told == "constraint"))
     study.enqueue_trial(encoding.parameters_of_default())
     worker = Worker(program, description["kind"], description["instance"], seed)

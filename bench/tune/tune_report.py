@@ -2,7 +2,10 @@
 import json
 import random
 import statistics
+import textwrap
 from collections import defaultdict
+
+import tune_plot
 
 TARGET_RATIO = 0.65
 TARGET_FAILED = 0.12
@@ -115,13 +118,14 @@ def kind_table(summaries, counts):
         cells = []
         for count in counts:
             name = min((n for n in summaries if "/" in n), key=lambda n: summaries[n][count]["kinds"][kind])
-            cells.append(f"{summaries['lockstep'][count]['kinds'][kind]:.2f}, {summaries[name][count]['kinds'][kind]:.2f} ({name})")
+            ours, theirs = (summaries[tool][count]["kinds"][kind] for tool in ("lockstep", name))
+            cells.append(f"{ours:.2f}, {theirs:.2f} ({name})")
         yield f"| {kind} | {' | '.join(cells)} |"
 
 
 def surface_table(facts):
-    yield ("| kind | knobs | configurations | counted of examined | best over default, median | uniform draws that fail: "
-           "without rules, with | random search at 30: without rules, with |")
+    yield ("| kind | knobs | configurations | counted of examined | best over default, median "
+           "| uniform draws that fail: without rules, with | random search at 30: without rules, with |")
     yield "|---|---|---|---|---|---|---|"
     for kind in dict.fromkeys(fact["kind"] for fact in facts):
         all_of = [fact for fact in facts if fact["kind"] == kind]
@@ -134,78 +138,48 @@ def surface_table(facts):
                f"| {mean('random_regret_30'):.1f}%, {mean('random_regret_30_with_rules'):.1f}% |")
 
 
-COLOURS = ["#4477aa", "#ee6677", "#228833", "#aa3377", "#66ccee", "#bbbbbb"]
+HOW_TO_READ = """\
+Optuna's rows are `sampler/offered/told`. Samplers: `tpe` (each knob by itself), `mtpe` (multivariate, grouped by
+activity), `gp`, `random`. Offered: `plain` (rules unknown), `joint` (knobs tied by a rule as one categorical of what
+exists, numbers ordinal), `reject` (determined knobs derived, numbers ordinal; what still breaks a rule is told as a
+failure for free, neither launched nor counted). Told: what a failed trial becomes: throughput `zero`, the `worst` so
+far, `failed` (raised), or a violated `constraint`. Every tool starts with the default configuration. Optuna's answer is
+its best observed; ours is what `lockstep tune --no-importance --json` reports, in a study of its own for each number of
+trials. `lockstep with a prior` starts from a model of the job whose constants are off by 30% each and which lacks the
+terms nobody models (run in one process). ms/trial: ours is the wall clock of the whole command (start, run store on
+disk, worker) over its trials; Optuna's is the time in `ask` and `tell` alone, in memory."""
+
+HOW_MADE = """\
+bench/tune/surface_*.cpp has the formulas. An instance counts where random search ends at least 7% below the best after
+30 trials (mean of 40 searches, with the rules of the space and without them) and at least 40% of uniform draws over the
+knobs fail. The best is found by trying every configuration. Noise: lognormal, about 3% from launch to launch, the same
+for every tool at the same trial number."""
 
 
-def plot(document, summaries, counts, width=760, height=420):
-    """SVG: mean regret against trials; the best variant of each of Optuna's samplers, and ours."""
-    best = {}
-    for name in summaries:
-        sampler = name.split("/")[0]
-        if "/" in name and (sampler not in best or summaries[name][counts[-1]]["mean"] < summaries[best[sampler]][counts[-1]]["mean"]):
-            best[sampler] = name
-    left, right, top, bottom = 60, 200, 20, 45
-    trials = max(counts)
-    curves = {}
-    for name in best.values():
-        rows = [row["regrets"] for row in document["optuna"] if row["variant"] == name]
-        curves[f"Optuna {name}"] = [(n + 1, statistics.fmean(r[n] for r in rows)) for n in range(4, trials)]
-    for name in ("lockstep", "lockstep with a prior"):
-        curves[name] = [(count, summaries[name][count]["mean"]) for count in counts]
-    ceiling = 1.05 * max(y for curve in curves.values() for x, y in curve if x >= 10)
-    x_of = lambda x: left + (width - left - right) * x / trials  # noqa: E731
-    y_of = lambda y: top + (height - top - bottom) * (1 - min(y, ceiling) / ceiling)  # noqa: E731
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
-             f'<rect width="{width}" height="{height}" fill="white"/>']
-    for tick in range(0, trials + 1, 15):
-        parts.append(f'<text x="{x_of(tick):.1f}" y="{height - bottom + 18}" text-anchor="middle">{tick}</text>')
-    for tick in range(0, int(ceiling) + 1, 5):
-        parts.append(f'<line x1="{left}" x2="{width - right}" y1="{y_of(tick):.1f}" y2="{y_of(tick):.1f}" stroke="#dddddd"/>'
-                     f'<text x="{left - 8}" y="{y_of(tick) + 4:.1f}" text-anchor="end">{tick}</text>')
-    parts.append(f'<text x="{(left + width - right) / 2}" y="{height - 8}" text-anchor="middle">trials</text>'
-                 f'<text transform="translate(16 {height / 2}) rotate(-90)" text-anchor="middle">% below the best, mean</text>')
-    for number, (name, curve) in enumerate(curves.items()):
-        ours = name.startswith("lockstep")
-        colour = "#000000" if name == "lockstep" else COLOURS[number % len(COLOURS)]
-        points = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in curve)
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{2.5 if ours else 1.5}"/>')
-        parts += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="4" fill="{colour}"/>' for x, y in curve if ours]
-        parts.append(f'<text x="{width - right + 12}" y="{top + 16 + 18 * number}" fill="{colour}">{name}</text>')
-    return "\n".join([*parts, "</svg>", ""])
+def heading(document):
+    machine, versions = document["machine"], document["versions"]
+    text = (f"{machine['cores']} x {machine['cpu']}, {machine['memory_gib']} GiB, {machine['date']}, commit "
+            f"{machine['commit']}; load before: {machine['load_before']:.2f}; {document['seconds']} s in all, two "
+            f"processes. Optuna {versions['optuna']} (Python {versions['python']}, torch {versions['torch']}, scipy "
+            f"{versions['scipy']}).")
+    reused = " Optuna's studies are from an earlier run." if document["optuna_reused"] else ""
+    return textwrap.wrap(text + reused, 120)
 
 
 def text_of(document, summaries, targets, counts):
-    machine, versions = document["machine"], document["versions"]
     counted = sum(fact["counts"] for fact in document["surfaces"])
-    reused = " Optuna's studies are from an earlier run." if document["optuna_reused"] else ""
-    worst_bias = [row["bias_percent"] for row in document["ours"] if row["bias_percent"] is not None]
+    bias = statistics.fmean(row["bias_percent"] for row in document["ours"] if row["bias_percent"] is not None)
     return "\n".join([
-        "# Tuner: `lockstep tune` against Optuna on jobs with known truth", "",
-        f"{machine['cores']} x {machine['cpu']}, {machine['memory_gib']} GiB, {machine['date']}, commit "
-        f"{machine['commit']}; load before: {machine['load_before']:.2f}; {document['seconds']} s in all, two processes.",
-        f"Optuna {versions['optuna']} (Python {versions['python']}, torch {versions['torch']}, scipy {versions['scipy']})."
-        + reused, "",
+        "# Tuner: `lockstep tune` against Optuna on jobs with known truth", "", *heading(document), "",
         "Figures are % below the true best of the configuration that the tool chose, over "
-        f"{counted} instances with {document['seeds']} studies each; intervals are 95% bootstrap over instances.", "",
+        f"{counted} instances, studies of each: {document['seeds']}.", "Intervals are 95% bootstrap over instances.",
+        "",
         "| target | measured | wanted | |", "|---|---|---|---|",
-        *(f"| {what} | {got} | {wanted} | {'met' if met else '**missed**'} |" for what, got, wanted, met in targets), "",
-        "![Mean regret against trials](tune.svg)", "", *regret_table(summaries, counts), "",
-        "Optuna's rows are `sampler/offered/told`. Samplers: `tpe` (each knob by itself), `mtpe` (multivariate, grouped by",
-        "activity), `gp`, `random`. Offered: `plain` (rules unknown), `joint` (knobs tied by a rule as one categorical of",
-        "what exists, numbers ordinal), `reject` (determined knobs derived; what still breaks a rule is told as a failure",
-        "for free). Told: what a failed trial becomes: throughput `zero`, the `worst` so far, `failed` (raised), or a",
-        "violated `constraint`. Every tool starts with the default configuration. Optuna's answer is its best observed;",
-        "ours is what `lockstep tune --no-importance --json` reports, in a study of its own for each number of trials.",
-        "`lockstep with a prior` starts from a model of the job whose constants are off by 30% each and which lacks the",
-        "terms nobody models (run in one process). ms/trial: ours is the wall clock of the whole command (start, run store",
-        "on disk, worker) over its trials; Optuna's is the time in `ask` and `tell` alone, in memory.", "",
-        "By kind:", "", *kind_table(summaries, counts), "",
-        f"What `lockstep tune` reported for its winner was off by {statistics.fmean(worst_bias):+.2f}% on average.", "",
-        "## Surfaces", "", *surface_table(document["surfaces"]), "",
-        "bench/tune/surface_*.cpp has the formulas. An instance counts where random search ends at least 7% below the best",
-        "after 30 trials (mean of 40, with the rules of the space and without them) and at least 40% of uniform draws over",
-        "the knobs fail. The best is found by trying every configuration. Noise: lognormal, about 3%, the same for every",
-        "tool at the same trial number.", ""])
+        *(f"| {what} | {got} | {wanted} | {'met' if met else '**missed**'} |" for what, got, wanted, met in targets),
+        "", "![Mean regret against trials](tune.svg)", "", *regret_table(summaries, counts), "", HOW_TO_READ, "",
+        "By kind (Optuna's best on that kind alone):", "", *kind_table(summaries, counts), "",
+        f"What `lockstep tune` reported for its winner was off by {bias:+.2f}% on average.", "",
+        "## Surfaces", "", *surface_table(document["surfaces"]), "", HOW_MADE, ""])
 
 
 def write(document, counts, folder):
@@ -218,7 +192,7 @@ def write(document, counts, folder):
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "tune.md").write_text(text)
-        (folder / "tune.svg").write_text(plot(document, summaries, counts))
+        (folder / "tune.svg").write_text(tune_plot.plot(document, summaries, counts))
         document["targets"] = [{"what": w, "measured": m, "wanted": t, "met": met} for w, m, t, met in targets]
         (folder / "tune.json").write_text(json.dumps(document, separators=(",", ":")) + "\n")
     return [target for target in targets if not target[3]]
