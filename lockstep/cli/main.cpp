@@ -80,8 +80,10 @@ int main(int argc, char** argv) {
   lockstep::cli::add_plan(app, outcome);
   lockstep::cli::add_suggest(app, outcome);
   lockstep::cli::add_train(app, outcome);
+  lockstep::cli::add_tune(app, outcome);
   lockstep::cli::add_calibrate(app, outcome);
   lockstep::cli::add_predict(app, outcome);
+  lockstep::cli::add_recipe(app, outcome);
   lockstep::cli::add_report(app, outcome);
   lockstep::cli::add_completion(app, outcome);
   lockstep::cli::add_rank(app, outcome);

@@ -34,9 +34,18 @@ std::uint64_t start_ticks(pid_t pid) {
   return std::stoull(fields[19]);
 }
 
-// "<owner's pid>.<owner's start>.<now>": tells whose it is and whether that one still lives.
+// Numbers of processes mean something only within their namespace; "" where that cannot be told.
+std::string process_namespace() {
+  std::error_code ignored;
+  std::string name = std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string();
+  std::erase_if(name, [](char c) { return c < '0' || c > '9'; });
+  return name;
+}
+
+// "<namespace>.<owner's pid>.<owner's start>.<now>": tells whose it is and whether that one still lives.
 std::string new_mark() {
-  return fmt::format("{}.{}.{}", ::getpid(), start_ticks(::getpid()), static_cast<std::int64_t>(1e9 * unix_seconds()));
+  return fmt::format("{}.{}.{}.{}", process_namespace(), ::getpid(), start_ticks(::getpid()),
+                     static_cast<std::int64_t>(1e9 * unix_seconds()));
 }
 
 // Processes of ours to read whose environment has a mark, with that mark.
@@ -69,10 +78,10 @@ int kill_marked(const std::function<bool(const std::string& mark)>& is_meant) {
 
 bool owner_is_gone(const std::string& mark) {
   const std::vector<std::string> parts = split(mark, '.');
-  if (parts.size() != 3) return false;
+  if (parts.size() != 4 || parts[0] != process_namespace()) return false;
   for (const std::string& part : parts)
     if (part.empty() || part.size() > 19 || part.find_first_not_of("0123456789") != std::string::npos) return false;
-  return start_ticks(static_cast<pid_t>(std::stol(parts[0]))) != std::stoull(parts[1]);
+  return start_ticks(static_cast<pid_t>(std::stol(parts[1]))) != std::stoull(parts[2]);
 }
 
 bool is_environment_word(const std::string& word) {

@@ -133,7 +133,7 @@ class WorkerEvaluator : public Evaluator {
       wait_before_start(starts, request.stop);
       step = attempt(request, watch, measurement);
     }
-    if (step != Step::kAnswered) measurement = end_unanswered(step);
+    if (step != Step::kAnswered) measurement = end_unanswered(step, request.hard_seconds > 0 ? 0.0 : 1.0);
     unanswered_ = step == Step::kAnswered || step == Step::kStopped ? 0 : unanswered_ + 1;
     if (unanswered_ == kDeaths) give_up(fmt::format("it gave no answer on {} trials in a row", kDeaths));
     measurement.seconds = std::max(measurement.seconds, watch.seconds());
@@ -264,8 +264,9 @@ class WorkerEvaluator : public Evaluator {
     tail_.clear();
   }
 
-  Measurement end_unanswered(Step step) {
-    const ExitStatus status = program_->end(step == Step::kDied ? 0.0 : 1.0);
+  Measurement end_unanswered(Step step, double grace_seconds) {
+    const bool ended_itself = program_->process().poll().has_value();
+    const ExitStatus status = program_->end(grace_seconds);
     program_.reset();
     if (step == Step::kStopped) return failed(Outcome::kCrash, "stopped");
     if (step == Step::kSilent) {
@@ -273,6 +274,7 @@ class WorkerEvaluator : public Evaluator {
       return failed(Outcome::kHang,
                     last.empty() ? "no answer in its time" : fmt::format("no answer in its time; last line: {}", last));
     }
+    if (!ended_itself) return failed(Outcome::kCrash, "closed its output without an answer");
     const Failure failure = classify_failure(status, tail_.lines());
     return failed(failure.outcome, fmt::format("the worker died: {}", failure.message));
   }

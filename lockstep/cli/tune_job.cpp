@@ -1,0 +1,107 @@
+#include "lockstep/cli/tune_job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
+#include "lockstep/cli/profiles.h"
+#include "lockstep/cli/session.h"
+#include "lockstep/tune/evaluator_engine.h"
+#include "lockstep/tune/evaluator_simulate.h"
+#include "lockstep/tune/job_space.h"
+#include "lockstep/tune/planner_prior.h"
+
+namespace lockstep::cli {
+namespace {
+
+bool is_on_cpu(const spec::Job& job) {
+  return std::all_of(job.cluster.groups.begin(), job.cluster.groups.end(),
+                     [](const spec::NodeGroup& group) { return group.device.is_cpu(); });
+}
+
+// The job of a study, read as the study read it.
+struct StudiedJob {
+  std::string file;  // absolute
+  std::vector<std::string> overrides;
+  std::string directory, backend, profile;
+  spec::Job job;
+};
+
+StudiedJob read_studied_job(const nlohmann::json& evaluator) {
+  const JsonReader reader(evaluator, "study", "evaluator");
+  StudiedJob studied;
+  studied.directory = reader.text("directory", "");
+  studied.file = (std::filesystem::path(studied.directory) / reader.text("job")).string();
+  studied.backend = reader.text("backend", "");
+  studied.profile = reader.text("profile", "");
+  if (reader.has("overrides")) {
+    for (const auto& word : reader.array("overrides")) studied.overrides.push_back(word.get<std::string>());
+  }
+  studied.job = tune::job_to_tune(spec::load_job(studied.file, studied.overrides));
+  const std::string then = reader.text("job_yaml", "");
+  if (!then.empty() && then != spec::to_yaml(studied.job)) {
+    throw bad_input(fmt::format("{} has changed since the study began", studied.file),
+                    "undo the change, or start a new study");
+  }
+  return studied;
+}
+
+tune::JobPricer::FindProfile profile_finder(const StudiedJob& studied) {
+  if (!studied.profile.empty()) {
+    return [name = studied.profile](const spec::Job&) { return std::optional(cost::find_profile(name)); };
+  }
+  if (!is_on_cpu(studied.job)) return {};  // the fitted profile of the devices
+  return [backend = studied.backend](const spec::Job& job) -> std::optional<cost::Profile> {
+    return find_profile(place(job, backend), job.precision, "");
+  };
+}
+
+std::shared_ptr<const tune::JobPricer> make_pricer(const tune::Space& space, const StudiedJob& studied) {
+  return std::make_shared<tune::JobPricer>(tune::JobKnobs(space, studied.job), profile_finder(studied));
+}
+
+std::unique_ptr<tune::Evaluator> make_engine(const tune::Space& space, const StudiedJob& studied,
+                                             const std::filesystem::path& logs) {
+  tune::EngineOptions options;
+  options.job_file = studied.file;
+  options.overrides = studied.overrides;
+  options.directory = studied.directory;
+  options.backend = studied.backend;
+  options.logs = logs;
+  return tune::make_engine_evaluator(std::make_shared<tune::JobKnobs>(space, studied.job), options);
+}
+
+}  // namespace
+
+TuneRequest make_job_request(const TuneFlags& flags, tune::StudySetup setup) {
+  setup.evaluator["job"] = flags.job_file;
+  setup.evaluator["overrides"] = flags.overrides;
+  setup.evaluator["directory"] = std::filesystem::current_path().string();
+  setup.evaluator["backend"] = flags.backend;
+  setup.evaluator["profile"] = flags.profile;
+  const StudiedJob studied = read_studied_job(setup.evaluator);
+  setup.evaluator["job_yaml"] = spec::to_yaml(studied.job);
+  setup.unit = studied.job.model.is_language_model() ? "tokens/s" : "samples/s";
+  if (setup.evaluator["kind"] == "engine") place(studied.job, flags.backend);  // says now what no trial could do
+  return {tune::space_for_job(studied.job, studied.file, flags.space), std::move(setup)};
+}
+
+void add_job_trials(TrialSource& source, const tune::Space& space, const tune::StudySetup& setup, int lanes) {
+  const StudiedJob studied = read_studied_job(setup.evaluator);
+  const bool simulated = setup.evaluator.value("kind", "") == "simulate";
+  const auto pricer = simulated ? make_pricer(space, studied) : nullptr;
+  tune::SimulateOptions options;
+  options.seed = setup.strategy.seed;
+  for (int lane = 0; lane < lanes; ++lane) {
+    source.lanes.push_back(simulated ? tune::make_simulate_evaluator(pricer, options)
+                                     : make_engine(space, studied, source.logs));
+  }
+}
+
+std::unique_ptr<tune::Prior> make_job_prior(const tune::Space& space, const tune::StudySetup& setup) {
+  return tune::make_planner_prior(make_pricer(space, read_studied_job(setup.evaluator)));
+}
+
+}  // namespace lockstep::cli
