@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <string_view>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -12,7 +14,8 @@
 namespace lockstep::report {
 namespace {
 
-constexpr std::array kVerdicts{"holds", "better", "faded", "unclear", "does_not_run", "no_comparison"};
+constexpr std::array<std::string_view, 6> kVerdicts{"holds",   "better",       "faded",
+                                                    "unclear", "does_not_run", "no_comparison"};
 
 // How far apart two launches of one configuration lie, from every configuration of the study that has two.
 tune::PooledSpread spread_of(std::span<const tune::Trial> trials) {
@@ -66,7 +69,7 @@ std::string sentence_of(const CheckResult& check) {
 
 }  // namespace
 
-const char* to_string(CheckVerdict verdict) { return kVerdicts[static_cast<std::size_t>(verdict)]; }
+const char* to_string(CheckVerdict verdict) { return kVerdicts[static_cast<std::size_t>(verdict)].data(); }
 
 CheckResult judge_check(const tune::Conclusion& conclusion, std::span<const tune::Trial> trials,
                         std::vector<double> best, std::vector<double> standard) {
@@ -138,6 +141,28 @@ nlohmann::json to_json(const CheckResult& check) {
           {"checked_at", check.checked_at},
           {"gpu_seconds", check.gpu_seconds},
           {"sentence", check.sentence}};
+}
+
+std::optional<CheckResult> check_from_json(const nlohmann::json& document) try {
+  const auto estimate = [](const nlohmann::json& value) {
+    return tune::Estimate{value.at("estimate"), value.at("low"), value.at("high"), value.at("pairs")};
+  };
+  CheckResult check;
+  const std::string verdict = document.at("verdict");
+  const auto found = std::find(kVerdicts.begin(), kVerdicts.end(), verdict);
+  if (found == kVerdicts.end()) return std::nullopt;
+  check.verdict = static_cast<CheckVerdict>(found - kVerdicts.begin());
+  check.gain_percent = estimate(document.at("gain_percent"));
+  check.expected_percent = estimate(document.at("expected_percent"));
+  check.best = document.at("best").get<std::vector<double>>();
+  check.standard = document.at("default").get<std::vector<double>>();
+  check.failure = document.at("failure");
+  check.checked_at = document.at("checked_at");
+  check.gpu_seconds = document.at("gpu_seconds");
+  check.sentence = document.at("sentence");
+  return check;
+} catch (const nlohmann::json::exception&) {
+  return std::nullopt;
 }
 
 }  // namespace lockstep::report

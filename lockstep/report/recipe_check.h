@@ -1,8 +1,10 @@
 // Does a recipe still hold? Fresh launches of the best and of the default, in pairs, against what the study said.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -55,5 +57,7 @@ CheckResult judge_check(const tune::Conclusion& conclusion, std::span<const tune
                         std::vector<double> best, std::vector<double> standard);
 
 nlohmann::json to_json(const CheckResult& check);
+// nullopt when the document is none.
+std::optional<CheckResult> check_from_json(const nlohmann::json& document);
 
 }  // namespace lockstep::report
