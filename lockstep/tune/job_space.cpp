@@ -144,10 +144,20 @@ class Fitting {
   }
   std::int64_t global_batch() const { return job_.batch.micro * job_.batch.accumulation * data_ranks(); }
 
+  // Does the job's layout leave this field without a meaning?
+  bool is_moot(const std::string& target) const {
+    const plan::Layout layout = job_.layout ? plan::layout_from_request(*job_.layout, job_.precision) : plan::Layout();
+    if (target == "layout.sequence_parallel") return layout.tp == 1;
+    if (target == "layout.context_exchange") return layout.cp == 1;
+    if (target == "layout.schedule") return layout.pp == 1;
+    return target == "layout.virtual_stages" && layout.virtual_stages == 1;
+  }
+
   void take_default(YamlNode::Entry& entry) const {
     YamlNode& knob = entry.value;
-    const auto value = JobKnobs::value_in(job_, job_target(named(entry)));
-    if (!value || knob.find("fixed") != nullptr) return;
+    const std::string target = job_target(named(entry));
+    const auto value = JobKnobs::value_in(job_, target);
+    if (!value || knob.find("fixed") != nullptr || is_moot(target)) return;
     if (knob.find("default") != nullptr && !written_.is_preset) return;
     const std::string text = to_text(*value);
     YamlNode* choices = knob.find("choices");

@@ -175,7 +175,9 @@ TEST(JobKnobs, overrides_mean_what_apply_does) {
       spec::Job read = spec::load_job(path, knobs.overrides(config));
       // A layout may be written in more than one way.
       ASSERT_EQ(read.layout.has_value(), wanted.layout.has_value()) << knobs.space().to_text(config);
-      if (wanted.layout) EXPECT_EQ(layout_of(read), layout_of(wanted)) << knobs.space().to_text(config);
+      if (wanted.layout) {
+        EXPECT_EQ(layout_of(read), layout_of(wanted)) << knobs.space().to_text(config);
+      }
       read.layout = wanted.layout;
       EXPECT_EQ(read, wanted) << knobs.space().to_text(config);
     }

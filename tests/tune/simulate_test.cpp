@@ -139,7 +139,7 @@ TEST(JobPricer, nccl_protocols_and_algorithms_order_as_nccl_knows_them) {
   // Tensor parallel all-reduces inside a node: the switch adds up fastest, a tree has no use there.
   EXPECT_LT(seconds("NVLS", "Simple", 8, 0), seconds("Ring", "Simple", 8, 0));
   EXPECT_GT(seconds("Tree", "Simple", 8, 0), seconds("Ring", "Simple", 8, 0));
-  EXPECT_EQ(seconds("ring;allreduce:nvls", "Simple", 8, 0), seconds("NVLS", "Simple", 8, 0));
+  EXPECT_NEAR(seconds("ring;allreduce:nvls", "Simple", 8, 0), seconds("NVLS", "Simple", 8, 0), 1e-3);
   // Nothing that is set beats what NCCL would choose, as far as this model knows.
   for (const char* algo : {"auto", "Ring", "Tree", "NVLS"})
     for (const int tp : {1, 8})
