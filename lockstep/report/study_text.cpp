@@ -53,7 +53,7 @@ class StudyPage {
     line(fmt::format("  {}{}", inked(left(name, kNameWidth), Ink::kDim, style_), value));
   }
   void wrapped_row(const std::string& name, const std::string& value) {
-    text_ += wrapped(fmt::format("  {}", left(name, kNameWidth)), value, style_.width);
+    text_ += wrapped(fmt::format("  {}", inked(left(name, kNameWidth), Ink::kDim, style_)), value, style_.width);
   }
   std::string rate(double value) const { return format_throughput(value, study_.setup.unit); }
 
@@ -176,15 +176,19 @@ class StudyPage {
     double full = 1;
     for (const KnobImportance& knob : found_.importance)
       if (knob.set_back_percent && !knob.set_back_fails) full = std::max(full, knob.set_back_percent->high);
-    const int cells = std::clamp(style_.width - knob_width() - 40, 8, 30);
+    const int cells = std::clamp(style_.width - knob_width() - 36, 8, 30);
     for (const KnobImportance& knob : found_.importance) {
       if (!knob.set_back_percent) continue;
       const bool untouched = knob.set_back_percent->launches == 0 && !knob.set_back_fails;
-      std::string figures = knob.set_back_fails ? std::string("does not run without it")
-                            : untouched         ? std::string("stands at its default")
-                                                : cost_percent(*knob.set_back_percent);
-      if (!knob.moved_along.empty()) figures += fmt::format(", with {}", printable(join(knob.moved_along, ", ")));
+      const std::string figures = knob.set_back_fails ? std::string("does not run without it")
+                                  : untouched         ? std::string("stands at its default")
+                                                      : cost_percent(*knob.set_back_percent);
       line(fmt::format("  {}  {} {}", left(printable(knob.knob), knob_width()), cost_bar(knob, full, cells), figures));
+      if (!knob.moved_along.empty()) {
+        const std::string indent(static_cast<std::size_t>(knob_width() + 4), ' ');
+        text_ += wrapped(fmt::format("{}has to move along: ", indent), printable(join(knob.moved_along, ", "), 400),
+                         style_.width);
+      }
     }
     const std::string matters = top_text(found_);
     if (!matters.empty()) wrapped_row("top", matters);
@@ -206,7 +210,7 @@ class StudyPage {
     std::stable_sort(knobs.begin(), knobs.end(), [](const KnobImportance* a, const KnobImportance* b) {
       return a->variance_total_percent.value > b->variance_total_percent.value;
     });
-    heading("share of the variance over the whole space (another question: where a search can go wrong)");
+    heading("share of the variance over the whole space (a different question)");
     std::vector<std::vector<std::string>> rows{{"knob", "alone", "95%", "with others", "95%"}};
     for (const KnobImportance* knob : knobs) {
       const auto &alone = knob->variance_main_percent, &total = knob->variance_total_percent;
@@ -232,8 +236,9 @@ class StudyPage {
     if (highest <= 0 || best.size() < 2) return;
     heading("convergence (best launch so far, over the search)");
     if (style_.unicode) line(fmt::format("  {}", telemetry::sparkline(best, std::clamp(style_.width - 4, 10, 72))));
-    row("highest", fmt::format("{} in trial {}; the best of many launches flatters, see the confirmed figure above",
-                               rate(highest), at));
+    wrapped_row("highest",
+                fmt::format("{} in trial {}; the highest of many launches flatters: confirmed figures stand above",
+                            rate(highest), at));
   }
 
   void add_failures() {
