@@ -2,7 +2,7 @@
 # make demo     the same, then trains a GPT on 4 ranks of this machine
 # make test     the same, then the tests (under 30 minutes on 2 cores)
 # make accuracy  cross-validates the cost model on published runs (validation/results)
-# make fuzz     libFuzzer over the readers of models, clusters, config.json and published rows (clang)
+# make fuzz     libFuzzer over the readers of models, clusters, config.json, published rows and spaces (clang)
 # make test-all slow tests, comparison with PyTorch, and everything again against PyPI's torch
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
@@ -110,7 +110,8 @@ bench-planner: setup
 BENCH_TUNE_VENV ?= .cache/venv-bench
 bench-tune: setup
 	@cmake -S . -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_ENGINE=OFF -DLOCKSTEP_BENCH=ON -DLOCKSTEP_TESTS=OFF >/dev/null
-	@cmake --build build/bench -j $(JOBS) --target surface_worker tune_lab lockstep
+	@cmake --build build/bench -j $(JOBS) --target surface_worker tune_lab bench_surfaces_test lockstep
+	@build/bench/tests/bench_surfaces_test --gtest_brief=1
 	@test -x $(BENCH_TUNE_VENV)/bin/python3 || python3 -m venv $(BENCH_TUNE_VENV)
 	@$(BENCH_TUNE_VENV)/bin/python3 -c 'import optuna, scipy, torch' 2>/dev/null || \
 	  $(BENCH_TUNE_VENV)/bin/pip install --quiet optuna numpy scipy '$(TORCH_REQUIREMENT)'

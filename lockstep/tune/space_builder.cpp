@@ -10,7 +10,7 @@
 namespace lockstep::tune {
 namespace {
 
-constexpr std::uint64_t kProofBudget = 20'000'000;
+constexpr std::uint64_t kProofNodes = 10'000'000;
 
 std::vector<ExpressionSymbol> symbols_of(const std::vector<Knob>& knobs, const std::vector<Domain>& domains) {
   std::vector<ExpressionSymbol> symbols;
@@ -41,29 +41,34 @@ std::vector<WrittenExpression> nccl_expressions(const SpaceText& text) {
 enum class Existence { kYes, kNo, kNotFound };
 
 // Is there a configuration that satisfies the first `count` constraints of the component?
-Existence exists(const SpaceParts& parts, const Component& component, std::size_t count, Random& random) {
+Existence exists(const SpaceParts& parts, const Component& component, std::size_t count, SpaceBudget& budget) {
+  Random random(0);
   BoxSearch search(parts, component);
   search.use_constraints(count);
   search.shuffle(random);
   bool found = false;
-  const bool complete = search.run(search.whole_box(), kProofBudget, [&](std::span<const double>) {
-    found = true;
-    return false;
-  });
+  const bool complete =
+      search.run(search.whole_box(), std::min(budget.nodes, kProofNodes), [&](std::span<const double>) {
+        found = true;
+        return false;
+      });
+  budget.nodes -= std::min(budget.nodes, search.spent());
   return found ? Existence::kYes : complete ? Existence::kNo : Existence::kNotFound;
 }
 
 // Throws at the first constraint that leaves nothing.
 [[noreturn]] void refuse(const SpaceParts& parts, const Component& component,
-                         const std::vector<WrittenExpression>& written) {
-  Random random(0);
-  std::size_t count = 1;
-  while (count < component.constraints.size() && exists(parts, component, count, random) == Existence::kYes) ++count;
+                         const std::vector<WrittenExpression>& written, SpaceBudget& budget) {
+  std::size_t count = 0;
+  Existence existence = Existence::kYes;
+  while (existence == Existence::kYes && count < component.constraints.size()) {
+    existence = exists(parts, component, ++count, budget);
+  }
   const WrittenExpression& guilty = written[component.constraints[count - 1]];
-  const bool alone = count == 1;
-  throw bad_input(fmt::format("no configuration satisfies `{}`{}", printable(guilty.text, 120),
-                              alone ? "" : " together with the constraints before it"),
-                  "widen the knobs it names or loosen it", guilty.place);
+  throw bad_input(
+      fmt::format("no configuration {} `{}`{}", existence == Existence::kNo ? "satisfies" : "was found that satisfies",
+                  printable(guilty.text, 120), count == 1 ? "" : " together with the constraints before it"),
+      "widen the knobs it names or loosen it", guilty.place);
 }
 
 void check_names(const SpaceText& text, std::map<std::string, std::size_t>& index) {
@@ -116,14 +121,14 @@ std::shared_ptr<const Space::Impl> Space::Impl::build(const SpaceText& text) {
   }
   space->order = order.knobs;
   space->components = find_components(parts, space->order);
+  SpaceBudget budget;
   for (Component& component : space->components) {
-    list_combinations(parts, component);
+    list_combinations(parts, component, budget);
     if (!component.tied) continue;
-    Random random(0);
-    const bool possible = component.listed
-                              ? component.count > 0
-                              : exists(parts, component, component.constraints.size(), random) == Existence::kYes;
-    if (!possible) refuse(parts, component, written);
+    const auto all = component.constraints.size();
+    const bool possible =
+        all == 0 || (component.listed ? component.count > 0 : exists(parts, component, all, budget) == Existence::kYes);
+    if (!possible) refuse(parts, component, written, budget);
     component.rejection = !component.listed && space->rejection_works(component);
   }
   space->find_default_config();

@@ -7,7 +7,6 @@
 namespace lockstep::tune {
 namespace {
 
-constexpr std::uint64_t kListingBudget = 30'000'000;
 constexpr double kRealPrecision = 1.0 / (1 << 20);  // of the whole range, where halving ends
 
 struct Groups {
@@ -265,24 +264,27 @@ static void weigh_combinations(const SpaceParts& parts, Component& component) {
   component.cumulative = std::move(weights);
 }
 
-void list_combinations(const SpaceParts& parts, Component& component) {
+void list_combinations(const SpaceParts& parts, Component& component, SpaceBudget& budget) {
   if (!component.tied || component.has_reals) return;
   for (const std::size_t knob : component.members) {
     if (parts.domains[knob].levels() > std::numeric_limits<std::int32_t>::max()) return;
   }
   BoxSearch search(parts, component);
   bool too_many = false;
-  const bool complete = search.run(search.whole_box(), kListingBudget, [&](std::span<const double> cells) {
-    too_many = component.count == kMostCombinations;
+  const bool complete = search.run(search.whole_box(), budget.nodes / 4 * 3, [&](std::span<const double> cells) {
+    too_many = component.count == kMostCombinations || budget.cells < cells.size();
     if (too_many) return false;
     ++component.count;
+    budget.cells -= cells.size();
     for (const double cell : cells) {
       component.combinations.push_back(is_inactive(cell) ? -1 : static_cast<std::int32_t>(cell));
     }
     return true;
   });
+  budget.nodes -= std::min(budget.nodes, search.spent());
   component.listed = complete && !too_many;
   if (!component.listed) {
+    budget.cells += component.combinations.size();
     component.combinations = {};
     component.count = 0;
     return;

@@ -43,8 +43,13 @@ struct ActivityOrder {
 };
 ActivityOrder order_by_activity(const std::vector<std::optional<Expression>>& whens);
 std::vector<Component> find_components(const SpaceParts& parts, const std::vector<std::size_t>& order);
+// What reading a file may cost, all components together: a hostile one must end too.
+struct SpaceBudget {
+  std::uint64_t nodes = 40'000'000;  // of expressions evaluated, half a second
+  std::uint64_t cells = 24'000'000;  // of combinations kept
+};
 // Fills combinations where there are no reals and not too many of them.
-void list_combinations(const SpaceParts& parts, Component& component);
+void list_combinations(const SpaceParts& parts, Component& component, SpaceBudget& budget);
 
 // `cells` by knob: are the activity and the constraints of this component as they should be?
 bool holds(const SpaceParts& parts, const Component& component, std::span<const double> cells);

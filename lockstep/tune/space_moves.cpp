@@ -12,6 +12,7 @@ constexpr std::size_t kQuickScan = 4096;           // combinations that are quic
 constexpr std::uint64_t kNeighbourEffort = 4'000;  // constraint nodes, for one move
 constexpr std::uint64_t kSetBackEffort = 2'000'000;
 constexpr std::uint64_t kLastResortBudget = 2'000'000;
+constexpr std::size_t kMostRepairs = 8;  // knobs whose default is tried to be kept where combinations are not listed
 
 // Fewer changed knobs first, then the smaller distance.
 struct MoveCost {
@@ -196,6 +197,7 @@ void Space::Impl::find_default_config() {
     for (std::size_t m = 0; m < members.size(); ++m) members[m] = m;
     std::stable_partition(members.begin(), members.end(),
                           [&](std::size_t m) { return knobs[component.members[m]].default_given; });
+    if (members.size() > kMostRepairs) members.resize(kMostRepairs);
     for (const std::size_t m : members) {
       const double cell = default_cells[component.members[m]];
       if (!is_inactive(cell) && move(component, m, cell, default_cells, kSetBackEffort)) break;

@@ -6,6 +6,7 @@ namespace lockstep::tune {
 namespace {
 
 constexpr int kMostDraws = 2000;
+constexpr std::size_t kTrialNodes = 2'000'000;  // of expressions, for finding out whether drawing works
 constexpr std::uint64_t kRandomSearchBudget = 200'000;
 
 }  // namespace
@@ -21,14 +22,18 @@ void Space::Impl::draw_freely(std::span<const std::size_t> members, Random& rand
 }
 
 bool Space::Impl::rejection_works(const Component& component) const {
+  std::size_t nodes = 1;
+  for (const std::size_t constraint : component.constraints) nodes += parts.constraints[constraint].nodes();
+  for (const std::size_t knob : component.members) nodes += parts.whens[knob] ? parts.whens[knob]->nodes() : 0;
+  const int draws = std::clamp(static_cast<int>(kTrialNodes / nodes), 1, kMostDraws);
   Random random(0);
   std::vector<double> cells(knobs.size(), kInactive);
   int valid = 0;
-  for (int i = 0; i < kMostDraws; ++i) {
+  for (int i = 0; i < draws; ++i) {
     draw_freely(component.members, random, cells);
     valid += holds(parts, component, cells) ? 1 : 0;
   }
-  return valid >= kMostDraws / 200;
+  return valid * 200 >= draws;
 }
 
 void Space::Impl::draw(const Component& component, Random& random, std::span<double> cells) const {

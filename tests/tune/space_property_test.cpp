@@ -149,7 +149,7 @@ TEST(SpaceProperties, enumerate_agrees_with_brute_force) {
 TEST(SpaceProperties, spaces_are_refused_only_when_brute_force_finds_nothing) {
   Random random(21);
   int refused = 0;
-  for (int i = 0; i < 600; ++i) {
+  for (int i = 0; i < 300; ++i) {
     const std::string text = random_space(random);
     try {
       Space::parse(text, "random.yaml");
@@ -178,7 +178,7 @@ TEST(SpaceProperties, spaces_are_refused_only_when_brute_force_finds_nothing) {
       }
     }
   }
-  EXPECT_GT(refused, 20);
+  EXPECT_GT(refused, 10);
 }
 
 TEST(SpaceProperties, samples_are_valid) {
@@ -196,7 +196,7 @@ TEST(SpaceProperties, unconstrained_samples_break_constraints_only) {
     for (int i = 0; i < 20; ++i) {
       std::string why;
       const Config config = space.sample_unconstrained(random);
-      if (!space.is_valid(config, &why)) EXPECT_TRUE(why.starts_with("not so: ")) << why;
+      EXPECT_TRUE(space.is_valid(config, &why) || why.starts_with("not so: ")) << why;
     }
   });
 }
@@ -360,7 +360,7 @@ TEST(SpaceProperties, large_and_real_spaces_can_be_moved_in) {
       }
       for (std::size_t knob = 0; knob < space.size(); ++knob) {
         const auto back = space.set_back(config, knob);
-        if (back) ASSERT_TRUE(space.is_valid(*back)) << file << space.to_text(*back);
+        ASSERT_TRUE(!back || space.is_valid(*back)) << file << space.to_text(back.value_or(config));
       }
     }
     EXPECT_GT(moves, 100) << file;
