@@ -10,6 +10,7 @@ build_packages=(
   libgloo-dev libopenmpi-dev openmpi-bin
   libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libspdlog-dev libsqlite3-dev libutf8proc-dev
   libgtest-dev libbenchmark-dev
+  pybind11-dev python3-dev  # the Python package
 )
 lint_packages=(clang-format clang-tidy)
 interop_packages=(python3-venv)

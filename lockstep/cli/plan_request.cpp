@@ -12,6 +12,7 @@
 #include "lockstep/cli/session.h"
 #include "lockstep/plan/nearest_layout.h"
 #include "lockstep/planner/explain_terms.h"
+#include "lockstep/planner/suggest_recipe.h"
 
 namespace lockstep::cli {
 namespace {
@@ -243,6 +244,7 @@ planner::SearchRequest request_of(const PlanFlags& flags) {
     apply_constraints(flags, request.constraints);
   }
   request.profile = profile_of(request, flags.profile);
+  if (job) request.profile = planner::with_adapters(std::move(request.profile), job->lora, request.model);
   // Tables of this machine price what the engine runs, without a search: the job's own micro-batch.
   const bool same_batch = flags.layout.empty() && flags.global_batch.empty();
   if (job && same_batch && !request.profile.fitted) request.constraints.fixed.try_emplace("micro", job->batch.micro);

@@ -184,25 +184,27 @@ void warn_about_memory(Suggestion& suggestion, const SearchRequest& question) {
   }
 }
 
-// Numbers that a study calls by the names of its space.
+bool is_small_count(const std::string& text) {
+  return !text.empty() && text.size() < 7 && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
 void apply_knob(StudiedKnob& knob, Suggestion& suggestion) {
   for (EnvironmentVariable& variable : suggestion.environment) {
     if (variable.name != knob.knob) continue;
     variable.value = knob.value;
-    variable.reason = fmt::format("study {}: set back it costs {:.1f}% (95% interval {:.1f} to {:.1f})", knob.study,
-                                  knob.percent, knob.low, knob.high);
+    variable.reason = fmt::format("{}study {}: set back it costs {:.1f}% (95% interval {:.1f} to {:.1f})",
+                                  knob.simulated ? "simulated " : "", knob.study, knob.percent, knob.low, knob.high);
     knob.applied_to = "environment";
     return;
   }
-  const bool whole =
-      !knob.value.empty() && knob.value.size() < 7 && knob.value.find_first_not_of("0123456789") == std::string::npos;
-  if (knob.knob.starts_with("NCCL_")) {
+  const bool is_name = knob.knob.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") == std::string::npos;
+  if (knob.knob.starts_with("NCCL_") && is_name) {
     suggestion.environment.push_back({knob.knob, knob.value, ""});
     apply_knob(knob, suggestion);
-  } else if (knob.knob == "num_workers" && whole) {
+  } else if (knob.knob == "num_workers" && is_small_count(knob.value)) {
     suggestion.loader.num_workers = std::stoll(knob.value);
     knob.applied_to = "loader";
-  } else if (knob.knob == "prefetch_factor" && whole) {
+  } else if (knob.knob == "prefetch_factor" && is_small_count(knob.value)) {
     suggestion.loader.prefetch_factor = std::stoll(knob.value);
     knob.applied_to = "loader";
   }
@@ -212,27 +214,33 @@ void apply_studies(Suggestion& suggestion) {
   for (StudiedKnob& knob : suggestion.studied) {
     if (knob.applied_to.empty()) apply_knob(knob, suggestion);
     suggestion.reasons.push_back(fmt::format(
-        "{}={}: study {} of a job alike; set back to its default it costs {:.1f}% (95% interval {:.1f} to {:.1f}){}",
-        knob.knob, knob.value, knob.study, knob.percent, knob.low, knob.high,
+        "{}={}: {}study {} of a job alike; set back to its default it costs {:.1f}% (95% interval {:.1f} to {:.1f}){}",
+        knob.knob, knob.value, knob.simulated ? "simulated " : "", knob.study, knob.percent, knob.low, knob.high,
         knob.applied_to.empty() ? "; not applied, the plan's own choice stands" : ""));
   }
 }
 
-// A micro-batch that a study found to matter is kept where it divides the batch and fits.
+// A micro-batch that a study found to matter is kept where it divides the batch, fits, and is not predicted to be
+// clearly slower here.
+constexpr double kAsFast = 0.95;
+
 StackSearch search_with_studies(SearchRequest& question, Suggestion& suggestion) {
+  StackSearch own = search_for(question, suggestion.request.stack);
+  if (own.result.best.empty()) return own;
   for (StudiedKnob& knob : suggestion.studied) {
-    const bool micro = knob.knob == "micro_batch" || knob.knob == "micro" || knob.knob == "batch.micro";
-    if (!micro || knob.value.find_first_not_of("0123456789") != std::string::npos || knob.value.size() > 6) continue;
+    const bool is_micro = knob.knob == "micro_batch" || knob.knob == "micro" || knob.knob == "batch.micro";
+    if (!is_micro || !is_small_count(knob.value)) continue;
+    const std::int64_t micro = std::stoll(knob.value);
+    if (micro < 1 || question.global_sequences % micro != 0) continue;
     SearchRequest fixed = question;
-    fixed.constraints.fixed["micro"] = std::max<std::int64_t>(1, std::stoll(knob.value));
-    if (question.global_sequences % fixed.constraints.fixed["micro"] != 0) continue;
+    fixed.constraints.fixed["micro"] = micro;
     StackSearch found = search_for(fixed, suggestion.request.stack);
-    if (found.result.best.empty()) continue;
+    if (found.result.best.empty() || found.result.best[0].score < kAsFast * own.result.best[0].score) continue;
     knob.applied_to = "batch";
     question = std::move(fixed);
     return found;
   }
-  return search_for(question, suggestion.request.stack);
+  return own;
 }
 
 void explain_choice(Suggestion& suggestion, const SearchRequest& question, const StackSearch& found) {

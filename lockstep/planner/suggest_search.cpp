@@ -13,24 +13,30 @@
 namespace lockstep::planner {
 namespace {
 
-// Pricing one candidate takes about a microsecond.
-constexpr std::int64_t kMostCandidates = 20'000;
+// Pricing one candidate takes about a microsecond of one core.
+constexpr std::int64_t kMostCandidates = 30'000;
 constexpr std::int64_t kSurveyed = 10'000;
-constexpr std::size_t kRefinedAxes = 6;
+constexpr std::size_t kRefinedAxes = 12;
+constexpr std::size_t kRefinedAxesOfExperts = 6;  // each has more ways to shard
 constexpr std::int64_t kLargestSurveyedMicro = 8;
-// Context parallelism below this length is never the best (search_property tests and docs/accuracy.md).
-constexpr std::int64_t kLongSequence = 16384;
+constexpr std::int64_t kLargestSurveyedCp = 8;
+constexpr std::int64_t kLongSequence = 16384;  // from here on more context parallelism may pay
 constexpr std::int64_t kLargestGrowth = 1024;
 // Share of the bubble that a better schedule than 1F1B takes away, for ranking axes that were surveyed under 1F1B.
 constexpr double kBubbleSaved = 0.8;
 
 constexpr std::array kOnlyInMemory{plan::Offload::kNone};
 
+// Candidates whose weights and optimizer fit: the others cost no time.
 std::int64_t count_candidates(const SearchRequest& request, std::int64_t enough) {
   const Space space(request);
+  const cost::Pricer pricer(request.model, request.cluster, request.profile,
+                            {.sequence_length = request.sequence_length, .optimizer = request.optimizer});
+  const double capacity = request.cluster.groups.front().device.memory_bytes;
   std::int64_t count = 0;
   for (const plan::Layout& mesh : space.meshes(kOnlyInMemory)) {
-    if (!space.find_problem(mesh)) count += space.count(mesh);
+    if (space.find_problem(mesh) || pricer.memory_floor(mesh) > capacity) continue;
+    count += space.count(mesh);
     if (count > enough) break;
   }
   return count;
@@ -87,7 +93,7 @@ double optimistic_score(const Ranked& ranked) {
 }
 
 // The best candidate of each (pp, tp, cp), most promising first.
-std::vector<Ranked> promising(const SearchResult& survey) {
+std::vector<Ranked> promising(const SearchResult& survey, std::size_t count) {
   std::vector<Ranked> all = survey.best;
   for (const auto& [name, ranked] : survey.best_of_family) {
     if (ranked.price.fits()) all.push_back(ranked);
@@ -96,20 +102,19 @@ std::vector<Ranked> promising(const SearchResult& survey) {
                    [](const Ranked& a, const Ranked& b) { return optimistic_score(a) > optimistic_score(b); });
   std::set<Axes> seen;
   std::erase_if(all, [&](const Ranked& ranked) { return !seen.insert(axes_of(ranked)).second; });
-  if (all.size() > kRefinedAxes) all.resize(kRefinedAxes);
+  if (all.size() > count) all.resize(count);
   return all;
 }
 
-SearchRequest survey_of(const SearchRequest& request) {
+SearchRequest survey_of(const SearchRequest& request, plan::Offload offload) {
   SearchRequest survey = request;
   Constraints& limits = survey.constraints;
-  limits.offload = plan::Offload::kNone;
-  if (request.sequence_length < kLongSequence) limits.fixed["cp"] = 1;
+  limits.offload = offload;
+  if (request.sequence_length < kLongSequence) limits.at_most["cp"] = kLargestSurveyedCp;
   limits.at_most["tp"] = request.cluster.groups.front().devices_per_node;
   limits.schedule = plan::Schedule::kOneForwardOneBackward;
   limits.stage_layers = std::vector<std::int64_t>();
   limits.sequence_parallel = true;
-  limits.context_exchange = plan::ContextExchange::kRing;
   if (!limits.fixed.contains("micro")) limits.at_most["micro"] = kLargestSurveyedMicro;
   survey.keep = 512;
   while (limits.at_most["micro"] > 1 && !limits.fixed.contains("micro") &&
@@ -132,6 +137,7 @@ SearchRequest schedules_of(const SearchRequest& request, const Ranked& found) {
   limits.stage_layers.reset();
   limits.recompute.reset();
   limits.context_exchange.reset();
+  if (found.layout.offload != plan::Offload::kNone) limits.offload.reset();  // one or the other
   limits.at_most["micro"] = 2 * kLargestSurveyedMicro;
   return schedules;
 }
@@ -145,12 +151,24 @@ SearchRequest rest_of(const SearchRequest& request, const Ranked& found) {
   limits.fixed["cp"] = found.layout.cp;
   limits.fixed["virtual_stages"] = found.layout.virtual_stages;
   limits.schedule = found.layout.schedule;
-  limits.offload = plan::Offload::kNone;
+  if (found.layout.offload == plan::Offload::kNone) limits.offload = plan::Offload::kNone;
   return rest;
 }
 
+// Where nothing fits the devices.
+SearchResult survey_offload(const SearchRequest& request) {
+  SearchResult survey;
+  for (const plan::Offload offload : {plan::Offload::kOptimizer, plan::Offload::kParameters}) {
+    const SearchRequest question = survey_of(request, offload);
+    if (const auto found = try_search(question)) take(survey, *found, question.keep);
+  }
+  return survey;
+}
+
 StackSearch search_in_stages(const SearchRequest& request) {
-  const std::optional<SearchResult> survey = try_search(survey_of(request));
+  std::optional<SearchResult> survey = try_search(survey_of(request, plan::Offload::kNone));
+  if (!survey || survey->best.empty()) survey = survey_offload(request);
+  // A no wants every layout looked at.
   if (!survey || survey->best.empty()) return {.result = search(request)};
   SearchResult all = *survey;
   std::set<std::string> finished;
@@ -162,7 +180,7 @@ StackSearch search_in_stages(const SearchRequest& request) {
     if (!finished.insert(key).second) return;
     if (auto found = try_search(rest_of(request, ranked))) take(all, *found, request.keep);
   };
-  for (const Ranked& ranked : promising(*survey)) {
+  for (const Ranked& ranked : promising(*survey, request.model.experts > 0 ? kRefinedAxesOfExperts : kRefinedAxes)) {
     if (ranked.layout.pp == 1) {
       finish(ranked);
     } else if (auto found = try_search(schedules_of(request, ranked))) {

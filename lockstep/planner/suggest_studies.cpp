@@ -102,7 +102,10 @@ std::vector<StudiedKnob> studied_knobs(const std::filesystem::path& home, Sugges
       if (row.status != telemetry::RunStatus::kDone) continue;
       const auto studied = studied_job(row.info.options);
       if (!studied || !is_alike(*studied, suggestion)) continue;
-      return knobs_that_matter(row.info.id, row.conclusion);
+      std::vector<StudiedKnob> knobs = knobs_that_matter(row.info.id, row.conclusion);
+      const bool simulated = at(at(row.info.options, "evaluator"), "kind") == "simulate";
+      for (StudiedKnob& knob : knobs) knob.simulated = simulated;
+      return knobs;
     }
   } catch (const UserError& error) {
     if (error.code() != ExitCode::kEnvironment) {
