@@ -17,10 +17,14 @@ std::string budget_text(const tune::StudySetup& setup) {
   return text;
 }
 
+std::string counted(std::int64_t count, const std::string& what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : what.ends_with('h') ? "es" : "s");
+}
+
 std::string interval_text(const tune::Estimate& estimate, const char* format, const char* launches) {
   const std::string low = fmt::format(fmt::runtime(format), estimate.low);
   const std::string high = fmt::format(fmt::runtime(format), estimate.high);
-  return fmt::format("95%: {} to {}, {} {}", low, high, estimate.launches, launches);
+  return fmt::format("95%: {} to {}, {}", low, high, counted(estimate.launches, launches));
 }
 
 void add_row(std::string& text, const std::string& name, const std::string& value) {
@@ -40,7 +44,7 @@ void add_importance(std::string& text, const tune::Conclusion& conclusion) {
       what = "does not run at its default";
     } else if (knob->set_back_percent) {
       what = fmt::format("{:.1f}% slower at its default ({})", knob->set_back_percent->value,
-                         interval_text(*knob->set_back_percent, "{:.1f}%", "launches"));
+                         interval_text(*knob->set_back_percent, "{:.1f}%", "launch"));
     } else {
       what = fmt::format("{:.0f}% of the variance", knob->variance_total_percent.value);
     }
@@ -143,7 +147,7 @@ std::string result_text(const tune::StoredStudy& study, const tune::StudyResult&
     add_row(text, "best", same ? "the default" : study.space.to_text(found.best->config, &found.baseline));
     const tune::Estimate& rate = found.best->throughput;
     const std::string source =
-        found.best->provisional ? "by the model, no fresh launches" : fmt::format("{} fresh launches", rate.launches);
+        found.best->provisional ? "by the model, no fresh launches" : counted(rate.launches, "fresh launch");
     add_row(text, "throughput",
             fmt::format("{} (95%: {} to {}, {})", rate_text(rate.value, study.setup.unit),
                         rate_text(rate.low, study.setup.unit), rate_text(rate.high, study.setup.unit), source));
@@ -152,9 +156,8 @@ std::string result_text(const tune::StoredStudy& study, const tune::StudyResult&
   }
   if (found.gain) {
     add_row(text, "gain",
-            fmt::format(
-                "{:+.1f}% over the default ({})", found.gain->percent.value,
-                interval_text(found.gain->percent, "{:+.1f}%", found.gain->paired ? "pairs of launches" : "launches")));
+            fmt::format("{:+.1f}% over the default ({})", found.gain->percent.value,
+                        interval_text(found.gain->percent, "{:+.1f}%", found.gain->paired ? "pair" : "launch")));
   }
   add_importance(text, found);
   add_row(text, "trials", fmt::format("{}, {}", found.trials, failures_text(found)));

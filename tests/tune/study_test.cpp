@@ -162,8 +162,11 @@ TEST(Study, EndsATrialWhenTheBudgetEnds) {
   };
   const auto journal = make_memory_journal();
   const Stopwatch watch;
-  const StudyResult result = run_study(Strategy(small_space(), options_of(40, 0.5)), lanes_of(world), *journal);
+  StrategyOptions options = options_of(40, 0.5);
+  options.trial_seconds = 4;
+  const StudyResult result = run_study(Strategy(small_space(), options), lanes_of(world), *journal);
   EXPECT_LT(watch.seconds(), 5);
+  EXPECT_GE(result.trials.size(), 1u);
   EXPECT_LE(charged(result.trials), 0.5 + 0.2);
 }
 
@@ -212,7 +215,9 @@ TEST(Study, ResumedEndsAsTheUndisturbedOne) {
 
 TEST(Study, AttemptsThatWereCutOffAreCharged) {
   World world;
-  world.measure = [](const EvaluationRequest& request) { return synthetic(request, 30); };
+  world.measure = [](const EvaluationRequest& request) {
+    return synthetic(request, std::min(30.0, request.budget_seconds));
+  };
   const auto journal = journal_with({}, 0, 290);
   const StudyResult result = run_study(Strategy(small_space(), options_of(20, 400)), lanes_of(world), *journal);
   EXPECT_LE(charged(result.trials), 110);
