@@ -103,7 +103,7 @@ void add_set_backs(const SetBackCosts& costs, const Space& space, Conclusion& co
     importance.moved_along = set_back.moved_along;
   }
   const auto name = [&](std::size_t i) { return space.knobs()[costs.set_backs[i].knob].name; };
-  const TopKnobs top = choose_top(costs.percent);
+  const TopKnobs top = choose_top(costs.percent, space.size() - costs.set_backs.size());
   for (const std::size_t i : top.top) conclusion.top.push_back(name(i));
   for (const std::size_t i : top.tied) conclusion.tied.push_back(name(i));
 }

@@ -35,17 +35,18 @@ struct Draws {
 Draws posterior_draws(const Surrogate::Joint* model, std::span<const std::vector<double>> log_launches,
                       const PooledSpread& spread, std::size_t draws, std::uint64_t seed);
 
-// Which knobs belong to the three dearest, from draws of their costs in percent. An answer without a tie is right when
-// it has the three dearest; one with a tie has four knobs, `top` and `tied`, and is right when the three dearest are
-// among them, all of `top` included, and the tied ones lie within kTiePoints. The answer most probably right is given;
-// of two about equally probable ones that without a tie.
+// Which knobs belong to the three dearest, from draws of their costs in percent; `free_knobs` others cost exactly
+// nothing (they stand at their default). An answer without a tie is right when it has the three dearest, where knobs
+// that cost nothing need not be named; one with a tie has four knobs, `top` and `tied`, and is right when the three
+// dearest are among them, all of `top` included, and the tied ones lie within kTiePoints. The answer most probably
+// right is given; of two about equally probable ones that without a tie.
 struct TopKnobs {
   std::vector<std::size_t> top;   // dearest first
   std::vector<std::size_t> tied;  // none, or 4 - top.size()
   double probability = 0;         // that it is right
 };
 inline constexpr double kTiePoints = 1.0;
-TopKnobs choose_top(const Draws& costs);
+TopKnobs choose_top(const Draws& costs, std::size_t free_knobs = 0);
 
 // The spread between launches of one configuration that the trials show. Launches that a search chose because they
 // were fast are left out, and so are those cut short.

@@ -128,14 +128,16 @@ struct Answer {
   double right = 0;
 };
 
-// All answers over the first `candidates` knobs (indices into an order by mean cost).
-std::vector<Answer> possible_answers(std::size_t candidates) {
+// All answers over the first `candidates` knobs (indices into an order by mean cost). Fewer than three are an answer
+// only where other knobs that cost nothing may take the places left.
+std::vector<Answer> possible_answers(std::size_t candidates, std::size_t free_knobs) {
   std::vector<Answer> answers;
   for (unsigned set = 0; set < 1u << candidates; ++set) {
     std::vector<std::size_t> members;
     for (std::size_t i = 0; i < candidates; ++i)
       if ((set >> i & 1u) != 0) members.push_back(i);
-    if (members.size() == 3) answers.push_back({members, {}});
+    if (members.size() + std::min<std::size_t>(free_knobs, 3) >= 3 && members.size() <= 3)
+      answers.push_back({members, {}});
     if (members.size() != 4) continue;
     for (unsigned ties = 0; ties < 16; ++ties) {
       Answer answer;
@@ -146,19 +148,45 @@ std::vector<Answer> possible_answers(std::size_t candidates) {
   return answers;
 }
 
-// `costs` by candidate, `in_top` marks the three dearest.
-bool is_right(const Answer& answer, std::span<const double> costs, std::span<const char> in_top) {
+// Costs of one draw, which of them are among the three dearest, and how many those are (others cost nothing).
+struct Truth {
+  std::vector<double> costs;
+  std::vector<char> in_top;
+  std::size_t named = 0;
+};
+
+bool is_right(const Answer& answer, const Truth& truth) {
   for (const std::size_t i : answer.top)
-    if (in_top[i] == 0) return false;
-  if (answer.tied.empty()) return true;
+    if (truth.in_top[i] == 0) return false;
+  if (answer.tied.empty()) return answer.top.size() == truth.named;
   double low = 1e300, high = -1e300;
   std::size_t belonging = answer.top.size();
   for (const std::size_t i : answer.tied) {
-    low = std::min(low, costs[i]);
-    high = std::max(high, costs[i]);
-    belonging += in_top[i] != 0 ? 1 : 0;
+    low = std::min(low, truth.costs[i]);
+    high = std::max(high, truth.costs[i]);
+    belonging += truth.in_top[i] != 0 ? 1 : 0;
   }
-  return belonging == 3 && high - low < kTiePoints;
+  return belonging == truth.named && high - low < kTiePoints;
+}
+
+// Ranks the costs of a draw. Equal ones (two set-backs that are one configuration) are ranked now this, now that way.
+void rank(Truth& truth, std::size_t free_knobs, bool forward) {
+  std::vector<std::size_t> order(truth.costs.size());
+  std::iota(order.begin(), order.end(), 0);
+  const std::size_t three = std::min<std::size_t>(3, order.size());
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(three), order.end(),
+                    [&](std::size_t a, std::size_t b) {
+                      return truth.costs[a] != truth.costs[b] ? truth.costs[a] > truth.costs[b]
+                                                              : (forward ? a < b : a > b);
+                    });
+  std::fill(truth.in_top.begin(), truth.in_top.end(), 0);
+  truth.named = 0;
+  for (std::size_t i = 0; i < three; ++i) {
+    // Gains come after what costs nothing.
+    if (truth.costs[order[i]] < 0 && truth.named + free_knobs >= 3) break;
+    truth.in_top[order[i]] = 1;
+    ++truth.named;
+  }
 }
 
 }  // namespace
@@ -189,7 +217,7 @@ Draws posterior_draws(const Surrogate::Joint* model, std::span<const std::vector
   return result;
 }
 
-TopKnobs choose_top(const Draws& costs) {
+TopKnobs choose_top(const Draws& costs, std::size_t free_knobs) {
   constexpr std::size_t kMostCandidates = 8;
   constexpr double kWorthATie = 0.01;
   const std::size_t knobs = costs.points;
@@ -199,23 +227,15 @@ TopKnobs choose_top(const Draws& costs) {
   std::vector<std::size_t> order(knobs);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return mean[a] > mean[b]; });
-  if (knobs <= 3) return {order, {}, 1};
 
   const std::size_t candidates = std::min(knobs, kMostCandidates);
-  std::vector<Answer> answers = possible_answers(candidates);
-  std::vector<double> cost(candidates);
-  std::vector<char> in_top(candidates);
-  std::vector<std::size_t> rank(candidates);
+  if (candidates + free_knobs < 3) free_knobs = 3 - candidates;  // fewer than three knobs in all
+  std::vector<Answer> answers = possible_answers(candidates, free_knobs);
+  Truth truth{std::vector<double>(candidates), std::vector<char>(candidates), 0};
   for (std::size_t draw = 0; draw < costs.count(); ++draw) {
-    for (std::size_t i = 0; i < candidates; ++i) cost[i] = costs[draw][order[i]];
-    std::iota(rank.begin(), rank.end(), 0);
-    // Equal costs (two set-backs that are one configuration) are ranked now this, now that way.
-    std::partial_sort(rank.begin(), rank.begin() + 3, rank.end(), [&](std::size_t a, std::size_t b) {
-      return cost[a] != cost[b] ? cost[a] > cost[b] : (draw % 2 == 0 ? a < b : a > b);
-    });
-    std::fill(in_top.begin(), in_top.end(), 0);
-    for (std::size_t i = 0; i < 3; ++i) in_top[rank[i]] = 1;
-    for (Answer& answer : answers) answer.right += is_right(answer, cost, in_top) ? 1 : 0;
+    for (std::size_t i = 0; i < candidates; ++i) truth.costs[i] = costs[draw][order[i]];
+    rank(truth, free_knobs, draw % 2 == 0);
+    for (Answer& answer : answers) answer.right += is_right(answer, truth) ? 1 : 0;
   }
   const Answer* best = nullptr;
   double best_score = -1;
@@ -228,7 +248,9 @@ TopKnobs choose_top(const Draws& costs) {
       best = &answer;
     }
   }
-  TopKnobs result{{}, {}, best->right / static_cast<double>(costs.count())};
+  TopKnobs result;
+  if (best == nullptr || costs.count() == 0) return result;
+  result.probability = best->right / static_cast<double>(costs.count());
   for (const std::size_t i : best->top) result.top.push_back(order[i]);
   for (const std::size_t i : best->tied) result.tied.push_back(order[i]);
   return result;
