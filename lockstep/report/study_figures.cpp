@@ -6,7 +6,6 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/text.h"
-#include "lockstep/base/units.h"
 #include "lockstep/telemetry/progress.h"
 
 namespace lockstep::report {
@@ -25,15 +24,6 @@ std::string moment(double unix_time) {
 std::string gpu_time(double gpu_seconds) {
   if (gpu_seconds < 360) return fmt::format("{:.1f} GPU-s", gpu_seconds);
   return fmt::format("{:.2f} GPU-h", gpu_seconds / 3600);
-}
-
-std::string format_throughput(double value, const std::string& unit) {
-  if (unit.ends_with("/s")) return format_rate(value, unit.substr(0, unit.size() - 2));
-  return unit.empty() ? format_count(value) : fmt::format("{} {}", format_count(value), printable(unit));
-}
-
-std::string value_text(const tune::Value& value) {
-  return tune::is_active(value) ? printable(tune::to_text(value)) : "not used";
 }
 
 std::string describe_evaluator(const tune::StudySetup& setup) {

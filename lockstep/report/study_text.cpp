@@ -6,9 +6,8 @@
 #include <cmath>
 #include <map>
 
-#include "lockstep/base/clock.h"
 #include "lockstep/base/text.h"
-#include "lockstep/base/units.h"
+#include "lockstep/report/recipe_words.h"
 #include "lockstep/report/study_figures.h"
 #include "lockstep/telemetry/plot.h"
 #include "lockstep/telemetry/progress.h"
@@ -55,7 +54,7 @@ class StudyPage {
   void wrapped_row(const std::string& name, const std::string& value) {
     text_ += wrapped(fmt::format("  {}", inked(left(name, kNameWidth), Ink::kDim, style_)), value, style_.width);
   }
-  std::string rate(double value) const { return format_throughput(value, study_.setup.unit); }
+  std::string rate(double value) const { return report::rate(value, printable(study_.setup.unit)); }
 
   void add_header() {
     const RunStatus status = study_.row.status;
@@ -97,7 +96,7 @@ class StudyPage {
     double before = 0;
     for (const Part& part : parts) {
       if (part.share.trials == 0 && part.share.gpu_seconds <= 0) continue;
-      row(part.name, fmt::format("{} {:>4} launch{}  {:>9}  {:>4.0f}%",
+      row(part.name, fmt::format("{} {:>4} launch{}  {:>11}  {:>4.0f}%",
                                  placed_bar(before, part.share.gpu_seconds, full, cells, part.ink, style_),
                                  part.share.trials, part.share.trials == 1 ? "  " : "es",
                                  gpu_time(part.share.gpu_seconds), 100 * part.share.gpu_seconds / full));
@@ -135,10 +134,10 @@ class StudyPage {
     for (std::size_t i = 0; i < knobs.size(); ++i) {
       const auto& before = found_.baseline.values.size() > i ? found_.baseline.values[i] : knobs[i].default_value;
       if (before == best.values[i]) {
-        same.push_back(fmt::format("{}={}", knobs[i].name, value_text(before)));
+        same.push_back(fmt::format("{}={}", knobs[i].name, shown_value(before)));
       } else {
         rows.push_back(
-            {printable(knobs[i].name), value_text(before), inked(value_text(best.values[i]), Ink::kBold, style_)});
+            {printable(knobs[i].name), shown_value(before), inked(shown_value(best.values[i]), Ink::kBold, style_)});
       }
     }
     if (rows.size() > 1) {
