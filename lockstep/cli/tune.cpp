@@ -22,7 +22,7 @@ namespace {
 struct TuneOptions {
   TuneFlags flags;
   std::string resume, show, export_to;
-  bool resuming = false, showing = false, list = false, dry_run = false, json = false, take_over = false;
+  bool resuming = false, showing = false, list = false, dry_run = false, json = false, take_over = false, all = false;
   std::vector<std::string> given;  // flags on the command line that set up a study
 };
 
@@ -136,7 +136,7 @@ int run(const TuneOptions& options) {
 int tune_verb(const TuneOptions& options) {
   if (options.list) return list_studies(options.json);
   if (options.showing && options.export_to.empty()) {
-    return show_study(options.show.empty() ? "last" : options.show, options.json);
+    return show_study(options.show.empty() ? "last" : options.show, options.all, options.json);
   }
   if (!options.export_to.empty() && !options.resuming && !options.flags.has_source()) {
     export_study(options.show.empty() ? "last" : options.show, options.export_to, options.json ? stderr : stdout);
@@ -180,6 +180,7 @@ void add_study_flags(CLI::App& verb, TuneFlags& flags) {
 
 void add_past_flags(CLI::App& verb, TuneOptions& options) {
   verb.add_flag("--take-over", options.take_over, "--resume a study whose owner on another host is known to be gone");
+  verb.add_flag("--all", options.all, "--show every trial instead of the fastest");
   verb.add_flag("--list", options.list, "List the studies");
   verb.add_option("--export", options.export_to, "Write the trials: csv:FILE or optuna:FILE.db (of --show, else last)");
   verb.add_flag("--dry-run", options.dry_run, "Show the space, its rules and the first proposals; run nothing");

@@ -113,7 +113,7 @@ int list_studies(bool json) {
   return 0;
 }
 
-int show_study(const std::string& id, bool json) {
+int show_study(const std::string& id, bool all_trials, bool json) {
   const tune::StoredStudy study = stored(id);
   const std::unique_ptr<tune::Prior> prior = make_prior_if_possible(study);
   tune::StrategyOptions options = study.setup.strategy;
@@ -122,7 +122,7 @@ int show_study(const std::string& id, bool json) {
   if (json) {
     fmt::print("{}\n", report::study_json(study, conclusion).dump());
   } else {
-    fmt::print("{}", report::study_text(study, conclusion, {.style = style_of(stdout)}));
+    fmt::print("{}", report::study_text(study, conclusion, {.style = style_of(stdout), .all = all_trials}));
   }
   return 0;
 }

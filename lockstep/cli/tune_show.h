@@ -10,7 +10,7 @@
 namespace lockstep::cli {
 
 int list_studies(bool json);
-int show_study(const std::string& id, bool json);
+int show_study(const std::string& id, bool all_trials, bool json);
 
 // `target` is csv:FILE or optuna:FILE.db. UserError (exit 2) for others. Says where it went on `notes`.
 void export_study(const std::string& id, const std::string& target, std::FILE* notes);
