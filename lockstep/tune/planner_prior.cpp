@@ -11,6 +11,7 @@ namespace {
 
 // What a configuration that the planner refuses counts as, relative to the default: its speed is not known.
 constexpr double kRefusedLogDistance = -1;
+constexpr std::size_t kMostRemembered = 100'000;  // some 50 MB
 
 struct ConfigHash {
   std::size_t operator()(const Config& config) const {
@@ -37,6 +38,7 @@ class PlannerPrior : public Prior {
     }
     const std::optional<Belief> belief = ask(config);
     const std::unique_lock lock(mutex_);
+    if (known_.size() >= kMostRemembered) known_.clear();
     known_.emplace(config, belief);
     return belief;
   }

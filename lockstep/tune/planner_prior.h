@@ -8,7 +8,7 @@
 
 namespace lockstep::tune {
 
-// Remembers every configuration it was asked about. Thread-safe; never throws. Nothing is believed (nullopt) where the
+// Remembers what it was asked about. Thread-safe; never throws. Nothing is believed (nullopt) where the
 // planner cannot price the job: a CPU that was not calibrated with those ranks and threads.
 std::unique_ptr<Prior> make_planner_prior(std::shared_ptr<const JobPricer> pricer);
 
