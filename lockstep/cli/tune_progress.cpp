@@ -120,8 +120,13 @@ void TuneProgress::begin() {
 void TuneProgress::update(const tune::StudyProgress& progress) {
   if (out_ == nullptr) return;
   if (progress.ended != nullptr) {
-    renderer_->message(trial_line(*progress.ended, study_.space, study_.setup.unit, best_,
-                                  progress.proposal != nullptr ? progress.proposal->reason : ""));
+    const std::string reason = progress.proposal != nullptr ? progress.proposal->reason : "";
+    std::string line = trial_line(*progress.ended, study_.space, study_.setup.unit, best_, reason);
+    const telemetry::TerminalStyle style = telemetry::detect_style(out_);
+    if (style.live && telemetry::display_width(line) > style.width) {  // better no reason than a broken table
+      line = trial_line(*progress.ended, study_.space, study_.setup.unit, best_, "");
+    }
+    renderer_->message(line);
     best_ = std::max(best_, progress.best_throughput);
     std::fflush(out_);
   }
@@ -167,7 +172,8 @@ std::string result_text(const tune::StoredStudy& study, const tune::StudyResult&
           allowed > 0 ? fmt::format("{} of {}{}", gpu_time_text(spent), gpu_time_text(allowed),
                                     result.out_of_budget ? ", which ended the study" : "")
                       : gpu_time_text(spent));
-  text += fmt::format("\nNext: lockstep {} {}\n", result.interrupted ? "tune --resume" : "recipe", study.id());
+  const char* next = result.interrupted ? "tune --resume" : found.best ? "recipe" : "tune --all --show";
+  text += fmt::format("\nNext: lockstep {} {}\n", next, study.id());
   return text;
 }
 

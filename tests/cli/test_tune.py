@@ -90,16 +90,28 @@ class Tune(EndToEnd):
         self.assertLess(time.monotonic() - begun, 20)
 
     # --- kills -------------------------------------------------------------------------------------------------------
+    def asked(self, log="asked"):
+        """Numbers of the trials that the worker was asked for, in order."""
+        path = self.folder / log
+        return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+    def wait_for_trials(self, process, count, log="asked"):
+        while len(self.asked(log)) < count and process.poll() is None:
+            time.sleep(0.005)
+
     def kill_and_resume(self, seed, *arguments, trials):
         """Kills the study again and again at random moments, goes on, and returns its last line and the kills."""
         moments = random.Random(seed)
-        start = ("tune", "--space", SPACE, "--worker", f"{WORKER} --sleep 0.02 --seed {seed}", "--trials", trials,
-                 "--seed", seed, *arguments, "--json")
+        start = ("tune", "--space", SPACE, "--worker", f"{WORKER} --sleep 0.02 --seed {seed} --log asked-{seed}",
+                 "--trials", trials, "--seed", seed, *arguments, "--json")
         kills = 0
         while True:
             process = self.start(*start, *(("--resume",) if kills > 0 else ()))
             if kills < 4:
-                time.sleep(moments.uniform(0.05, 1.0))
+                # The first is killed while it starts, the others some trials later, at any point within one.
+                seen = len(self.asked(f"asked-{seed}"))
+                self.wait_for_trials(process, seen + (moments.randint(1, 5) if kills > 0 else 0), f"asked-{seed}")
+                time.sleep(moments.uniform(0, 0.08))
                 process.send_signal(signal.SIGKILL)
             out, err = process.communicate(timeout=120)
             if process.returncode == 0:
@@ -109,32 +121,29 @@ class Tune(EndToEnd):
 
     def test_a_killed_study_ends_as_the_undisturbed_one(self):
         for seed, arguments in ((11, ()), (12, ("--budget", "9gpu-minutes"))):
-            undisturbed = self.tune("--space", SPACE, "--worker", f"{WORKER} --sleep 0.02 --seed {seed}", "--trials", 20,
+            undisturbed = self.tune("--space", SPACE, "--worker", f"{WORKER} --seed {seed}", "--trials", 20,
                                     "--seed", seed, "--name", "undisturbed", *arguments)
             trials = self.history()
             found, kills = self.kill_and_resume(seed, *arguments, trials=20)
-            self.assertGreaterEqual(kills, 1)
+            self.assertEqual(kills, 4)
             self.assertEqual(self.history(), trials)
             for key in ("best", "trials", "failed", "importance", "gain", "baseline", "top", "tied", "interactions"):
                 self.assertEqual(found.get(key), undisturbed.get(key), key)
 
     def test_a_resumed_study_asks_for_no_trial_twice_but_the_one_that_was_cut_off(self):
         process = self.start("tune", "--space", SPACE, "--worker", f"{WORKER} --sleep 0.1 --log asked", "--trials", "14")
-        asked = self.folder / "asked"
-        while not asked.exists() or len(asked.read_text().split()) < 5:
-            time.sleep(0.02)
+        self.wait_for_trials(process, 5)
         process.kill()
         process.communicate()
         self.tune("--resume")
-        numbers = [int(word) for word in asked.read_text().split()]
+        numbers = self.asked()
         self.assertEqual(sorted(set(numbers)), list(range(14)))
         self.assertLessEqual(len(numbers), 15)
         self.assertEqual(numbers, sorted(numbers))
 
     def test_ctrl_c_keeps_everything_and_says_how_to_go_on(self):
         process = self.start("tune", "--space", SPACE, "--worker", f"{WORKER} --sleep 0.3 --log asked", "--trials", "12")
-        while not (self.folder / "asked").exists() or len((self.folder / "asked").read_text().split()) < 3:
-            time.sleep(0.02)
+        self.wait_for_trials(process, 3)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
         self.assertEqual(process.returncode, 130, err)
@@ -205,7 +214,7 @@ class Tune(EndToEnd):
         self.assertIn("lockstep recipe", self.run_lockstep("tune", "--show").stdout)
         self.assertIn("explore", self.run_lockstep("tune", "--show", "last", "--all").stdout)
         self.assertEqual(self.run_lockstep("tune", "--export", "csv:trials.csv").returncode, 0)
-        rows = list(csv.DictReader((self.folder / "trials.csv").open()))
+        rows = list(csv.DictReader((self.folder / "trials.csv").read_text().splitlines()))
         self.assertEqual(len(rows), 4)
         self.assertEqual(self.run_lockstep("tune", "--export", "optuna:trials.db").returncode, 0)
         self.assertTrue((self.folder / "trials.db").exists())
