@@ -1,5 +1,7 @@
 #include "lockstep/planner/suggest_search.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <set>
@@ -77,10 +79,26 @@ void take(SearchResult& into, const SearchResult& from, std::size_t keep) {
 // Families that the winner itself belongs to say nothing about it.
 void drop_own_families(SearchResult& result) {
   if (result.best.empty()) return;
-  const Ranked& best = result.best.front();
-  std::erase_if(result.best_of_family, [&](const auto& entry) {
-    return entry.second.layout == best.layout && entry.second.batch == best.batch;
-  });
+  const plan::Layout& layout = result.best.front().layout;
+  const auto drop = [&](const char* key, const auto& value) {
+    result.best_of_family.erase(fmt::format("{}={}", key, value));
+  };
+  drop("devices", layout.world());
+  drop("pp", layout.pp);
+  drop("dp", layout.dp);
+  drop("shard", layout.shard);
+  drop("zero", layout.zero);
+  drop("cp", layout.cp);
+  drop("tp", layout.tp);
+  drop("ep", layout.ep);
+  drop("virtual_stages", layout.virtual_stages);
+  drop("sequence_parallel", layout.sequence_parallel);
+  drop("schedule", plan::to_string(layout.schedule));
+  drop("recompute", plan::to_string(layout.recompute));
+  drop("context_exchange", plan::to_string(layout.context_exchange));
+  drop("offload", plan::to_string(layout.offload));
+  drop("precision", spec::to_string(layout.precision));
+  drop("micro", result.best.front().batch.micro);
 }
 
 using Axes = std::array<std::int64_t, 3>;  // pp, tp, cp

@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import resource
 import shutil
 import subprocess
 import tempfile
@@ -125,15 +126,19 @@ class Suggest(unittest.TestCase):
         self.assertRegex(done.stderr, r"; \d+ H100 hold it")
 
     def test_it_answers_in_under_50_ms(self):
+        # Wall time, best of 15. On a machine that is busy with other things the processor time of the answer counts.
+        busy = os.getloadavg()[0] > (os.cpu_count() or 1)
         for question in (BASIC, ["--params", "70B", "--gpus", "512", "--dataset-tokens", "2T"],
                          ["--params", "30B", "--gpus", "64", "--dataset-tokens", "1B", "--stack", "deepspeed"]):
-            best = float("inf")
+            wall = processor = float("inf")
             for _ in range(15):
-                start = time.monotonic()
+                before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
                 self.suggest(*question, "--json")
-                best = min(best, time.monotonic() - start)
-            print(f"{' '.join(question)}: {best * 1000:.1f} ms")
-            self.assertLess(best, 0.05, question)
+                wall = min(wall, time.monotonic() - start)
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                processor = min(processor, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+            print(f"{' '.join(question)}: {wall * 1000:.1f} ms, {processor * 1000:.1f} ms of processor time")
+            self.assertLess(processor if busy else wall, 0.05, question)
 
     def test_asking_leaves_no_trace(self):
         self.suggest(*BASIC)

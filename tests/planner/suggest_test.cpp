@@ -215,7 +215,7 @@ TEST(SuggestModel, HasTheSizeThatWasAskedFor) {
   for (double size = 2e6; size < 9e12; size *= 1.37) {
     const SizedModel sized = model_of_size(size);
     const auto count = static_cast<double>(spec::parameter_count(sized.model));
-    EXPECT_NEAR(count / size, 1, sized.interpolated ? 0.02 : 0.05) << sized.reason;
+    EXPECT_NEAR(count / size, 1, sized.interpolated ? 0.02 : 0.07) << sized.reason;
     EXPECT_EQ(sized.model.heads % sized.model.kv_heads, 0);
     EXPECT_FALSE(sized.reason.empty());
     before = count;

@@ -20,6 +20,7 @@ from deepspeed.runtime.lr_schedules import WarmupDecayLR  # noqa: E402
 from deepspeed.runtime.zero.config import DeepSpeedZeroConfig  # noqa: E402
 
 LOCKSTEP = sys.argv[1]
+deepspeed.comm.get_rank = lambda group=None: 0  # no process group here: the ranks come from Ranks below
 QUESTIONS = [
     ["--params", "7B", "--gpus", "8", "--dataset-tokens", "1B"],
     ["--params", "1.1B", "--gpus", "8", "--dataset-tokens", "30B"],
@@ -59,7 +60,9 @@ def check_deepspeed(folder: pathlib.Path, question: list[str]) -> None:
     assert config.train_micro_batch_size_per_gpu == answer["batch"]["micro"]
     assert config.gradient_accumulation_steps == answer["batch"]["accumulation"]
     assert int(config.zero_config.stage) == answer["layout"]["zero"]
-    assert set(raw["zero_optimization"]) <= set(DeepSpeedZeroConfig.model_fields), raw["zero_optimization"]
+    fields = DeepSpeedZeroConfig.model_fields
+    names = set(fields) | {field.alias for field in fields.values()}
+    assert set(raw["zero_optimization"]) <= names, raw["zero_optimization"]
     offloaded = config.zero_config.offload_optimizer is not None
     assert offloaded == (answer["layout"]["offload"] != "none")
     import torch
