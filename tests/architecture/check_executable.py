@@ -18,7 +18,8 @@ def best_milliseconds(arguments: list[str]) -> float:
     return best * 1000
 
 
-for arguments in (["--help"], ["--version"], ["train", "--help"]):
+suggestion = ["suggest", "--params", "7e9", "--gpus", "8", "--dataset-tokens", "1e9", "--no-studies", "--json"]
+for arguments in (["--help"], ["--version"], ["train", "--help"], suggestion):
     taken = best_milliseconds(arguments)
     print(f"lockstep {' '.join(arguments)}: {taken:.1f} ms")
     assert taken < 50, f"lockstep {' '.join(arguments)} took {taken:.1f} ms"
