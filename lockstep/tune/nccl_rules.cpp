@@ -149,11 +149,6 @@ std::string literal(const Value& value) {
 
 }  // namespace
 
-bool leaves_nccl_unset(const std::string& variable, const Value& value) {
-  const auto* text = std::get_if<std::string>(&value);
-  return variable.starts_with("NCCL_") && text != nullptr && is_unset(to_lower(trim(*text)));
-}
-
 std::string nccl_objection(const std::string& algo, const std::string& proto, const NcclFacts& facts) {
   const bool by_collective = algo.find(':') != std::string::npos || proto.find(':') != std::string::npos;
   if (by_collective && facts.version != 0 && facts.version < kFirstVersionThatFails) {

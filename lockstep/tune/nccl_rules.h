@@ -19,10 +19,6 @@ std::string nccl_objection(const std::string& algo, const std::string& proto, co
 std::vector<std::string> nccl_constraints(const std::vector<Value>& algos, const std::vector<Value>& protos,
                                           const NcclFacts& facts);
 
-// Is the variable to be left unset? True for "", "auto" and "default" of variables of NCCL, whose own parser has no
-// word for that: whoever starts programs removes the variable instead of setting it.
-bool leaves_nccl_unset(const std::string& variable, const Value& value);
-
 // Does NCCL_NTHREADS have any effect with these? LL128, NVLS and CollNet ignore it. For messages, not a rule.
 bool nccl_uses_nthreads(const std::string& algo, const std::string& proto);
 

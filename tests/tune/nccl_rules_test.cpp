@@ -122,14 +122,6 @@ TEST(NcclRules, lists_by_collective_came_with_2_24) {
   EXPECT_TRUE(works("ring;allreduce:tree", "", facts(0, 2)));
 }
 
-TEST(NcclRules, auto_is_for_whoever_starts_programs_to_leave_out) {
-  EXPECT_TRUE(leaves_nccl_unset("NCCL_ALGO", std::string("auto")));
-  EXPECT_TRUE(leaves_nccl_unset("NCCL_PROTO", std::string("")));
-  EXPECT_FALSE(leaves_nccl_unset("NCCL_ALGO", std::string("Ring")));
-  EXPECT_FALSE(leaves_nccl_unset("NCCL_NTHREADS", std::int64_t{512}));
-  EXPECT_FALSE(leaves_nccl_unset("MODE", std::string("auto")));
-}
-
 TEST(NcclRules, names_newer_than_the_table_go_with_everything) {
   EXPECT_TRUE(works("Hyper", "LL"));
   EXPECT_TRUE(works("NVLS", "LL256"));
