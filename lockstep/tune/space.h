@@ -1,4 +1,4 @@
-// Space: what may be turned, and which combinations exist. Read from YAML (docs/tuning.md):
+// Space: what may be turned, and which combinations exist. Read from YAML (docs/tuning-spaces.md):
 //
 //   knobs:
 //     NCCL_ALGO: {choices: [Ring, Tree], default: Ring}
@@ -44,7 +44,7 @@ struct Knob {
 };
 
 // The NCCL facts that decide which algorithm and protocol may be combined; unknown ones rule nothing out except what
-// no version allows (docs/tuning.md has the table).
+// no version allows (docs/tuning-spaces.md has the table).
 struct NcclFacts {
   int version = 0;                 // 23007 for 2.30.7; 0: unknown
   int nodes = 0;                   // 0: unknown
