@@ -178,6 +178,12 @@ TEST(Job, exactly_one_goal) {
   EXPECT_EQ(parse_job(demo_with("steps: 200", "epochs: 1.5"), "j").epochs, 1.5);
 }
 
+TEST(Job, leaves_its_tune_section_to_the_tuner) {
+  const Job plain = parse_job(kDemo, "job.yaml");
+  EXPECT_EQ(parse_job(std::string(kDemo) + "tune: {knobs: {micro_batch: {choices: [1, 2]}}}\n", "job.yaml"), plain);
+  EXPECT_HAS(user_error([] { parse_job(std::string(kDemo) + "tune: lockstep-cpu\n", "job.yaml"); }), "job.yaml:10");
+}
+
 TEST(Job, trains_every_weight_from_random_ones_unless_it_says_otherwise) {
   const Job job = parse_job(kDemo, "j.yaml");
   EXPECT_EQ(job.weights, "");
