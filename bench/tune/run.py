@@ -25,8 +25,8 @@ import tune_report  # noqa: E402
 
 COUNTS = (30, 45, 60)
 PROCESSES = 2
-# sampler/offered/told, explained in optuna_study.py. TPE ranks pruned trials and violated constraints last, so they give
-# the same studies as zero does.
+# sampler/offered/told, explained in optuna_study.py. TPE ranks pruned trials and violated constraints last, so they
+# give the same studies as zero does.
 VARIANTS = [
     "random/plain/zero", "random/joint/zero",
     "tpe/plain/zero", "tpe/plain/failed", "tpe/joint/zero", "tpe/joint/failed", "tpe/reject/zero", "tpe/reject/failed",

@@ -39,6 +39,7 @@ nlohmann::json facts_json(const Surface& surface, const SurfaceFacts& facts) {
           {"best", facts.best},
           {"best_config", surface.json_of(facts.best_point)},
           {"default", facts.default_throughput},
+          {"believed_best", facts.believed_best},
           {"failing", facts.failing},
           {"failing_with_rules", facts.failing_with_rules},
           {"random_regret_30", facts.random_regret},

@@ -1,6 +1,7 @@
 #include "bench/tune/surfaces.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -70,9 +71,15 @@ double regret_percent(const SurfaceFacts& facts, double throughput) { return 100
 
 SurfaceFacts study_surface(const Surface& surface) {
   SurfaceFacts facts;
+  double most_believed = -std::numeric_limits<double>::infinity();
   surface.for_each([&](PointView point) {
     ++facts.configurations;
     const SurfaceTruth truth = surface.at(point);
+    const tune::Belief belief = surface.believe(point);
+    if (belief.fits_probability >= 0.8 && belief.log_throughput > most_believed) {
+      most_believed = belief.log_throughput;
+      facts.believed_best = truth.throughput;
+    }
     if (truth.outcome != tune::Outcome::kMeasured) return;
     ++facts.feasible;
     if (truth.throughput <= facts.best) return;

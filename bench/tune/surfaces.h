@@ -21,6 +21,7 @@ struct SurfaceFacts {
   double best = 0;
   Point best_point;
   double default_throughput = 0;
+  double believed_best = 0;  // true throughput of what the prior would choose (fits with 0.8 or more); 0: does not run
   // Of 20,000 uniform draws over the knobs, without rules and with them.
   double failing = 0;
   double failing_with_rules = 0;

@@ -156,6 +156,14 @@ knobs fail. The best is found by trying every configuration. Noise: lognormal, a
 for every tool at the same trial number."""
 
 
+def prior_line(facts):
+    """How good the prior is by itself."""
+    counted = [fact for fact in facts if fact["counts"]]
+    runs = [100 * (1 - fact["believed_best"] / fact["best"]) for fact in counted if fact["believed_best"] > 0]
+    return (f"The prior's own first choice does not run on {len(counted) - len(runs)} of {len(counted)} instances and "
+            f"ends {statistics.fmean(runs):.1f}% below the best on the others.")
+
+
 def heading(document):
     machine, versions = document["machine"], document["versions"]
     text = (f"{machine['cores']} x {machine['cpu']}, {machine['memory_gib']} GiB, {machine['date']}, commit "
@@ -168,6 +176,7 @@ def heading(document):
 
 def text_of(document, summaries, targets, counts):
     counted = sum(fact["counts"] for fact in document["surfaces"])
+    cpu = statistics.fmean(row["cpu_milliseconds_per_trial"] for row in document["ours"])
     bias = statistics.fmean(row["bias_percent"] for row in document["ours"] if row["bias_percent"] is not None)
     return "\n".join([
         "# Tuner: `lockstep tune` against Optuna on jobs with known truth", "", *heading(document), "",
@@ -176,9 +185,11 @@ def text_of(document, summaries, targets, counts):
         "",
         "| target | measured | wanted | |", "|---|---|---|---|",
         *(f"| {what} | {got} | {wanted} | {'met' if met else '**missed**'} |" for what, got, wanted, met in targets),
-        "", "![Mean regret against trials](tune.svg)", "", *regret_table(summaries, counts), "", HOW_TO_READ, "",
+        "", "![Mean regret against trials](tune.svg)", "", *regret_table(summaries, counts), "", HOW_TO_READ,
+        prior_line(document["surfaces"]), "",
         "By kind (Optuna's best on that kind alone):", "", *kind_table(summaries, counts), "",
-        f"What `lockstep tune` reported for its winner was off by {bias:+.2f}% on average.", "",
+        f"What `lockstep tune` reported for its winner was off by {bias:+.2f}% on average; its command took",
+        f"{cpu:.1f} ms of CPU per trial, worker included.", "",
         "## Surfaces", "", *surface_table(document["surfaces"]), "", HOW_MADE, ""])
 
 
