@@ -105,17 +105,19 @@ bench-planner: setup
 	@cmake --build build/bench -j $(JOBS) --target bench_planner lockstep
 	python3 bench/planner/run.py
 
-# Torch-free; Optuna and what its Gaussian process needs come from PyPI. Writes bench/reports/tune.md; 40 minutes on two
-# cores, three with BENCH_TUNE_FLAGS=--quick. BENCH_TUNE_VENV has optuna, scipy, numpy and torch.
+# Torch-free; Optuna and what its Gaussian process needs come from PyPI. Writes bench/reports/tune.md and
+# tune_coverage.md; 40 minutes on two cores, three with BENCH_TUNE_FLAGS=--quick.
 BENCH_TUNE_VENV ?= .cache/venv-bench
 bench-tune: setup
 	@cmake -S . -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_ENGINE=OFF -DLOCKSTEP_BENCH=ON -DLOCKSTEP_TESTS=OFF >/dev/null
-	@cmake --build build/bench -j $(JOBS) --target surface_worker tune_lab bench_surfaces_test lockstep
+	@cmake --build build/bench -j $(JOBS) --target surface_worker tune_lab tune_coverage bench_surfaces_test lockstep
 	@build/bench/tests/bench_surfaces_test --gtest_brief=1
 	@test -x $(BENCH_TUNE_VENV)/bin/python3 || python3 -m venv $(BENCH_TUNE_VENV)
 	@$(BENCH_TUNE_VENV)/bin/python3 -c 'import optuna, scipy, torch' 2>/dev/null || \
 	  $(BENCH_TUNE_VENV)/bin/pip install --quiet optuna numpy scipy '$(TORCH_REQUIREMENT)'
-	$(BENCH_TUNE_VENV)/bin/python3 bench/tune/run.py $(BENCH_TUNE_FLAGS)
+	$(BENCH_TUNE_VENV)/bin/python3 bench/tune/run.py $(BENCH_TUNE_FLAGS); status=$$?; \
+	$(if $(findstring --quick,$(BENCH_TUNE_FLAGS)),,build/bench/tune_coverage --report bench/reports/tune_coverage.md || status=1;) \
+	exit $$status
 
 data-mnist:
 	@scripts/data_mnist.sh

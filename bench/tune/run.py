@@ -32,9 +32,9 @@ VARIANTS = [
     "tpe/plain/zero", "tpe/plain/failed", "tpe/joint/zero", "tpe/joint/failed", "tpe/reject/zero", "tpe/reject/failed",
     "mtpe/plain/zero", "mtpe/plain/failed", "mtpe/joint/zero", "mtpe/joint/failed", "mtpe/reject/zero",
     "mtpe/reject/failed",
-    "gp/joint/zero", "gp/joint/failed", "gp/reject/worst", "gp/reject/constraint",
+    "gp/reject/zero", "gp/reject/failed", "gp/reject/worst", "gp/reject/constraint",
 ]
-QUICK_VARIANTS = ["random/joint/zero", "tpe/joint/zero", "mtpe/joint/zero", "gp/joint/worst"]
+QUICK_VARIANTS = ["random/joint/zero", "tpe/reject/zero", "mtpe/reject/zero", "gp/reject/constraint"]
 
 
 def surface_facts(program, wanted):
