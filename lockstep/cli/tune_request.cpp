@@ -48,8 +48,7 @@ void refuse_unused(const TuneFlags& flags, const std::string& kind) {
                {"--memory-limit", !flags.memory_limit.empty(), kind == "command"},
                {"--hang-timeout", !flags.hang_timeout.empty(), kind == "command"},
                {"--isolate", flags.isolate, kind == "command"},
-               {"--backend", !flags.backend.empty(), kind == "engine"},
-               {"--profile", !flags.profile.empty(), job}};
+               {"--backend", !flags.backend.empty(), kind == "engine"}};
   for (const auto& rule : rules) {
     if (rule.given && !rule.allowed) {
       throw bad_input(fmt::format("{} means nothing for trials by {}", rule.flag, job ? "a job" : "--" + kind),

@@ -26,7 +26,7 @@ namespace {
 constexpr int kStarts = 3;            // without reading anything, then it is given up
 constexpr int kDeaths = 6;            // trials in a row without an answer, likewise
 constexpr double kStartSeconds = 30;  // beyond the budget, for imports of a fresh worker
-constexpr double kLookSeconds = 2;    // garbage came: is it waiting for the next trial?
+constexpr double kLookSeconds = 1;    // garbage came: is it waiting for the next trial?
 
 // Seconds beyond the budget that an answer is waited for.
 double grace_of(double budget_seconds) { return 2 + 0.25 * budget_seconds; }
