@@ -97,7 +97,7 @@ struct Bar {
 };
 void draw_bars(Canvas& canvas, const Box& outer, const std::string& title, const std::string& unit,
                const std::vector<Bar>& bars);
-double bars_height(std::size_t bars);  // that draw_bars() wants
+double bars_height(std::size_t bars, bool titled = true);  // that draw_bars() wants
 
 // One vertical axis per dimension; a path is a share in [0, 1] per axis, NaN where it has none.
 struct ParallelAxis {

@@ -14,6 +14,7 @@ constexpr double kRow = 14;
 constexpr double kTextSize = 7.5;
 constexpr double kTitleSize = 9;
 constexpr double kHead = kTitleSize + 10;
+constexpr double kNoHead = 3;
 constexpr double kFoot = 12;
 
 void draw_mark(Canvas& canvas, Position centre, const KeyEntry& entry) {
@@ -87,21 +88,21 @@ void draw_key(Canvas& canvas, Position at, double width, const std::vector<KeyEn
   }
 }
 
-double bars_height(std::size_t bars) {
-  return kHead + kRow * static_cast<double>(std::max<std::size_t>(bars, 1)) + kFoot;
+double bars_height(std::size_t bars, bool titled) {
+  return (titled ? kHead : kNoHead) + kRow * static_cast<double>(std::max<std::size_t>(bars, 1)) + kFoot;
 }
 
 void draw_bars(Canvas& canvas, const Box& outer, const std::string& title, const std::string& unit,
                const std::vector<Bar>& bars) {
+  const double head = title.empty() ? kNoHead : kHead;
   canvas.text({outer.x, outer.y + kTitleSize}, title, {Typeface::kBold, kTitleSize});
   if (bars.empty()) {
-    canvas.text({outer.x, outer.y + kHead + kRow - 4}, "nothing measured",
-                {Typeface::kItalic, kTextSize, Tint::kMuted});
+    canvas.text({outer.x, outer.y + head + kRow - 4}, "nothing measured", {Typeface::kItalic, kTextSize, Tint::kMuted});
     return;
   }
   const double labels = std::min(widest_label(bars, false), outer.width * 0.38) + 6;
   const double figures = std::min(widest_label(bars, true), outer.width * 0.36) + 6;
-  const Box frame{outer.x + labels, outer.y + kHead, std::max(10.0, outer.width - labels - figures),
+  const Box frame{outer.x + labels, outer.y + head, std::max(10.0, outer.width - labels - figures),
                   kRow * static_cast<double>(bars.size())};
   const Scale scale = bars_scale(bars);
   for (const Tick& tick : round_ticks(scale, std::clamp(static_cast<int>(frame.width / 45), 2, 6))) {

@@ -37,7 +37,7 @@ white-space:pre-wrap;overflow-wrap:anywhere;font:.85em/1.35 'Courier New',Courie
 ul,ol{margin:.25em 0;padding-left:1.3em}li{margin:.15em 0;overflow-wrap:anywhere}li::marker{color:var(--accent)}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.1em .8em;margin:.25em 0}dt{color:var(--muted)}
 dd{margin:0;overflow-wrap:anywhere}
-figure{margin:0 0 1.8em}figcaption{color:var(--muted);font-size:.92em;margin-top:.4em;max-width:60em}
+figure{margin:0 0 1.8em}figure svg.ls{width:100%}figcaption{color:var(--muted);font-size:.92em;margin-top:.4em;max-width:60em}
 .plots{border-top:1px solid var(--grid);margin-top:1.6em;padding-top:1.2em}
 @media(max-width:46em){.columns,.cards{grid-template-columns:1fr}}
 )css";

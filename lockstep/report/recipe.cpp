@@ -36,8 +36,10 @@ void fill_headline(Recipe& recipe, const StudyView& study) {
   const tune::Conclusion& found = study.conclusion;
   const tune::Estimate& best = found.best->throughput;
   recipe.throughput = rate(best.value, study.unit);
-  recipe.throughput_detail = fmt::format("95% interval {} to {}, {}", short_number(best.low), short_number(best.high),
-                                         recipe.provisional ? "from the model" : "fresh " + launches_of(best.launches));
+  recipe.throughput_detail =
+      fmt::format("95% interval {} to {}, {}", short_number(best.low), short_number(best.high),
+                  recipe.provisional ? "from the model"
+                                     : fmt::format("{} fresh launch{}", best.launches, best.launches == 1 ? "" : "es"));
   if (found.baseline_throughput) {
     const tune::Estimate& standard = *found.baseline_throughput;
     recipe.baseline =
@@ -68,9 +70,17 @@ void fill_warnings(Recipe& recipe, const StudyView& study) {
     recipe.warnings.push_back(
         "PREDICTION. Nothing ran: every figure is the predictor's. Measure before you rely on it.");
   }
-  if (recipe.provisional && !recipe.simulated) {
+  const bool others_confirmed = std::any_of(study.trials.begin(), study.trials.end(), [](const tune::Trial& trial) {
+    return trial.purpose == tune::Purpose::kConfirm;
+  });
+  if (recipe.provisional && others_confirmed) {
     recipe.warnings.push_back(
-        "PROVISIONAL. The setting was not launched afresh after it was chosen: its figure leans to the high side.");
+        "PROVISIONAL. Fresh launches are of another setting: this version of the tuner reads the search differently "
+        "than "
+        "the one that made it. Tune again, or ask that version.");
+  } else if (recipe.provisional && !recipe.simulated) {
+    recipe.warnings.push_back(
+        "PROVISIONAL. The setting was not launched afresh after it was chosen: see its interval.");
   }
   if (found.gain && found.gain->percent.low <= 0 && !(found.best->config == found.baseline)) {
     recipe.warnings.push_back("The gain cannot be told from nothing: the defaults may serve as well.");
@@ -121,9 +131,27 @@ std::string effect_sentence(const StudyView& study, const std::string& knob) {
   return sentence;
 }
 
+// A knob named before whose set-back is the very same configuration, as where a product is held constant.
+std::string twin_of(const StudyView& study, const std::string& knob, const std::vector<std::string>& said) {
+  const tune::Config& best = study.conclusion.best->config;
+  const auto set_back = [&](const std::string& name) { return study.space.set_back(best, *study.space.find(name)); };
+  if (!study.space.find(knob)) return "";
+  const auto mine = set_back(knob);
+  for (const std::string& other : said)
+    if (mine && study.space.find(other) && mine == set_back(other)) return other;
+  return "";
+}
+
 void fill_importance(Recipe& recipe, const StudyView& study) {
   const tune::Conclusion& found = study.conclusion;
-  for (const std::string& knob : found.top) recipe.matters.push_back(effect_sentence(study, knob));
+  std::vector<std::string> said;
+  for (const std::string& knob : found.top) {
+    const std::string twin = twin_of(study, knob, said);
+    said.push_back(knob);
+    recipe.matters.push_back(twin.empty() ? effect_sentence(study, knob)
+                                          : fmt::format("{}: the same step as {}, a constraint ties them together",
+                                                        name_shown(knob), name_shown(twin)));
+  }
   if (!found.tied.empty()) {
     const std::size_t places = std::max<std::size_t>(1, 3 - std::min<std::size_t>(found.top.size(), 3));
     std::vector<std::string> parts;
@@ -132,7 +160,14 @@ void fill_importance(Recipe& recipe, const StudyView& study) {
                                          places == 1 ? "the next place" : fmt::format("the next {} places", places),
                                          join(parts, "; ")));
   }
-  if (recipe.matters.empty()) recipe.matters.push_back("No knob's effect stands out from the noise.");
+  const bool asked = std::any_of(found.importance.begin(), found.importance.end(),
+                                 [](const tune::KnobImportance& entry) { return entry.set_back_percent.has_value(); });
+  if (recipe.matters.empty() && asked) recipe.matters.push_back("No knob's effect stands out from the noise.");
+  if (recipe.matters.empty()) {
+    recipe.matters.push_back("What single knobs cost was not measured. By the model of all trials:");
+    for (std::size_t i = 0; i < std::min<std::size_t>(3, found.importance.size()); ++i)
+      recipe.matters.push_back(effect_sentence(study, found.importance[i].knob));
+  }
   for (std::size_t i = 0; i < std::min<std::size_t>(2, found.interactions.size()); ++i) {
     const tune::Interaction& pair = found.interactions[i];
     recipe.matters.push_back(fmt::format("{} and {} act together: {} of the variance ({} to {}). Turn them together.",
@@ -177,7 +212,8 @@ void fill_made(Recipe& recipe, const StudyView& study) {
       "{}{}, launch and warm-up included; seed {}.", gpu_time(found.gpu_seconds),
       study.gpu_seconds_allowed > 0 ? fmt::format(" of {} allowed", gpu_time(study.gpu_seconds_allowed)) : "",
       study.seed));
-  recipe.made.push_back(fmt::format("{} to {}{}.", day(study.created_at), day(study.ended_at),
+  const std::string first = day(study.created_at), last = day(study.ended_at > 0 ? study.ended_at : study.created_at);
+  recipe.made.push_back(fmt::format("{}{}.", first == last ? first : fmt::format("{} to {}", first, last),
                                     study.host.empty() ? "" : " on " + printable(study.host)));
   if (found.launch_spread_percent > 0) {
     recipe.made.push_back(fmt::format("Launches of one setting lie {} apart (standard deviation).",

@@ -1,11 +1,15 @@
 // The recipe as a page of HTML.
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "lockstep/base/text.h"
 #include "lockstep/report/chart.h"
 #include "lockstep/report/html.h"
 #include "lockstep/report/recipe.h"
 #include "lockstep/report/recipe_page.h"
 #include "lockstep/report/recipe_words.h"
+#include "lockstep/report/sheet.h"
 #include "lockstep/report/svg_canvas.h"
 
 namespace lockstep::report {
@@ -26,7 +30,15 @@ std::string paragraph(const std::string& text, const char* style = "") {
   return fmt::format("<p{}>{}</p>\n", *style != 0 ? fmt::format(" class=\"{}\"", style) : "", escape_markup(text));
 }
 
-std::string code(const std::string& text) { return fmt::format("<pre>{}</pre>\n", escape_markup(text)); }
+// Broken as a shell takes it: browsers would break inside of --flags.
+std::string code(const std::string& text, bool shell, std::size_t columns) {
+  std::vector<std::string> lines;
+  for (const std::string& line : split(trim(text), '\n')) {
+    if (!shell) lines.push_back(line);
+    for (std::string& piece : shell ? shell_lines(line, columns) : std::vector<std::string>{}) lines.push_back(piece);
+  }
+  return fmt::format("<pre>{}</pre>\n", escape_markup(join(lines, "\n")));
+}
 
 std::string card(const std::string& label, const std::string& figure, const std::vector<std::string>& details,
                  bool strong) {
@@ -69,15 +81,15 @@ std::string settings_table(const Recipe& recipe) {
 std::string bars_picture(const StudyView& study) {
   const std::vector<Bar> bars = set_back_bars(study.conclusion, 6);
   if (bars.empty()) return "";
-  SvgCanvas canvas(320, bars_height(bars.size()));
-  draw_bars(canvas, {0, 0, 320, bars_height(bars.size())}, "", "%", bars);
+  SvgCanvas canvas(320, bars_height(bars.size(), false));
+  draw_bars(canvas, {0, 0, 320, bars_height(bars.size(), false)}, "", "%", bars);
   return canvas.inline_svg("What setting each knob back to its default costs, with 95% intervals");
 }
 
 std::string left_column(const Recipe& recipe, const StudyView& study) {
   std::string out = section("Set this", settings_table(recipe) + paragraph(rest_sentence(recipe), "muted"));
   std::string paste;
-  for (const Snippet& snippet : recipe.paste) paste += code(snippet.text);
+  for (const Snippet& snippet : recipe.paste) paste += code(snippet.text, snippet.title != "configuration", 62);
   out += section("Ready to paste", paste);
   return out + section("What matters most", list(recipe.matters, "ol") + bars_picture(study));
 }
@@ -90,7 +102,7 @@ std::string right_column(const Recipe& recipe) {
   if (recipe.holds_for.empty()) versions += "<dt>versions</dt><dd>not recorded</dd>";
   out += section("It holds for", versions + "</dl>\n" + list(recipe.expiry, "ul"));
   std::string recheck = paragraph(recheck_sentence(recipe));
-  for (const std::string& command : recipe.recheck) recheck += code(command);
+  for (const std::string& command : recipe.recheck) recheck += code(command, true, 44);
   out += section("Re-check in ten minutes", recheck);
   std::string indifferent;
   for (const std::string& sentence : indifference(recipe)) indifferent += paragraph(sentence);
@@ -114,7 +126,8 @@ std::string recipe_body(const Recipe& recipe, const StudyView& study) {
 }
 
 std::string to_html(const Recipe& recipe, const StudyView& study) {
-  return html_page(fmt::format("Recipe: {}", recipe.name), recipe_body(recipe, study), page_scale(recipe, study));
+  return html_page(fmt::format("Recipe: {}", recipe.name), recipe_body(recipe, study),
+                   std::min(1.0, 0.96 * page_scale(recipe, study)));
 }
 
 }  // namespace lockstep::report

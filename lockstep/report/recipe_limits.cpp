@@ -59,7 +59,7 @@ std::string memory_margin(const StudyView& study) {
                                   shown_value(best.values[nearest[i]])));
   }
   if (nearest.size() > 3) changes.push_back(fmt::format("{} more", nearest.size() - 3));
-  return fmt::format("Memory: with {} it ran out of memory. A longer sequence or a larger model may not fit.",
+  return fmt::format("Memory: {} ran out of it. A longer sequence or a larger model may not fit either.",
                      join(changes, ", "));
 }
 

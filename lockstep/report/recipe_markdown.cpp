@@ -46,7 +46,10 @@ std::string settings_table(const Recipe& recipe) {
   for (const std::vector<std::string>& row : setting_rows(recipe, recipe.settings.size() + 1)) {
     for (const std::string& cell : row) out += fmt::format("| {} ", plain(cell));
     out += "|\n";
-    if (header) out += "|---|---|---|---|\n";
+    if (header) {
+      for (std::size_t i = 0; i < row.size(); ++i) out += "|---";
+      out += "|\n";
+    }
     header = false;
   }
   return out + "\n";

@@ -16,7 +16,10 @@ std::string subtitle_of(const Recipe& recipe) {
 
 std::string footer_of(const Recipe& recipe) {
   return fmt::format("Intervals are 95%. {} All plots: lockstep recipe {} --full",
-                     recipe.simulated ? "Figures are predictions." : "Figures are from fresh launches.", recipe.study);
+                     recipe.simulated     ? "Figures are predictions."
+                     : recipe.provisional ? "Figures are from the model."
+                                          : "Figures are from fresh launches.",
+                     recipe.study);
 }
 
 std::string check_word(const CheckResult& check) {
@@ -54,8 +57,12 @@ std::vector<std::vector<std::string>> setting_rows(const Recipe& recipe, std::si
       rows.push_back({printable(row.knob, 60), row.standard, row.best, row.if_set_back});
     }
   }
+  const bool asked = std::any_of(recipe.settings.begin(), recipe.settings.end(),
+                                 [](const RecipeSetting& row) { return !row.if_set_back.empty(); });
   if (rows.size() == 1) rows.push_back({"nothing", "", "", "the default is the best found"});
   if (left_out > 0) rows.push_back({fmt::format("{} more", left_out), "", "", "see the lines to paste"});
+  if (!asked && rows.size() > 2)
+    for (std::vector<std::string>& row : rows) row.resize(3);
   return rows;
 }
 

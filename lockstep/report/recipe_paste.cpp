@@ -126,6 +126,14 @@ std::vector<Snippet> job_overrides(const StudyView& study, const tune::Config& c
   return {{"command", with_environment(environment_of(study, config), quoted_words(words)) + "\n"}};
 }
 
+// With spaces where a page may break it.
+std::string spaced_json(const nlohmann::json& object) {
+  std::vector<std::string> members;
+  for (const auto& [name, value] : object.items())
+    members.push_back(fmt::format("{}: {}", nlohmann::json(name).dump(), value.dump()));
+  return fmt::format("{{{}}}", join(members, ", "));
+}
+
 std::string text_in(const nlohmann::json& document, const char* key) {
   if (!document.is_object() || !document.contains(key)) return "";
   const nlohmann::json& value = document.at(key);
@@ -164,7 +172,7 @@ std::vector<Snippet> ready_to_paste(const StudyView& study, const tune::Config& 
     const std::string variables = exports(environment_of(study, config));
     if (!variables.empty()) snippets.push_back({"environment", variables});
   }
-  snippets.push_back({"configuration", study.space.to_json(config).dump() + "\n"});
+  snippets.push_back({"configuration", spaced_json(study.space.to_json(config)) + "\n"});
   return snippets;
 }
 

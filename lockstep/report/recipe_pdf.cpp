@@ -12,6 +12,7 @@
 #include "lockstep/report/recipe_page.h"
 #include "lockstep/report/recipe_words.h"
 #include "lockstep/report/sheet.h"
+#include "lockstep/report/study_plots.h"
 
 namespace lockstep::report {
 namespace {
@@ -20,6 +21,9 @@ constexpr double kMargin = 34;
 constexpr double kGutter = 16;
 constexpr double kFooter = 18;
 constexpr double kSmallestScale = 0.66;
+constexpr double kLargestScale = 1.1;
+constexpr double kPlotHeight = 150;  // from which on a plot is worth its place
+constexpr double kBottom = kA4Height - kMargin - kFooter / 2;
 
 void draw_card(Canvas& canvas, const Box& box, const std::string& label, const std::string& figure,
                const std::vector<std::string>& details, bool strong) {
@@ -81,40 +85,56 @@ double draw_cards(Canvas& canvas, const Recipe& recipe, double y) {
 
 // What fits when the page is full of knobs: lists are cut, and say so.
 struct Limits {
-  std::size_t settings = 1000, paste_lines = 1000, bullets = 1000;
+  std::size_t settings = 1000, paste_characters = 1u << 20, bullets = 1000;
 };
 
-double draw_left(Canvas& canvas, const Recipe& recipe, const StudyView& study, const Box& box, double scale,
-                 const Limits& limits) {
-  Sheet sheet(canvas, {box.x, box.y}, box.width, scale);
+struct PageLayout {
+  double scale = 1;
+  bool matters_right = false;  // where the table of settings is long
+  Limits limits;
+};
+
+void draw_matters(Canvas& canvas, Sheet& sheet, const Recipe& recipe, const StudyView& study,
+                  const PageLayout& layout) {
+  sheet.space(4);
+  sheet.heading("What matters most");
+  sheet.bullets(cut(recipe.matters, layout.limits.bullets), true);
+  std::vector<Bar> bars = set_back_bars(study.conclusion, 6);
+  if (bars.empty()) return;
+  if (layout.matters_right)  // a narrow column; the table has the intervals
+    for (Bar& bar : bars) bar.figure = bar.figure.substr(0, bar.figure.find(" ("));
+  sheet.space(6);
+  const double height = bars_height(bars.size(), false);
+  draw_bars(canvas, {sheet.x(), sheet.y(), sheet.width(), height}, "", "%", bars);
+  sheet.space(height / layout.scale);
+}
+
+double draw_left(Canvas& canvas, const Recipe& recipe, const StudyView& study, const Box& box,
+                 const PageLayout& layout) {
+  const Limits& limits = layout.limits;
+  Sheet sheet(canvas, {box.x, box.y}, box.width, layout.scale);
   sheet.heading("Set this");
-  sheet.table(setting_rows(recipe, limits.settings), {0.30, 0.16, 0.19, 0.35});
+  const auto rows = setting_rows(recipe, limits.settings);
+  sheet.table(rows, rows.front().size() == 4 ? std::vector{0.28, 0.18, 0.22, 0.32} : std::vector{0.4, 0.28, 0.32});
   const std::string rest = rest_sentence(recipe);
   if (!rest.empty()) sheet.paragraph(rest, {Typeface::kRegular, 7.4, Tint::kMuted});
   sheet.space(6);
   sheet.heading("Ready to paste");
   for (const Snippet& snippet : recipe.paste) {
-    std::string text = snippet.text;
-    const std::vector<std::string> lines = split(trim(text), '\n');
-    if (lines.size() > limits.paste_lines) {
-      text = join({lines.begin(), lines.begin() + static_cast<std::ptrdiff_t>(limits.paste_lines)}, "\n") + "\n# ...";
-    }
-    sheet.code(text, snippet.title != "configuration");
+    const bool too_long = snippet.text.size() > limits.paste_characters;
+    // Half a command would be worse than none.
+    sheet.code(too_long ? fmt::format("# {}: too long for this page; lockstep recipe {}", snippet.title, recipe.study)
+                        : snippet.text,
+               snippet.title != "configuration" && !too_long);
   }
-  sheet.space(4);
-  sheet.heading("What matters most");
-  sheet.bullets(cut(recipe.matters, limits.bullets), true);
-  const std::vector<Bar> bars = set_back_bars(study.conclusion, 6);
-  double y = sheet.y() + 6 * scale;
-  if (!bars.empty()) {
-    draw_bars(canvas, {box.x, y, box.width, bars_height(bars.size())}, "", "%", bars);
-    y += bars_height(bars.size());
-  }
-  return y;
+  if (!layout.matters_right) draw_matters(canvas, sheet, recipe, study, layout);
+  return sheet.y();
 }
 
-double draw_right(Canvas& canvas, const Recipe& recipe, const Box& box, double scale, const Limits& limits) {
-  Sheet sheet(canvas, {box.x, box.y}, box.width, scale);
+double draw_right(Canvas& canvas, const Recipe& recipe, const StudyView& study, const Box& box,
+                  const PageLayout& layout) {
+  const Limits& limits = layout.limits;
+  Sheet sheet(canvas, {box.x, box.y}, box.width, layout.scale);
   sheet.heading("When it does not apply");
   sheet.bullets(cut(recipe.limits, limits.bullets));
   sheet.space(6);
@@ -133,16 +153,17 @@ double draw_right(Canvas& canvas, const Recipe& recipe, const Box& box, double s
   sheet.space(6);
   sheet.heading("How it was found");
   sheet.bullets(cut(recipe.made, limits.bullets));
+  if (layout.matters_right) draw_matters(canvas, sheet, recipe, study, layout);
   return sheet.y();
 }
 
 // Returns where the lower of the two columns ends.
-double draw_page(Canvas& canvas, const Recipe& recipe, const StudyView& study, double scale, const Limits& limits) {
+double draw_page(Canvas& canvas, const Recipe& recipe, const StudyView& study, const PageLayout& layout) {
   const double top = draw_cards(canvas, recipe, draw_head(canvas, recipe));
   const double width = kA4Width - 2 * kMargin - kGutter;
   const Box left{kMargin, top, width * 0.575, 0}, right{kMargin + width * 0.575 + kGutter, top, width * 0.425, 0};
   const double bottom =
-      std::max(draw_left(canvas, recipe, study, left, scale, limits), draw_right(canvas, recipe, right, scale, limits));
+      std::max(draw_left(canvas, recipe, study, left, layout), draw_right(canvas, recipe, study, right, layout));
   const double y = kA4Height - kMargin + 6;
   draw_line(canvas, {kMargin, y - 9}, {kA4Width - kMargin, y - 9}, {Tint::kGrid, 0.5});
   canvas.text({kMargin, y}, fitted(footer_of(recipe), Typeface::kRegular, 6.8, kA4Width - 2 * kMargin),
@@ -150,26 +171,44 @@ double draw_page(Canvas& canvas, const Recipe& recipe, const StudyView& study, d
   return bottom;
 }
 
-}  // namespace
-
-double page_scale(const Recipe& recipe, const StudyView& study) {
-  for (double scale = 1.0; scale > kSmallestScale; scale -= 0.02) {
-    PdfPage page(kA4Width, kA4Height);
-    if (draw_page(page, recipe, study, scale, {}) <= kA4Height - kMargin - kFooter / 2) return scale;
-  }
-  return kSmallestScale;
+// What is left of the page shows how the study went.
+void draw_rest(Canvas& canvas, const StudyView& study, double y) {
+  if (kBottom - y < kPlotHeight || study.trials.empty()) return;
+  const double height = std::min(kBottom - y - 8, 230.0);
+  Sheet heading(canvas, {kMargin, y + 4}, kA4Width - 2 * kMargin, 1);
+  heading.heading("How the search went");
+  draw_convergence_in(canvas, {kMargin, heading.y() + 2, kA4Width - 2 * kMargin, height - (heading.y() - y)}, study);
 }
 
-std::string to_pdf(const Recipe& recipe, const StudyView& study) {
-  const double scale = page_scale(recipe, study);
-  Limits limits;
-  for (const Limits& tighter : {Limits{}, Limits{30, 8, 8}, Limits{20, 4, 5}, Limits{12, 2, 3}}) {
-    limits = tighter;
-    PdfPage page(kA4Width, kA4Height);
-    if (draw_page(page, recipe, study, scale, limits) <= kA4Height - kMargin - kFooter / 2) break;
-  }
+double bottom_of(const Recipe& recipe, const StudyView& study, const PageLayout& layout) {
   PdfPage page(kA4Width, kA4Height);
-  draw_page(page, recipe, study, scale, limits);
+  return draw_page(page, recipe, study, layout);
+}
+
+// Large with a plot below, then ordinary without, then as small as it must be; then lists are cut.
+PageLayout choose_layout(const Recipe& recipe, const StudyView& study) {
+  const auto fits = [&](const PageLayout& layout, double room) {
+    return bottom_of(recipe, study, layout) + room <= kBottom;
+  };
+  for (double scale = kLargestScale; scale >= 1.0; scale -= 0.02)
+    for (const bool right : {false, true})
+      if (fits({scale, right, {}}, kPlotHeight)) return {scale, right, {}};
+  for (double scale = 1.0; scale > kSmallestScale; scale -= 0.02)
+    for (const bool right : {false, true})
+      if (fits({scale, right, {}}, 0)) return {scale, right, {}};
+  for (const Limits& tighter : {Limits{30, 1500, 8}, Limits{20, 700, 5}})
+    for (const bool right : {false, true})
+      if (fits({kSmallestScale, right, tighter}, 0)) return {kSmallestScale, right, tighter};
+  return {kSmallestScale, true, {12, 300, 3}};
+}
+
+}  // namespace
+
+double page_scale(const Recipe& recipe, const StudyView& study) { return choose_layout(recipe, study).scale; }
+
+std::string to_pdf(const Recipe& recipe, const StudyView& study) {
+  PdfPage page(kA4Width, kA4Height);
+  draw_rest(page, study, draw_page(page, recipe, study, choose_layout(recipe, study)));
   return make_pdf({&page}, {fmt::format("Recipe: {}", recipe.name), subtitle_of(recipe), recipe.made_at});
 }
 

@@ -40,6 +40,24 @@ std::vector<std::string> shell_words(const std::string& line) {
   return words;
 }
 
+Typeface face_of_cell(std::size_t row, std::size_t column) {
+  return row == 0 || column == 2 ? Typeface::kBold : Typeface::kRegular;
+}
+
+// What columns need, and an equal part of what is left over; `preferred` when it is not enough.
+std::vector<double> column_shares(const std::vector<std::vector<std::string>>& rows, std::vector<double> preferred,
+                                  double size, double padding, double width) {
+  std::vector<double> needed(preferred.size(), 0.0);
+  for (std::size_t r = 0; r < rows.size(); ++r)
+    for (std::size_t c = 0; c < std::min(needed.size(), rows[r].size()); ++c)
+      needed[c] = std::max(needed[c], text_width(rows[r][c], face_of_cell(r, c), size) + padding + 0.1);
+  double sum = 0;
+  for (const double column : needed) sum += column;
+  if (sum > width) return preferred;
+  for (double& column : needed) column = (column + (width - sum) / static_cast<double>(needed.size())) / width;
+  return needed;
+}
+
 }  // namespace
 
 std::vector<std::string> shell_lines(const std::string& line, std::size_t columns) {
@@ -107,27 +125,25 @@ void Sheet::pairs(const std::vector<std::pair<std::string, std::string>>& rows) 
   }
 }
 
-void Sheet::table(const std::vector<std::vector<std::string>>& rows, const std::vector<double>& shares) {
+void Sheet::table(const std::vector<std::vector<std::string>>& rows, const std::vector<double>& preferred) {
   const double size = scaled(kTextSize), padding = scaled(3);
+  const std::vector<double> shares = column_shares(rows, preferred, size, 2 * padding, width_);
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const bool header = r == 0;
-    const Typeface face = header ? Typeface::kBold : Typeface::kRegular;
     std::vector<std::vector<std::string>> cells;
     std::size_t lines = 1;
     for (std::size_t c = 0; c < shares.size(); ++c) {
-      const bool is_value = !header && c == 2;
-      cells.push_back(broken(c < rows[r].size() ? rows[r][c] : "", is_value ? Typeface::kBold : face, size,
-                             shares[c] * width_ - 2 * padding));
+      cells.push_back(
+          broken(c < rows[r].size() ? rows[r][c] : "", face_of_cell(r, c), size, shares[c] * width_ - 2 * padding));
       lines = std::max(lines, cells.back().size());
     }
     const double height = size * kLeading * static_cast<double>(lines) + scaled(2.2);
     if (header) canvas_.rectangle({x_, y_, width_, height}, {Tint::kShadeStrong, {}, 1});
     double left = x_;
     for (std::size_t c = 0; c < shares.size(); ++c) {
-      const bool is_value = !header && c == 2;
       for (std::size_t l = 0; l < cells[c].size(); ++l) {
         canvas_.text({left + padding, y_ + size * (kLeading * static_cast<double>(l) + 1.05)}, cells[c][l],
-                     {is_value ? Typeface::kBold : face, size, header ? Tint::kMuted : Tint::kText});
+                     {face_of_cell(r, c), size, header ? Tint::kMuted : Tint::kText});
       }
       left += shares[c] * width_;
     }

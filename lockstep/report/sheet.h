@@ -14,6 +14,7 @@ class Sheet {
   Sheet(Canvas& canvas, Position top_left, double width, double scale)
       : canvas_(canvas), x_(top_left.x), width_(width), y_(top_left.y), scale_(scale) {}
 
+  double x() const { return x_; }
   double y() const { return y_; }
   double width() const { return width_; }
   double scaled(double points) const { return points * scale_; }
@@ -24,7 +25,8 @@ class Sheet {
   void bullets(const std::vector<std::string>& items, bool numbered = false);
   // Name and value in two columns.
   void pairs(const std::vector<std::pair<std::string, std::string>>& rows);
-  // Cells are broken to their columns; `shares` of the width, first row as header.
+  // First row as header. Columns are as wide as they need to be where there is room, else `shares` of the width; cells
+  // are broken to them. The third column is bold.
   void table(const std::vector<std::vector<std::string>>& rows, const std::vector<double>& shares);
   // On a grey ground, in Courier. Lines too long are broken at spaces outside quotes with a backslash at the end, as a
   // shell takes them (`shell`), else anywhere.

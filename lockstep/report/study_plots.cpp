@@ -80,17 +80,22 @@ void draw_stages(Chart& chart, const StudyView& study) {
               "fresh launches: winner, default, set-backs", true);
 }
 
-void draw_convergence(Canvas& canvas, const StudyView& study) {
+void draw_convergence(Canvas& canvas, const Box& box, const StudyView& study) {
   const Scale y = throughput_scale(study);
   const auto last = static_cast<double>(study.trials.back().number);
-  Chart chart(canvas, {0, 0, kWidth, 230}, {"", "trial", study.unit}, {{-0.5, last + 0.5}, y, {}, {}});
+  Chart chart(canvas, {box.x, box.y, box.width, box.height - 26}, {"", "trial", study.unit},
+              {{-0.5, last + 0.5}, y, {}, {}});
   draw_stages(chart, study);
   const std::vector<Leader> leaders = leaders_over_time(study);
   std::vector<Chart::Slice> band;
   std::vector<Position> estimate, observed;
-  for (const Leader& leader : leaders) {
-    band.push_back({static_cast<double>(leader.trial), leader.low, leader.high});
-    estimate.push_back({static_cast<double>(leader.trial), leader.estimate});
+  for (std::size_t i = 0; i < leaders.size(); ++i) {
+    const Leader& leader = leaders[i];
+    const auto from = static_cast<double>(leader.trial);
+    band.push_back({from, leader.low, leader.high});
+    band.push_back(
+        {i + 1 < leaders.size() ? static_cast<double>(leaders[i + 1].trial) : last, leader.low, leader.high});
+    estimate.push_back({from, leader.estimate});
   }
   double best = 0;
   for (const tune::Trial& trial : study.trials) {
@@ -107,7 +112,7 @@ void draw_convergence(Canvas& canvas, const StudyView& study) {
       chart.dot(static_cast<double>(trial.number), trial.throughput, trial.stopped_early ? 1.5 : 2.3,
                 dot_shape(trial.purpose), hover_of(study, trial));
   draw_failures(chart, study, y, [](const tune::Trial& trial) { return static_cast<double>(trial.number); });
-  draw_key(canvas, {30, 244}, kWidth - 40,
+  draw_key(canvas, {box.x + 30, box.bottom() - 12}, box.width - 40,
            {{Mark::kDot, Tint::kRamp4, "search"},
             {Mark::kDot, Tint::kAccent, "winner afresh"},
             {Mark::kDot, Tint::kSecond, "default"},
@@ -115,7 +120,7 @@ void draw_convergence(Canvas& canvas, const StudyView& study) {
             {Mark::kCross, Tint::kBad, "failed"},
             {Mark::kLine, Tint::kAccent, "leader, estimated"},
             {Mark::kDash, Tint::kMuted, "best observed"},
-            {Mark::kDash, Tint::kSecond, "default"}});
+            {Mark::kDash, Tint::kSecond, "default, estimated"}});
 }
 
 void draw_cost(Canvas& canvas, const StudyView& study) {
@@ -168,6 +173,10 @@ std::vector<Bar> variance_bars(const tune::Conclusion& conclusion) {
 
 }  // namespace
 
+void draw_convergence_in(Canvas& canvas, const Box& box, const StudyView& study) {
+  draw_convergence(canvas, box, study);
+}
+
 StudyPlot convergence_plot(const StudyView& study) {
   return {"convergence",
           "Convergence",
@@ -176,7 +185,9 @@ StudyPlot convergence_plot(const StudyView& study) {
           "fresh launches on the right.",
           kWidth,
           256,
-          [&study](Canvas& canvas) { draw_convergence(canvas, study); }};
+          [&study](Canvas& canvas) {
+            draw_convergence(canvas, {0, 0, kWidth, 256}, study);
+          }};
 }
 
 StudyPlot cost_plot(const StudyView& study) {

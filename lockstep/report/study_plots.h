@@ -23,6 +23,9 @@ struct StudyPlot {
 // them.
 std::vector<StudyPlot> study_plots(const StudyView& study);
 
+// The first of them on a page of another size. The study has at least one trial.
+void draw_convergence_in(Canvas& canvas, const Box& box, const StudyView& study);
+
 StudyPlot convergence_plot(const StudyView& study);
 StudyPlot effects_plot(const StudyView& study);
 StudyPlot importance_plot(const StudyView& study);

@@ -19,16 +19,14 @@ constexpr int kPerRow = 3;
 constexpr double kPanelHeight = 128;
 using Mark = KeyEntry::Mark;
 
-// One scale for all panels, so that effects can be compared by eye.
-Scale effects_scale(const std::vector<KnobCurve>& curves) {
-  double low = 90, high = 102;
-  for (const KnobCurve& curve : curves) {
-    for (const KnobCurve::Level& level : curve.levels) {
-      low = std::min(low, std::max(level.low, level.percent * 0.8));
-      high = std::max(high, std::min(level.high, level.percent * 1.1));
-    }
+// One of three scales, so that panels of small effects can be read and panels of one scale compared by eye.
+Scale effect_scale(const KnobCurve& curve) {
+  double low = 100, high = 105;
+  for (const KnobCurve::Level& level : curve.levels) {
+    low = std::min(low, std::max(level.low, level.percent * 0.9));
+    high = std::max(high, std::min(level.high, level.percent * 1.05));
   }
-  return round_scale(std::max(0.0, low), std::min(high, 130.0));
+  return {low > 86 ? 85.0 : low > 62 ? 60.0 : 0.0, high <= 106 ? 106.0 : 120.0};
 }
 
 void draw_effect(Canvas& canvas, const Box& box, const KnobCurve& curve, const Scale& y) {
@@ -58,11 +56,11 @@ void draw_effect(Canvas& canvas, const Box& box, const KnobCurve& curve, const S
 }
 
 void draw_effects(Canvas& canvas, const std::vector<KnobCurve>& curves) {
-  const Scale y = effects_scale(curves);
   const double panel = kWidth / kPerRow;
   for (std::size_t i = 0; i < curves.size(); ++i) {
     const auto row = static_cast<double>(i / kPerRow), column = static_cast<double>(i % kPerRow);
-    draw_effect(canvas, {column * panel, row * kPanelHeight, panel - 10, kPanelHeight - 12}, curves[i], y);
+    draw_effect(canvas, {column * panel, row * kPanelHeight, panel - 10, kPanelHeight - 12}, curves[i],
+                effect_scale(curves[i]));
   }
 }
 
@@ -100,20 +98,24 @@ std::vector<ParallelPath> parallel_paths(const StudyView& study, const Throughpu
   for (const tune::Trial& trial : study.trials) {
     ParallelPath path;
     path.shares = axis_shares(study.space, trial.config);
-    const bool best = study.conclusion.best && trial.config == study.conclusion.best->config;
     path.hover = fmt::format("trial {}: {}\n{}", trial.number,
                              tune::measured(trial) ? rate(trial.throughput, study.unit) : to_string(trial.outcome),
                              printable(study.space.to_text(trial.config), 600));
     if (tune::measured(trial)) {
       const double share = std::clamp(range.share(trial.throughput), 0.0, 1.0);
       path.shares.push_back(share);
-      path.stroke = {best ? Tint::kSecond : ramp(share), best ? 1.6 : 0.7};
-      path.weight = best ? 2 : share;
+      path.stroke = {ramp(share), 0.7};
+      path.weight = share;
     } else {
       path.stroke = {Tint::kBad, 0.5, true};
       path.weight = -1;
     }
     paths.push_back(std::move(path));
+  }
+  if (study.conclusion.best) {
+    ParallelPath best{axis_shares(study.space, study.conclusion.best->config), {Tint::kSecond, 1.8}, 2, "the best"};
+    best.shares.push_back(range.share(study.conclusion.best->throughput.value));
+    paths.push_back(std::move(best));
   }
   return paths;
 }
@@ -166,7 +168,8 @@ StudyPlot effects_plot(const StudyView& study) {
       "Effect of each knob",
       "Throughput in percent of the best when one knob moves and the others stay at the best (or follow where "
       "constraints force them), from the model of all trials with its 95% band. Pale dots are trials, whatever their "
-      "other knobs. The filled dot is the best.",
+      "other knobs. The filled dot is the best. Scales differ between panels. This is speed alone: a level may not "
+      "run.",
       kWidth,
       std::max(1.0, rows) * kPanelHeight,
       [curves](Canvas& canvas) { draw_effects(canvas, *curves); }};

@@ -129,6 +129,7 @@ inline MadeUpStudy large_study(int knobs) {
     yaml += fmt::format(
         "  some_long_knob_name_{}: {{choices: [alpha, beta_with_a_long_value, gamma], default: alpha}}\n", i);
   MadeUpStudy study(yaml);
+  study.evaluator = {{"kind", "engine"}, {"job", "/somewhere/jobs/gone.yaml"}};
   nlohmann::json changes;
   for (int i = 0; i < knobs; ++i) changes[fmt::format("some_long_knob_name_{}", i)] = "beta_with_a_long_value";
   study.conclusion.best = tune::BestFound{study.with(changes), {1000, 980, 1020, 4}, false};

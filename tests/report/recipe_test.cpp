@@ -26,7 +26,7 @@ TEST(Recipe, FiguresAreTheConclusions) {
   EXPECT_EQ(recipe.gain, "+23.4%");
   EXPECT_EQ(recipe.gain_detail, "95% interval +21.0% to +25.8%, 5 pairs of interleaved launches");
   EXPECT_EQ(recipe.throughput, "51.23k tokens/s");
-  EXPECT_EQ(recipe.throughput_detail, "95% interval 50.4k to 52.08k, fresh 5 launches");
+  EXPECT_EQ(recipe.throughput_detail, "95% interval 50.4k to 52.08k, 5 fresh launches");
   EXPECT_EQ(recipe.baseline, "41.5k tokens/s by default (40.8k to 42.21k, 5 launches)");
   EXPECT_EQ(recipe.matters.at(0),
             "micro_batch = 8: set back to 1 it costs 14.2% (11.9% to 16.5%, 3 launches); accumulation moves along");
@@ -40,6 +40,15 @@ TEST(Recipe, TiesAreCalledTies) {
   ASSERT_GE(recipe.matters.size(), 3u);
   EXPECT_TRUE(recipe.matters[2].starts_with("Tie for the next place: bucket_mib")) << recipe.matters[2];
   EXPECT_TRUE(has(recipe.matters[2], "num_workers = 6"));
+}
+
+TEST(Recipe, TwoNamesOfOneStepAreNotSoldAsTwoEffects) {
+  MadeUpStudy study = usual_study();
+  study.conclusion.top = {"micro_batch", "accumulation", "NCCL_ALGO"};
+  study.conclusion.tied.clear();
+  const Recipe recipe = make_recipe(study.view());
+  EXPECT_EQ(recipe.matters.at(1), "accumulation: the same step as micro_batch, a constraint ties them together");
+  EXPECT_TRUE(recipe.matters.at(2).starts_with("NCCL_ALGO = Tree"));
 }
 
 TEST(Recipe, EverySectionIsInEveryFormat) {
@@ -112,6 +121,17 @@ TEST(Recipe, ProvisionalAndUnfinishedStudiesSaySo) {
   EXPECT_TRUE(has(warnings, "not finished"));
 }
 
+TEST(Recipe, WithoutSetBacksTheModelIsAskedAndSaysSo) {
+  MadeUpStudy study = usual_study();
+  for (tune::KnobImportance& entry : study.conclusion.importance) entry.set_back_percent.reset();
+  study.conclusion.top.clear();
+  study.conclusion.tied.clear();
+  const Recipe recipe = make_recipe(study.view());
+  EXPECT_TRUE(has(recipe.matters.at(0), "was not measured"));
+  EXPECT_EQ(recipe.matters.at(1), "micro_batch = 8: 55.0% of the variance over the space (38.5% to 66.0%)");
+  EXPECT_TRUE(has(to_markdown(recipe), "|---|---|---|\n| NCCL")) << to_markdown(recipe);
+}
+
 TEST(Recipe, WithoutASettingThatRunsThereIsNone) {
   MadeUpStudy study = usual_study();
   study.conclusion.best.reset();
@@ -128,11 +148,11 @@ TEST(Recipe, HostileNamesStayText) {
   MadeUpStudy study(R"(
 knobs:
   "<script>alert(1)</script>": {choices: [a, "</pre><img src=x onerror=alert(2)>"], default: a}
-  "a|b`c": {choices: ["x y", "it's \"quoted\" $HOME `id`"], default: "x y"}
+  "a|b*c": {choices: ["x y", "it's \"quoted\" $HOME `id`"], default: "x y"}
 )");
   study.evaluator = {{"kind", "worker"}};
   const tune::Config best = study.with(
-      {{"<script>alert(1)</script>", "</pre><img src=x onerror=alert(2)>"}, {"a|b`c", "it's \"quoted\" $HOME `id`"}});
+      {{"<script>alert(1)</script>", "</pre><img src=x onerror=alert(2)>"}, {"a|b*c", "it's \"quoted\" $HOME `id`"}});
   study.conclusion.best = tune::BestFound{best, {10, 9, 11, 3}, false};
   study.conclusion.importance = {importance("<script>alert(1)</script>", 5, 1, 3, 50)};
   study.conclusion.top = {"<script>alert(1)</script>"};
@@ -151,7 +171,7 @@ knobs:
     EXPECT_TRUE(has(page, "default-src 'none'"));  // nor could it do anything
   }
   const std::string markdown = to_markdown(recipe);
-  EXPECT_TRUE(has(markdown, "a\\|b\\`c"));
+  EXPECT_TRUE(has(markdown, "a\\|b\\*c"));
   EXPECT_FALSE(has(markdown, "\n<script"));
 }
 
