@@ -53,6 +53,7 @@ TEST(Suggest, AgreesWithThePlannerToTheLastBitWhereTheSearchIsComplete) {
     const Suggestion suggestion = suggest(request);
     if (request.gpus <= 8) EXPECT_TRUE(suggestion.complete_search) << suggestion.model.name;
     const plan::Candidate plan = planner_says(suggestion).plan.best;
+    EXPECT_EQ(suggestion.candidate.batch.sequence_length, std::min<std::int64_t>(suggestion.model.max_sequence, 4096));
     if (!suggestion.complete_search) continue;
     EXPECT_EQ(suggestion.candidate.layout, plan.layout);
     EXPECT_EQ(suggestion.candidate.batch, plan.batch);
@@ -191,7 +192,7 @@ TEST(Suggest, AdaptersNeedLessMemoryThanAllWeights) {
 }
 
 TEST(Suggest, EachStackGetsALayoutItCanRun) {
-  for (const std::int64_t gpus : {1, 8, 32}) {
+  for (const std::int64_t gpus : {1, 8, 64}) {
     for (const double size : {1.1e9, 7e9}) {
       for (const Stack stack : {Stack::kTorchrun, Stack::kDeepspeed, Stack::kAccelerate}) {
         SuggestRequest request = ask(size, gpus, 1e9, "H200");
@@ -309,7 +310,9 @@ TEST_F(StudiesOfTheStore, SayNothingAboutOtherGpusOtherSizesOrWhenUnfinished) {
   record({{"parameters", 30e9}, {"gpu", "H100"}, {"gpus", 8}}, config_, telemetry::RunStatus::kDone);
   record({{"parameters", "7B"}, {"gpu", 5}}, config_, telemetry::RunStatus::kDone);
   EXPECT_TRUE(suggestion().studied.empty());
+  record({{"parameters", 6.7e9}, {"gpu", "H100"}, {"gpus", 8}}, config_, telemetry::RunStatus::kDone);
   EXPECT_TRUE(suggestion(16).studied.empty());
+  EXPECT_FALSE(suggestion(8).studied.empty());
 }
 
 TEST_F(StudiesOfTheStore, AreKnownByTheirJobToo) {

@@ -39,7 +39,7 @@ def main() -> int:
             print(f"skipped: no package index: {reached.stderr.strip().splitlines()[-1]}")
             return 0
         start = time.monotonic()
-        subprocess.run([python, "-m", "pip", "install", "-q", str(SOURCE / "python")], check=True, timeout=800,
+        subprocess.run([python, "-m", "pip", "install", "-q", str(SOURCE / "python")], check=True, timeout=1500,
                        env=environment, cwd=folder)
         print(f"pip install took {time.monotonic() - start:.0f} s")
         subprocess.run([python, "-c", EXAMPLE], check=True, timeout=60, env=environment, cwd=folder)
