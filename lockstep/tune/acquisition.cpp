@@ -10,24 +10,30 @@ constexpr int kRandomCandidates = 400;
 constexpr int kRandomStarts = 4;
 constexpr int kClimbs = 6;
 
-double score_of(const Candidate& candidate, const AcquisitionOptions& options, bool speed_known) {
-  if (!speed_known) return candidate.runs;
-  const double gain = options.exploration > 0 ? expected_improvement(candidate.speed, options.incumbent)
-                                              : std::exp(candidate.speed.mean - options.incumbent);
-  // What is below the floor of probability is ordered by probability, below everything else.
-  if (candidate.runs < options.least_probability) return candidate.runs - 1.0;
-  return gain * candidate.runs;
+// Expected gain: improvement of the logarithm, or throughput itself when exploiting.
+double gain_of(const Candidate& candidate, const AcquisitionOptions& options, const Beliefs& beliefs) {
+  if (!beliefs.speed) return 1.0;
+  if (options.exploration > 0)
+    return beliefs.speed->expected_improvement(candidate.coordinates, options.incumbent,
+                                               candidate.prior_log_throughput);
+  return std::exp(candidate.speed.mean - options.incumbent);
 }
 
+// Local search by a score that counts only what runs with at least `floor`; what is below is ordered by probability,
+// under everything else.
 class Search {
  public:
-  Search(const Beliefs& beliefs, const AcquisitionOptions& options) : beliefs_(beliefs), options_(options) {}
+  Search(const Beliefs& beliefs, const AcquisitionOptions& options, double floor)
+      : beliefs_(beliefs), options_(options), floor_(floor) {}
 
-  // Judges the configuration and keeps it when it is the best so far. Returns its score.
   double consider(const Config& config) {
     if (std::find(options_.exclude.begin(), options_.exclude.end(), config) != options_.exclude.end()) return -10;
-    Candidate candidate = judge(beliefs_, config);
-    candidate.score = score_of(candidate, options_, beliefs_.speed.has_value());
+    return consider(judge(beliefs_, config));
+  }
+
+  double consider(Candidate candidate) {
+    candidate.score =
+        candidate.runs < floor_ ? candidate.runs - 1.0 : gain_of(candidate, options_, beliefs_) * candidate.runs;
     const double score = candidate.score;
     if (!best_ || score > best_->score) best_ = std::move(candidate);
     return score;
@@ -49,23 +55,29 @@ class Search {
     }
   }
 
-  std::optional<Candidate> best() && { return std::move(best_); }
+  const std::optional<Candidate>& best() const { return best_; }
 
  private:
   const Beliefs& beliefs_;
   const AcquisitionOptions& options_;
+  double floor_;
   std::optional<Candidate> best_;
 };
 
-}  // namespace
-
-double expected_improvement(const Posterior& posterior, double incumbent) {
-  const double deviation = std::sqrt(posterior.variance);
-  const double z = (posterior.mean - incumbent) / deviation;
-  const double density = std::exp(-0.5 * z * z) / std::sqrt(2 * 3.14159265358979);
-  const double cumulative = 0.5 * std::erfc(-z / std::sqrt(2.0));
-  return deviation * (z * cumulative + density);
+std::optional<Candidate> search(const Beliefs& beliefs, const AcquisitionOptions& options,
+                                const std::vector<Candidate>& sampled, double floor) {
+  Search search(beliefs, options, floor);
+  std::vector<std::pair<double, const Config*>> scores;
+  for (const Candidate& candidate : sampled) scores.emplace_back(search.consider(candidate), &candidate.config);
+  const std::size_t starts = std::min<std::size_t>(kRandomStarts, scores.size());
+  std::partial_sort(scores.begin(), scores.begin() + static_cast<std::ptrdiff_t>(starts), scores.end(),
+                    [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (std::size_t i = 0; i < starts; ++i) search.climb(*scores[i].second);
+  for (const Config& start : options.starts) search.climb(start);
+  return search.best();
 }
+
+}  // namespace
 
 Candidate judge(const Beliefs& beliefs, Config config) {
   Candidate candidate;
@@ -77,28 +89,26 @@ Candidate judge(const Beliefs& beliefs, Config config) {
       candidate.prior_fits = belief->fits_probability;
     }
   }
-  candidate.runs = beliefs.feasibility->probability(candidate.coordinates, candidate.prior_fits);
+  const bool ran = beliefs.ran != nullptr &&
+                   std::find(beliefs.ran->begin(), beliefs.ran->end(), candidate.config) != beliefs.ran->end();
+  candidate.runs =
+      ran ? 1.0 : beliefs.feasibility->probability(candidate.config, candidate.coordinates, candidate.prior_fits);
   if (beliefs.speed) candidate.speed = beliefs.speed->predict(candidate.coordinates, candidate.prior_log_throughput);
   return candidate;
 }
 
 std::optional<Candidate> most_promising(const Beliefs& beliefs, const AcquisitionOptions& options) {
   Random random(options.seed);
-  Search search(beliefs, options);
-  std::vector<std::pair<double, Config>> sampled;
+  std::vector<Candidate> sampled;
   for (int i = 0; i < kRandomCandidates; ++i) {
     Config config = beliefs.space->sample(random);
-    const double score = search.consider(config);
-    sampled.emplace_back(score, std::move(config));
+    if (std::find(options.exclude.begin(), options.exclude.end(), config) != options.exclude.end()) continue;
+    sampled.push_back(judge(beliefs, std::move(config)));
   }
-  const std::size_t starts = std::min<std::size_t>(kRandomStarts, sampled.size());
-  std::partial_sort(sampled.begin(), sampled.begin() + static_cast<std::ptrdiff_t>(starts), sampled.end(),
-                    [](const auto& a, const auto& b) { return a.first > b.first; });
-  for (std::size_t i = 0; i < starts; ++i) search.climb(sampled[i].second);
-  for (const Config& start : options.starts) search.climb(start);
-  std::optional<Candidate> best = std::move(search).best();
-  if (best && best->score <= -10) return std::nullopt;
-  return best;
+  std::optional<Candidate> safe = search(beliefs, options, sampled, options.least_probability);
+  if (!options.may_be_bold || !safe || !beliefs.speed) return safe;
+  std::optional<Candidate> bold = search(beliefs, options, sampled, options.bold_probability);
+  return bold->score > options.bold_factor * safe->score ? bold : safe;
 }
 
 }  // namespace lockstep::tune

@@ -30,22 +30,24 @@ struct Beliefs {
   double prior_reference = 0;  // Belief::log_throughput of the default, taken from every other
   std::optional<Surrogate> speed;
   const Feasibility* feasibility = nullptr;
+  const std::vector<Config>* ran = nullptr;  // no doubt about these
 };
 
 struct AcquisitionOptions {
   double incumbent = 0;            // posterior mean of the best configuration that ran
   double least_probability = 0.5;  // of running; a candidate below is taken only when there is none above
-  double exploration = 1;          // 1: expected improvement; 0: posterior mean alone
-  std::vector<Config> starts;      // local searches start here (the leaders)
-  std::vector<Config> exclude;     // failed before, or under way
+  // A candidate that runs with at least bold_probability is taken when it promises that many times as much.
+  bool may_be_bold = false;
+  double bold_probability = 0.25;
+  double bold_factor = 2;
+  double exploration = 1;       // 1: expected improvement; 0: posterior mean alone
+  std::vector<Config> starts;   // local searches start here (the leaders)
+  std::vector<Config> exclude;  // failed before, or under way
   std::uint64_t seed = 1;
 };
 
 // Fills everything but `score`.
 Candidate judge(const Beliefs& beliefs, Config config);
-
-// E[max(f - incumbent, 0)] of a normal posterior.
-double expected_improvement(const Posterior& posterior, double incumbent);
 
 // The best candidate found by random sampling and local search from the starts; nullopt when the space has nothing
 // left beyond `exclude`.

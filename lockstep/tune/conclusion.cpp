@@ -113,7 +113,7 @@ void add_importance(const Strategy& strategy, const Evidence& evidence, const Co
   const Space& space = strategy.space();
   Beliefs all = evidence.beliefs();
   all.speed = fit_all(space, strategy.options().prior, history);
-  VarianceShares shares = variance_shares(all, kSeed);
+  VarianceShares shares = variance_shares(all, history, kSeed);
   for (std::size_t knob = 0; knob < space.size(); ++knob) {
     KnobImportance importance;
     importance.knob = space.knobs()[knob].name;

@@ -36,8 +36,8 @@ Feasibility learn_feasibility(const Space& space, const Prior* prior, std::span<
   std::vector<FeasibilityPoint> points;
   for (const Trial& trial : history) {
     if (measured(trial) && trial.purpose > Purpose::kExplore) continue;  // said once is enough
-    points.push_back(
-        {space.coordinates(trial.config), trial.outcome, belief_about(prior, trial.config, 0).fits_probability});
+    points.push_back({trial.config, space.coordinates(trial.config), trial.outcome,
+                      belief_about(prior, trial.config, 0).fits_probability});
   }
   return Feasibility::fit(space, points, prior != nullptr);
 }
@@ -68,6 +68,9 @@ Evidence::Evidence(const Space& space, const Prior* prior, std::span<const Trial
     observations.push_back(observe(space, trial, belief_about(prior, trial.config, beliefs_.prior_reference)));
   }
   if (!observations.empty()) beliefs_.speed = Surrogate::fit(space, std::move(observations), prior != nullptr);
+  for (const Tally& tally : tallies)
+    if (tally.ran > 0 && tally.failed == 0) ran_.push_back(tally.config);
+  beliefs_.ran = &ran_;
   for (const Tally& tally : tallies) {
     if (tally.steered && tally.ran >= tally.failed) leaders_.push_back(judge(beliefs_, tally.config));
     if (tally.failed > 0) failed_.push_back(tally.config);

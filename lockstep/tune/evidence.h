@@ -32,6 +32,7 @@ class Evidence {
   Beliefs beliefs_;
   Feasibility feasibility_;
   std::vector<Candidate> leaders_;
+  std::vector<Config> ran_;
   std::vector<Config> failed_;
   std::int64_t failures_ = 0;
 };

@@ -3,20 +3,47 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/base/error.h"
 #include "lockstep/tune/knob_nature.h"
 
 namespace lockstep::tune {
 namespace {
 
-constexpr double kDefaultRuns = 2.0;       // latent mean at the default configuration: runs with 0.88
-constexpr double kOtherRuns = 2.5;         // latent mean of "not invalid"
-constexpr double kMemorySlope = 3.5;       // latent loss from the default to the far end of a knob that needs memory
-constexpr double kUnknownDeviation = 3.0;  // weight of an ordered knob whose name says nothing
-constexpr double kKnownDeviation = 3.0;
-constexpr double kSmallDeviation = 0.3;  // knobs whose name says: no memory
+// Latent values by unit of a coordinate (the whole range of a knob); 1 is one deviation of the link's noise.
+constexpr double kDefaultRuns = 3.5;        // mean at the default configuration
+constexpr double kMemorySlope = 5.0;        // loss over the range of a knob that needs memory
+constexpr double kMemoryDeviation = 6.0;    // of the slope of a knob whose name says that it needs memory, or nothing
+constexpr double kHarmlessDeviation = 0.5;  // of the slope of a knob whose name says that it needs none
+constexpr double kLocalDeviation = 1.5;
+constexpr double kOtherRuns = 4.5;             // mean of "not invalid"
+constexpr double kOtherChoiceDeviation = 2.0;  // of the effect of a choice
+constexpr double kOtherSlopeDeviation = 0.3;   // of the slope of an ordered knob: they are rarely invalid
+constexpr double kOtherLocalDeviation = 4.0;
+constexpr int kSweeps = 6;
 
-double logistic(double x) { return x >= 0 ? 1 / (1 + std::exp(-x)) : std::exp(x) / (1 + std::exp(x)); }
-double logit(double p) { return std::log(p / (1 - p)); }
+double normal_cumulative(double z) { return 0.5 * std::erfc(-z / std::sqrt(2.0)); }
+
+// Density over cumulative of the normal distribution, safe far into the left tail.
+double hazard(double z) {
+  if (z < -25) return -z;
+  return std::exp(-0.5 * z * z) / std::sqrt(2 * 3.14159265358979) / normal_cumulative(z);
+}
+
+struct Site {
+  double precision;
+  double shift;
+};
+
+// The normal site that gives the cavity the moments it has together with "the sign of the latent plus noise is label".
+Site match_moments(int label, double cavity_mean, double cavity_variance) {
+  const double root = std::sqrt(1 + cavity_variance);
+  const double z = label * cavity_mean / root;
+  const double ratio = hazard(z);
+  const double mean = cavity_mean + label * cavity_variance * ratio / root;
+  const double shrink = cavity_variance * ratio * (z + ratio) / (1 + cavity_variance);
+  const double variance = std::max(cavity_variance * (1 - shrink), 1e-9);
+  return {1 / variance - 1 / cavity_variance, mean / variance - cavity_mean / cavity_variance};
+}
 
 }  // namespace
 
@@ -42,41 +69,53 @@ void Feasibility::Classifier::learn(std::span<const std::vector<double>> feature
                                     std::span<const double> means, std::span<const char> ordered) {
   const std::size_t n = features.size();
   points.assign(features.begin(), features.end());
-  Matrix covariance(n);
+  Matrix prior(n);
   for (std::size_t r = 0; r < n; ++r)
-    for (std::size_t c = 0; c <= r; ++c) covariance(r, c) = covariance(c, r) = kernel(points[r], points[c], ordered);
-  std::vector<double> latent(n, 0.0), a(n), b(n);  // latent: deviation from the mean
-  root_weights.assign(n, 0.0);
-  gradient.assign(n, 0.0);
-  for (int iteration = 0; iteration < 12; ++iteration) {
-    factor = Matrix(n);
-    for (std::size_t r = 0; r < n; ++r) {
-      const double p = logistic(latent[r] + means[r]);
-      root_weights[r] = std::sqrt(std::max(p * (1 - p), 1e-9));
-      gradient[r] = (labels[r] > 0 ? 1.0 : 0.0) - p;
-    }
-    for (std::size_t r = 0; r < n; ++r)
-      for (std::size_t c = 0; c <= r; ++c)
-        factor(r, c) = root_weights[r] * covariance(r, c) * root_weights[c] + (r == c ? 1.0 : 0.0);
-    if (!cholesky_in_place(factor)) return;
-    for (std::size_t r = 0; r < n; ++r) b[r] = root_weights[r] * root_weights[r] * latent[r] + gradient[r];
-    for (std::size_t r = 0; r < n; ++r) {
-      a[r] = 0;
-      for (std::size_t c = 0; c < n; ++c) a[r] += covariance(r, c) * b[c];
-      a[r] *= root_weights[r];
-    }
-    solve_cholesky(factor, a);
+    for (std::size_t c = 0; c <= r; ++c) prior(r, c) = prior(c, r) = kernel(points[r], points[c], ordered);
+
+  // Sites in natural parameters; the posterior is that of prior times sites.
+  precisions.assign(n, 0.0);
+  std::vector<double> site_shift(n, 0.0), mean(means.begin(), means.end());
+  Matrix covariance = prior;
+  std::vector<double> column(n);
+  for (int sweep = 0; sweep < kSweeps; ++sweep) {
     double change = 0;
-    for (std::size_t r = 0; r < n; ++r) a[r] = b[r] - root_weights[r] * a[r];
-    for (std::size_t r = 0; r < n; ++r) {
-      double value = 0;
-      for (std::size_t c = 0; c < n; ++c) value += covariance(r, c) * a[c];
-      change = std::max(change, std::fabs(value - latent[r]));
-      latent[r] = value;
+    for (std::size_t i = 0; i < n; ++i) {
+      const double marginal = covariance(i, i);
+      const double cavity_precision = std::max(1 / marginal - precisions[i], 1e-9);
+      const double cavity_shift = mean[i] / marginal - site_shift[i];
+      const Site site = match_moments(labels[i], cavity_shift / cavity_precision, 1 / cavity_precision);
+      const double precision = std::max(site.precision, 0.0);
+      const double step = precision - precisions[i];
+      precisions[i] = precision;
+      site_shift[i] = site.shift;
+      change = std::max(change, std::fabs(step));
+      for (std::size_t r = 0; r < n; ++r) column[r] = covariance(r, i);
+      const double scale = step / (1 + step * marginal);
+      for (std::size_t r = 0; r < n; ++r)
+        for (std::size_t c = 0; c < n; ++c) covariance(r, c) -= scale * column[r] * column[c];
+      for (std::size_t r = 0; r < n; ++r) {
+        mean[r] = means[r];
+        for (std::size_t c = 0; c < n; ++c) mean[r] += covariance(r, c) * (site_shift[c] - precisions[c] * means[c]);
+      }
     }
     if (change < 1e-4) break;
   }
-  for (std::size_t r = 0; r < n; ++r) gradient[r] = (labels[r] > 0 ? 1.0 : 0.0) - logistic(latent[r] + means[r]);
+  factor = Matrix(n);
+  for (std::size_t r = 0; r < n; ++r)
+    for (std::size_t c = 0; c <= r; ++c)
+      factor(r, c) = std::sqrt(precisions[r] * precisions[c]) * prior(r, c) + (r == c ? 1.0 : 0.0);
+  LOCKSTEP_ASSERT(cholesky_in_place(factor), "identity plus a covariance is positive definite");
+  // inverse(K + inverse(S)) (S^-1 shift - m) = s - sqrt(S) inverse(B) sqrt(S) K s, with s = shift - S m.
+  std::vector<double> s(n), half(n);
+  for (std::size_t r = 0; r < n; ++r) s[r] = site_shift[r] - precisions[r] * means[r];
+  for (std::size_t r = 0; r < n; ++r) {
+    for (std::size_t c = 0; c < n; ++c) half[r] += prior(r, c) * s[c];
+    half[r] *= std::sqrt(precisions[r]);
+  }
+  solve_cholesky(factor, half);
+  shifts.resize(n);
+  for (std::size_t r = 0; r < n; ++r) shifts[r] = s[r] - std::sqrt(precisions[r]) * half[r];
 }
 
 double Feasibility::Classifier::probability(std::span<const double> x, double mean,
@@ -86,13 +125,12 @@ double Feasibility::Classifier::probability(std::span<const double> x, double me
   double variance = kernel(x, x, ordered);
   for (std::size_t r = 0; r < n; ++r) {
     const double k = kernel(x, points[r], ordered);
-    mean += k * gradient[r];
-    cross[r] = root_weights[r] * k;
+    mean += k * shifts[r];
+    cross[r] = std::sqrt(precisions[r]) * k;
   }
   solve_lower(factor, cross);
   for (const double value : cross) variance -= value * value;
-  // The logistic averaged over a normal latent (MacKay 1992).
-  return logistic(mean / std::sqrt(1 + 3.14159265358979 / 8 * std::max(variance, 0.0)));
+  return normal_cumulative(mean / std::sqrt(1 + std::max(variance, 0.0)));
 }
 
 std::vector<double> Feasibility::features(std::span<const double> coordinates) const {
@@ -112,8 +150,8 @@ double Feasibility::memory_mean(std::span<const double> coordinates, double prio
                              : choice_losses_[i][static_cast<std::size_t>(coordinates[i])];
   }
   // What the names say is worth little beside a computed memory.
-  if (use_prior_) mean = 0.3 * std::min(mean, kDefaultRuns) + logit(std::clamp(prior_fits, 0.02, 0.98));
-  return mean;
+  const double odds = std::clamp(prior_fits, 0.02, 0.98);
+  return 0.3 * std::min(mean, kDefaultRuns) + std::log(odds / (1 - odds));
 }
 
 void Feasibility::believe_names(const Space& space) {
@@ -129,11 +167,11 @@ void Feasibility::believe_names(const Space& space) {
       if (here && there) choice_losses_[i][c] = kMemorySlope * (*here - *there);
     }
     const bool harmless = nature.memory && *nature.memory == 0;
-    const double known = nature.memory ? kKnownDeviation : kUnknownDeviation * (knob.ordered ? 1.0 : 0.5);
-    memory_.linear_deviation.push_back(harmless ? kSmallDeviation : known);
+    const double deviation = kMemoryDeviation * (knob.ordered ? 1.0 : 0.5);
+    memory_.linear_deviation.push_back(harmless ? kHarmlessDeviation : deviation);
     memory_.relevance.push_back(harmless ? 0.05 : 1.0);
     // Combinations of choices are what is invalid; ordered knobs rarely are.
-    other_.linear_deviation.push_back(knob.ordered ? 0.3 : 0.7);
+    other_.linear_deviation.push_back(knob.ordered ? kOtherSlopeDeviation : kOtherChoiceDeviation);
     other_.relevance.push_back(knob.ordered ? 0.1 : 1.0);
   }
 }
@@ -148,9 +186,16 @@ Feasibility Feasibility::fit(const Space& space, std::span<const FeasibilityPoin
     if (std::isnan(model.default_coordinates_[i])) model.default_coordinates_[i] = ordered ? 0.0 : -1.0;
   }
   model.believe_names(space);
-  model.memory_.local_deviation = 1.5;
-  model.other_.local_deviation = 3.0;
+  model.memory_.local_deviation = kLocalDeviation;
+  model.other_.local_deviation = kOtherLocalDeviation;
 
+  if (!use_prior) {
+    std::vector<MemorySketch::Point> seen;
+    for (const FeasibilityPoint& point : points)
+      if (point.outcome == Outcome::kMeasured || point.outcome == Outcome::kOutOfMemory)
+        seen.push_back({point.config, point.outcome == Outcome::kMeasured});
+    model.sketch_.emplace(space, seen);
+  }
   std::vector<std::vector<double>> memory_points, other_points;
   std::vector<int> memory_labels, other_labels;
   std::vector<double> memory_means, other_means;
@@ -173,10 +218,11 @@ Feasibility Feasibility::fit(const Space& space, std::span<const FeasibilityPoin
   return model;
 }
 
-double Feasibility::probability(std::span<const double> coordinates, double prior_fits) const {
+double Feasibility::probability(const Config& config, std::span<const double> coordinates, double prior_fits) const {
   const std::vector<double> x = features(coordinates);
-  return memory_.probability(x, memory_mean(coordinates, prior_fits), ordered_) *
-         other_.probability(x, kOtherRuns, ordered_);
+  const double fits =
+      sketch_ ? sketch_->fits(config) : memory_.probability(x, memory_mean(coordinates, prior_fits), ordered_);
+  return fits * other_.probability(x, kOtherRuns, ordered_);
 }
 
 }  // namespace lockstep::tune

@@ -1,21 +1,24 @@
 // Feasibility: the probability that a configuration runs at all, learned from what failed and what did not.
 //
-// Two Gaussian-process classifiers (Laplace approximation, logistic link; Rasmussen and Williams 2006, algorithm 3.1):
-// one for memory, whose latent value is mostly linear in the ordered knobs, so that one failure warns of everything
-// beyond it; one for all other failures, which sit in combinations of choices. Both start from what the names of the
-// knobs say (knob_nature.h) and from the Prior where there is one. Immutable once fitted; thread-safe.
+// Memory and everything else are separate. Memory: a sketch of the usual formula with its constants open
+// (memory_sketch.h); where the planner computed it, a Gaussian-process classifier around the planner's answer. All
+// other failures sit in combinations of choices: a classifier of its own. Classifiers have a probit link and are fitted
+// by expectation propagation (Rasmussen and Williams 2006, algorithm 3.5). Immutable once fitted; thread-safe.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "lockstep/tune/linear_algebra.h"
+#include "lockstep/tune/memory_sketch.h"
 #include "lockstep/tune/space.h"
 #include "lockstep/tune/trial.h"
 
 namespace lockstep::tune {
 
 struct FeasibilityPoint {
+  Config config;
   std::vector<double> coordinates;  // Space::coordinates()
   Outcome outcome = Outcome::kMeasured;
   double prior_fits_probability = 1;
@@ -27,7 +30,8 @@ class Feasibility {
   static Feasibility fit(const Space& space, std::span<const FeasibilityPoint> points, bool use_prior);
 
   // Probability that the configuration gives a measurement.
-  double probability(std::span<const double> coordinates, double prior_fits_probability = 1) const;
+  double probability(const Config& config, std::span<const double> coordinates,
+                     double prior_fits_probability = 1) const;
 
  private:
   // One classifier over the same features.
@@ -36,9 +40,9 @@ class Feasibility {
     double local_deviation = 1;               // of the residual process
     std::vector<double> relevance;            // by knob, of the residual process: 0 leaves a knob out
     std::vector<std::vector<double>> points;  // features of the observations
-    std::vector<double> gradient;             // of the log likelihood at the mode
-    Matrix factor;                            // Cholesky of I + sqrt(W) K sqrt(W)
-    std::vector<double> root_weights;         // sqrt(W)
+    std::vector<double> precisions;           // of the sites that stand for the observations
+    std::vector<double> shifts;               // inverse(K + inverse(precisions)) times (site means - prior means)
+    Matrix factor;                            // Cholesky of I + sqrt(precisions) K sqrt(precisions)
 
     double kernel(std::span<const double> x, std::span<const double> y, std::span<const char> ordered) const;
     void learn(std::span<const std::vector<double>> features, std::span<const int> labels,
@@ -49,6 +53,7 @@ class Feasibility {
 
   void believe_names(const Space& space);
   double memory_mean(std::span<const double> coordinates, double prior_fits) const;
+  // Offsets from the default by ordered knob, choices of the others.
   std::vector<double> features(std::span<const double> coordinates) const;
 
   std::vector<char> ordered_;
@@ -56,7 +61,8 @@ class Feasibility {
   std::vector<std::vector<double>> choice_losses_;  // by unordered knob and choice, against the default's
   std::vector<double> default_coordinates_;
   bool use_prior_ = false;
-  Classifier memory_;
+  std::optional<MemorySketch> sketch_;  // memory without a Prior
+  Classifier memory_;                   // memory with one
   Classifier other_;
 };
 

@@ -83,7 +83,9 @@ struct VarianceShares {
   std::vector<Estimate> total;  // by knob, percent
   std::vector<Interaction> interactions;
 };
-// `beliefs` from all trials.
-VarianceShares variance_shares(const Beliefs& beliefs, std::uint64_t seed);
+// `beliefs` from all trials of `history`. The search looks closely at little of the space: levels of knobs that it
+// never measured make the upper ends of the intervals high, and what the model only allows for does not lift the lower
+// ends.
+VarianceShares variance_shares(const Beliefs& beliefs, std::span<const Trial> history, std::uint64_t seed);
 
 }  // namespace lockstep::tune

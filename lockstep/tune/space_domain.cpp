@@ -22,6 +22,8 @@ ExpressionType type_of(const std::vector<Value>& choices) {
   return ExpressionType::kMixed;
 }
 
+constexpr double kWideCount = 4;  // (high + 1) / (low + 1)
+
 double code_of_value(const Value& value, Texts& texts) {
   if (const auto number = number_of(value)) return *number;
   if (const auto* flag = std::get_if<bool>(&value)) return code_of(*flag);
@@ -44,6 +46,9 @@ Domain::Domain(const Knob& knob, Texts& texts)
   } else if (kind_ == KnobKind::kInteger) {
     levels_ = high_ - low_ + 1;
   }
+  // The first loader thread changes more than the fifteenth: wide counts are spaced by ratios though zero is among
+  // them.
+  shifted_log_ = ordered_ && !log_ && !real() && low_ >= 0 && high_ + 1 >= kWideCount * (low_ + 1);
   if (ordered_) {
     scale_low_ = scaled(low_);
     scale_span_ = scaled(high_) - scale_low_;
@@ -106,6 +111,7 @@ CodeRange Domain::codes(double first, double last) const {
 }
 
 double Domain::position_of_number(double number) const {
+  if (shifted_log_) return std::log((number + 1) / (low_ + 1)) / std::log((high_ + 1) / (low_ + 1));
   return scale_span_ > 0 ? (scaled(number) - scale_low_) / scale_span_ : 0;
 }
 
@@ -131,6 +137,10 @@ double Domain::draw(Random& random) const {
 
 double Domain::cell_at(double position) const {
   const double at = scale_low_ + std::clamp(position, 0.0, 1.0) * scale_span_;
+  if (shifted_log_) {
+    const double shifted = (low_ + 1) * std::pow((high_ + 1) / (low_ + 1), std::clamp(position, 0.0, 1.0)) - 1;
+    return std::clamp(std::round(shifted) - low_, 0.0, levels_ - 1);
+  }
   const double number = std::clamp(log_ ? std::exp(at) : at, low_, high_);
   return real() ? number : std::clamp(std::round(number) - low_, 0.0, levels_ - 1);
 }

@@ -70,7 +70,8 @@ class Domain {
   double high_ = 0;
   double levels_ = 0;
   double scale_low_ = 0;
-  double scale_span_ = 0;  // 0: a single value
+  double scale_span_ = 0;     // 0: a single value
+  bool shifted_log_ = false;  // positions by log(1 + number)
   double default_cell_ = 0;
   std::vector<Value> choices_;
   std::vector<double> codes_;      // by level

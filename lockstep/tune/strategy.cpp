@@ -12,18 +12,21 @@
 namespace lockstep::tune {
 namespace {
 
-// Failures are paid like successes, so they are rationed: the farther they run ahead of this share of the trials, the
-// surer a candidate must be of running.
+// Failures are paid like successes, so they are rationed: the farther they run ahead of this many, the surer a
+// candidate must be of running.
+constexpr double kFirstFailures = 1.0;
 constexpr double kFailureShare = 0.07;
-constexpr double kBoldProbability = 0.55;
-constexpr double kCautiousProbability = 0.90;
+constexpr double kBoldProbability = 0.65;
+constexpr double kCautiousProbability = 0.85;
+constexpr double kCautionPerFailure = 0.08;
+// A candidate that may well fail is tried while failures stay below this share, when it promises enough.
+constexpr double kMostFailures = 0.10;
 // The last trials of the search go to what the model believes best, again if need be.
-constexpr double kExploitShare = 0.2;
+constexpr double kExploitShare = 0.08;
 
 double least_probability(std::int64_t failures, std::int64_t trials) {
-  const double ahead = static_cast<double>(failures) - kFailureShare * static_cast<double>(trials);
-  return std::clamp(kBoldProbability + (kCautiousProbability - kBoldProbability) * (ahead + 0.5), kBoldProbability,
-                    kCautiousProbability + 0.05);
+  const double ahead = static_cast<double>(failures) - kFirstFailures - kFailureShare * static_cast<double>(trials);
+  return std::clamp(kBoldProbability + kCautionPerFailure * (ahead + 1), kBoldProbability, kCautiousProbability);
 }
 
 }  // namespace
@@ -74,6 +77,10 @@ std::optional<Proposal> Strategy::next(std::span<const Trial> history, std::span
       allocation.search -
       static_cast<std::int64_t>(std::lround(kExploitShare * static_cast<double>(allocation.search)));
   const bool exploit = made >= exploit_from && !evidence.leaders().empty();
+  // A configuration that ran is worth another launch only when it may be the winner.
+  if (!exploit)
+    for (const Candidate& leader : evidence.leaders()) acquisition.exclude.push_back(leader.config);
+  acquisition.may_be_bold = static_cast<double>(evidence.failures()) <= kMostFailures * static_cast<double>(made + 1);
   if (exploit) {
     acquisition.exploration = 0;
     acquisition.least_probability = std::max(acquisition.least_probability, 0.8);

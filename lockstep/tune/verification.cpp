@@ -13,8 +13,8 @@ constexpr std::int64_t kSetBackKnobs = 8;  // at most; the others are left to th
 std::int64_t fresh_launches(const StrategyOptions& options, std::int64_t trials) {
   if (options.confirmations >= 0) return std::min(options.confirmations, trials / 3);
   if (trials < 8) return 0;
-  if (trials < 15) return 2;
-  if (trials < 45 || !options.importance) return 3;
+  if (trials < 40) return 2;
+  if (!options.importance) return 3;
   return 5;
 }
 
@@ -75,7 +75,7 @@ std::int64_t affordable_trials(const StrategyOptions& options, std::span<const T
 Allocation allocate(const Space& space, const StrategyOptions& options, std::int64_t trials) {
   Allocation allocation;
   allocation.confirm = fresh_launches(options, trials);
-  allocation.control = allocation.confirm > 0 ? std::max<std::int64_t>(1, allocation.confirm * 2 / 3) : 0;
+  allocation.control = allocation.confirm > 0 ? std::max<std::int64_t>(1, allocation.confirm / 2) : 0;
   if (options.importance && trials >= 20) {
     const auto knobs = std::min(static_cast<std::int64_t>(space.size()), kSetBackKnobs);
     allocation.set_back = std::min(2 * knobs, trials / 4);
