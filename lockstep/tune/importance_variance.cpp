@@ -5,131 +5,21 @@
 // model knows the function, so few are enough.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <random>
 
-#include "lockstep/base/error.h"
 #include "lockstep/tune/importance.h"
+#include "lockstep/tune/importance_space.h"
 
 namespace lockstep::tune {
 namespace {
 
-constexpr std::size_t kSample = 1500;      // configurations for the mean
 constexpr std::size_t kRowsOfMean = 24;    // rows per knob for the mean
 constexpr std::size_t kJointPoints = 420;  // for the draws, all knobs together
-constexpr std::size_t kFunctionDraws = 300;
-constexpr std::size_t kMostLevels = 12;
-constexpr std::size_t kQuadsOfMean = 16;  // per pair of knobs
-constexpr std::size_t kQuadsOfDraws = 14;
-constexpr std::size_t kPairsDrawn = 4;
 // What nobody measured, as deviations over that of the function: a main effect at a level never seen, the part of it
 // that remains however often the level was seen near the winner, and interactions far from it.
 constexpr double kUnseenEffect = 1.0;
 constexpr double kLeastIgnorance = 0.3;
 constexpr double kUnseenInteraction = 0.2;
-constexpr double kStandsOut = 1.0;  // percent of the variance
-
-struct Point {
-  Candidate at;
-  std::size_t level = 0;  // of the row's knob
-};
-
-// Configurations that differ in one knob alone: all of its levels that are valid there.
-using Row = std::vector<Point>;
-
-class SpaceView {
- public:
-  SpaceView(const Beliefs& beliefs, std::uint64_t seed) : beliefs_(beliefs), random_(seed) {
-    for (std::size_t i = 0; i < kSample; ++i) sample_.push_back(judge(beliefs, space().sample(random_)));
-    for (std::size_t knob = 0; knob < space().size(); ++knob) levels_.push_back(levels_of(knob));
-  }
-
-  const Space& space() const { return *beliefs_.space; }
-  const std::vector<Candidate>& sample() const { return sample_; }
-  std::size_t levels(std::size_t knob) const { return levels_[knob].size(); }
-
-  // The level nearest to a configuration's; nullopt when the knob is inactive there.
-  std::optional<std::size_t> level_of(std::size_t knob, const Config& config) const {
-    const Value& value = config.values[knob];
-    const auto& all = levels_[knob];
-    const auto found = std::find(all.begin(), all.end(), value);
-    if (found != all.end()) return static_cast<std::size_t>(found - all.begin());
-    if (!is_active(value)) return std::nullopt;
-    std::size_t nearest = 0;
-    for (std::size_t i = 1; i < all.size(); ++i)
-      if (std::abs(number(all[i]) - number(value)) < std::abs(number(all[nearest]) - number(value))) nearest = i;
-    return nearest;
-  }
-
-  Row row(std::size_t knob) {
-    Config config = draw().config;
-    Row row;
-    for (std::size_t level = 0; level < levels(knob); ++level) {
-      config.values[knob] = levels_[knob][level];
-      if (space().is_valid(config)) row.push_back({judge(beliefs_, config), level});
-    }
-    return row;
-  }
-
-  // x, x with the first, with the second and with both knobs at another level; nullopt when one is not valid.
-  std::optional<std::vector<Candidate>> quad(std::size_t first, std::size_t second) {
-    for (int attempt = 0; attempt < 12; ++attempt) {
-      const Candidate& base = draw();
-      Config one = base.config, other = base.config;
-      if (!is_active(base.config.values[first]) || !is_active(base.config.values[second])) continue;
-      one.values[first] = levels_[first][random_() % levels(first)];
-      other.values[second] = levels_[second][random_() % levels(second)];
-      Config both = one;
-      both.values[second] = other.values[second];
-      if (!space().is_valid(one) || !space().is_valid(other) || !space().is_valid(both)) continue;
-      return std::vector<Candidate>{base, judge(beliefs_, one), judge(beliefs_, other), judge(beliefs_, both)};
-    }
-    return std::nullopt;
-  }
-
- private:
-  const Candidate& draw() { return sample_[random_() % sample_.size()]; }
-
-  static double number(const Value& value) {
-    if (const auto* integer = std::get_if<std::int64_t>(&value)) return static_cast<double>(*integer);
-    if (const auto* real = std::get_if<double>(&value)) return *real;
-    return 0;
-  }
-
-  // All levels where they are few, else some spread evenly over those drawn.
-  std::vector<Value> levels_of(std::size_t knob) const {
-    if (space().knobs()[knob].kind == KnobKind::kChoice) return space().knobs()[knob].choices;
-    std::vector<Value> values;
-    for (const Candidate& candidate : sample_)
-      if (is_active(candidate.config.values[knob])) values.push_back(candidate.config.values[knob]);
-    std::sort(values.begin(), values.end());
-    std::vector<Value> distinct = values;
-    distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
-    if (distinct.size() <= 2 * kMostLevels) return distinct;
-    std::vector<Value> spread;
-    for (std::size_t i = 0; i < kMostLevels; ++i)
-      spread.push_back(values[(2 * i + 1) * values.size() / (2 * kMostLevels)]);
-    spread.erase(std::unique(spread.begin(), spread.end()), spread.end());
-    return spread;
-  }
-
-  const Beliefs& beliefs_;
-  Random random_;
-  std::vector<Candidate> sample_;
-  std::vector<std::vector<Value>> levels_;
-};
-
-// Weighted sums.
-struct Moments {
-  double weight = 0, sum = 0, square = 0;
-  void add(double w, double value) {
-    weight += w;
-    sum += w * value;
-    square += w * value * value;
-  }
-  double mean() const { return weight > 0 ? sum / weight : 0; }
-  double variance() const { return weight > 0 ? std::max(0.0, square / weight - mean() * mean()) : 0; }
-};
 
 // Values of the function at the points of rows, in their order.
 template <class Values>
@@ -215,34 +105,6 @@ double weighted_variance(std::span<const double> values, std::span<const double>
   return moments.variance();
 }
 
-// Draws of the function's difference from its mean at the given points.
-Draws difference_draws(const Beliefs& beliefs, const std::vector<const Candidate*>& points, std::size_t count,
-                       std::uint64_t seed) {
-  std::vector<std::vector<double>> coordinates;
-  std::vector<double> priors;
-  for (const Candidate* point : points) {
-    coordinates.push_back(point->coordinates);
-    priors.push_back(point->prior_log_throughput);
-  }
-  Matrix factor = beliefs.speed->predict_jointly(coordinates, priors).covariance;
-  for (std::size_t i = 0; i < factor.size; ++i) factor(i, i) += 1e-7;
-  LOCKSTEP_ASSERT(cholesky_in_place(factor), "the posterior covariance over the space is positive definite");
-  Random random(seed);
-  std::normal_distribution<double> normal;
-  Draws draws{points.size(), std::vector<double>(points.size() * count, 0.0)};
-  std::vector<double> z(points.size());
-  for (std::size_t draw = 0; draw < count; ++draw) {
-    for (double& value : z) value = normal(random);
-    for (std::size_t i = 0; i < points.size(); ++i) {
-      const double* row = factor.row(i);
-      double sum = 0;
-      for (std::size_t j = 0; j <= i; ++j) sum += row[j] * z[j];
-      draws.values[draw * points.size() + i] = sum;
-    }
-  }
-  return draws;
-}
-
 // Rows of one knob among the joint points.
 struct KnobRows {
   std::vector<Row> rows;
@@ -269,10 +131,10 @@ class Shares {
     for (KnobRows& knob : joint_)
       for (const Row& row : knob.rows) {
         knob.start.push_back(points_.size());
-        for (const Point& point : row) points_.push_back(&point.at);
+        for (const RowPoint& point : row) points_.push_back(&point.at);
       }
     for (const Candidate& candidate : view_.sample()) variance_.add(candidate.runs, candidate.speed.mean);
-    draws_ = difference_draws(beliefs, points_, kFunctionDraws, seed + 1);
+    draws_ = difference_draws(beliefs, points_, seed + 1);
   }
 
   SpaceView& view() { return view_; }
@@ -374,68 +236,6 @@ Estimate interval_of(const Draws& plain, const Draws& doubted, const Draws& at_m
   estimate.high = std::max(estimate.high, doubted.estimate(knob).high);
   estimate.value = std::clamp((estimate.value + at_mean[0][knob]) / 2, estimate.low, estimate.high);
   return estimate;
-}
-
-double double_difference(const std::vector<Candidate>& quad) {
-  return quad[0].speed.mean - quad[1].speed.mean - quad[2].speed.mean + quad[3].speed.mean;
-}
-
-struct Pair {
-  std::size_t first = 0, second = 0;
-  double strength = 0;  // of the mean
-};
-
-// The strongest pairs by the mean alone.
-std::vector<Pair> strongest_pairs(SpaceView& view) {
-  std::vector<Pair> pairs;
-  for (std::size_t first = 0; first < view.space().size(); ++first)
-    for (std::size_t second = first + 1; second < view.space().size(); ++second) {
-      Moments squares;
-      for (std::size_t q = 0; q < kQuadsOfMean; ++q) {
-        const auto quad = view.quad(first, second);
-        if (!quad) break;
-        const double difference = double_difference(*quad);
-        squares.add(1, difference * difference / 4);
-      }
-      pairs.push_back({first, second, squares.mean()});
-    }
-  std::stable_sort(pairs.begin(), pairs.end(), [](const Pair& a, const Pair& b) { return a.strength > b.strength; });
-  if (pairs.size() > kPairsDrawn) pairs.resize(kPairsDrawn);
-  return pairs;
-}
-
-// Superset importance of a pair (Liu and Owen 2006): a quarter of the mean square of double differences.
-std::vector<Interaction> interactions_of(const Beliefs& beliefs, SpaceView& view, double variance, std::uint64_t seed) {
-  std::vector<Interaction> found;
-  for (const Pair& pair : strongest_pairs(view)) {
-    if (100 * pair.strength < kStandsOut * variance) continue;
-    std::vector<std::vector<Candidate>> quads;
-    for (std::size_t q = 0; q < kQuadsOfDraws; ++q)
-      if (auto quad = view.quad(pair.first, pair.second)) quads.push_back(std::move(*quad));
-    std::vector<const Candidate*> points;
-    for (const auto& quad : quads)
-      for (const Candidate& corner : quad) points.push_back(&corner);
-    if (points.empty()) continue;
-    const Draws draws = difference_draws(beliefs, points, kFunctionDraws, seed);
-    Draws shares{1, {}};
-    for (std::size_t draw = 0; draw < draws.count(); ++draw) {
-      Moments squares;
-      for (std::size_t q = 0; q < quads.size(); ++q) {
-        const auto delta = draws[draw].subspan(4 * q, 4);
-        const double difference = double_difference(quads[q]) + delta[0] - delta[1] - delta[2] + delta[3];
-        squares.add(1, difference * difference / 4);
-      }
-      shares.values.push_back(std::min(100.0, 100 * squares.mean() / variance));
-    }
-    const Estimate estimate = shares.estimate(0);
-    if (estimate.low < kStandsOut) continue;
-    const auto& knobs = view.space().knobs();
-    found.push_back({knobs[pair.first].name, knobs[pair.second].name, estimate});
-  }
-  std::stable_sort(found.begin(), found.end(), [](const Interaction& a, const Interaction& b) {
-    return a.variance_percent.value > b.variance_percent.value;
-  });
-  return found;
 }
 
 }  // namespace
