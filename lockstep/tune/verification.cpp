@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/tune/importance.h"
+
 namespace lockstep::tune {
 namespace {
 
-constexpr std::int64_t kSetBackKnobs = 8;  // at most; the others are left to the model
+constexpr std::int64_t kSetBacksPerKnob = 3;
 
 std::int64_t fresh_launches(const StrategyOptions& options, std::int64_t trials) {
   if (options.confirmations >= 0) return std::min(options.confirmations, trials / 3);
@@ -18,44 +20,8 @@ std::int64_t fresh_launches(const StrategyOptions& options, std::int64_t trials)
   return 5;
 }
 
-struct SetBack {
-  std::size_t knob;
-  Config config;
-  double expected_loss;  // of log throughput
-  double deviation;
-};
-
-// Knobs of the winner that are not at their default, by what the model expects the way back to cost.
-std::vector<SetBack> set_backs(const Space& space, const Evidence& evidence, const Config& winner) {
-  const Candidate best = judge(evidence.beliefs(), winner);
-  std::vector<SetBack> list;
-  for (std::size_t knob = 0; knob < space.size(); ++knob) {
-    if (winner.values[knob] == space.knobs()[knob].default_value) continue;
-    const std::optional<Config> config = space.set_back(winner, knob);
-    if (!config || *config == winner) continue;
-    const Candidate there = judge(evidence.beliefs(), *config);
-    const std::vector<std::vector<double>> points{best.coordinates, there.coordinates};
-    const std::vector<double> priors{best.prior_log_throughput, there.prior_log_throughput};
-    const Surrogate::Joint joint = evidence.beliefs().speed->predict_jointly(points, priors);
-    const double variance = joint.covariance(0, 0) + joint.covariance(1, 1) - 2 * joint.covariance(0, 1);
-    list.push_back({knob, *config, joint.mean[0] - joint.mean[1], std::sqrt(std::max(variance, 0.0))});
-  }
-  std::stable_sort(list.begin(), list.end(), [](const SetBack& a, const SetBack& b) {
-    return a.expected_loss + a.deviation > b.expected_loss + b.deviation;
-  });
-  if (list.size() > static_cast<std::size_t>(kSetBackKnobs)) list.resize(kSetBackKnobs);
-  return list;
-}
-
-std::int64_t count(std::span<const Trial> trials, Purpose purpose, const std::string& knob = {}) {
-  return std::count_if(trials.begin(), trials.end(),
-                       [&](const Trial& trial) { return trial.purpose == purpose && trial.set_back_knob == knob; });
-}
-
-bool set_back_failed(std::span<const Trial> trials, const std::string& knob) {
-  return std::any_of(trials.begin(), trials.end(), [&](const Trial& trial) {
-    return trial.purpose == Purpose::kSetBack && trial.set_back_knob == knob && !measured(trial);
-  });
+std::int64_t count(std::span<const Trial> trials, Purpose purpose) {
+  return std::count_if(trials.begin(), trials.end(), [&](const Trial& trial) { return trial.purpose == purpose; });
 }
 
 }  // namespace
@@ -68,17 +34,18 @@ std::int64_t affordable_trials(const StrategyOptions& options, std::span<const T
   if (price <= 0) return options.trials;
   const double left = std::max(0.0, options.gpu_seconds - spent);
   const auto made = static_cast<std::int64_t>(history.size());
-  // Whether the last trial can be paid is the study's to decide; a proposal more is harmless.
-  return std::min(options.trials, made + 1 + static_cast<std::int64_t>(std::min(left / price, 1e9)));
+  // Half a trial's price left is worth the attempt: the study gives it what there is.
+  const double more = left < 0.5 * price ? 0.0 : std::max(1.0, std::floor(left / price));
+  return std::min(options.trials, made + static_cast<std::int64_t>(std::min(more, 1e9)));
 }
 
 Allocation allocate(const Space& space, const StrategyOptions& options, std::int64_t trials) {
   Allocation allocation;
   allocation.confirm = fresh_launches(options, trials);
-  allocation.control = allocation.confirm > 0 ? std::max<std::int64_t>(1, allocation.confirm / 2) : 0;
+  allocation.control = allocation.confirm > 0 ? std::max<std::int64_t>(1, allocation.confirm * 3 / 5) : 0;
   if (options.importance && trials >= 20) {
-    const auto knobs = std::min(static_cast<std::int64_t>(space.size()), kSetBackKnobs);
-    allocation.set_back = std::min(2 * knobs, trials / 4);
+    const auto most = kSetBacksPerKnob * static_cast<std::int64_t>(space.size());
+    allocation.set_back = std::min(most, trials * 3 / 10);
   }
   allocation.search = std::max<std::int64_t>(1, trials - allocation.confirm - allocation.control - allocation.set_back);
   return allocation;
@@ -91,53 +58,37 @@ std::optional<Proposal> next_verification(const Space& space, const StrategyOpti
   all.insert(all.end(), pending.begin(), pending.end());
   const Allocation allocation = allocate(space, options, affordable);
   const Config& winner = evidence.leaders().front().config;
+  const bool differs = winner != space.default_config();
+  // What is left over (no set-back worth a launch) sharpens the figures that people will quote.
+  const std::int64_t confirms = count(all, Purpose::kConfirm), controls = count(all, Purpose::kControl);
+  const std::int64_t set_backs = count(all, Purpose::kSetBack);
+  std::optional<SetBack> set_back;
+  if (options.importance && set_backs < allocation.set_back)
+    set_back = next_set_back(evidence.beliefs(), winner, history, pending);
+
   Proposal proposal;
   proposal.budget_seconds = options.trial_seconds;
-
-  struct Lane {
-    Proposal proposal;
-    std::int64_t made;
-    std::int64_t wanted;
+  // In rounds: whoever is farthest behind its share of the launches goes next, the winner first.
+  const auto behind = [](std::int64_t made, std::int64_t wanted) {
+    return wanted > 0 ? static_cast<double>(made) / static_cast<double>(wanted) : 1.0;
   };
-  std::vector<Lane> lanes;
-  const auto add = [&](const Config& config, Purpose purpose, const std::string& knob, std::int64_t wanted,
-                       std::string reason) {
-    Proposal lane = proposal;
-    lane.config = config;
-    lane.purpose = purpose;
-    lane.set_back_knob = knob;
-    lane.reason = std::move(reason);
-    lanes.push_back({std::move(lane), count(all, purpose, knob), wanted});
-  };
-  add(winner, Purpose::kConfirm, "", allocation.confirm, "the winner, on a fresh launch");
-  if (winner != space.default_config())
-    add(space.default_config(), Purpose::kControl, "", allocation.control, "the default beside it");
-  if (options.importance && allocation.set_back > 0) {
-    const std::vector<SetBack> list = set_backs(space, evidence, winner);
-    const auto each =
-        list.empty() ? 0 : std::max<std::int64_t>(1, allocation.set_back / static_cast<std::int64_t>(list.size()));
-    for (const SetBack& set_back : list) {
-      const std::string& knob = space.knobs()[set_back.knob].name;
-      if (set_back_failed(all, knob)) continue;
-      add(set_back.config, Purpose::kSetBack, knob, each, fmt::format("the winner with {} back at its default", knob));
-    }
+  const double confirm_share = behind(confirms, allocation.confirm);
+  const double control_share = differs ? behind(controls, allocation.control) : 1.0;
+  const double set_back_share = set_back ? behind(set_backs, allocation.set_back) : 1.0;
+  if (set_back && set_back_share < std::min(confirm_share, control_share)) {
+    proposal.config = set_back->config;
+    proposal.purpose = Purpose::kSetBack;
+    proposal.set_back_knob = space.knobs()[set_back->knob].name;
+    proposal.reason = fmt::format("the winner with {} back at its default", proposal.set_back_knob);
+    return proposal;
   }
-  // The lane that is farthest behind its share goes next, so that all advance in rounds.
-  const Lane* next = nullptr;
-  for (const Lane& lane : lanes) {
-    if (lane.wanted <= 0 || lane.made >= lane.wanted) continue;
-    if (next == nullptr || lane.made * next->wanted < next->made * lane.wanted) next = &lane;
-  }
-  if (next != nullptr) return next->proposal;
-  // What is left over (knobs that stood at their default) sharpens the figure that people will quote.
-  const auto made = static_cast<std::int64_t>(all.size());
-  if (made < affordable && allocation.confirm > 0) {
-    const Lane* fewest = &lanes.front();
-    for (const Lane& lane : lanes)
-      if (lane.made < fewest->made) fewest = &lane;
-    return fewest->proposal;
-  }
-  return std::nullopt;
+  if (allocation.confirm == 0) return std::nullopt;
+  const bool control =
+      differs && (control_share < confirm_share || (control_share == confirm_share && controls < confirms));
+  proposal.config = control ? space.default_config() : winner;
+  proposal.purpose = control ? Purpose::kControl : Purpose::kConfirm;
+  proposal.reason = control ? "the default beside it" : "the winner, on a fresh launch";
+  return proposal;
 }
 
 }  // namespace lockstep::tune
