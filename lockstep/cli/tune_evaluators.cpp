@@ -122,9 +122,9 @@ TrialSource make_trial_source(const tune::Space& space, const tune::StudySetup& 
 
 std::unique_ptr<tune::Prior> make_prior(const tune::Space& space, const tune::StudySetup& setup) {
   const JsonReader reader(setup.evaluator, "study", "evaluator");
-  const std::string kind = reader.text("kind");
-  const bool job = kind == "engine" || kind == "simulate";
-  return job && reader.boolean_or("prior", true) ? make_job_prior(space, setup) : nullptr;
+  // Not where the prediction is what is measured: the prior would be the answer.
+  const bool engine = reader.text("kind") == "engine";
+  return engine && reader.boolean_or("prior", true) ? make_job_prior(space, setup) : nullptr;
 }
 
 std::unique_ptr<tune::Evaluator> make_single_evaluator(const tune::StoredStudy& study) {
