@@ -37,6 +37,9 @@ venv:
 	@test -x $(VENV)/bin/python3 || python3 -m venv $(VENV)
 	@$(VENV)/bin/python3 -c 'import torch, transformers, tokenizers' 2>/dev/null || \
 	  $(VENV)/bin/pip install --quiet '$(TORCH_REQUIREMENT)' numpy transformers tokenizers safetensors
+	@$(VENV)/bin/python3 -c 'from importlib.util import find_spec as f; exit(not (f("accelerate") and f("deepspeed")))' || \
+	  { $(VENV)/bin/pip install --quiet accelerate setuptools wheel && \
+	    DS_BUILD_OPS=0 $(VENV)/bin/pip install --quiet --no-build-isolation deepspeed; }
 
 pypi: setup venv
 	@mkdir -p build
@@ -44,7 +47,7 @@ pypi: setup venv
 
 test-all: venv
 	@mkdir -p build
-	$(call configure_and_build,release,-DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3)
+	$(call configure_and_build,release,-DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_STACKS_PYTHON=$(CURDIR)/$(VENV)/bin/python3)
 	cd build/release && $(CTEST)
 	$(MAKE) pypi
 	cd build/pypi && $(CTEST)

@@ -210,13 +210,26 @@ void apply_knob(StudiedKnob& knob, Suggestion& suggestion) {
   }
 }
 
+// The study and the planner came to the same value.
+bool plan_has(const StudiedKnob& knob, const plan::Candidate& plan) {
+  const plan::Layout& layout = plan.layout;
+  const auto is = [&](const char* name, const auto& value) {
+    return knob.knob == name && knob.value == fmt::format("{}", value);
+  };
+  return is("recompute", plan::to_string(layout.recompute)) || is("schedule", plan::to_string(layout.schedule)) ||
+         is("precision", spec::to_string(layout.precision)) || is("zero", layout.zero) || is("tp", layout.tp) ||
+         is("pp", layout.pp) || is("micro_batch", plan.batch.micro) || is("accumulation", plan.batch.accumulation);
+}
+
 void apply_studies(Suggestion& suggestion) {
   for (StudiedKnob& knob : suggestion.studied) {
     if (knob.applied_to.empty()) apply_knob(knob, suggestion);
     suggestion.reasons.push_back(fmt::format(
         "{}={}: {}study {} of a job alike; set back to its default it costs {:.1f}% (95% interval {:.1f} to {:.1f}){}",
         knob.knob, knob.value, knob.simulated ? "simulated " : "", knob.study, knob.percent, knob.low, knob.high,
-        knob.applied_to.empty() ? "; not applied, the plan's own choice stands" : ""));
+        !knob.applied_to.empty()               ? ""
+        : plan_has(knob, suggestion.candidate) ? "; the plan has the same"
+                                               : "; not applied, the plan's own choice stands"));
   }
 }
 
