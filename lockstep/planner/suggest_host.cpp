@@ -83,8 +83,8 @@ std::vector<EnvironmentVariable> choose_environment(const Suggestion& suggestion
   const std::int64_t cores = cores_per_gpu(suggestion);
   const std::int64_t threads = std::clamp<std::int64_t>(cores - suggestion.loader.num_workers, 1, 8);
   variables.push_back({"OMP_NUM_THREADS", std::to_string(threads),
-                       fmt::format("{} cores per GPU less {} loader workers, at most 8; without it every rank starts a thread per "
-                                   "core of the node",
+                       fmt::format("{} cores per GPU less {} loader workers, at most 8; without it every rank "
+                                   "starts a thread per core of the node",
                                    cores, suggestion.loader.num_workers)});
   if (suggestion.request.stack == Stack::kLockstep) return variables;
   variables.push_back({"TOKENIZERS_PARALLELISM", "false",

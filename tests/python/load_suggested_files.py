@@ -33,8 +33,8 @@ QUESTIONS = [
 
 
 def suggest(folder: pathlib.Path, question: list[str], stack: str, file: str) -> dict:
-    done = subprocess.run([LOCKSTEP, "suggest", *question, "--no-studies", "--stack", stack, "--write", str(folder / file),
-                           "--json"], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([LOCKSTEP, "suggest", *question, "--no-studies", "--stack", stack, "--write",
+                           str(folder / file), "--json"], capture_output=True, text=True, timeout=60, check=True)
     return json.loads(done.stdout)
 
 

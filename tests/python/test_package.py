@@ -1,4 +1,4 @@
-"""The package `lockstep` on PYTHONPATH: doctests of its modules and of python/README.md, types, errors, command line."""
+"""The package `lockstep` on PYTHONPATH: doctests of its modules and README, types, errors, command line."""
 import doctest
 import importlib
 import json
