@@ -13,6 +13,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/cli/doctor.h"
 #include "lockstep/cli/engine_library.h"
+#include "lockstep/spec/job.h"
 #include "lockstep/tune/evaluator_process.h"
 
 namespace lockstep::cli {
@@ -91,6 +92,19 @@ void add_packages(nlohmann::json& versions, const std::string& python) {
   if (found.is_object()) versions.update(found);
 }
 
+// What the figures are of.
+void add_job(nlohmann::json& versions, const nlohmann::json& evaluator) {
+  const std::string file = evaluator.value("job", "");
+  if (file.empty()) return;
+  try {
+    const spec::Job job = spec::load_job(file, evaluator.value("overrides", std::vector<std::string>{}));
+    versions["model"] = job.model.name;
+    versions["cluster"] = job.cluster.name;
+    if (job.model.is_language_model()) versions["sequence length"] = std::to_string(job.batch.sequence_length);
+  } catch (const UserError&) {  // the trials will say what is wrong with it
+  }
+}
+
 }  // namespace
 
 std::string python_of(const std::vector<std::string>& argv) {
@@ -123,6 +137,7 @@ tune::StudySetup with_versions(tune::StudySetup setup) {
   const std::string kind = setup.evaluator.value("kind", ""), command = setup.evaluator.value("command", "");
   nlohmann::json versions =
       stack_versions(kind, command.empty() ? std::vector<std::string>{} : tune::split_command(command).argv);
+  add_job(versions, setup.evaluator);
   versions.update(setup.versions);
   setup.versions = std::move(versions);
   return setup;
@@ -132,7 +147,7 @@ std::vector<std::string> version_changes(const nlohmann::json& then, const nlohm
   std::vector<std::string> changes;
   if (!then.is_object() || !now.is_object()) return changes;
   for (const auto& [name, value] : then.items()) {
-    if (!value.is_string() || name == "hardware") continue;
+    if (!value.is_string()) continue;
     const std::string here = now.contains(name) && now[name].is_string() ? now[name].get<std::string>() : "not found";
     if (here != value.get<std::string>())
       changes.push_back(fmt::format("{}: {} then, {} now", name, value.get<std::string>(), here));

@@ -15,7 +15,8 @@ namespace lockstep::cli {
 // to two seconds; nothing is thrown.
 nlohmann::json stack_versions(const std::string& kind, const std::vector<std::string>& argv);
 
-// `setup` with what stack_versions() finds for it; what it says already stays.
+// `setup` with what stack_versions() finds for it, and for a job its model, cluster and sequence length; what it says
+// already stays.
 tune::StudySetup with_versions(tune::StudySetup setup);
 
 // One line for each name whose value differs or is gone: "torch: 2.10.0 then, 2.11.0 now".

@@ -36,10 +36,11 @@ void fill_headline(Recipe& recipe, const StudyView& study) {
   const tune::Conclusion& found = study.conclusion;
   const tune::Estimate& best = found.best->throughput;
   recipe.throughput = rate(best.value, study.unit);
-  recipe.throughput_detail =
-      fmt::format("95% interval {} to {}, {}", short_number(best.low), short_number(best.high),
-                  recipe.provisional ? "from the model"
-                                     : fmt::format("{} fresh launch{}", best.launches, best.launches == 1 ? "" : "es"));
+  recipe.throughput_detail = fmt::format(
+      "95% interval {} to {}, {}", short_number(best.low), short_number(best.high),
+      recipe.provisional ? "from the model"
+                         : fmt::format("{} {} launch{}", best.launches, recipe.simulated ? "simulated" : "fresh",
+                                       best.launches == 1 ? "" : "es"));
   if (found.baseline_throughput) {
     const tune::Estimate& standard = *found.baseline_throughput;
     recipe.baseline =
@@ -54,10 +55,11 @@ void fill_headline(Recipe& recipe, const StudyView& study) {
   } else if (found.gain) {
     const tune::Estimate& gain = found.gain->percent;
     recipe.gain = signed_percent(gain.value);
-    recipe.gain_detail = fmt::format("95% interval {} to {}, {}", signed_percent(gain.low), signed_percent(gain.high),
-                                     found.gain->paired ? fmt::format("{} pair{} of interleaved launches",
-                                                                      gain.launches, gain.launches == 1 ? "" : "s")
-                                                        : launches_of(gain.launches) + ", not paired");
+    recipe.gain_detail = fmt::format(
+        "95% interval {} to {}, {}", signed_percent(gain.low), signed_percent(gain.high),
+        found.gain->paired ? fmt::format("{} pair{} of {} launches", gain.launches, gain.launches == 1 ? "" : "s",
+                                         recipe.simulated ? "simulated" : "interleaved")
+                           : launches_of(gain.launches) + ", not paired");
   } else {
     recipe.gain = "gain unknown";
     recipe.gain_detail = "the default did not run, so that there is nothing to compare with";
@@ -97,7 +99,8 @@ void fill_settings(Recipe& recipe, const StudyView& study) {
     row.knob = study.space.knobs()[i].name;
     row.best = shown_value(best.values[i]);
     row.standard = i < standard.values.size() ? shown_value(standard.values[i]) : "unknown";
-    row.changed = i >= standard.values.size() || !(best.values[i] == standard.values[i]);
+    row.changed =
+        tune::is_active(best.values[i]) && (i >= standard.values.size() || !(best.values[i] == standard.values[i]));
     const tune::KnobImportance* entry = importance_of(study.conclusion, row.knob);
     if (entry != nullptr && row.changed) row.if_set_back = set_back_words(*entry);
     const double cost = entry != nullptr && entry->set_back_percent ? entry->set_back_percent->value : 0;
@@ -126,7 +129,7 @@ std::string effect_sentence(const StudyView& study, const std::string& knob) {
     sentence = fmt::format("{} = {}: {} of the variance over the space ({} to {})", name_shown(knob), value,
                            percent(share.value), percent(share.low), percent(share.high));
   }
-  if (!entry->moved_along.empty())
+  if (entry->set_back_percent && !entry->moved_along.empty())
     sentence += fmt::format("; {} moves along", join(names_shown(entry->moved_along), ", "));
   return sentence;
 }
@@ -177,7 +180,9 @@ void fill_importance(Recipe& recipe, const StudyView& study) {
   }
   for (const RecipeSetting& row : recipe.settings) {
     const tune::KnobImportance* entry = importance_of(found, row.knob);
-    if (!row.changed || (entry != nullptr && costs_nothing(*entry))) recipe.does_not_matter.push_back(row.knob);
+    const bool unused = row.best == kNotUsed;
+    if (!unused && (!row.changed || (entry != nullptr && costs_nothing(*entry))))
+      recipe.does_not_matter.push_back(row.knob);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/report/recipe_words.h"
+#include "lockstep/tune/job_knobs.h"
 
 namespace lockstep::report {
 namespace {
@@ -111,6 +112,25 @@ std::string constraints(const StudyView& study) {
   return fmt::format("Only settings with {}{} were looked at.", join(kept, "; "), more);
 }
 
+// Settings that are fast because they compute something else.
+std::string other_results(const StudyView& study) {
+  const auto changes_results = [](const std::string& target) {
+    return target == "precision" || target == "communication.compression" || target == "communication.powersgd_rank" ||
+           target.starts_with("optimizer.") || target.starts_with("model.") || target.starts_with("data.");
+  };
+  std::vector<std::string> found;
+  for (std::size_t i = 0; i < study.space.size(); ++i) {
+    const Knob& knob = study.space.knobs()[i];
+    const tune::Value& value = study.conclusion.best->config.values[i];
+    const bool changed = tune::is_active(value) && !(value == study.conclusion.baseline.values[i]);
+    if (changed && (changes_results(tune::job_target(knob)) || knob.name == "dtype"))
+      found.push_back(fmt::format("{} = {}", printable(knob.name), shown_value(value)));
+  }
+  if (found.empty()) return "";
+  return fmt::format("{} changes what is computed, not only how fast: compare the loss before adopting it.",
+                     join(found, ", "));
+}
+
 std::string nccl(const StudyView& study) {
   for (const Knob& knob : study.space.knobs()) {
     if (!knob.name.starts_with("NCCL_")) continue;
@@ -124,7 +144,7 @@ std::string nccl(const StudyView& study) {
 
 std::vector<std::string> limits_of(const StudyView& study) {
   std::vector<std::string> limits{other_work(study)};
-  for (std::string limit : {memory_margin(study), constraints(study), edges(study), nccl(study)})
+  for (std::string limit : {other_results(study), memory_margin(study), constraints(study), edges(study), nccl(study)})
     if (!limit.empty()) limits.push_back(std::move(limit));
   return limits;
 }

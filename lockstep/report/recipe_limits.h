@@ -8,7 +8,8 @@
 
 namespace lockstep::report {
 
-// One sentence each: other work, other devices, memory margin, constraints, ranges whose end was reached, NCCL.
+// One sentence each: other work, other devices, other results, memory margin, constraints, ranges whose end was
+// reached, NCCL.
 std::vector<std::string> limits_of(const StudyView& study);
 
 }  // namespace lockstep::report

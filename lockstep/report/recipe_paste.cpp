@@ -66,10 +66,23 @@ std::map<std::string, std::string> environment_of(const StudyView& study, const 
   std::map<std::string, std::string> environment;
   for (std::size_t i = 0; i < study.space.size(); ++i) {
     const tune::Knob& knob = study.space.knobs()[i];
-    if (tune::job_target(knob) == "env" && tune::is_active(config.values[i]))
-      environment[knob.name] = tune::to_text(config.values[i]);
+    const std::string value = tune::to_text(config.values[i]);
+    if (tune::job_target(knob) == "env" && tune::is_active(config.values[i]) && value != "auto")
+      environment[knob.name] = value;
   }
   return environment;
+}
+
+// Variables that the setting leaves alone must not come from elsewhere either.
+std::string unsets(const StudyView& study, const tune::Config& config) {
+  std::string lines;
+  for (std::size_t i = 0; i < study.space.size(); ++i) {
+    const tune::Knob& knob = study.space.knobs()[i];
+    const bool left = !tune::is_active(config.values[i]) || tune::to_text(config.values[i]) == "auto";
+    if (left && tune::job_target(knob) == "env" && is_variable_name(knob.name))
+      lines += fmt::format("unset {}\n", knob.name);
+  }
+  return lines;
 }
 
 // What the program of a command study gets, less what only a study needs.
@@ -92,7 +105,8 @@ std::vector<Snippet> command_lines(const StudyView& study, const tune::Config& c
   std::vector<Snippet> snippets{{"command", with_environment(wanted, quoted_words(filled.argv)) + "\n"}};
   std::map<std::string, std::string> knobs = wanted;
   std::erase_if(knobs, [&](const auto& entry) { return !study.space.find(entry.first); });
-  if (!knobs.empty()) snippets.push_back({"environment", exports(knobs)});
+  const std::string variables = unsets(study, config) + exports(knobs);
+  if (!variables.empty()) snippets.push_back({"environment", variables});
   return snippets;
 }
 
@@ -169,7 +183,7 @@ std::vector<Snippet> ready_to_paste(const StudyView& study, const tune::Config& 
     snippets = command_lines(study, config, command);
   } else {
     if (!job.empty()) snippets = job_overrides(study, config, job);
-    const std::string variables = exports(environment_of(study, config));
+    const std::string variables = unsets(study, config) + exports(environment_of(study, config));
     if (!variables.empty()) snippets.push_back({"environment", variables});
   }
   snippets.push_back({"configuration", spaced_json(study.space.to_json(config)) + "\n"});

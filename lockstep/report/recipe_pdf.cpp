@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "lockstep/base/text.h"
 #include "lockstep/report/chart.h"
@@ -22,25 +23,34 @@ constexpr double kGutter = 16;
 constexpr double kFooter = 18;
 constexpr double kSmallestScale = 0.66;
 constexpr double kLargestScale = 1.1;
-constexpr double kPlotHeight = 150;  // from which on a plot is worth its place
+constexpr double kPlotHeight = 135;  // from which on a plot is worth its place
 constexpr double kBottom = kA4Height - kMargin - kFooter / 2;
 
-void draw_card(Canvas& canvas, const Box& box, const std::string& label, const std::string& figure,
-               const std::vector<std::string>& details, bool strong) {
-  canvas.rectangle(box, {strong ? Tint::kAccent : Tint::kShade, {}, 1}, 4);
-  const Tint ink = strong ? Tint::kPaper : Tint::kText, faint = strong ? Tint::kPaper : Tint::kMuted;
+struct Card {
+  std::string label, figure;
+  std::vector<std::string> details;
+  bool strong = false;
+
+  std::vector<std::string> lines(double width) const {
+    std::vector<std::string> all;
+    for (const std::string& detail : details)
+      for (std::string& line : broken(detail, Typeface::kRegular, 7, width - 18)) all.push_back(std::move(line));
+    return all;
+  }
+};
+
+void draw_card(Canvas& canvas, const Box& box, const Card& card) {
+  canvas.rectangle(box, {card.strong ? Tint::kAccent : Tint::kShade, {}, 1}, 4);
+  const Tint ink = card.strong ? Tint::kPaper : Tint::kText, faint = card.strong ? Tint::kPaper : Tint::kMuted;
   const double inner = box.width - 18, left = box.x + 9;
-  canvas.text({left, box.y + 13}, fitted(label, Typeface::kRegular, 7.5, inner), {Typeface::kRegular, 7.5, faint});
+  canvas.text({left, box.y + 13}, fitted(card.label, Typeface::kRegular, 7.5, inner), {Typeface::kRegular, 7.5, faint});
   double size = 19;
-  while (size > 10 && text_width(figure, Typeface::kBold, size) > inner) size -= 0.5;
-  canvas.text({left, box.y + 33}, fitted(figure, Typeface::kBold, size, inner), {Typeface::kBold, size, ink});
+  while (size > 10 && text_width(card.figure, Typeface::kBold, size) > inner) size -= 0.5;
+  canvas.text({left, box.y + 33}, fitted(card.figure, Typeface::kBold, size, inner), {Typeface::kBold, size, ink});
   double y = box.y + 44;
-  for (const std::string& detail : details) {
-    for (const std::string& line : broken(detail, Typeface::kRegular, 7, inner)) {
-      if (y > box.bottom() - 3) return;
-      canvas.text({left, y}, line, {Typeface::kRegular, 7, faint});
-      y += 8.6;
-    }
+  for (const std::string& line : card.lines(box.width)) {
+    canvas.text({left, y}, line, {Typeface::kRegular, 7, faint});
+    y += 8.6;
   }
 }
 
@@ -70,17 +80,23 @@ double draw_head(Canvas& canvas, const Recipe& recipe) {
 }
 
 double draw_cards(Canvas& canvas, const Recipe& recipe, double y) {
-  constexpr double kHeight = 66;
-  const double width = (kA4Width - 2 * kMargin - 2 * 8) / 3;
-  const auto place = [&](int i) { return Box{kMargin + i * (width + 8), y, width, kHeight}; };
-  draw_card(canvas, place(0), recipe.simulated ? "Predicted gain over the default" : "Gain over the default",
-            recipe.gain, {recipe.gain_detail}, true);
-  draw_card(canvas, place(1), "Throughput with this setting", recipe.throughput,
-            {recipe.throughput_detail, recipe.baseline}, false);
-  draw_card(canvas, place(2), recipe.check ? "Re-checked " + day(recipe.check->checked_at) : "Use it until",
-            recipe.check ? check_word(*recipe.check) : day(recipe.expires_at),
-            {recipe.check ? recipe.check->sentence : "or until a version below changes; then re-check"}, false);
-  return y + kHeight + 8;
+  const std::vector<Card> cards{
+      {recipe.simulated ? "Predicted gain over the default" : "Gain over the default",
+       recipe.gain,
+       {recipe.gain_detail},
+       true},
+      {"Throughput with this setting", recipe.throughput, {recipe.throughput_detail, recipe.baseline}},
+      {recipe.check ? "Re-checked " + day(recipe.check->checked_at) : "Use it until",
+       recipe.check ? check_word(*recipe.check) : day(recipe.expires_at),
+       {recipe.check ? recipe.check->sentence : "or until a version below changes; then re-check"}}};
+  constexpr double kGap = 8;
+  const double width = (kA4Width - 2 * kMargin - 2 * kGap) / 3;
+  std::size_t lines = 2;
+  for (const Card& card : cards) lines = std::max(lines, card.lines(width).size());
+  const double height = 42 + 8.6 * static_cast<double>(lines);
+  for (std::size_t i = 0; i < cards.size(); ++i)
+    draw_card(canvas, {kMargin + static_cast<double>(i) * (width + kGap), y, width, height}, cards[i]);
+  return y + height + 8;
 }
 
 // What fits when the page is full of knobs: lists are cut, and say so.
@@ -114,8 +130,7 @@ double draw_left(Canvas& canvas, const Recipe& recipe, const StudyView& study, c
   const Limits& limits = layout.limits;
   Sheet sheet(canvas, {box.x, box.y}, box.width, layout.scale);
   sheet.heading("Set this");
-  const auto rows = setting_rows(recipe, limits.settings);
-  sheet.table(rows, rows.front().size() == 4 ? std::vector{0.28, 0.18, 0.22, 0.32} : std::vector{0.4, 0.28, 0.32});
+  sheet.table(setting_rows(recipe, limits.settings));
   const std::string rest = rest_sentence(recipe);
   if (!rest.empty()) sheet.paragraph(rest, {Typeface::kRegular, 7.4, Tint::kMuted});
   sheet.space(6);
@@ -187,18 +202,19 @@ double bottom_of(const Recipe& recipe, const StudyView& study, const PageLayout&
 
 // Large with a plot below, then ordinary without, then as small as it must be; then lists are cut.
 PageLayout choose_layout(const Recipe& recipe, const StudyView& study) {
-  const auto fits = [&](const PageLayout& layout, double room) {
-    return bottom_of(recipe, study, layout) + room <= kBottom;
+  // The more even of the two arrangements, when it leaves that much room.
+  const auto arranged = [&](double scale, const Limits& limits, double room) -> std::optional<PageLayout> {
+    const PageLayout left{scale, false, limits}, right{scale, true, limits};
+    const double left_bottom = bottom_of(recipe, study, left), right_bottom = bottom_of(recipe, study, right);
+    if (std::min(left_bottom, right_bottom) + room > kBottom) return std::nullopt;
+    return left_bottom <= right_bottom ? left : right;
   };
   for (double scale = kLargestScale; scale >= 1.0; scale -= 0.02)
-    for (const bool right : {false, true})
-      if (fits({scale, right, {}}, kPlotHeight)) return {scale, right, {}};
+    if (const auto layout = arranged(scale, {}, kPlotHeight)) return *layout;
   for (double scale = 1.0; scale > kSmallestScale; scale -= 0.02)
-    for (const bool right : {false, true})
-      if (fits({scale, right, {}}, 0)) return {scale, right, {}};
+    if (const auto layout = arranged(scale, {}, 0)) return *layout;
   for (const Limits& tighter : {Limits{30, 1500, 8}, Limits{20, 700, 5}})
-    for (const bool right : {false, true})
-      if (fits({kSmallestScale, right, tighter}, 0)) return {kSmallestScale, right, tighter};
+    if (const auto layout = arranged(kSmallestScale, tighter, 0)) return *layout;
   return {kSmallestScale, true, {12, 300, 3}};
 }
 

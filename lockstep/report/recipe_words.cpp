@@ -15,7 +15,7 @@ constexpr double kWorthAThought = 2.0;  // points
 }
 
 std::string shown_value(const tune::Value& value) {
-  if (!tune::is_active(value)) return "not used";
+  if (!tune::is_active(value)) return kNotUsed;
   const std::string text = tune::to_text(value);
   return text.empty() ? "\"\"" : printable(text, 60);
 }

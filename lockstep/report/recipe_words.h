@@ -8,6 +8,7 @@
 namespace lockstep::report {
 
 // "Ring"; "\"\"" for an empty text; "not used" when inactive. Control characters are escaped, long texts cut.
+inline constexpr const char* kNotUsed = "not used";
 std::string shown_value(const tune::Value& value);
 
 std::string percent(double value);                        // "14.2%"

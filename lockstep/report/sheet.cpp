@@ -44,17 +44,24 @@ Typeface face_of_cell(std::size_t row, std::size_t column) {
   return row == 0 || column == 2 ? Typeface::kBold : Typeface::kRegular;
 }
 
-// What columns need, and an equal part of what is left over; `preferred` when it is not enough.
-std::vector<double> column_shares(const std::vector<std::vector<std::string>>& rows, std::vector<double> preferred,
-                                  double size, double padding, double width) {
-  std::vector<double> needed(preferred.size(), 0.0);
+// What columns need, and an equal part of what is left over. When it is not enough, the widest give way, alike.
+std::vector<double> column_shares(const std::vector<std::vector<std::string>>& rows, double size, double padding,
+                                  double width) {
+  std::vector<double> needed(rows.empty() ? 0 : rows.front().size(), 0.0);
   for (std::size_t r = 0; r < rows.size(); ++r)
     for (std::size_t c = 0; c < std::min(needed.size(), rows[r].size()); ++c)
       needed[c] = std::max(needed[c], text_width(rows[r][c], face_of_cell(r, c), size) + padding + 0.1);
   double sum = 0;
   for (const double column : needed) sum += column;
-  if (sum > width) return preferred;
-  for (double& column : needed) column = (column + (width - sum) / static_cast<double>(needed.size())) / width;
+  double low = 0, cap = width;
+  for (int step = 0; step < 50 && sum > width; ++step) {
+    const double middle = (low + cap) / 2;
+    double capped = 0;
+    for (const double column : needed) capped += std::min(column, middle);
+    (capped > width ? low : cap) = middle;
+  }
+  const double rest = std::max(0.0, width - sum) / static_cast<double>(needed.size());
+  for (double& column : needed) column = (std::min(column, cap) + rest) / width;
   return needed;
 }
 
@@ -125,9 +132,9 @@ void Sheet::pairs(const std::vector<std::pair<std::string, std::string>>& rows) 
   }
 }
 
-void Sheet::table(const std::vector<std::vector<std::string>>& rows, const std::vector<double>& preferred) {
+void Sheet::table(const std::vector<std::vector<std::string>>& rows) {
   const double size = scaled(kTextSize), padding = scaled(3);
-  const std::vector<double> shares = column_shares(rows, preferred, size, 2 * padding, width_);
+  const std::vector<double> shares = column_shares(rows, size, 2 * padding, width_);
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const bool header = r == 0;
     std::vector<std::vector<std::string>> cells;

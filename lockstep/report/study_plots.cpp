@@ -81,7 +81,8 @@ void draw_stages(Chart& chart, const StudyView& study) {
 }
 
 void draw_convergence(Canvas& canvas, const Box& box, const StudyView& study) {
-  const Scale y = throughput_scale(study);
+  Scale y = throughput_scale(study);
+  y.high += (y.high - y.low) * 0.1;  // the stages' names stand there
   const auto last = static_cast<double>(study.trials.back().number);
   Chart chart(canvas, {box.x, box.y, box.width, box.height - 26}, {"", "trial", study.unit},
               {{-0.5, last + 0.5}, y, {}, {}});

@@ -19,6 +19,8 @@ struct MadeUpStudy {
   tune::Config with(const nlohmann::json& changes) const {
     nlohmann::json all = space.to_json(space.default_config());
     all.update(changes);
+    for (const auto& [knob, value] : changes.items())
+      if (value.is_null()) all.erase(knob);  // inactive
     return space.from_json(all, "test");
   }
 

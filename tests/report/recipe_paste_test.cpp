@@ -102,6 +102,18 @@ TEST(ReadyToPaste, InactiveKnobsAreLeftOut) {
   EXPECT_EQ(line.find("prefetch"), std::string::npos) << line;
 }
 
+TEST(ReadyToPaste, AutoMeansNotSet) {
+  MadeUpStudy study(
+      "knobs:\n  NCCL_ALGO: {choices: [auto, Ring], default: auto}\n  micro: {int: [1, 4], target: batch.micro}\n");
+  for (const nlohmann::json& evaluator : {nlohmann::json{{"kind", "command"}, {"command", "env"}},
+                                          nlohmann::json{{"kind", "engine"}, {"job", "gone.yaml"}}}) {
+    study.evaluator = evaluator;
+    const std::vector<Snippet> snippets = ready_to_paste(study.view(), study.space.default_config());
+    EXPECT_EQ(snippets.at(0).text.find("NCCL_ALGO"), std::string::npos) << snippets[0].text;
+    EXPECT_EQ(snippets.at(1).text, "unset NCCL_ALGO\n");
+  }
+}
+
 TEST(ReadyToPaste, AJobGetsOverridesAndEnvironment) {
   MadeUpStudy study(R"(
 knobs:

@@ -91,6 +91,23 @@ TEST(Recipe, SaysWhenItDoesNotApply) {
   EXPECT_TRUE(has(limits, "debugging aids")) << limits;
 }
 
+TEST(Recipe, ASettingThatComputesSomethingElseIsNamed) {
+  MadeUpStudy study(
+      "knobs:\n  precision: {choices: [bf16, fp8], default: bf16}\n  buckets: {int: [1, 9], default: 2}\n");
+  study.evaluator = {{"kind", "worker"}};
+  study.conclusion.best = tune::BestFound{study.with({{"precision", "fp8"}}), {10, 9, 11, 3}, false};
+  EXPECT_TRUE(has(joined(make_recipe(study.view()).limits), "precision = fp8 changes what is computed"));
+  study.conclusion.best->config = study.with({{"buckets", 3}});
+  EXPECT_FALSE(has(joined(make_recipe(study.view()).limits), "changes what is computed"));
+}
+
+TEST(Recipe, KnobsTheBestDoesNotUseAreNoChanges) {
+  MadeUpStudy study = usual_study();
+  study.conclusion.best->config = study.with({{"num_workers", 0}, {"prefetch_factor", nullptr}});
+  for (const RecipeSetting& row : make_recipe(study.view()).settings)
+    if (row.knob == "prefetch_factor") EXPECT_TRUE(!row.changed && row.best == "not used");
+}
+
 TEST(Recipe, SimulatedStudiesAreMarkedAsPredictions) {
   MadeUpStudy study = usual_study();
   study.evaluator = {{"kind", "simulate"}};
