@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <regex>
 
 #include "lockstep/report/lettering.h"
@@ -86,6 +87,10 @@ TEST_P(OnePage, HoldsTheRecipeWhateverTheNumberOfKnobs) {
   const MadeUpStudy study = large_study(GetParam());
   const std::string bytes = to_pdf(make_recipe(study.view()), study.view());
   EXPECT_EQ(ReadPdf(bytes).pages(), 1);
+  for (int i = 0; i < std::min(GetParam(), 12); ++i)
+    EXPECT_NE(bytes.find(fmt::format("(some_long_knob_name_{})", i)), std::string::npos) << i;
+  // Up to 20 knobs nothing is left out; beyond, the page says how much.
+  EXPECT_EQ(bytes.find(" more)") == std::string::npos, GetParam() <= 20);
   const std::vector<double> lines = base_lines(bytes);
   ASSERT_GT(lines.size(), 30u);
   for (const double y : lines) {
