@@ -107,7 +107,11 @@ class StudyRun {
     const std::size_t lane = *lanes.idle();
     const std::optional<Proposal> proposal = strategy_.next(history_, pending, average_devices());
     over_ = !proposal;
-    if (!proposal) return false;
+    if (!proposal) {
+      const auto made = static_cast<std::int64_t>(history_.size() + pending.size());
+      out_of_budget_ = strategy_.options().gpu_seconds > 0 && made < strategy_.options().trials;
+      return false;
+    }
     const double devices = evaluators_[lane]->devices(proposal->config);
     const double needed = needed_seconds(history_, proposal->budget_seconds, evaluators_[lane]->adapts_to_budget());
     std::optional<Allowance> allowance = ledger_.allow(proposal->budget_seconds, needed, devices);
