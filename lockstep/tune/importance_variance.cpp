@@ -49,6 +49,7 @@ std::vector<double> level_means(std::span<const Row> rows, std::size_t levels, c
     for (std::size_t i = 0; i < rows[r].size(); ++i)
       moments[rows[r][i].level].add(rows[r][i].at.runs / static_cast<double>(rows[r].size()), values(r, i));
   std::vector<double> means;
+  means.reserve(levels);
   for (const Moments& level : moments) means.push_back(level.mean());
   return means;
 }
@@ -95,6 +96,7 @@ std::vector<double> ignorance_of(const SpaceView& view, std::size_t knob, std::s
     if (*level + 1 < levels) seen[*level + 1] += 0.5;
   }
   std::vector<double> ignorance;
+  ignorance.reserve(levels);
   for (const double count : seen) ignorance.push_back(std::max(kLeastIgnorance, 1 / (1 + count)));
   return ignorance;
 }

@@ -215,6 +215,7 @@ PooledSpread pooled_log_spread(std::span<const std::vector<double>> launches_by_
   for (const auto& launches : launches_by_config) {
     if (launches.size() < 2) continue;
     std::vector<double> logs;
+    logs.reserve(launches.size());
     for (const double launch : launches) logs.push_back(std::log(launch));
     sum += sum_of_squares(logs);
     spread.degrees_of_freedom += static_cast<double>(logs.size() - 1);
