@@ -15,6 +15,7 @@ constexpr double kTickSize = 7;
 constexpr double kLabelSize = 7.5;
 constexpr double kTitleSize = 9;
 constexpr double kGap = 4;
+constexpr double kWidestTick = 54;
 
 double widest(const std::vector<Tick>& ticks) {
   double width = 0;
@@ -54,9 +55,10 @@ void Chart::draw_grid(const Axes& axes) {
     const double x = at(tick.at, y_.low).x;
     if (x < frame_.x - 0.5 || x > frame_.right() + 0.5) continue;
     draw_line(canvas_, {x, frame_.bottom()}, {x, frame_.bottom() + 2.5}, {Tint::kMuted, 0.5});
-    const double half = text_width(tick.label, Typeface::kRegular, kTickSize) / 2;
+    const std::string label = fitted(tick.label, Typeface::kRegular, kTickSize, kWidestTick);
+    const double half = text_width(label, Typeface::kRegular, kTickSize) / 2;
     if (x - half < free_from) continue;
-    canvas_.text({x, frame_.bottom() + kTickSize + 3}, tick.label,
+    canvas_.text({x, frame_.bottom() + kTickSize + 3}, label,
                  {Typeface::kRegular, kTickSize, Tint::kMuted, Anchor::kMiddle});
     free_from = x + half + 3;
   }

@@ -123,7 +123,7 @@ std::string effect_sentence(const StudyView& study, const std::string& knob) {
     const tune::Estimate& cost = *entry->set_back_percent;
     sentence = fmt::format("{} = {}: set back to {} it costs {} ({} to {}, {})", name_shown(knob), value,
                            shown_value(study.space.knobs()[*index].default_value), percent(cost.value),
-                           percent(cost.low), percent(cost.high), launches_of(cost.launches));
+                           percent(cost.low), percent(cost.high), evidence_of(cost));
   } else {
     const tune::Estimate& share = entry->variance_total_percent;
     sentence = fmt::format("{} = {}: {} of the variance over the space ({} to {})", name_shown(knob), value,
@@ -288,10 +288,10 @@ std::vector<Bar> set_back_bars(const tune::Conclusion& conclusion, std::size_t m
       bar.value = 100, bar.has_interval = false, bar.figure = "does not run";
     } else {
       const tune::Estimate& cost = *entry.set_back_percent;
-      bar.value = cost.value, bar.low = cost.low, bar.high = cost.high, bar.has_interval = cost.launches > 0;
-      bar.figure = cost.launches > 0
-                       ? fmt::format("{} ({} to {})", percent(cost.value), percent(cost.low), percent(cost.high))
-                       : "at its default";
+      bar.value = cost.value, bar.low = cost.low, bar.high = cost.high, bar.has_interval = !is_no_set_back(cost);
+      bar.figure = is_no_set_back(cost) ? "at its default"
+                                        : fmt::format("{} ({} to {}{})", percent(cost.value), percent(cost.low),
+                                                      percent(cost.high), cost.launches > 0 ? "" : ", model");
     }
     if (tied) bar.figure += ", tie";
     bar.hover = fmt::format("{}: {}", bar.label, bar.figure);

@@ -42,14 +42,23 @@ std::string day(double unix_seconds) {
 
 std::string launches_of(std::int64_t count) { return fmt::format("{} launch{}", count, count == 1 ? "" : "es"); }
 
+std::string evidence_of(const tune::Estimate& estimate) {
+  return estimate.launches > 0 ? launches_of(estimate.launches) : "from the model";
+}
+
+bool is_no_set_back(const tune::Estimate& cost) {
+  return cost.launches == 0 && cost.value == 0 && cost.low == 0 && cost.high == 0;
+}
+
 bool costs_nothing(const tune::KnobImportance& importance) {
   if (!importance.set_back_percent || importance.set_back_fails) return false;
+  if (is_no_set_back(*importance.set_back_percent)) return false;
   return importance.set_back_percent->low <= 0 && importance.set_back_percent->high < kWorthAThought;
 }
 
 std::string set_back_words(const tune::KnobImportance& importance) {
   if (importance.set_back_fails) return "does not run";
-  if (!importance.set_back_percent) return "";
+  if (!importance.set_back_percent || is_no_set_back(*importance.set_back_percent)) return "";
   const tune::Estimate& cost = *importance.set_back_percent;
   const std::string figure = fmt::format("{} ({:.1f} to {:.1f})", percent(cost.value), cost.low, cost.high);
   if (cost.low > 0 || cost.high < 0) return figure;

@@ -21,6 +21,12 @@ std::string launches_of(std::int64_t count);              // "1 launch", "5 laun
 // "unclear: 3.0% (-2.0 to 8.1)", "does not run", "" when it was not asked.
 std::string set_back_words(const tune::KnobImportance& importance);
 
+// "3 launches", or that there were none.
+std::string evidence_of(const tune::Estimate& estimate);
+
+// Stands at its default, so that there is nothing to set back.
+bool is_no_set_back(const tune::Estimate& cost);
+
 // Neither more than nothing nor worth a thought: the interval holds 0 and stays below two points.
 bool costs_nothing(const tune::KnobImportance& importance);
 

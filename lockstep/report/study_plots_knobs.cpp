@@ -29,8 +29,15 @@ Scale effect_scale(const KnobCurve& curve) {
   return {low > 86 ? 85.0 : low > 62 ? 60.0 : 0.0, high <= 106 ? 106.0 : 120.0};
 }
 
+std::vector<Tick> effect_ticks(const Scale& y) {
+  std::vector<Tick> ticks;
+  const double step = y.low > 80 ? 5 : y.low > 50 ? 20 : 25;
+  for (double at = y.low; at <= y.high; at += step) ticks.push_back({at, short_number(at)});
+  return ticks;
+}
+
 void draw_effect(Canvas& canvas, const Box& box, const KnobCurve& curve, const Scale& y) {
-  Chart chart(canvas, box, {curve.axis.name, "", ""}, {{-0.06, 1.06}, y, curve.axis.ticks, {}});
+  Chart chart(canvas, box, {curve.axis.name, "", ""}, {{-0.06, 1.06}, y, curve.axis.ticks, effect_ticks(y)});
   for (const KnobCurve::Seen& seen : curve.seen)
     chart.dot(seen.share, seen.percent, 1.2, {Tint::kRamp2, {}, 0.9},
               fmt::format("trial {}: {:.1f}% of the best", seen.trial, seen.percent));

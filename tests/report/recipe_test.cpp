@@ -79,6 +79,8 @@ TEST(Recipe, ChangedSettingsComeDearestFirstAndTheRestStaysAtDefaults) {
   EXPECT_FALSE(recipe.settings.back().changed);
   EXPECT_EQ(recipe.settings.back().knob, "prefetch_factor");
   EXPECT_EQ(recipe.settings.front().if_set_back, "14.2% (11.9 to 16.5)");
+  EXPECT_EQ(recipe.settings.at(4).if_set_back, "");  // accumulation: nobody measured it, so nothing is said
+  EXPECT_EQ(joined(recipe.does_not_matter), "prefetch_factor");
 }
 
 TEST(Recipe, SaysWhenItDoesNotApply) {
