@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <exception>
@@ -13,6 +14,7 @@
 #include <mutex>
 #include <thread>
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
@@ -283,7 +285,8 @@ std::string table_of(const std::vector<std::pair<std::string, std::vector<Scored
 std::string page(const Arguments& arguments, std::size_t studies, std::size_t instances, const std::string& table) {
   return fmt::format(
       "# Are the tuner's statements true?\n\n"
-      "{} studies of {} trials each, everything included (baseline, search, confirmations, controls, set-backs), on {} "
+      "{:%Y-%m-%d}. {} studies of {} trials each, everything included (baseline, search, confirmations, controls, "
+      "set-backs), on {} "
       "synthetic surfaces whose truth is known by enumeration; noise of about 3% per launch. Written by "
       "`tune_coverage`; "
       "± is the Monte-Carlo error (one standard deviation). Definitions: docs/tuning-statistics.md.\n\n"
@@ -292,7 +295,7 @@ std::string page(const Arguments& arguments, std::size_t studies, std::size_t in
       "tie the answer has four knobs at most, the three are among them, all before the tie belong to the three, and "
       "the "
       "true costs of the tied differ by less than one point; any other tie counts as wrong.\n",
-      studies, arguments.trials, instances, table);
+      std::chrono::system_clock::now(), studies, arguments.trials, instances, table);
 }
 
 int work(const Arguments& arguments) {

@@ -8,7 +8,7 @@
 namespace lockstep::tune {
 namespace {
 
-constexpr std::size_t kSample = 1500;
+constexpr std::size_t kSample = 1200;
 constexpr std::size_t kMostLevels = 12;
 
 double number(const Value& value) {

@@ -13,8 +13,8 @@
 namespace lockstep::tune {
 namespace {
 
-constexpr std::size_t kRowsOfMean = 24;    // rows per knob for the mean
-constexpr std::size_t kJointPoints = 420;  // for the draws, all knobs together
+constexpr std::size_t kRowsOfMean = 20;    // rows per knob for the mean
+constexpr std::size_t kJointPoints = 360;  // for the draws, all knobs together
 // What nobody measured, as deviations over that of the function: a main effect at a level never seen, the part of it
 // that remains however often the level was seen near the winner, and interactions far from it.
 constexpr double kUnseenEffect = 1.0;
