@@ -28,6 +28,7 @@ std::string name_shown(const std::string& knob) { return printable(knob, 60); }
 
 std::vector<std::string> names_shown(const std::vector<std::string>& knobs) {
   std::vector<std::string> names;
+  names.reserve(knobs.size());
   for (const std::string& knob : knobs) names.push_back(name_shown(knob));
   return names;
 }

@@ -58,6 +58,7 @@ std::string exports(const std::map<std::string, std::string>& environment) {
 
 std::string quoted_words(const std::vector<std::string>& words) {
   std::vector<std::string> quoted;
+  quoted.reserve(words.size());
   for (const std::string& word : words) quoted.push_back(shell_quoted(word));
   return join(quoted, " ");
 }

@@ -60,7 +60,7 @@ std::string set_back_words(const tune::KnobImportance& importance) {
   if (importance.set_back_fails) return "does not run";
   if (!importance.set_back_percent || is_no_set_back(*importance.set_back_percent)) return "";
   const tune::Estimate& cost = *importance.set_back_percent;
-  const std::string figure = fmt::format("{} ({:.1f} to {:.1f})", percent(cost.value), cost.low, cost.high);
+  std::string figure = fmt::format("{} ({:.1f} to {:.1f})", percent(cost.value), cost.low, cost.high);
   if (cost.low > 0 || cost.high < 0) return figure;
   if (costs_nothing(importance))
     return fmt::format("nothing measurable (at most {})", percent(std::max(0.0, cost.high)));

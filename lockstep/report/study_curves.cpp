@@ -201,6 +201,7 @@ std::vector<std::size_t> knobs_of_failure(const StudyView& study) {
   std::vector<std::size_t> order(study.space.size());
   std::iota(order.begin(), order.end(), 0);
   std::vector<double> scores;
+  scores.reserve(order.size());
   for (const std::size_t knob : order) scores.push_back(information(study, knob));
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
   return {order[0], order[1]};

@@ -65,9 +65,11 @@ void draw_effect(Canvas& canvas, const Box& box, const KnobCurve& curve, const S
 void draw_effects(Canvas& canvas, const std::vector<KnobCurve>& curves) {
   const double panel = kWidth / kPerRow;
   for (std::size_t i = 0; i < curves.size(); ++i) {
-    const auto row = static_cast<double>(i / kPerRow), column = static_cast<double>(i % kPerRow);
-    draw_effect(canvas, {column * panel, row * kPanelHeight, panel - 10, kPanelHeight - 12}, curves[i],
-                effect_scale(curves[i]));
+    const std::size_t row = i / kPerRow, column = i % kPerRow;
+    draw_effect(
+        canvas,
+        {static_cast<double>(column) * panel, static_cast<double>(row) * kPanelHeight, panel - 10, kPanelHeight - 12},
+        curves[i], effect_scale(curves[i]));
   }
 }
 
