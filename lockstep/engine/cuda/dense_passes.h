@@ -1,0 +1,58 @@
+// Forward, loss and backward of the dense model over one micro-batch, enqueued on one stream.
+#pragma once
+
+#include "lockstep/engine/cuda/attention.h"
+#include "lockstep/engine/cuda/dense_activations.h"
+#include "lockstep/engine/cuda/dense_fp8.h"
+#include "lockstep/engine/cuda/dense_parameters.h"
+#include "lockstep/engine/cuda/gemm.h"
+#include "lockstep/engine/cuda/step_timeline.h"
+
+namespace lockstep::engine::cuda {
+
+// What the passes work on; all of it outlives them.
+struct DenseParts {
+  const DenseShape& shape;
+  const DenseOptions& options;
+  const DenseParameters& parameters;
+  const DenseActivations& activations;
+  Gemm& gemm;
+  Attention& attention;
+  DenseFp8* fp8;  // null: bf16
+  StepTimeline& timeline;
+  cudaStream_t stream;
+};
+
+class DensePasses {
+ public:
+  explicit DensePasses(const DenseParts& parts) : p_(parts) {}
+
+  // tokens, targets: device, [rows]. `accumulate`: gradients and loss are added to. `layers` below the model's number
+  // runs only the first ones (for choosing algorithms).
+  void micro_step(const std::int32_t* tokens, const std::int32_t* targets, bool accumulate, std::int64_t layers);
+
+ private:
+  void forward_layer(std::int64_t layer, Bf16* out);
+  // The second half of backward's work needs no `out`: forward again up to h.
+  void forward_attention(std::int64_t layer);
+  void forward_mlp(std::int64_t layer, Bf16* out);
+  void loss_and_head(const std::int32_t* targets, bool accumulate, std::int64_t layers);
+  void backward_mlp(std::int64_t layer, bool accumulate);
+  void backward_attention(std::int64_t layer, bool accumulate);
+
+  void linear(std::int64_t layer, Linear which, const Bf16* x, Bf16* y, const Bf16* residual, const char* name);
+  void data_gradient(std::int64_t layer, Linear which, const Bf16* dy, Bf16* dx, const char* name);
+  void weight_gradient(std::int64_t layer, Linear which, const Bf16* dy, const Bf16* x, bool accumulate,
+                       const char* name);
+  void norm(const Bf16* x, const Placed& weight, Bf16* y, float* rstd, std::int64_t layer, Linear reader);
+  void norm_backward(const Bf16* x, const Placed& weight, const float* rstd, bool with_residual, Bf16* y,
+                     bool accumulate, const kernels::cuda::Fp8Output& dx8);
+  kernels::cuda::Fp8Output output8(std::int64_t layer, Linear which, DenseFp8::Role role) const;
+  void settle(std::int64_t layer, Linear which, DenseFp8::Role role, const Bf16* x, std::int64_t count);
+  // Whether a bf16 value that only an 8-bit GEMM reads need not be written.
+  bool only_fp8() const { return p_.fp8 != nullptr && !p_.fp8->current() && p_.options.recompute != Recompute::kNone; }
+
+  DenseParts p_;
+};
+
+}  // namespace lockstep::engine::cuda

@@ -1,0 +1,274 @@
+#include "lockstep/engine/cuda/dense_step.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <deque>
+
+#include "lockstep/base/error.h"
+#include "lockstep/engine/cuda/cuda_handles.h"
+#include "lockstep/engine/cuda/dense_passes.h"
+#include "lockstep/kernels/cuda/rope.h"
+
+namespace lockstep::engine::cuda {
+
+using kernels::cuda::AdamWStep;
+
+namespace {
+
+bool bf16_gradients(const DenseOptions& o) {
+  if (o.gradients == GradientPrecision::kAutomatic) return o.accumulation == 1;
+  return o.gradients == GradientPrecision::kBf16;
+}
+
+// One step in flight: its input on the host and on the device, what it needs from the host, and its marks.
+struct InFlight {
+  explicit InFlight(std::int64_t tokens) : input(2 * tokens), adamw(1), results(2) {
+    for (Event* event : {&copied, &begin, &fed, &done}) *event = make_event();
+  }
+  Pinned<std::int32_t> input;  // tokens, then targets
+  Pinned<AdamWStep> adamw;
+  Pinned<float> results;  // loss, gradient norm
+  std::int32_t* device_input = nullptr;
+  AdamWStep* device_adamw = nullptr;
+  Event copied, begin, fed, done;
+  bool busy = false;
+};
+
+}  // namespace
+
+struct DenseStep::Impl {
+  spec::Model model;
+  DenseOptions options;
+  DenseShape shape;
+  Stream stream, copy_stream;
+  DeviceArena arena;
+  DenseParameters parameters;
+  DenseActivations activations;
+  std::unique_ptr<DenseFp8> fp8;
+  Gemm gemm;
+  char* gemm_workspace = nullptr;
+  Attention attention;
+  StepTimeline timeline;
+  std::array<InFlight, 2> flights;
+  std::deque<int> order;  // flights submitted and not waited for
+  int next = 0;
+  std::int64_t steps = 0;
+  bool prepared = false, use_graph = true;
+  std::int32_t* tokens = nullptr;  // of the micro-batch at work
+  std::int32_t* targets = nullptr;
+  AdamWStep* adamw = nullptr;
+  GraphExec first_micro, next_micro, update;
+
+  Impl(const spec::Model& m, const DenseOptions& o)
+      : model(m),
+        options(o),
+        shape(dense_shape(m, o)),
+        stream(make_stream()),
+        copy_stream(make_stream()),
+        parameters(shape, bf16_gradients(o), o.states),
+        activations(shape, o.recompute, o.loss_chunk_bytes),
+        gemm(o.gemm_candidates),
+        attention({shape.batch, shape.seq, shape.heads, shape.kv_heads, shape.head_dim}, static_cast<int>(shape.layers),
+                  stream.get()),
+        flights{InFlight(shape.rows() * o.accumulation), InFlight(shape.rows() * o.accumulation)},
+        use_graph(o.graph) {
+    if (o.precision == LinearPrecision::kFp8) fp8 = std::make_unique<DenseFp8>(shape, parameters);
+    take_memory();
+  }
+  ~Impl() { cudaDeviceSynchronize(); }
+
+  void take_memory() {
+    parameters.want(arena);
+    activations.want(arena, shape, options.recompute);
+    if (fp8 != nullptr) fp8->want(arena);
+    arena.want(&gemm_workspace, Gemm::kWorkspaceBytes);
+    for (InFlight& f : flights) {
+      arena.want(&f.device_input, 2 * shape.rows() * options.accumulation);
+      arena.want(&f.device_adamw, 1);
+    }
+    arena.want(&tokens, shape.rows());
+    arena.want(&targets, shape.rows());
+    arena.want(&adamw, 1);
+    arena.allocate();
+    activations.share(options.recompute);
+    gemm.set_workspace(gemm_workspace);
+    kernels::cuda::rope_tables(activations.cos, activations.sin, shape.seq, shape.head_dim, shape.rope_theta,
+                               stream.get());
+    if (fp8 != nullptr) fp8->initialize(stream.get());
+    parameters.zero_states(stream.get());
+  }
+
+  DenseParts parts() {
+    return {shape, options, parameters, activations, gemm, attention, fp8.get(), timeline, stream.get()};
+  }
+  void run_micro(bool accumulate) {
+    if (fp8 != nullptr && !accumulate) {
+      const StepTimeline::Scope scope(timeline, Family::kQuantize, "quantize weights");
+      fp8->quantize_weights(stream.get());
+    }
+    DensePasses(parts()).micro_step(tokens, targets, accumulate, shape.layers);
+  }
+  void run_update() {
+    const StepTimeline::Scope scope(timeline, Family::kOptimizer, "adamw");
+    parameters.update(adamw, options.weight_decay, options.clip, stream.get());
+    if (fp8 != nullptr) fp8->end_step(stream.get());
+  }
+
+  template <class F>
+  GraphExec capture(F f) {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    // Relaxed: libtorch's allocator may take memory meanwhile, which is no part of the graph.
+    LOCKSTEP_CUDA(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeRelaxed));
+    f();
+    LOCKSTEP_CUDA(cudaStreamEndCapture(stream.get(), &graph));
+    const cudaError_t status = cudaGraphInstantiate(&exec, graph, 0);
+    cudaGraphDestroy(graph);
+    LOCKSTEP_CUDA(status);
+    return GraphExec(exec);
+  }
+
+  // A micro-step whose results are dropped: it chooses GEMM algorithms, builds cuDNN's plans, loads every kernel, fills
+  // libtorch's cache of blocks, and measures the first scales of fp8. Then graphs are captured.
+  void prepare(const InFlight& f) {
+    load_micro(f, 0);
+    if (fp8 != nullptr) fp8->set_current(true);
+    run_micro(false);
+    if (options.accumulation > 1) run_micro(true);
+    if (fp8 != nullptr) {
+      fp8->end_step(stream.get());
+      fp8->set_current(options.fp8_scaling == Fp8Scaling::kCurrent);
+    }
+    LOCKSTEP_CUDA(cudaStreamSynchronize(stream.get()));
+    if (use_graph) {
+      first_micro = capture([&] { run_micro(false); });
+      if (options.accumulation > 1) next_micro = capture([&] { run_micro(true); });
+      update = capture([&] { run_update(); });
+    }
+    prepared = true;
+  }
+
+  void load_micro(const InFlight& f, std::int64_t micro) {
+    const StepTimeline::Scope scope(timeline, Family::kCopy, "input");
+    const std::int64_t rows = shape.rows(), all = rows * options.accumulation;
+    const std::size_t bytes = rows * sizeof(std::int32_t);
+    LOCKSTEP_CUDA(
+        cudaMemcpyAsync(tokens, f.device_input + micro * rows, bytes, cudaMemcpyDeviceToDevice, stream.get()));
+    LOCKSTEP_CUDA(
+        cudaMemcpyAsync(targets, f.device_input + all + micro * rows, bytes, cudaMemcpyDeviceToDevice, stream.get()));
+  }
+
+  void submit(const std::int32_t* host_tokens, const std::int32_t* host_targets, double learning_rate) {
+    InFlight& f = flights[next];
+    if (f.busy) throw UserError(ExitCode::kUsage, "a third step was submitted before the first was waited for");
+    const std::int64_t count = shape.rows() * options.accumulation;
+    for (std::int64_t i = 0; i < count; ++i)
+      if (host_tokens[i] < 0 || host_tokens[i] >= shape.vocab)
+        throw UserError(ExitCode::kUsage,
+                        fmt::format("token {} at place {} is outside the vocabulary", host_tokens[i], i));
+    std::memcpy(f.input.get(), host_tokens, count * sizeof(std::int32_t));
+    std::memcpy(f.input.get() + count, host_targets, count * sizeof(std::int32_t));
+    *f.adamw.get() = kernels::cuda::adamw_step(learning_rate, options.beta1, options.beta2, options.epsilon, ++steps);
+    LOCKSTEP_CUDA(cudaMemcpyAsync(f.device_input, f.input.get(), 2 * count * sizeof(std::int32_t),
+                                  cudaMemcpyHostToDevice, copy_stream.get()));
+    LOCKSTEP_CUDA(
+        cudaMemcpyAsync(f.device_adamw, f.adamw.get(), sizeof(AdamWStep), cudaMemcpyHostToDevice, copy_stream.get()));
+    LOCKSTEP_CUDA(cudaEventRecord(f.copied.get(), copy_stream.get()));
+    if (!prepared) {
+      LOCKSTEP_CUDA(cudaStreamWaitEvent(stream.get(), f.copied.get(), 0));
+      prepare(f);
+    }
+    enqueue(f);
+    f.busy = true;
+    order.push_back(next);
+    next ^= 1;
+  }
+
+  void enqueue(InFlight& f) {
+    LOCKSTEP_CUDA(cudaEventRecord(f.begin.get(), stream.get()));
+    LOCKSTEP_CUDA(cudaStreamWaitEvent(stream.get(), f.copied.get(), 0));
+    LOCKSTEP_CUDA(cudaEventRecord(f.fed.get(), stream.get()));
+    LOCKSTEP_CUDA(cudaMemcpyAsync(adamw, f.device_adamw, sizeof(AdamWStep), cudaMemcpyDeviceToDevice, stream.get()));
+    for (std::int64_t micro = 0; micro < options.accumulation; ++micro) {
+      load_micro(f, micro);
+      if (!use_graph)
+        run_micro(micro > 0);
+      else
+        LOCKSTEP_CUDA(cudaGraphLaunch(micro > 0 ? next_micro.get() : first_micro.get(), stream.get()));
+    }
+    if (!use_graph)
+      run_update();
+    else
+      LOCKSTEP_CUDA(cudaGraphLaunch(update.get(), stream.get()));
+    LOCKSTEP_CUDA(
+        cudaMemcpyAsync(f.results.get(), activations.loss, sizeof(float), cudaMemcpyDeviceToHost, stream.get()));
+    if (options.clip > 0)
+      LOCKSTEP_CUDA(cudaMemcpyAsync(f.results.get() + 1, parameters.gradient_norm(), sizeof(float),
+                                    cudaMemcpyDeviceToHost, stream.get()));
+    LOCKSTEP_CUDA(cudaEventRecord(f.done.get(), stream.get()));
+  }
+
+  Result wait() {
+    if (order.empty()) throw UserError(ExitCode::kUsage, "no step was submitted");
+    InFlight& f = flights[order.front()];
+    order.pop_front();
+    LOCKSTEP_CUDA(cudaEventSynchronize(f.done.get()));
+    f.busy = false;
+    Result r;
+    r.loss = f.results.get()[0];
+    if (options.clip > 0) r.gradient_norm = f.results.get()[1];
+    LOCKSTEP_CUDA(cudaEventElapsedTime(&r.gpu_ms, f.fed.get(), f.done.get()));
+    LOCKSTEP_CUDA(cudaEventElapsedTime(&r.input_stall_ms, f.begin.get(), f.fed.get()));
+    return r;
+  }
+};
+
+DenseStep::DenseStep(const spec::Model& model, const DenseOptions& options) : impl_(new Impl(model, options)) {}
+DenseStep::~DenseStep() = default;
+
+void DenseStep::initialize(std::uint32_t seed) {
+  impl_->parameters.initialize(impl_->model.init_std, seed, impl_->stream.get());
+}
+const std::vector<NamedParameter>& DenseStep::parameters() const { return impl_->parameters.named(); }
+
+void DenseStep::load(const std::string& name, const std::vector<float>& values) {
+  const NamedParameter& p = impl_->parameters.find(name);
+  if (static_cast<std::int64_t>(values.size()) != p.place.count())
+    throw UserError(ExitCode::kUsage,
+                    fmt::format("{} has {} values, {} were given", name, p.place.count(), values.size()));
+  impl_->parameters.load(p, values.data(), impl_->stream.get());
+}
+std::vector<float> DenseStep::save(const std::string& name) const {
+  return impl_->parameters.save(impl_->parameters.find(name), impl_->stream.get());
+}
+std::vector<float> DenseStep::save_gradient(const std::string& name) const {
+  return impl_->parameters.save_gradient(impl_->parameters.find(name), impl_->stream.get());
+}
+
+void DenseStep::submit(const std::int32_t* tokens, const std::int32_t* targets, double learning_rate) {
+  impl_->submit(tokens, targets, learning_rate);
+}
+DenseStep::Result DenseStep::wait() { return impl_->wait(); }
+DenseStep::Result DenseStep::step(const std::int32_t* tokens, const std::int32_t* targets, double learning_rate) {
+  impl_->submit(tokens, targets, learning_rate);
+  return impl_->wait();
+}
+
+std::vector<StepTimeline::Operation> DenseStep::profile(const std::int32_t* tokens, const std::int32_t* targets,
+                                                        double learning_rate) {
+  if (!impl_->prepared) step(tokens, targets, learning_rate);
+  const bool graph = impl_->use_graph;
+  impl_->use_graph = false;
+  impl_->timeline.start_recording(impl_->stream.get());
+  step(tokens, targets, learning_rate);
+  impl_->timeline.stop_recording();
+  impl_->use_graph = graph;
+  return impl_->timeline.operations();
+}
+
+DenseStep::Memory DenseStep::memory() const { return {impl_->arena.bytes(), impl_->attention.peak_bytes()}; }
+std::vector<Gemm::Choice> DenseStep::gemm_choices() const { return impl_->gemm.choices(); }
+const DenseShape& DenseStep::shape() const { return impl_->shape; }
+
+}  // namespace lockstep::engine::cuda

@@ -1,0 +1,70 @@
+// One optimizer step of a dense, Llama-shaped transformer on one GPU, with its own forward and backward: no autograd,
+// static memory, fused kernels, the micro-step and the update as CUDA graphs.
+//
+//   DenseStep step(spec::load_model("llama2-7b"), options);
+//   step.initialize(seed);                     // or load() every parameter
+//   float loss = step.step(tokens, targets, 3e-4).loss;
+//
+// One thread at a time. The device is the one current at construction.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/engine/cuda/dense_options.h"
+#include "lockstep/engine/cuda/dense_parameters.h"
+#include "lockstep/engine/cuda/gemm.h"
+#include "lockstep/engine/cuda/step_timeline.h"
+
+namespace lockstep::engine::cuda {
+
+class DenseStep {
+ public:
+  // Takes all memory of the step. Throws UserError where the model is not supported or does not fit.
+  DenseStep(const spec::Model& model, const DenseOptions& options);
+  ~DenseStep();
+  DenseStep(const DenseStep&) = delete;
+  DenseStep& operator=(const DenseStep&) = delete;
+
+  void initialize(std::uint32_t seed);  // normal values of the model's init_std; optimizer states 0
+  const std::vector<NamedParameter>& parameters() const;
+  // fp32 master values, by the engine's names; q, k, v and gate, up apart. These wait for the device.
+  void load(const std::string& name, const std::vector<float>& values);
+  std::vector<float> save(const std::string& name) const;
+  std::vector<float> save_gradient(const std::string& name) const;  // of the last step, not clipped
+
+  struct Result {
+    float loss = 0;            // mean over the step's targets
+    float gradient_norm = 0;   // 0 unless clipping is on
+    float gpu_ms = 0;          // from the first kernel to the end of the update
+    float input_stall_ms = 0;  // how long the device waited for its input
+  };
+  // tokens, targets: host, [accumulation * micro_batch, sequence_length]; copied before submit returns. Targets outside
+  // [0, vocab) are ignored; tokens must be inside. At most two steps are in flight. UserError otherwise.
+  void submit(const std::int32_t* tokens, const std::int32_t* targets, double learning_rate);
+  Result wait();  // for the oldest step submitted
+  Result step(const std::int32_t* tokens, const std::int32_t* targets, double learning_rate);
+
+  // A step without graphs, with events around every operation.
+  std::vector<StepTimeline::Operation> profile(const std::int32_t* tokens, const std::int32_t* targets,
+                                               double learning_rate);
+
+  struct Memory {
+    std::size_t arena_bytes = 0;      // ours
+    std::size_t attention_bytes = 0;  // peak of libtorch's allocator: attention's outputs and workspaces
+    std::size_t total() const { return arena_bytes + attention_bytes; }
+  };
+  Memory memory() const;
+  std::vector<Gemm::Choice> gemm_choices() const;
+  const DenseShape& shape() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep::engine::cuda

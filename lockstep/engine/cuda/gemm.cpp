@@ -1,0 +1,239 @@
+#include "lockstep/engine/cuda/gemm.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "lockstep/kernels/cuda/check.h"
+
+namespace lockstep::engine::cuda {
+namespace {
+
+void check_blas(cublasStatus_t status, const char* call, int line) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw std::runtime_error(fmt::format("[gemm] {} at line {}: {}", call, line, cublasLtGetStatusString(status)));
+}
+#define LOCKSTEP_BLAS(call) check_blas((call), #call, __LINE__)
+
+cudaDataType_t type_of(ElementType type) {
+  switch (type) {
+    case ElementType::kBf16:
+      return CUDA_R_16BF;
+    case ElementType::kFloat:
+      return CUDA_R_32F;
+    case ElementType::kE4m3:
+      return CUDA_R_8F_E4M3;
+    case ElementType::kE5m2:
+      return CUDA_R_8F_E5M2;
+  }
+  return CUDA_R_16BF;
+}
+bool is_fp8(ElementType type) { return type == ElementType::kE4m3 || type == ElementType::kE5m2; }
+
+// A pair of events that times what is enqueued between them.
+class Stopwatch {
+ public:
+  Stopwatch() {
+    LOCKSTEP_CUDA(cudaEventCreate(&begin_));
+    LOCKSTEP_CUDA(cudaEventCreate(&end_));
+  }
+  ~Stopwatch() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+  void start(cudaStream_t stream) { LOCKSTEP_CUDA(cudaEventRecord(begin_, stream)); }
+  float stop(cudaStream_t stream) {
+    LOCKSTEP_CUDA(cudaEventRecord(end_, stream));
+    LOCKSTEP_CUDA(cudaEventSynchronize(end_));
+    float ms = 0;
+    LOCKSTEP_CUDA(cudaEventElapsedTime(&ms, begin_, end_));
+    return ms;
+  }
+
+ private:
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+}  // namespace
+
+struct Gemm::Plan {
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
+  cublasLtMatmulAlgo_t algorithm{};
+  Choice choice;
+
+  explicit Plan(const Call& call) {
+    LOCKSTEP_BLAS(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    const cublasOperation_t op_a = call.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t op_b = call.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    set(CUBLASLT_MATMUL_DESC_TRANSA, op_a);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, op_b);
+    if (is_fp8(call.a.type)) {
+      const std::int8_t fast = call.fast_accumulation ? 1 : 0;
+      set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, fast);
+      set_scales(call);
+    }
+    const auto rows_a = call.transpose_a ? call.k : call.m, cols_a = call.transpose_a ? call.m : call.k;
+    const auto rows_b = call.transpose_b ? call.n : call.k, cols_b = call.transpose_b ? call.k : call.n;
+    LOCKSTEP_BLAS(cublasLtMatrixLayoutCreate(&a, type_of(call.a.type), rows_a, cols_a, call.lda));
+    LOCKSTEP_BLAS(cublasLtMatrixLayoutCreate(&b, type_of(call.b.type), rows_b, cols_b, call.ldb));
+    LOCKSTEP_BLAS(cublasLtMatrixLayoutCreate(&d, type_of(call.d_type), call.m, call.n, call.m));
+  }
+  ~Plan() {
+    cublasLtMatrixLayoutDestroy(a);
+    cublasLtMatrixLayoutDestroy(b);
+    cublasLtMatrixLayoutDestroy(d);
+    cublasLtMatmulDescDestroy(operation);
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  void set_scales(const Call& call) {
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, call.a.inverse_scale);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, call.b.inverse_scale);
+  }
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    LOCKSTEP_BLAS(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value));
+  }
+};
+
+Gemm::Gemm(int candidates) : candidates_(candidates) { LOCKSTEP_BLAS(cublasLtCreate(&handle_)); }
+Gemm::~Gemm() {
+  plans_.clear();
+  cublasLtDestroy(handle_);
+}
+
+cublasStatus_t Gemm::launch(Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Call& call, cudaStream_t stream) {
+  if (is_fp8(call.a.type)) plan.set_scales(call);
+  const float alpha = 1;
+  const void* const c = call.beta == 0 ? call.d : call.c;
+  return cublasLtMatmul(handle_, plan.operation, &alpha, call.a.data, plan.a, call.b.data, plan.b, &call.beta, c,
+                        plan.d, call.d, plan.d, &algorithm, workspace_, kWorkspaceBytes, stream);
+}
+
+void Gemm::choose(Plan& plan, const Call& call, cudaStream_t stream) {
+  cublasLtMatmulPreference_t preference = nullptr;
+  LOCKSTEP_BLAS(cublasLtMatmulPreferenceCreate(&preference));
+  const std::size_t limit = kWorkspaceBytes;
+  LOCKSTEP_BLAS(
+      cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit));
+  std::vector<cublasLtMatmulHeuristicResult_t> found(candidates_);
+  int count = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.a, plan.b, plan.d, plan.d,
+                                                               preference, candidates_, found.data(), &count);
+  cublasLtMatmulPreferenceDestroy(preference);
+  if (status != CUBLAS_STATUS_SUCCESS || count == 0)
+    throw std::runtime_error(
+        fmt::format("[gemm] no algorithm for {}: {}", plan.choice.shape, cublasLtGetStatusString(status)));
+  plan.algorithm = found[0].algo;
+  plan.choice.candidates = count;
+  if (count == 1) return;
+  // Every candidate runs once to be loaded, then in two rounds over all, so that a drift of the clocks meets them
+  // alike.
+  std::vector<float> best(count, 1e30f);
+  Stopwatch watch;
+  for (int round = 0; round < 3; ++round)
+    for (int i = 0; i < count; ++i) {
+      if (found[i].state != CUBLAS_STATUS_SUCCESS) continue;
+      watch.start(stream);
+      if (launch(plan, found[i].algo, call, stream) != CUBLAS_STATUS_SUCCESS) {
+        found[i].state = CUBLAS_STATUS_NOT_SUPPORTED;
+        continue;
+      }
+      const float ms = watch.stop(stream);
+      if (round > 0) best[i] = std::min(best[i], ms);
+    }
+  const int chosen = static_cast<int>(std::min_element(best.begin(), best.end()) - best.begin());
+  plan.algorithm = found[chosen].algo;
+  plan.choice.chosen = chosen;
+  plan.choice.first_ms = best[0];
+  plan.choice.best_ms = best[chosen];
+}
+
+Gemm::Plan& Gemm::plan_of(const Call& call, cudaStream_t stream) {
+  const Key key{call.transpose_a,
+                call.transpose_b,
+                call.m,
+                call.n,
+                call.k,
+                static_cast<int>(call.a.type),
+                static_cast<int>(call.b.type),
+                static_cast<int>(call.d_type),
+                call.beta != 0,
+                call.fast_accumulation};
+  auto& plan = plans_[key];
+  if (plan == nullptr) {
+    plan = std::make_unique<Plan>(call);
+    plan->choice.shape =
+        fmt::format("{}{} {}x{}x{}{}{}", call.transpose_a ? 'T' : 'N', call.transpose_b ? 'T' : 'N', call.m, call.n,
+                    call.k, is_fp8(call.a.type) ? " fp8" : "", call.beta != 0 ? " +" : "");
+    choose(*plan, call, stream);
+  }
+  return *plan;
+}
+
+void Gemm::run(const Call& call, cudaStream_t stream) {
+  Plan& plan = plan_of(call, stream);
+  check_blas(launch(plan, plan.algorithm, call, stream), plan.choice.shape.c_str(), __LINE__);
+}
+
+std::vector<Gemm::Choice> Gemm::choices() const {
+  std::vector<Choice> all;
+  for (const auto& [key, plan] : plans_) all.push_back(plan->choice);
+  return all;
+}
+
+// A row-major matrix is its transpose in column-major eyes, so operands change places.
+void Gemm::forward(Operand x, Operand w, Bf16* y, const Bf16* residual, std::int64_t rows, std::int64_t in,
+                   std::int64_t out, cudaStream_t stream) {
+  Call call{.transpose_a = true, .m = out, .n = rows, .k = in, .lda = in, .ldb = in, .a = w, .b = x};
+  call.c = residual;
+  call.d = y;
+  call.beta = residual != nullptr ? 1.0f : 0.0f;
+  call.fast_accumulation = is_fp8(x.type);
+  run(call, stream);
+}
+
+void Gemm::data_gradient(const Bf16* dy, const Bf16* w, Bf16* dx, std::int64_t rows, std::int64_t in, std::int64_t out,
+                         cudaStream_t stream) {
+  Call call{.m = in, .n = rows, .k = out, .lda = in, .ldb = out, .a = {w}, .b = {dy}};
+  call.d = dx;
+  run(call, stream);
+}
+
+void Gemm::data_gradient_fp8(Operand dy, Operand w_transposed, Bf16* dx, std::int64_t rows, std::int64_t in,
+                             std::int64_t out, cudaStream_t stream) {
+  Call call{.transpose_a = true, .m = in, .n = rows, .k = out, .lda = out, .ldb = out, .a = w_transposed, .b = dy};
+  call.d = dx;
+  call.fast_accumulation = true;
+  run(call, stream);
+}
+
+void Gemm::weight_gradient(const Bf16* dy, const Bf16* x, void* dw, ElementType dw_type, bool accumulate,
+                           std::int64_t rows, std::int64_t in, std::int64_t out, cudaStream_t stream) {
+  Call call{.transpose_b = true, .m = in, .n = out, .k = rows, .lda = in, .ldb = out, .a = {x}, .b = {dy}};
+  call.c = call.d = dw;
+  call.d_type = dw_type;
+  call.beta = accumulate ? 1.0f : 0.0f;
+  run(call, stream);
+}
+
+void Gemm::weight_gradient_fp8(Operand dy_transposed, Operand x_transposed, void* dw, ElementType dw_type,
+                               bool accumulate, std::int64_t rows, std::int64_t in, std::int64_t out,
+                               cudaStream_t stream) {
+  Call call{.transpose_a = true, .m = in, .n = out, .k = rows, .lda = rows, .ldb = rows};
+  call.a = x_transposed;
+  call.b = dy_transposed;
+  call.c = call.d = dw;
+  call.d_type = dw_type;
+  call.beta = accumulate ? 1.0f : 0.0f;
+  call.fast_accumulation = false;
+  run(call, stream);
+}
+
+}  // namespace lockstep::engine::cuda

@@ -1,0 +1,93 @@
+#include "lockstep/kernels/cuda/common.cuh"
+#include "lockstep/kernels/cuda/swiglu.h"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__device__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+
+// Place of vector `index` of the rows: element offset in [rows, cols] and in [rows, 2, cols].
+struct Place {
+  std::int64_t single, gate;
+};
+__device__ Place place_of(unsigned index, unsigned vectors, std::int64_t cols) {
+  const unsigned row = index / vectors;
+  const unsigned column = (index - row * vectors) * kVector;
+  return {row * cols + column, row * 2 * cols + column};
+}
+
+template <Extra kExtra>
+__global__ void __launch_bounds__(kThreads) forward_kernel(SwigluForward a, unsigned vectors, unsigned total) {
+  const unsigned index = blockIdx.x * kThreads + threadIdx.x;
+  float largest = 0;
+  if (index < total) {
+    const Place place = place_of(index, vectors, a.cols);
+    const Vector gate = load_once(a.gate_up + place.gate), up = load_once(a.gate_up + place.gate + a.cols);
+    float f[kVector];
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) f[i] = gate[i] * sigmoid(gate[i]) * up[i];
+    if (a.h != nullptr) store(a.h + place.single, pack(f));
+    if (kExtra != Extra::kNone) largest = store_fp8<kFormatOf<kExtra>>(a.h8.data + place.single, f, *a.h8.scale);
+  }
+  if (kExtra != Extra::kNone) raise_amax_of_warp(a.h8.amax, largest);
+}
+
+template <Extra kExtra>
+__global__ void __launch_bounds__(kThreads) backward_kernel(SwigluBackward a, unsigned vectors, unsigned total) {
+  const unsigned index = blockIdx.x * kThreads + threadIdx.x;
+  float largest = 0;
+  if (index < total) {
+    const Place place = place_of(index, vectors, a.cols);
+    const Vector gate = load_once(a.gate_up + place.gate), up = load_once(a.gate_up + place.gate + a.cols);
+    const Vector dh = load_once(a.dh + place.single);
+    float dgate[kVector], dup[kVector], h[kVector];
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      const float s = sigmoid(gate[i]), silu = gate[i] * s;
+      h[i] = silu * up[i];
+      dup[i] = dh[i] * silu;
+      dgate[i] = dh[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
+    }
+    store(a.dgate_up + place.gate, pack(dgate));
+    store(a.dgate_up + place.gate + a.cols, pack(dup));
+    if (a.h != nullptr) store(a.h + place.single, pack(h));
+    if (kExtra != Extra::kNone) {
+      const float scale = *a.dgate_up8.scale;
+      largest = store_fp8<kFormatOf<kExtra>>(a.dgate_up8.data + place.gate, dgate, scale);
+      largest = fmaxf(largest, store_fp8<kFormatOf<kExtra>>(a.dgate_up8.data + place.gate + a.cols, dup, scale));
+    }
+  }
+  if (kExtra != Extra::kNone) raise_amax_of_warp(a.dgate_up8.amax, largest);
+}
+
+}  // namespace
+
+void swiglu_forward(const SwigluForward& a, cudaStream_t stream) {
+  require(a.cols > 0 && a.cols % kVector == 0, "swiglu_forward", "columns must be a multiple of 8");
+  const std::int64_t vectors = a.cols / kVector, total = a.rows * vectors;
+  require(total < kIndexLimit, "swiglu", "too many elements for one launch");
+  if (total == 0) return;
+  const auto blocks = static_cast<unsigned>(ceil_div(total, kThreads));
+  with_extra(a.h8, [&]<Extra kExtra>() {
+    forward_kernel<kExtra>
+        <<<blocks, kThreads, 0, stream>>>(a, static_cast<unsigned>(vectors), static_cast<unsigned>(total));
+  });
+  LOCKSTEP_CUDA_LAUNCHED();
+}
+
+void swiglu_backward(const SwigluBackward& a, cudaStream_t stream) {
+  require(a.cols > 0 && a.cols % kVector == 0, "swiglu_backward", "columns must be a multiple of 8");
+  const std::int64_t vectors = a.cols / kVector, total = a.rows * vectors;
+  require(total < kIndexLimit, "swiglu", "too many elements for one launch");
+  if (total == 0) return;
+  const auto blocks = static_cast<unsigned>(ceil_div(total, kThreads));
+  with_extra(a.dgate_up8, [&]<Extra kExtra>() {
+    backward_kernel<kExtra>
+        <<<blocks, kThreads, 0, stream>>>(a, static_cast<unsigned>(vectors), static_cast<unsigned>(total));
+  });
+  LOCKSTEP_CUDA_LAUNCHED();
+}
+
+}  // namespace lockstep::kernels::cuda
