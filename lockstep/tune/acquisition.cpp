@@ -19,12 +19,11 @@ double gain_of(const Candidate& candidate, const AcquisitionOptions& options, co
   return std::exp(candidate.speed.mean - options.incumbent);
 }
 
-// Local search by a score that counts only what runs with at least `floor`; what is below is ordered by probability,
-// under everything else.
+// Local search by a score that counts only what runs with at least the least probability; what is below is ordered by
+// probability, under everything else.
 class Search {
  public:
-  Search(const Beliefs& beliefs, const AcquisitionOptions& options, double floor)
-      : beliefs_(beliefs), options_(options), floor_(floor) {}
+  Search(const Beliefs& beliefs, const AcquisitionOptions& options) : beliefs_(beliefs), options_(options) {}
 
   double consider(const Config& config) {
     if (std::find(options_.exclude.begin(), options_.exclude.end(), config) != options_.exclude.end()) return -10;
@@ -32,8 +31,9 @@ class Search {
   }
 
   double consider(Candidate candidate) {
-    candidate.score =
-        candidate.runs < floor_ ? candidate.runs - 1.0 : gain_of(candidate, options_, beliefs_) * candidate.runs;
+    candidate.score = candidate.runs < options_.least_probability
+                          ? candidate.runs - 1.0
+                          : gain_of(candidate, options_, beliefs_) * std::pow(candidate.runs, options_.caution);
     const double score = candidate.score;
     if (!best_ || score > best_->score) best_ = std::move(candidate);
     return score;
@@ -60,13 +60,12 @@ class Search {
  private:
   const Beliefs& beliefs_;
   const AcquisitionOptions& options_;
-  double floor_;
   std::optional<Candidate> best_;
 };
 
 std::optional<Candidate> search(const Beliefs& beliefs, const AcquisitionOptions& options,
-                                const std::vector<Candidate>& sampled, double floor) {
-  Search search(beliefs, options, floor);
+                                const std::vector<Candidate>& sampled) {
+  Search search(beliefs, options);
   std::vector<std::pair<double, const Config*>> scores;
   for (const Candidate& candidate : sampled) scores.emplace_back(search.consider(candidate), &candidate.config);
   const std::size_t starts = std::min<std::size_t>(kRandomStarts, scores.size());
@@ -89,6 +88,8 @@ Candidate judge(const Beliefs& beliefs, Config config) {
       candidate.prior_fits = belief->fits_probability;
     }
   }
+  if (beliefs.sketch != nullptr)
+    candidate.prior_log_throughput = beliefs.sketch->log_throughput(candidate.config) - beliefs.prior_reference;
   const bool ran = beliefs.ran != nullptr &&
                    std::find(beliefs.ran->begin(), beliefs.ran->end(), candidate.config) != beliefs.ran->end();
   candidate.runs =
@@ -105,10 +106,7 @@ std::optional<Candidate> most_promising(const Beliefs& beliefs, const Acquisitio
     if (std::find(options.exclude.begin(), options.exclude.end(), config) != options.exclude.end()) continue;
     sampled.push_back(judge(beliefs, std::move(config)));
   }
-  std::optional<Candidate> safe = search(beliefs, options, sampled, options.least_probability);
-  if (!options.may_be_bold || !safe || !beliefs.speed) return safe;
-  std::optional<Candidate> bold = search(beliefs, options, sampled, options.bold_probability);
-  return bold->score > options.bold_factor * safe->score ? bold : safe;
+  return search(beliefs, options, sampled);
 }
 
 }  // namespace lockstep::tune

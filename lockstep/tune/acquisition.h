@@ -9,6 +9,7 @@
 #include "lockstep/tune/feasibility.h"
 #include "lockstep/tune/prior.h"
 #include "lockstep/tune/space.h"
+#include "lockstep/tune/speed_sketch.h"
 #include "lockstep/tune/surrogate.h"
 
 namespace lockstep::tune {
@@ -23,11 +24,12 @@ struct Candidate {
   double score = 0;
 };
 
-// The two models, and the prior they were fitted with (may be null). Speed is absent while nothing ran.
+// The two models, and the prior or sketch they were fitted with (may be null). Speed is absent while nothing ran.
 struct Beliefs {
   const Space* space = nullptr;
   const Prior* prior = nullptr;
-  double prior_reference = 0;  // Belief::log_throughput of the default, taken from every other
+  const SpeedSketch* sketch = nullptr;  // stands in for a prior of speed; null where there is one
+  double prior_reference = 0;           // Belief::log_throughput of the default, taken from every other
   std::optional<Surrogate> speed;
   const Feasibility* feasibility = nullptr;
   const std::vector<Config>* ran = nullptr;  // no doubt about these
@@ -36,13 +38,10 @@ struct Beliefs {
 struct AcquisitionOptions {
   double incumbent = 0;            // posterior mean of the best configuration that ran
   double least_probability = 0.5;  // of running; a candidate below is taken only when there is none above
-  // A candidate that runs with at least bold_probability is taken when it promises that many times as much.
-  bool may_be_bold = false;
-  double bold_probability = 0.25;
-  double bold_factor = 2;
-  double exploration = 1;       // 1: expected improvement; 0: posterior mean alone
-  std::vector<Config> starts;   // local searches start here (the leaders)
-  std::vector<Config> exclude;  // failed before, or under way
+  double caution = 1;              // power of that probability in the score
+  double exploration = 1;          // 1: expected improvement; 0: posterior mean alone
+  std::vector<Config> starts;      // local searches start here (the leaders)
+  std::vector<Config> exclude;     // failed before, or under way
   std::uint64_t seed = 1;
 };
 

@@ -45,10 +45,13 @@ Feasibility learn_feasibility(const Space& space, const Prior* prior, std::span<
 }  // namespace
 
 Evidence::Evidence(const Space& space, const Prior* prior, std::span<const Trial> history)
-    : feasibility_(learn_feasibility(space, prior, history)) {
+    : sketch_(space), feasibility_(learn_feasibility(space, prior, history)) {
   beliefs_.space = &space;
   beliefs_.prior = prior;
-  beliefs_.prior_reference = prior_reference(space, prior);
+  const bool use_sketch = prior == nullptr;
+  if (use_sketch) beliefs_.sketch = &sketch_;
+  beliefs_.prior_reference =
+      use_sketch ? sketch_.log_throughput(space.default_config()) : prior_reference(space, prior);
   beliefs_.feasibility = &feasibility_;
   std::vector<Observation> observations;
   struct Tally {
@@ -65,9 +68,12 @@ Evidence::Evidence(const Space& space, const Prior* prior, std::span<const Trial
     if (!measured(trial)) ++failures_;
     if (!measured(trial) || !steers(trial)) continue;
     tally->steered = true;
-    observations.push_back(observe(space, trial, belief_about(prior, trial.config, beliefs_.prior_reference)));
+    Belief belief = belief_about(prior, trial.config, beliefs_.prior_reference);
+    if (use_sketch) belief.log_throughput = sketch_.log_throughput(trial.config) - beliefs_.prior_reference;
+    observations.push_back(observe(space, trial, belief));
   }
-  if (!observations.empty()) beliefs_.speed = Surrogate::fit(space, std::move(observations), prior != nullptr);
+  if (!observations.empty())
+    beliefs_.speed = Surrogate::fit(space, std::move(observations), prior != nullptr || use_sketch);
   for (const Tally& tally : tallies)
     if (tally.ran > 0 && tally.failed == 0) ran_.push_back(tally.config);
   beliefs_.ran = &ran_;

@@ -29,6 +29,7 @@ class Evidence {
   void pretend(std::span<const Trial> pending);
 
  private:
+  SpeedSketch sketch_;
   Beliefs beliefs_;
   Feasibility feasibility_;
   std::vector<Candidate> leaders_;

@@ -16,9 +16,9 @@ struct LogNormal {
   double deviation;
 };
 
-const LogNormal kScale{std::log(0.25), 1.0};  // s; standard deviation 0.5 of log throughput
+const LogNormal kScale{std::log(0.1), 1.0};  // s; standard deviation 0.3 of log throughput
 const LogNormal kNoise{std::log(0.03 * 0.03), 0.7};
-const LogNormal kWeight{std::log(0.1), 1.3};  // a_i: main effects around sqrt(0.25 * 0.1) = 16%
+const LogNormal kWeight{std::log(0.2), 1.3};  // a_i: main effects around sqrt(0.1 * 0.2) = 14%, of pairs 6%
 const LogNormal kLength{std::log(0.4), 0.6};  // ordered knobs span [0, 1]
 
 bool same(double x, double y) { return x == y || (std::isnan(x) && std::isnan(y)); }

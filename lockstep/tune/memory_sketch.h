@@ -1,20 +1,22 @@
-// Memory sketch: the memory of a training step as everybody knows it, states plus activations, with the constants left
-// open and learned from what ran and what ran out of memory.
+// Memory sketch: the memory of a training step as everybody knows it, with the constants left open and learned from
+// what ran and what ran out of memory.
 //
-//   memory(x) / capacity = a * states(x) + b * activations(x)
+//   memory(x) / capacity = weights(x) + gradients(x) + optimizer(x) + activations(x)
 //
-// activations grow with the micro-batch and shrink with recomputation and tensor parallelism; states shrink with ZeRO,
-// tensor and pipeline parallelism, offload. Which knob does what is read from its name (knobs whose names say nothing
-// get small random factors on activations); how much is drawn from wide ranges, and the draws that agree with the
-// trials so far are kept. Deterministic; immutable once made; thread-safe.
+// Activations grow with the micro-batch and shrink with recomputation and tensor parallelism; the other three shrink
+// with ZeRO, tensor and pipeline parallelism, offload. Which knob does what is read from its name; knobs whose names
+// say nothing get random factors on activations. How much each does is drawn from wide ranges; draws from the
+// posterior, given the trials so far, are made by elliptical slice sampling (Murray, Adams and MacKay 2010).
+// Deterministic; immutable once made; thread-safe.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "lockstep/tune/memory_factors.h"
 #include "lockstep/tune/space.h"
-#include "lockstep/tune/trial.h"
 
 namespace lockstep::tune {
 
@@ -31,23 +33,20 @@ class MemorySketch {
   double fits(const Config& config) const;
 
  private:
-  // One guess of all constants: logarithms of factors by knob and level.
+  // One guess of all constants: the logarithm of each part of the memory, and what each slot adds to it.
   struct Guess {
-    double log_states = 0;       // at the default, relative to the capacity
-    double log_activations = 0;  // likewise
-    std::vector<double> states;  // by slot (knob and level)
-    std::vector<double> activations;
+    MemoryParts base{};
+    std::vector<MemoryParts> slots;
   };
-  struct Knobs;
 
-  std::size_t slot(std::size_t knob, const Value& value) const;
-  // Slots of a configuration: one per active knob, relative to the default's.
-  std::vector<std::size_t> slots(const Config& config) const;
-  double log_memory(const Guess& guess, std::span<const std::size_t> slots) const;
+  Guess guess_of(std::span<const double> latent) const;
+  static double log_memory(const Guess& guess, std::span<const std::size_t> slots);
+  double log_likelihood(std::span<const double> latent) const;
 
-  Space space_;
-  std::vector<std::size_t> first_slot_;
-  std::vector<std::vector<double>> levels_;  // ordered knobs with many values: the grid that slots stand on
+  MemoryFactors factors_;
+  std::vector<std::size_t> usual_;              // slots of the default
+  std::vector<std::vector<std::size_t>> seen_;  // slots of the points
+  std::vector<double> signs_;                   // of the points: 1 fits, -1 does not
   std::vector<Guess> guesses_;
 };
 

@@ -13,20 +13,22 @@ namespace lockstep::tune {
 namespace {
 
 // Failures are paid like successes, so they are rationed: the farther they run ahead of this many, the surer a
-// candidate must be of running.
-constexpr double kFirstFailures = 1.0;
-constexpr double kFailureShare = 0.07;
-constexpr double kBoldProbability = 0.65;
-constexpr double kCautiousProbability = 0.85;
-constexpr double kCautionPerFailure = 0.08;
-// A candidate that may well fail is tried while failures stay below this share, when it promises enough.
-constexpr double kMostFailures = 0.10;
+// candidate must be of running; the farther they stay behind, the more may be risked.
+constexpr double kFirstFailures = 1.2;
+constexpr double kFailureShare = 0.065;
+constexpr double kLeastProbability = 0.6;
+constexpr double kPerFailureAhead = 0.10;
+constexpr double kPerFailureBehind = 0.05;
+constexpr double kBoldest = 0.5;
+constexpr double kMostCautious = 0.85;
+constexpr double kCaution = 2;
 // The last trials of the search go to what the model believes best, again if need be.
 constexpr double kExploitShare = 0.08;
 
 double least_probability(std::int64_t failures, std::int64_t trials) {
   const double ahead = static_cast<double>(failures) - kFirstFailures - kFailureShare * static_cast<double>(trials);
-  return std::clamp(kBoldProbability + kCautionPerFailure * (ahead + 1), kBoldProbability, kCautiousProbability);
+  const double least = kLeastProbability + (ahead > 0 ? kPerFailureAhead : kPerFailureBehind) * ahead;
+  return std::clamp(least, kBoldest, kMostCautious);
 }
 
 }  // namespace
@@ -72,6 +74,7 @@ std::optional<Proposal> Strategy::next(std::span<const Trial> history, std::span
   acquisition.seed = options_.seed * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(made);
   acquisition.exclude = evidence.failed();
   for (const Trial& trial : pending) acquisition.exclude.push_back(trial.config);
+  acquisition.caution = kCaution;
   acquisition.least_probability = least_probability(evidence.failures(), made);
   const std::int64_t exploit_from =
       allocation.search -
@@ -80,7 +83,6 @@ std::optional<Proposal> Strategy::next(std::span<const Trial> history, std::span
   // A configuration that ran is worth another launch only when it may be the winner.
   if (!exploit)
     for (const Candidate& leader : evidence.leaders()) acquisition.exclude.push_back(leader.config);
-  acquisition.may_be_bold = static_cast<double>(evidence.failures()) <= kMostFailures * static_cast<double>(made + 1);
   if (exploit) {
     acquisition.exploration = 0;
     acquisition.least_probability = std::max(acquisition.least_probability, 0.8);

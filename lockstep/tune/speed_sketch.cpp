@@ -1,0 +1,86 @@
+#include "lockstep/tune/speed_sketch.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::tune {
+namespace {
+
+std::string compact(std::string_view name) {
+  std::string text;
+  for (const char c : to_lower(name))
+    if (c != '_' && c != '-' && c != '.') text.push_back(c);
+  return text;
+}
+
+double number_of(const Value& value) {
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return static_cast<double>(*whole);
+  if (const auto* real = std::get_if<double>(&value)) return *real;
+  return 0;
+}
+
+bool is_on(const std::string& word) { return word == "true" || word == "on" || word == "1" || word == "yes"; }
+
+// A kernel's fixed costs weigh as much as a sample or two.
+double micro_batch(const Value& value, double least) {
+  const double number = std::max(number_of(value), least);
+  return std::log(number / (number + 1.5 * least));
+}
+double recompute(const Value& value, double) {
+  const std::string word = to_lower(to_text(value));
+  if (word == "selective") return -0.06;
+  return word == "full" || is_on(word) ? -0.28 : 0.0;
+}
+double precision(const Value& value, double) {
+  const std::string word = to_lower(to_text(value));
+  return word.find("32") != std::string::npos ? -0.35 : 0.0;
+}
+double offload(const Value& value, double) { return is_on(to_lower(to_text(value))) ? -0.25 : 0.0; }
+double zero_stage(const Value& value, double) { return number_of(value) >= 3 ? -0.1 : 0.0; }
+double workers(const Value& value, double) { return -0.3 / (1 + number_of(value)); }
+double thinner(const Value& value, double) { return -0.1 * std::log2(std::max(number_of(value), 1.0)); }
+
+double least_number(const Knob& knob) {
+  if (knob.kind != KnobKind::kChoice) return std::max(knob.low, 1.0);
+  double least = 1e300;
+  for (const Value& value : knob.choices) least = std::min(least, number_of(value));
+  return std::max(least, 1e-3);
+}
+
+}  // namespace
+
+SpeedSketch::SpeedSketch(const Space& space) {
+  for (std::size_t i = 0; i < space.size(); ++i) {
+    const Knob& knob = space.knobs()[i];
+    const std::string name = compact(knob.name);
+    const auto has = [&](std::string_view piece) { return name.find(piece) != std::string::npos; };
+    const double least = least_number(knob);
+    if (has("microbatch") || has("batchmicro") || name == "mb" || name == "mbs")
+      entries_.push_back({i, micro_batch, least});
+    else if (has("recompute") || has("checkpointing"))
+      entries_.push_back({i, recompute, least});
+    else if (has("offload"))
+      entries_.push_back({i, offload, least});
+    else if (has("precision") || has("dtype"))
+      entries_.push_back({i, precision, least});
+    else if (has("zero"))
+      entries_.push_back({i, zero_stage, least});
+    else if (has("numworkers"))
+      entries_.push_back({i, workers, least});
+    else if (name == "tp" || name == "layouttp" || has("tensorparallel") || name == "pp" || name == "layoutpp" ||
+             has("pipelineparallel"))
+      entries_.push_back({i, thinner, least});
+  }
+}
+
+double SpeedSketch::log_throughput(const Config& config) const {
+  double sum = 0;
+  for (const Entry& entry : entries_)
+    if (is_active(config.values[entry.knob])) sum += entry.effect(config.values[entry.knob], entry.least);
+  return sum;
+}
+
+}  // namespace lockstep::tune
