@@ -135,13 +135,13 @@ double seconds_since(std::chrono::steady_clock::time_point t) {
 
 json family_table(const std::vector<StepTimeline::Operation>& operations) {
   const auto sums = StepTimeline::by_family(operations);
-  json table;
+  json table = json::object();
   for (int f = 0; f < static_cast<int>(Family::kCount); ++f)
     if (sums[f] > 0) table[to_string(static_cast<Family>(f))] = std::round(sums[f] * 1e3) / 1e3;
   return table;
 }
 json operation_table(const std::vector<StepTimeline::Operation>& operations) {
-  json table;
+  json table = json::object();
   for (const auto& o : operations) table[o.name] = table.value(o.name, 0.0) + (o.end_ms - o.begin_ms);
   for (auto& value : table) value = std::round(value.get<double>() * 1e3) / 1e3;
   return table;

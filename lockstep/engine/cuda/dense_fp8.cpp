@@ -10,6 +10,7 @@ namespace lockstep::engine::cuda {
 using kernels::cuda::Fp8Format;
 using kernels::cuda::Fp8Output;
 using kernels::cuda::kFp8History;
+using kernels::cuda::kFp8Stride;
 
 namespace {
 constexpr float kMargin = 0;  // powers of two kept free above the largest value seen
@@ -27,8 +28,8 @@ void DenseFp8::want(DeviceArena& arena) {
   const std::int64_t rows = shape_.rows();
   arena.want(&scales_.amax, scales_.count);
   arena.want(&scales_.history, scales_.count * kFp8History);
-  arena.want(&scales_.scale, scales_.count);
-  arena.want(&scales_.inverse, scales_.count);
+  arena.want(&scales_.scale, scales_.count * kFp8Stride);
+  arena.want(&scales_.inverse, scales_.count * kFp8Stride);
   arena.want(&scales_.slot, scales_.count);
   arena.want(&is_gradient_, scales_.count);
   // Copies lie at the offsets of the flat array, so the embedding's place stays unused in front: it is left out below.
@@ -44,11 +45,11 @@ void DenseFp8::initialize(cudaStream_t stream) {
   LOCKSTEP_CUDA(cudaMemsetAsync(scales_.amax, 0, floats, stream));
   LOCKSTEP_CUDA(cudaMemsetAsync(scales_.history, 0, floats * kFp8History, stream));
   LOCKSTEP_CUDA(cudaMemsetAsync(scales_.slot, 0, scales_.count * sizeof(std::int32_t), stream));
-  const std::vector<float> ones(scales_.count, 1.0f);
+  const std::vector<float> ones(scales_.count * kFp8Stride, 1.0f);
   std::vector<std::uint8_t> gradients(scales_.count);
   for (int i = 0; i < scales_.count; ++i) gradients[i] = i % 3 == static_cast<int>(Role::kGradient);
-  LOCKSTEP_CUDA(cudaMemcpyAsync(scales_.scale, ones.data(), floats, cudaMemcpyHostToDevice, stream));
-  LOCKSTEP_CUDA(cudaMemcpyAsync(scales_.inverse, ones.data(), floats, cudaMemcpyHostToDevice, stream));
+  LOCKSTEP_CUDA(cudaMemcpyAsync(scales_.scale, ones.data(), floats * kFp8Stride, cudaMemcpyHostToDevice, stream));
+  LOCKSTEP_CUDA(cudaMemcpyAsync(scales_.inverse, ones.data(), floats * kFp8Stride, cudaMemcpyHostToDevice, stream));
   LOCKSTEP_CUDA(cudaMemcpyAsync(is_gradient_, gradients.data(), gradients.size(), cudaMemcpyHostToDevice, stream));
   LOCKSTEP_CUDA(cudaStreamSynchronize(stream));
   scales_.gradients = is_gradient_;
@@ -71,7 +72,7 @@ std::uint8_t* DenseFp8::scratch(Linear which, Role role) const {
 Fp8Output DenseFp8::output(std::int64_t layer, Linear which, Role role) const {
   if (current_) return {};
   const int i = tensor(layer, which, role);
-  return {scratch(which, role), scales_.scale + i, scales_.amax + i,
+  return {scratch(which, role), scales_.scale + i * kFp8Stride, scales_.amax + i,
           role == Role::kGradient ? Fp8Format::kE5m2 : Fp8Format::kE4m3};
 }
 
@@ -88,7 +89,7 @@ void DenseFp8::quantize(std::int64_t layer, Linear which, Role role, const Bf16*
     kernels::cuda::current_scale(scales_, i, kMargin, stream);
   }
   const Fp8Format format = role == Role::kGradient ? Fp8Format::kE5m2 : Fp8Format::kE4m3;
-  kernels::cuda::quantize(x, {scratch(which, role), scales_.scale + i, scales_.amax + i, format}, count, stream);
+  kernels::cuda::quantize(x, {scratch(which, role), scales_.scale + i * kFp8Stride, scales_.amax + i, format}, count, stream);
 }
 
 void DenseFp8::quantize_weights(cudaStream_t stream) {
@@ -101,7 +102,7 @@ void DenseFp8::quantize_weights(cudaStream_t stream) {
         kernels::cuda::measure_amax(parameters_.weight(p), p.count(), scales_.amax + i, stream);
         kernels::cuda::current_scale(scales_, i, kMargin, stream);
       }
-      const Fp8Output out{weights_ + (p.offset - begin), scales_.scale + i, scales_.amax + i, Fp8Format::kE4m3};
+      const Fp8Output out{weights_ + (p.offset - begin), scales_.scale + i * kFp8Stride, scales_.amax + i, Fp8Format::kE4m3};
       kernels::cuda::quantize_transpose(parameters_.weight(p), out, weights_transposed_ + (p.offset - begin), p.out,
                                         p.in, stream);
     }
@@ -110,15 +111,15 @@ void DenseFp8::quantize_weights(cudaStream_t stream) {
 void DenseFp8::end_step(cudaStream_t stream) { kernels::cuda::update_scales(scales_, kMargin, stream); }
 
 Operand DenseFp8::activation(std::int64_t layer, Linear which, Role role) const {
-  return {scratch(which, role), type_of(role), scales_.inverse + tensor(layer, which, role)};
+  return {scratch(which, role), type_of(role), scales_.inverse + tensor(layer, which, role) * kFp8Stride};
 }
 Operand DenseFp8::weight(std::int64_t layer, Linear which) const {
   const std::int64_t place = parameters_.matrix(layer, which).offset - parameters_.matrix(0, Linear::kQkv).offset;
-  return {weights_ + place, ElementType::kE4m3, scales_.inverse + tensor(layer, which, Role::kWeight)};
+  return {weights_ + place, ElementType::kE4m3, scales_.inverse + tensor(layer, which, Role::kWeight) * kFp8Stride};
 }
 Operand DenseFp8::weight_transposed(std::int64_t layer, Linear which) const {
   const std::int64_t place = parameters_.matrix(layer, which).offset - parameters_.matrix(0, Linear::kQkv).offset;
-  return {weights_transposed_ + place, ElementType::kE4m3, scales_.inverse + tensor(layer, which, Role::kWeight)};
+  return {weights_transposed_ + place, ElementType::kE4m3, scales_.inverse + tensor(layer, which, Role::kWeight) * kFp8Stride};
 }
 
 }  // namespace lockstep::engine::cuda

@@ -30,6 +30,7 @@ cudaDataType_t type_of(ElementType type) {
   }
   return CUDA_R_16BF;
 }
+constexpr float kNever = 1e30f;  // milliseconds of what did not run
 bool is_fp8(ElementType type) { return type == ElementType::kE4m3 || type == ElementType::kE5m2; }
 
 // A pair of events that times what is enqueued between them.
@@ -135,7 +136,7 @@ void Gemm::choose(Plan& plan, const Call& call, cudaStream_t stream) {
   if (count == 1) return;
   // Every candidate runs once to be loaded, then in two rounds over all, so that a drift of the clocks meets them
   // alike.
-  std::vector<float> best(count, 1e30f);
+  std::vector<float> best(count, kNever);
   Stopwatch watch;
   for (int round = 0; round < 3; ++round)
     for (int i = 0; i < count; ++i) {
@@ -149,6 +150,9 @@ void Gemm::choose(Plan& plan, const Call& call, cudaStream_t stream) {
       if (round > 0) best[i] = std::min(best[i], ms);
     }
   const int chosen = static_cast<int>(std::min_element(best.begin(), best.end()) - best.begin());
+  if (best[chosen] == kNever)
+    throw std::runtime_error(fmt::format("[gemm] none of {} algorithms ran for {}: {}", count, plan.choice.shape,
+                                         cublasLtGetStatusString(launch(plan, found[0].algo, call, stream))));
   plan.algorithm = found[chosen].algo;
   plan.choice.chosen = chosen;
   plan.choice.first_ms = best[0];

@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(kThreads)
 __device__ void set_scale(const Fp8Scales& a, int i, float largest, float factor) {
   const float scale = (a.gradients[i] ? kLargestE5m2 : kLargestE4m3) * factor / largest;
   if (!(largest > 0) || !isfinite(scale) || !isfinite(largest)) return;
-  a.scale[i] = scale;
-  a.inverse[i] = 1.0f / scale;
+  a.scale[i * kFp8Stride] = scale;
+  a.inverse[i * kFp8Stride] = 1.0f / scale;
 }
 __global__ void scales_kernel(Fp8Scales a, float factor) {
   const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);

@@ -21,11 +21,12 @@ void quantize_transpose(const Bf16* x, const Fp8Output& out, std::uint8_t* trans
 
 // Per-tensor scales of `count` tensors: history [kFp8History, count] is a ring of amax values.
 constexpr int kFp8History = 16;
+constexpr int kFp8Stride = 4;  // floats from one scale to the next: cuBLASLt wants the pointers 16-byte aligned
 struct Fp8Scales {
   float* amax = nullptr;                    // [count], raised by producers; reset to 0 here
   float* history = nullptr;                 // [kFp8History, count]
-  float* scale = nullptr;                   // [count], values are multiplied by it
-  float* inverse = nullptr;                 // [count], 1 / scale: what the GEMM takes
+  float* scale = nullptr;    // [count, kFp8Stride], the first of each: values are multiplied by it
+  float* inverse = nullptr;  // [count, kFp8Stride], 1 / scale: what the GEMM takes
   const std::uint8_t* gradients = nullptr;  // [count], 1: e5m2, 0: e4m3
   std::int32_t* slot = nullptr;             // [count], place of the next amax in the ring
   int count = 0;
