@@ -1,8 +1,8 @@
 // The search strategy in one process, on every surface that counts: how good its answers are, how often trials fail,
 // what a proposal costs. For work on the strategy itself; the comparison with other tools is run.py.
 //
-//   tune_lab [--kind nccl6,mesh] [--instances 15] [--seeds 1] [--trials 30,45,60] [--threads 2] [--prior] [--each |
-//   --json]
+//   tune_lab [--kind nccl6,mesh] [--instances 15] [--seeds 1] [--trials 30,45,60] [--threads 2] [--prior]
+//            [--hide-names] [--each | --json]
 #include <time.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <regex>
 #include <thread>
 
 #include <fmt/format.h>
@@ -34,6 +35,7 @@ struct Arguments {
   std::vector<std::int64_t> trials{30, 45, 60};
   int threads = 2;
   bool prior = false;
+  bool hide_names = false;
   bool each = false;
   bool trace = false;
   bool json = false;
@@ -125,6 +127,18 @@ tune::Trial make_trial(const Surface& surface, const tune::Proposal& proposal, s
   return trial;
 }
 
+// The space with names that say nothing; NCCL's stay, since its rules are theirs.
+std::string space_of(const Surface& surface, bool hide_names) {
+  std::string text = surface.space_yaml();
+  if (!hide_names) return text;
+  for (std::size_t k = 0; k < surface.knobs().size(); ++k) {
+    const std::string& name = surface.knobs()[k].name;
+    if (!name.starts_with("NCCL"))
+      text = std::regex_replace(text, std::regex("\\b" + name + "\\b"), fmt::format("k{}", k));
+  }
+  return text;
+}
+
 Outcome run(const Job& job, const Arguments& arguments) {
   const Surface& surface = *job.counted->surface;
   const SurfacePrior prior(surface);
@@ -134,7 +148,7 @@ Outcome run(const Job& job, const Arguments& arguments) {
   options.importance = false;
   if (arguments.prior) options.prior = &prior;
   const double start = thread_seconds();
-  const tune::Strategy strategy(tune::Space::parse(surface.space_yaml(), surface.kind()), options);
+  const tune::Strategy strategy(tune::Space::parse(space_of(surface, arguments.hide_names), surface.kind()), options);
   std::vector<tune::Trial> history;
   Outcome outcome;
   while (const auto proposal = strategy.next(history)) {
@@ -255,6 +269,7 @@ int main(int argc, char** argv) {
   app.add_option("--trials", arguments.trials)->delimiter(',');
   app.add_option("--threads", arguments.threads);
   app.add_flag("--prior", arguments.prior, "with the distorted model as prior");
+  app.add_flag("--hide-names", arguments.hide_names, "knobs named k0, k1, ...: what names are worth");
   app.add_flag("--each", arguments.each, "a line per study");
   app.add_flag("--json", arguments.json, "one document with every study");
   app.add_flag("--trace", arguments.trace, "a line per trial");
