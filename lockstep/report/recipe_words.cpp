@@ -63,7 +63,7 @@ std::string set_back_words(const tune::KnobImportance& importance) {
   std::string figure = fmt::format("{} ({:.1f} to {:.1f})", percent(cost.value), cost.low, cost.high);
   if (cost.low > 0 || cost.high < 0) return figure;
   if (costs_nothing(importance))
-    return fmt::format("nothing measurable (at most {})", percent(std::max(0.0, cost.high)));
+    return fmt::format("none seen (at most {})", percent(std::max(0.0, cost.high)));
   return fmt::format("unclear: {}", figure);
 }
 

@@ -17,7 +17,7 @@ std::string rate(double value, const std::string& unit);  // "51.23k tokens/s"
 std::string day(double unix_seconds);                     // "2026-11-15"; "unknown" for 0
 std::string launches_of(std::int64_t count);              // "1 launch", "5 launches"
 
-// What setting a knob back costs: "14.2% (11.9 to 16.4)", "nothing measurable (at most 0.8%)",
+// What setting a knob back costs: "14.2% (11.9 to 16.4)", "none seen (at most 0.8%)",
 // "unclear: 3.0% (-2.0 to 8.1)", "does not run", "" when it was not asked.
 std::string set_back_words(const tune::KnobImportance& importance);
 
