@@ -25,9 +25,9 @@ constexpr double kPeakFlops = 989.5e12;  // H200, dense bf16
 
 struct Arguments {
   std::string model = "1.36b", precision = "bf16", scaling = "delayed", state = "fp32", graph = "on";
-  std::string recompute = "none", gradients = "auto", trace, weights, tokens, save_gradients;
-  std::int64_t micro_batch = 16, accumulation = 1, sequence = 0, warmup = 3, steps = 12, chunk_mib = 1792;
-  int candidates = 8;
+  std::string recompute = "none", gradients = "auto", trace, weights, tokens, save_gradients, gemm_table, save_gemm_table;
+  std::int64_t micro_batch = 16, accumulation = 1, sequence = 0, warmup = 4, steps = 8, chunk_mib = 1792;
+  int candidates = 8, tune_rounds = 0;
   double learning_rate = 1e-4, clip = 0;
   bool as_json = false, losses = false, choices = false;
 };
@@ -46,6 +46,9 @@ Arguments parse(int argc, char** argv) {
   app.add_option("--graph", a.graph, "CUDA graphs")->check(CLI::IsMember({"on", "off"}));
   app.add_option("--recompute", a.recompute, "")->check(CLI::IsMember({"none", "selective", "full"}));
   app.add_option("--candidates", a.candidates, "GEMM algorithms timed per shape")->check(CLI::Range(1, 64));
+  app.add_option("--gemm-table", a.gemm_table, "algorithms chosen before, for this library and device");
+  app.add_option("--save-gemm-table", a.save_gemm_table, "write the algorithms chosen");
+  app.add_option("--tune-rounds", a.tune_rounds, "choose GEMM algorithms inside micro-steps, so many rounds");
   app.add_option("--loss-chunk-mib", a.chunk_mib, "of logits at a time")->check(CLI::Range(1, 65536));
   app.add_option("--lr", a.learning_rate, "learning rate");
   app.add_option("--clip", a.clip, "limit of the gradient's norm; 0: none");
@@ -98,6 +101,7 @@ DenseOptions options_of(const Arguments& a) {
   o.gemm_candidates = a.candidates;
   o.loss_chunk_bytes = a.chunk_mib << 20;
   o.clip = a.clip;
+  o.gemm_table = a.gemm_table;
   return o;
 }
 
@@ -220,12 +224,17 @@ int run(const Arguments& a) {
   step.initialize(1);
   if (!a.weights.empty()) load_weights(step, a.weights);
   const Batches batches(a, step.shape().rows() * a.accumulation, step.shape().vocab);
+  if (a.tune_rounds > 0) {
+    step.step(batches.tokens(0), batches.targets(0), 0.0);
+    step.tune_gemms(a.tune_rounds);
+  }
   const Measured measured = train(step, batches, a);
   if (!a.save_gradients.empty()) {
     lockstep::bench::TensorWriter writer;
     for (const auto& p : step.parameters()) writer.add(p.name, {p.place.out, p.place.in}, step.save_gradient(p.name));
     writer.write(a.save_gradients);
   }
+  if (!a.save_gemm_table.empty()) step.save_gemm_table(a.save_gemm_table);
   json out = report(a, step, measured, batches);
   if (!a.trace.empty()) {
     const auto operations = step.profile(batches.tokens(0), batches.targets(0), a.learning_rate);

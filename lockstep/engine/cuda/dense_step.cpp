@@ -93,6 +93,7 @@ struct DenseStep::Impl {
     arena.allocate();
     activations.share(options.recompute);
     gemm.set_workspace(gemm_workspace);
+    if (!options.gemm_table.empty()) gemm.load_table(options.gemm_table);
     kernels::cuda::rope_tables(activations.cos, activations.sin, shape.seq, shape.head_dim, shape.rope_theta,
                                stream.get());
     if (fp8 != nullptr) fp8->initialize(stream.get());
@@ -141,12 +142,28 @@ struct DenseStep::Impl {
       fp8->set_current(options.fp8_scaling == Fp8Scaling::kCurrent);
     }
     LOCKSTEP_CUDA(cudaStreamSynchronize(stream.get()));
+    capture_graphs();
+    prepared = true;
+  }
+
+  void capture_graphs() {
     if (use_graph) {
       first_micro = capture([&] { run_micro(false); });
       if (options.accumulation > 1) next_micro = capture([&] { run_micro(true); });
       update = capture([&] { run_update(); });
     }
-    prepared = true;
+  }
+
+  void tune_gemms(int rounds) {
+    if (!prepared) throw UserError(ExitCode::kUsage, "tune after the first step");
+    for (int round = 0; round < rounds; ++round)
+      for (int i = 0; i < options.gemm_candidates; ++i) {
+        gemm.begin_trial(round % 2 == 0 ? i : options.gemm_candidates - 1 - i);  // there and back: drift cancels
+        run_micro(false);
+        gemm.end_trial(stream.get());
+      }
+    gemm.settle_trials();
+    capture_graphs();
   }
 
   void load_micro(const InFlight& f, std::int64_t micro) {
@@ -269,6 +286,8 @@ std::vector<StepTimeline::Operation> DenseStep::profile(const std::int32_t* toke
 
 DenseStep::Memory DenseStep::memory() const { return {impl_->arena.bytes(), impl_->attention.peak_bytes()}; }
 std::vector<Gemm::Choice> DenseStep::gemm_choices() const { return impl_->gemm.choices(); }
+void DenseStep::tune_gemms(int rounds) { impl_->tune_gemms(rounds); }
+void DenseStep::save_gemm_table(const std::string& path) const { impl_->gemm.save_table(path); }
 const DenseShape& DenseStep::shape() const { return impl_->shape; }
 
 }  // namespace lockstep::engine::cuda

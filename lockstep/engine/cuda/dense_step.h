@@ -60,6 +60,10 @@ class DenseStep {
   };
   Memory memory() const;
   std::vector<Gemm::Choice> gemm_choices() const;
+  // After the first step: chooses GEMM algorithms again, timed inside micro-steps whose results are dropped (the next
+  // step overwrites the gradients). Takes `rounds` * gemm_candidates micro-steps. The choice can be kept as a file.
+  void tune_gemms(int rounds);
+  void save_gemm_table(const std::string& path) const;
   const DenseShape& shape() const;
 
  private:

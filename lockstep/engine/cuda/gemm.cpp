@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 
@@ -33,38 +37,25 @@ cudaDataType_t type_of(ElementType type) {
 constexpr float kNever = 1e30f;  // milliseconds of what did not run
 bool is_fp8(ElementType type) { return type == ElementType::kE4m3 || type == ElementType::kE5m2; }
 
-// A pair of events that times what is enqueued between them.
-class Stopwatch {
- public:
-  Stopwatch() {
-    LOCKSTEP_CUDA(cudaEventCreate(&begin_));
-    LOCKSTEP_CUDA(cudaEventCreate(&end_));
-  }
-  ~Stopwatch() {
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-  }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-  void start(cudaStream_t stream) { LOCKSTEP_CUDA(cudaEventRecord(begin_, stream)); }
-  float stop(cudaStream_t stream) {
-    LOCKSTEP_CUDA(cudaEventRecord(end_, stream));
-    LOCKSTEP_CUDA(cudaEventSynchronize(end_));
-    float ms = 0;
-    LOCKSTEP_CUDA(cudaEventElapsedTime(&ms, begin_, end_));
-    return ms;
-  }
-
- private:
-  cudaEvent_t begin_ = nullptr, end_ = nullptr;
-};
-
 }  // namespace
+
+Stopwatch::Stopwatch() : begin_(make_event()), end_(make_event()) {}
+void Stopwatch::start(cudaStream_t stream) { LOCKSTEP_CUDA(cudaEventRecord(begin_.get(), stream)); }
+void Stopwatch::stop(cudaStream_t stream) { LOCKSTEP_CUDA(cudaEventRecord(end_.get(), stream)); }
+float Stopwatch::milliseconds() const {
+  float ms = 0;
+  LOCKSTEP_CUDA(cudaEventSynchronize(end_.get()));
+  LOCKSTEP_CUDA(cudaEventElapsedTime(&ms, begin_.get(), end_.get()));
+  return ms;
+}
 
 struct Gemm::Plan {
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
   cublasLtMatmulAlgo_t algorithm{};
+  std::vector<cublasLtMatmulAlgo_t> candidates;
+  std::vector<float> trial_ms;  // by candidate, summed over trials
+  std::vector<int> trial_runs;
   Choice choice;
 
   explicit Plan(const Call& call) {
@@ -117,46 +108,136 @@ cublasStatus_t Gemm::launch(Plan& plan, const cublasLtMatmulAlgo_t& algorithm, c
                         plan.d, call.d, plan.d, &algorithm, workspace_, kWorkspaceBytes, stream);
 }
 
-void Gemm::choose(Plan& plan, const Call& call, cudaStream_t stream) {
+std::vector<cublasLtMatmulAlgo_t> Gemm::find_candidates(Plan& plan) const {
   cublasLtMatmulPreference_t preference = nullptr;
   LOCKSTEP_BLAS(cublasLtMatmulPreferenceCreate(&preference));
   const std::size_t limit = kWorkspaceBytes;
-  LOCKSTEP_BLAS(
-      cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit));
+  LOCKSTEP_BLAS(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit,
+                                                     sizeof limit));
   std::vector<cublasLtMatmulHeuristicResult_t> found(candidates_);
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.a, plan.b, plan.d, plan.d,
                                                                preference, candidates_, found.data(), &count);
   cublasLtMatmulPreferenceDestroy(preference);
-  if (status != CUBLAS_STATUS_SUCCESS || count == 0)
+  std::vector<cublasLtMatmulAlgo_t> all;
+  for (int i = 0; i < count; ++i)
+    if (found[i].state == CUBLAS_STATUS_SUCCESS) all.push_back(found[i].algo);
+  if (all.empty())
     throw std::runtime_error(
         fmt::format("[gemm] no algorithm for {}: {}", plan.choice.shape, cublasLtGetStatusString(status)));
-  plan.algorithm = found[0].algo;
+  return all;
+}
+
+void Gemm::choose(Plan& plan, const Call& call, cudaStream_t stream) {
+  if (take_from_table(plan)) return;
+  plan.candidates = find_candidates(plan);
+  const auto& found = plan.candidates;
+  const auto count = static_cast<int>(found.size());
+  plan.algorithm = found[0];
   plan.choice.candidates = count;
   if (count == 1) return;
-  // Every candidate runs once to be loaded, then in two rounds over all, so that a drift of the clocks meets them
-  // alike.
+  // Every candidate runs once to be loaded, then in two rounds over all, so that a drift of the clocks meets them alike.
   std::vector<float> best(count, kNever);
   Stopwatch watch;
   for (int round = 0; round < 3; ++round)
     for (int i = 0; i < count; ++i) {
-      if (found[i].state != CUBLAS_STATUS_SUCCESS) continue;
       watch.start(stream);
-      if (launch(plan, found[i].algo, call, stream) != CUBLAS_STATUS_SUCCESS) {
-        found[i].state = CUBLAS_STATUS_NOT_SUPPORTED;
-        continue;
-      }
-      const float ms = watch.stop(stream);
+      if (launch(plan, found[i], call, stream) != CUBLAS_STATUS_SUCCESS) continue;
+      watch.stop(stream);
+      const float ms = watch.milliseconds();
       if (round > 0) best[i] = std::min(best[i], ms);
     }
   const int chosen = static_cast<int>(std::min_element(best.begin(), best.end()) - best.begin());
   if (best[chosen] == kNever)
     throw std::runtime_error(fmt::format("[gemm] none of {} algorithms ran for {}: {}", count, plan.choice.shape,
-                                         cublasLtGetStatusString(launch(plan, found[0].algo, call, stream))));
-  plan.algorithm = found[chosen].algo;
+                                         cublasLtGetStatusString(launch(plan, found[0], call, stream))));
+  plan.algorithm = found[chosen];
   plan.choice.chosen = chosen;
   plan.choice.first_ms = best[0];
   plan.choice.best_ms = best[chosen];
+}
+
+void Gemm::begin_trial(int k) {
+  trial_ = k;
+  for (const auto& [key, plan] : plans_) {
+    if (plan->candidates.empty()) continue;  // from a table: settled
+    plan->trial_ms.resize(plan->candidates.size());
+    plan->trial_runs.resize(plan->candidates.size());
+    plan->algorithm = plan->candidates[k % plan->candidates.size()];
+  }
+}
+
+void Gemm::end_trial(cudaStream_t stream) {
+  LOCKSTEP_CUDA(cudaStreamSynchronize(stream));
+  for (const Trial& trial : trials_) {
+    const std::size_t k = trial_ % trial.plan->candidates.size();
+    trial.plan->trial_ms[k] += trial.watch.milliseconds();
+    ++trial.plan->trial_runs[k];
+  }
+  trials_.clear();
+  trial_ = -1;
+}
+
+void Gemm::settle_trials() {
+  for (const auto& [key, plan] : plans_) {
+    float best = kNever;
+    for (std::size_t k = 0; k < plan->trial_ms.size(); ++k) {
+      if (plan->trial_runs[k] == 0) continue;
+      const float mean = plan->trial_ms[k] / static_cast<float>(plan->trial_runs[k]);
+      if (k == 0) plan->choice.first_ms = mean;
+      if (mean >= best) continue;
+      best = plan->choice.best_ms = mean;
+      plan->choice.chosen = static_cast<int>(k);
+      plan->algorithm = plan->candidates[k];
+    }
+  }
+}
+
+namespace {
+std::string device_name() {
+  int device = 0;
+  cudaDeviceProp properties{};
+  LOCKSTEP_CUDA(cudaGetDevice(&device));
+  LOCKSTEP_CUDA(cudaGetDeviceProperties(&properties, device));
+  return properties.name;
+}
+std::string to_hex(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string text;
+  for (const auto word : algorithm.data) text += fmt::format("{:016x}", static_cast<std::uint64_t>(word));
+  return text;
+}
+}  // namespace
+
+bool Gemm::load_table(const std::string& path) {
+  std::ifstream in(path);
+  const auto table = nlohmann::json::parse(in, nullptr, false);
+  if (!table.is_object() || table.value("cublaslt", std::size_t{0}) != cublasLtGetVersion() ||
+      table.value("device", "") != device_name())
+    return false;
+  table_ = table.value("algorithms", decltype(table_){});
+  return true;
+}
+
+void Gemm::save_table(const std::string& path) const {
+  nlohmann::json algorithms = table_;
+  for (const auto& [key, plan] : plans_) algorithms[plan->choice.shape] = to_hex(plan->algorithm);
+  const nlohmann::json table{{"cublaslt", cublasLtGetVersion()}, {"device", device_name()}, {"algorithms", algorithms}};
+  std::ofstream(path) << table.dump(1) << '\n';
+}
+
+bool Gemm::take_from_table(Plan& plan) {
+  const auto found = table_.find(plan.choice.shape);
+  if (found == table_.end() || found->second.size() != 16 * std::size(plan.algorithm.data)) return false;
+  cublasLtMatmulAlgo_t algorithm{};
+  for (std::size_t i = 0; i < std::size(algorithm.data); ++i)
+    algorithm.data[i] = std::stoull(found->second.substr(16 * i, 16), nullptr, 16);
+  cublasLtMatmulHeuristicResult_t result{};
+  if (cublasLtMatmulAlgoCheck(handle_, plan.operation, plan.a, plan.b, plan.d, plan.d, &algorithm, &result) !=
+          CUBLAS_STATUS_SUCCESS ||
+      result.workspaceSize > kWorkspaceBytes)
+    return false;
+  plan.algorithm = algorithm;
+  return true;
 }
 
 Gemm::Plan& Gemm::plan_of(const Call& call, cudaStream_t stream) {
@@ -174,8 +255,9 @@ Gemm::Plan& Gemm::plan_of(const Call& call, cudaStream_t stream) {
   if (plan == nullptr) {
     plan = std::make_unique<Plan>(call);
     plan->choice.shape =
-        fmt::format("{}{} {}x{}x{}{}{}", call.transpose_a ? 'T' : 'N', call.transpose_b ? 'T' : 'N', call.m, call.n,
-                    call.k, is_fp8(call.a.type) ? " fp8" : "", call.beta != 0 ? " +" : "");
+        fmt::format("{}{} {}x{}x{}{}{}{}", call.transpose_a ? 'T' : 'N', call.transpose_b ? 'T' : 'N', call.m, call.n,
+                    call.k, !is_fp8(call.a.type) ? "" : call.b.type == ElementType::kE5m2 ? " e4m3 e5m2" : " e4m3",
+                    call.d_type == ElementType::kFloat ? " to fp32" : "", call.beta != 0 ? " +" : "");
     choose(*plan, call, stream);
   }
   return *plan;
@@ -183,7 +265,19 @@ Gemm::Plan& Gemm::plan_of(const Call& call, cudaStream_t stream) {
 
 void Gemm::run(const Call& call, cudaStream_t stream) {
   Plan& plan = plan_of(call, stream);
-  check_blas(launch(plan, plan.algorithm, call, stream), plan.choice.shape.c_str(), __LINE__);
+  const bool timed = trial_ >= 0 && !plan.candidates.empty();
+  if (timed) {
+    trials_.push_back({&plan, Stopwatch()});
+    trials_.back().watch.start(stream);
+  }
+  const cublasStatus_t status = launch(plan, plan.algorithm, call, stream);
+  if (timed && status != CUBLAS_STATUS_SUCCESS) {  // not every candidate can run: the first stands in, untimed
+    trials_.pop_back();
+    check_blas(launch(plan, plan.candidates[0], call, stream), plan.choice.shape.c_str(), __LINE__);
+    return;
+  }
+  check_blas(status, plan.choice.shape.c_str(), __LINE__);
+  if (timed) trials_.back().watch.stop(stream);
 }
 
 std::vector<Gemm::Choice> Gemm::choices() const {

@@ -6,14 +6,28 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <vector>
 
+#include "lockstep/engine/cuda/cuda_handles.h"
 #include "lockstep/kernels/cuda/types.h"
 
 namespace lockstep::engine::cuda {
 
 using kernels::cuda::Bf16;
+
+// A pair of events around what is enqueued between start and stop.
+class Stopwatch {
+ public:
+  Stopwatch();
+  void start(cudaStream_t stream);
+  void stop(cudaStream_t stream);
+  float milliseconds() const;  // waits
+
+ private:
+  Event begin_, end_;
+};
 
 enum class ElementType { kBf16, kFloat, kE4m3, kE5m2 };
 
@@ -53,6 +67,18 @@ class Gemm {
   void weight_gradient_fp8(Operand dy_transposed, Operand x_transposed, void* dw, ElementType dw_type, bool accumulate,
                            std::int64_t rows, std::int64_t in, std::int64_t out, cudaStream_t stream);
 
+  // A table of algorithms by shape, made by an earlier run with the same library on the same kind of device; shapes in it
+  // are not timed again. A table of another library or device is not used: false.
+  bool load_table(const std::string& path);
+  void save_table(const std::string& path) const;
+
+  // Choosing in place: a GPU under its power limit settles at clocks that depend on all that runs, so the fastest in a
+  // short test need not be the fastest inside a step. For each k the caller says begin_trial(k), runs a step that is not
+  // captured, and says end_trial(), which waits; settle_trials() then takes the best of each shape.
+  void begin_trial(int k);
+  void end_trial(cudaStream_t stream);
+  void settle_trials();
+
   struct Choice {
     std::string shape;
     int candidates = 0, chosen = 0;  // chosen: place in the library's own ranking
@@ -78,11 +104,20 @@ class Gemm {
   void run(const Call& call, cudaStream_t stream);
   Plan& plan_of(const Call& call, cudaStream_t stream);
   void choose(Plan& plan, const Call& call, cudaStream_t stream);
+  bool take_from_table(Plan& plan);
+  std::vector<cublasLtMatmulAlgo_t> find_candidates(Plan& plan) const;
   cublasStatus_t launch(Plan& plan, const cublasLtMatmulAlgo_t& algorithm, const Call& call, cudaStream_t stream);
 
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
   int candidates_;
+  int trial_ = -1;  // candidate on trial; -1: none
+  struct Trial {
+    Plan* plan;
+    Stopwatch watch;
+  };
+  std::vector<Trial> trials_;
+  std::map<std::string, std::string> table_;  // shape -> the algorithm's 64 bytes in hexadecimal
   std::map<Key, std::unique_ptr<Plan>> plans_;
 };
 

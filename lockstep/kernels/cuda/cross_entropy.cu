@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 
 #include "lockstep/kernels/cuda/common.cuh"
 #include "lockstep/kernels/cuda/cross_entropy.h"
@@ -8,15 +9,22 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr float kLog2e = 1.4426950408889634f;
-constexpr float kSmallest = -3.0e38f;  // below every finite bf16 that matters; -infinity would make NaN of inf - inf
+constexpr float kSmallest = -2.0e38f;  // below every finite bf16 that matters; -infinity would make NaN of inf - inf
 
 // Largest value and sum of exponentials relative to it, of a part of a row.
 struct Partial {
   float largest, sum;
 };
+// Without the library function's care for denormal results, which round to 0 in these sums anyway.
+__device__ float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 __device__ Partial merge(Partial a, Partial b) {
   const float largest = fmaxf(a.largest, b.largest);
-  return {largest, a.sum * exp2f((a.largest - largest) * kLog2e) + b.sum * exp2f((b.largest - largest) * kLog2e)};
+  return {largest,
+          a.sum * power_of_two((a.largest - largest) * kLog2e) + b.sum * power_of_two((b.largest - largest) * kLog2e)};
 }
 __device__ Partial warp_merge(Partial p) {
 #pragma unroll
@@ -29,15 +37,16 @@ __device__ Partial block_merge(Partial p, Partial* slot) {
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   if (lane == 0) slot[warp] = p;
   __syncthreads();
-  return warp_merge(slot[lane]);  // 32 warps
+  return warp_merge(lane < static_cast<int>(blockDim.x) / kWarp ? slot[lane] : Partial{kSmallest, 0});
 }
 __device__ Partial add_vector(Partial p, const Vector& v) {
   float largest = p.largest;
 #pragma unroll
   for (int i = 0; i < kVector; ++i) largest = fmaxf(largest, v[i]);
-  float sum = p.sum * exp2f((p.largest - largest) * kLog2e);
+  const float shift = largest * kLog2e;
+  float sum = p.sum * power_of_two(fmaf(p.largest, kLog2e, -shift));
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) sum += exp2f((v[i] - largest) * kLog2e);
+  for (int i = 0; i < kVector; ++i) sum += power_of_two(fmaf(v[i], kLog2e, -shift));
   return {largest, sum};
 }
 
@@ -45,20 +54,23 @@ struct RowResult {
   float shift;  // log2(e) * (largest + log(sum)): softmax = 2^(x * log2e - shift)
   float scale;
 };
-__device__ void write_gradient(Bf16* out, const Vector& v, const RowResult& r, std::int64_t column,
-                               std::int64_t target) {
+__device__ void write_gradient(Bf16* out, const Vector& v, const RowResult& r) {
   float f[kVector];
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) {
-    f[i] = exp2f(v[i] * kLog2e - r.shift) * r.scale;
-    if (column + i == target) f[i] -= r.scale;
-  }
+  for (int i = 0; i < kVector; ++i) f[i] = power_of_two(fmaf(v[i], kLog2e, -r.shift)) * r.scale;
   store(out, pack(f));
+}
+// The target's own gradient, written over by the thread that wrote its vector: the others compare nothing per element.
+template <int kBlock>
+__device__ void write_target(Bf16* row, std::int32_t target, float logit, const RowResult& r) {
+  if (r.scale == 0.0f || (target / kVector) % kBlock != static_cast<int>(threadIdx.x)) return;
+  row[target] = __float2bfloat16((power_of_two(fmaf(logit, kLog2e, -r.shift)) - 1.0f) * r.scale);
 }
 __device__ bool counts(std::int32_t target, std::int64_t classes) { return target >= 0 && target < classes; }
 
-__device__ RowResult finish_row(const CrossEntropy& a, std::int64_t row, Partial p, float target_logit, float scale) {
-  const bool counted = counts(a.targets[row], a.classes);
+__device__ RowResult finish_row(const CrossEntropy& a, std::int64_t row, std::int32_t target, Partial p,
+                                float target_logit, float scale) {
+  const bool counted = counts(target, a.classes);
   if (threadIdx.x == 0) a.losses[row] = counted ? logf(p.sum) + p.largest - target_logit : 0.0f;
   return {p.largest * kLog2e + log2f(p.sum), counted ? scale : 0.0f};
 }
@@ -83,40 +95,50 @@ __device__ inline void fetch_row(Bf16* stage, const Bf16* row, std::uint32_t byt
                : "memory");
 }
 
-// Rows stay in shared memory between the two looks at them, so logits are read once. A block per multiprocessor walks
-// over rows, two stages deep: the copy engine brings row n+1 while row n is worked on.
-__global__ void __launch_bounds__(kThreads, 1) staged_kernel(CrossEntropy a) {
+// Rows stay in shared memory between the two looks at them, so logits are read once. Blocks walk over rows; with two
+// stages the copy engine brings row n+1 while row n is worked on, with one the other blocks of the multiprocessor work
+// meanwhile.
+template <int kBlock, int kStages, int kUnroll>
+__global__ void __launch_bounds__(kBlock) staged_kernel(CrossEntropy a) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ Partial slots[2][kWarp];
-  __shared__ __align__(8) std::uint64_t barriers[2];
+  __shared__ __align__(8) std::uint64_t barriers[kStages];
   const std::uint32_t bytes = static_cast<std::uint32_t>(a.classes) * sizeof(Bf16);
   const std::uint32_t stage_bytes = (bytes + 127) / 128 * 128;
   const auto stage_of = [&](unsigned i) { return reinterpret_cast<Bf16*>(memory + i * stage_bytes); };
+  const auto fetch = [&](std::int64_t row, unsigned stage) {
+    if (threadIdx.x == 0 && row < a.rows)
+      fetch_row(stage_of(stage), a.logits + row * a.classes, bytes, &barriers[stage]);
+  };
   const float scale = *a.gradient_scale;
+  const int classes = static_cast<int>(a.classes);
   if (threadIdx.x == 0) {
     for (auto& barrier : barriers)
       asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barrier)));
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    if (blockIdx.x < a.rows) fetch_row(stage_of(0), a.logits + blockIdx.x * a.classes, bytes, &barriers[0]);
   }
   __syncthreads();
+  fetch(blockIdx.x, 0);
   unsigned turn = 0;
   for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x, ++turn) {
-    const unsigned stage = turn % 2;
-    // Every thread passed the barrier of the previous row's end, so the other stage is free.
-    if (threadIdx.x == 0 && row + gridDim.x < a.rows)
-      fetch_row(stage_of(stage ^ 1), a.logits + (row + gridDim.x) * a.classes, bytes, &barriers[stage ^ 1]);
-    wait_for(&barriers[stage], (turn / 2) % 2);
+    const unsigned stage = turn % kStages;
+    // Every thread passed the barrier at the end of the previous row, so the other stage is free.
+    if (kStages == 2) fetch(row + gridDim.x, stage ^ 1);
+    const std::int32_t target = a.targets[row];
+    wait_for(&barriers[stage], (turn / kStages) % 2);
     const Bf16* const x = stage_of(stage);
     Partial p{kSmallest, 0};
-    for (std::int64_t c = threadIdx.x * kVector; c < a.classes; c += kThreads * kVector) p = add_vector(p, load(x + c));
-    p = block_merge(p, slots[stage]);
-    const std::int32_t target = a.targets[row];
-    const RowResult r = finish_row(a, row, p, counts(target, a.classes) ? __bfloat162float(x[target]) : 0.0f, scale);
+#pragma unroll kUnroll
+    for (int c = threadIdx.x * kVector; c < classes; c += kBlock * kVector) p = add_vector(p, load(x + c));
+    p = block_merge(p, slots[turn % 2]);
+    const float target_logit = counts(target, a.classes) ? __bfloat162float(x[target]) : 0.0f;
+    const RowResult r = finish_row(a, row, target, p, target_logit, scale);
     Bf16* const out = a.logits + row * a.classes;
-    for (std::int64_t c = threadIdx.x * kVector; c < a.classes; c += kThreads * kVector)
-      write_gradient(out + c, load(x + c), r, c, target);
+#pragma unroll kUnroll
+    for (int c = threadIdx.x * kVector; c < classes; c += kBlock * kVector) write_gradient(out + c, load(x + c), r);
+    write_target<kBlock>(out, target, target_logit, r);
     __syncthreads();
+    if (kStages == 1) fetch(row + gridDim.x, 0);
   }
 }
 
@@ -130,9 +152,9 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(CrossEntropy a) {
   const std::int32_t target = a.targets[row];
   const float target_logit = counts(target, a.classes) ? __bfloat162float(x[target]) : 0.0f;
   p = block_merge(p, slots);  // its barrier also stands between the reading of target_logit and the writing below
-  const RowResult r = finish_row(a, row, p, target_logit, *a.gradient_scale);
-  for (std::int64_t c = threadIdx.x * kVector; c < a.classes; c += kThreads * kVector)
-    write_gradient(x + c, load(x + c), r, c, target);
+  const RowResult r = finish_row(a, row, target, p, target_logit, *a.gradient_scale);
+  for (std::int64_t c = threadIdx.x * kVector; c < a.classes; c += kThreads * kVector) write_gradient(x + c, load(x + c), r);
+  write_target<kThreads>(x, target, target_logit, r);
 }
 
 __device__ float block_total(float value) {
@@ -164,11 +186,25 @@ void cross_entropy(const CrossEntropy& a, cudaStream_t stream) {
   LOCKSTEP_CUDA(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   const std::int64_t stage = (a.classes * static_cast<std::int64_t>(sizeof(Bf16)) + 127) / 128 * 128;
   const std::int64_t used_beside = 1024;  // slots and barriers
+  const auto run = [&]<int kBlock, int kStages, int kUnroll>() {
+    const auto kernel = staged_kernel<kBlock, kStages, kUnroll>;
+    const std::int64_t bytes = kStages * stage;
+    LOCKSTEP_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+    const std::int64_t together = std::min<std::int64_t>((limit + 1024) / (bytes + used_beside + 1024), 2048 / kBlock);
+    const std::int64_t blocks = std::min<std::int64_t>(a.rows, multiprocessors() * std::max<std::int64_t>(1, together));
+    kernel<<<static_cast<unsigned>(blocks), kBlock, bytes, stream>>>(a);
+  };
   if (2 * stage + used_beside <= limit) {
-    LOCKSTEP_CUDA(
-        cudaFuncSetAttribute(staged_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(2 * stage)));
-    const int blocks = static_cast<int>(std::min<std::int64_t>(a.rows, multiprocessors()));
-    staged_kernel<<<blocks, kThreads, 2 * stage, stream>>>(a);
+    const char* v = getenv("CE");
+    switch (v ? atoi(v) : 0) {
+      case 0: run.template operator()<1024, 2, 1>(); break;
+      case 1: run.template operator()<1024, 2, 4>(); break;
+      case 2: run.template operator()<512, 1, 1>(); break;
+      case 3: run.template operator()<512, 1, 4>(); break;
+      case 4: run.template operator()<768, 1, 2>(); break;
+      case 5: run.template operator()<1024, 1, 1>(); break;
+      case 6: run.template operator()<640, 1, 4>(); break;
+    }
   } else {
     plain_kernel<<<static_cast<unsigned>(a.rows), kThreads, 0, stream>>>(a);
   }
