@@ -2,10 +2,15 @@
 # Both come down to include folders and a few libraries; torch's own CMake files would also pull in CUDA's toolkit
 # checks, protobuf and others that we do not use.
 #
-# Sets LOCKSTEP_TORCH_VERSION, LOCKSTEP_TORCH_HAS_CUDA; target Libtorch::Libtorch.
+# Sets LOCKSTEP_TORCH_VERSION, LOCKSTEP_TORCH_HAS_CUDA, LOCKSTEP_TORCH_NVIDIA (where CUDA's libraries stand beside a
+# Python torch); target Libtorch::Libtorch.
 if(LOCKSTEP_TORCH_PYTHON)
+  set(_torch_python ${LOCKSTEP_TORCH_PYTHON})
+  if(NOT EXISTS ${_torch_python})  # a bare name: CMake has made a path of it
+    get_filename_component(_torch_python ${_torch_python} NAME)
+  endif()
   execute_process(
-    COMMAND ${LOCKSTEP_TORCH_PYTHON} -c
+    COMMAND ${_torch_python} -c
       "import torch, os; print(';'.join([os.path.dirname(torch.__file__), torch.__version__, torch.version.cuda or '']))"
     OUTPUT_VARIABLE _torch OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE _torch_failed)
   if(_torch_failed)
@@ -35,16 +40,16 @@ endif()
 
 add_library(Libtorch::Libtorch INTERFACE IMPORTED)
 set_target_properties(Libtorch::Libtorch PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${_torch_includes}")
-# libstdc++ before libtorch: PyPI's libtorch_cpu exports a std::filesystem of an older libstdc++, and whatever comes
-# first in the loader's order serves the whole process.
-set(_torch_link -Wl,--push-state,--no-as-needed,-lstdc++,--pop-state
-                ${_torch_libs}/libtorch.so ${_torch_libs}/libtorch_cpu.so ${_torch_libs}/libc10.so)
+set(_torch_link ${_torch_libs}/libtorch.so ${_torch_libs}/libtorch_cpu.so ${_torch_libs}/libc10.so)
 set(LOCKSTEP_TORCH_HAS_CUDA OFF)
 if(_torch_cuda)
   set(LOCKSTEP_TORCH_HAS_CUDA ON)
   # Nothing refers to them by name, so a linker that keeps only what is needed would leave CUDA out.
   list(APPEND _torch_link ${_torch_libs}/libtorch_cuda.so ${_torch_libs}/libc10_cuda.so
        -Wl,--push-state,--no-as-needed,${_torch_libs}/libtorch_cuda.so,${_torch_libs}/libc10_cuda.so,--pop-state)
+  # CUDA's libraries stand beside torch, where libtorch_cuda.so finds them and the linker does not.
+  target_link_options(Libtorch::Libtorch INTERFACE "LINKER:--allow-shlib-undefined")
+  get_filename_component(LOCKSTEP_TORCH_NVIDIA ${_torch_dir}/../nvidia ABSOLUTE)
 endif()
 target_link_libraries(Libtorch::Libtorch INTERFACE ${_torch_link})
 target_link_options(Libtorch::Libtorch INTERFACE -Wl,-rpath,${_torch_libs})

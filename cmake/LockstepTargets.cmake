@@ -11,7 +11,9 @@ find_package(nlohmann_json REQUIRED)
 
 add_library(lockstep_options INTERFACE)
 target_include_directories(lockstep_options INTERFACE ${PROJECT_SOURCE_DIR})
-target_compile_options(lockstep_options INTERFACE -Wall -Wextra -Wno-missing-field-initializers)
+# nvcc takes none of these.
+target_compile_options(lockstep_options INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers>")
 target_link_libraries(lockstep_options INTERFACE Threads::Threads fmt::fmt nlohmann_json::nlohmann_json)
 if(LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_options INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -O1 -g)
@@ -25,7 +27,8 @@ if(LOCKSTEP_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER
       ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
       ${LOCKSTEP_CCACHE})
-  target_compile_options(lockstep_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  target_compile_options(lockstep_options INTERFACE
+    $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-fpch-preprocess>)
 endif()
 find_program(LOCKSTEP_MOLD mold)
 if(LOCKSTEP_MOLD)
@@ -34,6 +37,13 @@ endif()
 
 if(LOCKSTEP_ENGINE)
   find_package(Libtorch REQUIRED)
+  if(LOCKSTEP_TORCH_PYTHON)
+    # The shared libstdc++, and before libtorch. PyPI's libtorch exports parts of an older one (std::filesystem), and
+    # whatever comes first in the loader's order serves the whole process. By its full name: where `-lstdc++` takes the
+    # archive, the executable's own copy meets libtorch's objects and the first regex crashes. An option stands before
+    # all libraries.
+    target_link_options(lockstep_options INTERFACE "LINKER:--push-state,--no-as-needed,-l:libstdc++.so.6,--pop-state")
+  endif()
   # One precompiled header for the whole libtorch half: parsing libtorch takes 20-30 s, once instead of per file.
   file(WRITE ${CMAKE_BINARY_DIR}/lockstep_torch_pch.cpp "// Owner of the precompiled libtorch header.\n")
   add_library(lockstep_torch_pch OBJECT ${CMAKE_BINARY_DIR}/lockstep_torch_pch.cpp)

@@ -263,6 +263,12 @@ SessionResult run_spawned(const elastic::RankRequest& request, const spec::Job& 
 
 }  // namespace
 
+#ifdef LOCKSTEP_CUDA
+constexpr bool kTrainsOnGpus = true;
+#else
+constexpr bool kTrainsOnGpus = false;
+#endif
+
 Placement place(const spec::Job& job, const std::string& backend) {
   Placement placement;
   placement.launched = elastic::detect_rank_environment();
@@ -272,8 +278,10 @@ Placement place(const spec::Job& job, const std::string& backend) {
                                 placement.launched->world, job.cluster.name, placement.world),
                     fmt::format("start {} ranks, or add cluster=1x{}xcpu", placement.world, placement.launched->world));
   }
+  bool on_gpus = false;
   for (const spec::NodeGroup& group : job.cluster.groups) {
-    if (!group.device.is_cpu()) {
+    on_gpus = on_gpus || !group.device.is_cpu();
+    if (!group.device.is_cpu() && !kTrainsOnGpus) {
       throw environment_error(
           fmt::format("the job's cluster {} has {} devices; this build trains on CPUs", job.cluster.name,
                       group.device.kind),
@@ -286,7 +294,7 @@ Placement place(const spec::Job& job, const std::string& backend) {
   placement.backend = !backend.empty() ? backend : job.communication.backend;
   if (placement.backend.empty()) {
     const bool under_mpi = placement.launched && placement.launched->source == "openmpi";
-    placement.backend = under_mpi ? "mpi" : placement.world == 1 ? "local" : "gloo";
+    placement.backend = under_mpi ? "mpi" : placement.world == 1 ? "local" : on_gpus ? "nccl" : "gloo";
   }
   if (placement.backend == "mpi" && !placement.launched) {
     throw bad_input("the mpi backend needs ranks started by MPI",

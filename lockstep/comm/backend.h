@@ -26,9 +26,12 @@ struct Operation {
   int peer = -1;                             // root, destination or source
   std::vector<std::int64_t> send_counts;     // all_to_all: always filled, one per rank
   std::vector<std::int64_t> receive_counts;  // all_to_all: always filled, one per rank
-  void* stream = nullptr;
-  void* ticket = nullptr;  // what prepare() returned
-  const char* site = "";   // OpOptions::site
+  int device = kHostMemory;                  // of the buffers; both are on the same
+  void* stream = nullptr;                    // the caller's, of that device
+  void* ticket = nullptr;                    // what prepare() returned
+  const char* site = "";                     // OpOptions::site
+
+  bool on_device() const { return device != kHostMemory; }
 };
 
 // How a backend reports that an operation failed. `rank` is the rank in the group that caused it, or -1. `detail`
@@ -61,14 +64,23 @@ class Backend {
   virtual bool concurrent_point_to_point() const { return true; }
 
   // Called on the caller's thread when an operation is queued. A device backend marks the caller's stream here. The
-  // result arrives in Operation::ticket.
-  virtual void* prepare(const Operation&) { return nullptr; }
+  // result arrives in Operation::ticket. This default is for backends that move host memory.
+  virtual void* prepare(const Operation& operation) {
+    if (!operation.on_device()) return nullptr;
+    throw BackendError(FaultKind::kAborted, -1, std::string(name()) + " moves host memory, and this is a device's");
+  }
 
-  // Executes one operation and returns when it is complete and the buffers are free. Called on threads of the group:
+  // Executes one operation and returns when it is complete and the buffers are free; on device memory that means: for
+  // whatever the caller queues on its stream from now on. Called on threads of the group:
   // one at a time for collectives, and one at a time for each (peer, direction). Must return or throw BackendError by
   // the deadline (a little later is tolerated) and must sleep, not spin, while it waits. After a throw no buffer is
   // touched any more.
   virtual void run(const Operation& operation, Clock::time_point deadline) = 0;
+
+  // On the caller's thread, when it waits for an operation on device memory. A backend that works on streams of its own
+  // makes the caller's stream wait for the operation here and returns true as soon as that is queued; failures then
+  // show in later operations. False: wait for run() to return.
+  virtual bool join(const Operation&) { return false; }
 
   // Collective over `ranks`. Called in order with run(), on the same thread.
   virtual std::unique_ptr<Backend> subgroup(const std::vector<int>& ranks, const std::string& name,

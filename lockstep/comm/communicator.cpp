@@ -33,6 +33,9 @@ void check_same_dtype(const Group& group, OpKind kind, const ConstBuffer& a, con
   if (a.dtype != b.dtype) {
     reject(group, kind, fmt::format("input is {} and output {}", name_of(a.dtype), name_of(b.dtype)), "use one dtype");
   }
+  if (a.device != b.device) {
+    reject(group, kind, "input and output are not on the same device", "copy one of them first");
+  }
 }
 
 void check_reduce(const Group& group, OpKind kind, ReduceOp op) {

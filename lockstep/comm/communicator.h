@@ -13,6 +13,10 @@
 // Threads. All methods may be called from any thread. Operations are executed by threads of the group, which sleep
 // while they wait, so an operation overlaps with what the caller computes meanwhile.
 //
+// Devices. Buffers in device memory are ordered with the stream they name: the operation begins after what the caller
+// has queued there, and when wait() has returned, what the caller queues there comes after the operation. wait() need
+// not wait for the device itself.
+//
 // Time. Every operation has a timeout (OpOptions, or the group's default), counted from when it starts to execute.
 //
 // Failure. wait() throws Fault{kPeerLost | kTimeout | kAborted} with the global rank believed to be the cause, or -1:
@@ -59,9 +63,7 @@ const char* name_of(OpKind kind);
 
 struct OpOptions {
   milliseconds timeout{0};  // 0: the group's default
-  // Stream on which the caller's device kernels produce and consume the buffer (a cudaStream_t; nccl only).
-  void* stream = nullptr;
-  const char* site = "";  // where the program calls it ("tp: attention output"); a literal, kept by reference
+  const char* site = "";    // where the program calls it ("tp: attention output"); a literal, kept by reference
 };
 
 // Handle of one operation. A default-constructed Work is done.
@@ -174,6 +176,15 @@ class Communicator {
   std::shared_ptr<Group> group_;
 };
 
+// nccl: how the groups of one name communicate ("" or 0: NCCL's choice). Names are NCCL's own.
+struct GroupSettings {
+  std::string group;      // "dp", "tp", ...; "*": every group without an entry of its own
+  std::string algorithm;  // NCCL_ALGO: Ring, Tree, ...
+  std::string protocol;   // NCCL_PROTO: LL, LL128, Simple
+  int min_channels = 0;
+  int max_channels = 0;
+};
+
 struct CommOptions {
   std::string backend = "gloo";  // gloo, mpi or nccl; `local` comes from LocalWorld (comm/local.h)
   int rank = 0;
@@ -185,6 +196,7 @@ struct CommOptions {
   std::string address = "127.0.0.1";  // gloo: address of this host to bind to
   std::string interface;              // gloo: network interface to bind to, instead of `address`
   int device = 0;                     // nccl: CUDA device of this rank
+  std::vector<GroupSettings> groups;  // nccl
   bool shared_memory = true;          // gloo: reduce through shared memory where all ranks of a group share the host
   milliseconds timeout{300'000};      // default of every operation
   milliseconds connect_timeout{60'000};

@@ -63,12 +63,17 @@ constexpr const char* name_of(ReduceOp op) {
   return "?";
 }
 
-// Memory that the caller owns and keeps alive and untouched until the operation is done. Host memory for local, gloo
-// and mpi; memory of the communicator's device for nccl.
+inline constexpr int kHostMemory = -1;
+
+// Memory that the caller owns and keeps alive and untouched until the operation is done. Host memory, or memory of a
+// CUDA device where the backend can reach it (local with a device, nccl). `stream` is the queue of that device on which
+// the caller's kernels produce and consume the buffer: operations on device memory are ordered with it.
 struct Buffer {
   void* data = nullptr;
   std::int64_t count = 0;  // elements
   DType dtype = DType::kF32;
+  int device = kHostMemory;  // or the index of a CUDA device
+  void* stream = nullptr;    // cudaStream_t
 
   std::int64_t bytes() const { return count * size_of(dtype); }
 };
@@ -77,10 +82,14 @@ struct ConstBuffer {
   const void* data = nullptr;
   std::int64_t count = 0;  // elements
   DType dtype = DType::kF32;
+  int device = kHostMemory;
+  void* stream = nullptr;
 
   ConstBuffer() = default;
-  ConstBuffer(const void* data, std::int64_t count, DType dtype) : data(data), count(count), dtype(dtype) {}
-  ConstBuffer(const Buffer& buffer) : data(buffer.data), count(buffer.count), dtype(buffer.dtype) {}
+  ConstBuffer(const void* data, std::int64_t count, DType dtype, int device = kHostMemory, void* stream = nullptr)
+      : data(data), count(count), dtype(dtype), device(device), stream(stream) {}
+  ConstBuffer(const Buffer& buffer)
+      : data(buffer.data), count(buffer.count), dtype(buffer.dtype), device(buffer.device), stream(buffer.stream) {}
 
   std::int64_t bytes() const { return count * size_of(dtype); }
 };

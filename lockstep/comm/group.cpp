@@ -94,7 +94,9 @@ Work Group::submit(Operation operation, const OpOptions& options) {
   auto state = std::make_shared<WorkState>();
   state->group = weak_from_this();
   state->timeout = options.timeout.count() > 0 ? options.timeout : timeout_;
-  operation.stream = options.stream;
+  const bool moves_output = operation.kind != OpKind::kSend;
+  operation.device = moves_output ? operation.output.device : operation.input.device;
+  operation.stream = moves_output ? operation.output.stream : operation.input.stream;
   operation.site = options.site;
   // The ticket marks the caller's stream at this moment; on a group that already failed there is nothing to mark.
   std::unique_lock lock(mutex_);
@@ -304,7 +306,12 @@ bool wait_until(WorkState& state, std::optional<Clock::time_point> limit) {
 }  // namespace
 
 void Work::wait() {
-  if (state_) wait_until(*state_, std::nullopt);
+  if (!state_) return;
+  if (state_->operation.on_device() && !done()) {
+    const auto group = state_->group.lock();
+    if (group && group->backend().join(state_->operation)) return;
+  }
+  wait_until(*state_, std::nullopt);
 }
 
 bool Work::wait_for(milliseconds limit) { return !state_ || wait_until(*state_, Clock::now() + limit); }

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/local_device.h"
 #include "lockstep/comm/reduce.h"
 
 namespace lockstep::comm {
@@ -20,11 +22,20 @@ namespace lockstep::comm {
 //   work    every rank reads the others' buffers and writes what is its part; nothing blocks
 //   depart  every rank waits until all have worked, since its own buffers may still be read
 // Failing only while arriving is what makes it safe to hand back the buffers at once.
+//
+// On device memory the three phases only order queues: `work` makes this rank's stream wait for the marks that
+// everybody made when the operation was called, and queues its part behind them; when all have departed, everybody's
+// stream waits for the marks behind everybody's parts. No thread waits for the device.
 class LocalExchange {
  public:
-  explicit LocalExchange(int size) : slots_(static_cast<std::size_t>(size)), gone_(static_cast<std::size_t>(size)) {}
+  LocalExchange(int size, std::shared_ptr<DeviceQueues> device)
+      : device_(std::move(device)),
+        slots_(static_cast<std::size_t>(size)),
+        parts_(static_cast<std::size_t>(size)),
+        gone_(static_cast<std::size_t>(size)) {}
 
   int size() const { return static_cast<int>(slots_.size()); }
+  DeviceQueues* device() const { return device_.get(); }
   void collective(int rank, const Operation& operation, Clock::time_point deadline);
   void send(int rank, const Operation& operation, Clock::time_point deadline);
   void receive(int rank, const Operation& operation, Clock::time_point deadline);
@@ -37,6 +48,12 @@ class LocalExchange {
     const Operation* operation = nullptr;
     bool taken = false;
     bool done = false;
+    DeviceQueues::Mark copied;
+  };
+  // What a rank leaves behind when it has worked, and where it wants to find what all others left.
+  struct Part {
+    DeviceQueues::Mark done;
+    std::vector<DeviceQueues::Mark>* everyones = nullptr;
   };
 
   void arrive(int rank, const Operation& operation, Clock::time_point deadline, std::unique_lock<std::mutex>& lock);
@@ -46,10 +63,14 @@ class LocalExchange {
   void all_reduce(int rank, const Operation& operation) const;
   void all_to_all(int rank, const Operation& operation) const;
 
+  void depart(int rank, const Operation& operation, Part part, std::unique_lock<std::mutex>& lock);
+
+  const std::shared_ptr<DeviceQueues> device_;  // may be null
   std::mutex mutex_;
   std::condition_variable changed_;
   Phase phase_ = Phase::kArrive;
   std::vector<const Operation*> slots_;
+  std::vector<Part> parts_;
   std::vector<bool> gone_;
   int arrived_ = 0;
   int worked_ = 0;
@@ -90,7 +111,7 @@ std::optional<BackendError> LocalExchange::mismatch() const {
     const Operation& other = *slots_[static_cast<std::size_t>(rank)];
     const bool same_size = first.kind == OpKind::kAllToAll || first.output.count == other.output.count;
     if (other.kind != first.kind || !same_size || other.output.dtype != first.output.dtype ||
-        other.reduce != first.reduce || other.peer != first.peer) {
+        other.reduce != first.reduce || other.peer != first.peer || other.device != first.device) {
       return BackendError(FaultKind::kAborted, rank,
                           fmt::format("called {} of {} {} where the first rank called {} of {} {}", name_of(other.kind),
                                       other.output.count, name_of(other.output.dtype), name_of(first.kind),
@@ -146,9 +167,34 @@ void LocalExchange::collective(int rank, const Operation& operation, Clock::time
   std::unique_lock lock(mutex_);
   arrive(rank, operation, deadline, lock);
   lock.unlock();
-  work(rank, operation);
+  std::vector<DeviceQueues::Mark> everyones;
+  Part part{nullptr, &everyones};
+  std::exception_ptr failed;  // a device may refuse; the others must not wait for this rank for ever
+  try {
+    if (operation.on_device()) {
+      part.done = queue_collective(*device_, rank, slots_);
+    } else {
+      work(rank, operation);
+    }
+  } catch (...) {
+    failed = std::current_exception();
+  }
   lock.lock();
+  depart(rank, operation, part, lock);
+  lock.unlock();
+  if (failed) std::rethrow_exception(failed);
+  for (const auto& mark : everyones) {
+    if (mark) device_->wait(operation.stream, mark);
+  }
+}
+
+void LocalExchange::depart(int rank, const Operation& operation, Part part, std::unique_lock<std::mutex>& lock) {
+  parts_[static_cast<std::size_t>(rank)] = part;
   if (++worked_ == size()) {
+    for (const Part& reader : parts_) {
+      for (const Part& other : parts_) reader.everyones->push_back(other.done);
+    }
+    std::fill(parts_.begin(), parts_.end(), Part{});
     std::fill(slots_.begin(), slots_.end(), nullptr);
     arrived_ = worked_ = 0;
     phase_ = Phase::kArrive;
@@ -242,6 +288,8 @@ void LocalExchange::send(int rank, const Operation& operation, Clock::time_point
       changed_.wait(lock);  // bounded: the receiver is copying
     }
   }
+  lock.unlock();
+  if (message.copied) device_->wait(operation.stream, message.copied);
 }
 
 void LocalExchange::receive(int rank, const Operation& operation, Clock::time_point deadline) {
@@ -260,15 +308,27 @@ void LocalExchange::receive(int rank, const Operation& operation, Clock::time_po
   channel.pop_front();
   message.taken = true;
   const Operation& sent = *message.operation;
-  const bool fits = sent.input.count == operation.output.count && sent.input.dtype == operation.output.dtype;
+  const bool fits = sent.input.count == operation.output.count && sent.input.dtype == operation.output.dtype &&
+                    sent.device == operation.device;
   const std::string what =
       fmt::format("sent {} {} where {} {} were expected", sent.input.count, name_of(sent.input.dtype),
                   operation.output.count, name_of(operation.output.dtype));
   lock.unlock();
-  if (fits) copy_bytes(operation.output.data, sent.input.data, operation.output.bytes());
+  DeviceQueues::Mark copied;
+  std::exception_ptr failed;
+  try {
+    if (fits && operation.on_device()) copied = queue_copy(*device_, sent, operation);
+    if (fits && !operation.on_device()) {
+      copy_bytes(operation.output.data, sent.input.data, operation.output.bytes());
+    }
+  } catch (...) {
+    failed = std::current_exception();
+  }
   lock.lock();
+  message.copied = std::move(copied);
   message.done = true;
   changed_.notify_all();
+  if (failed) std::rethrow_exception(failed);
   if (!fits) throw BackendError(FaultKind::kAborted, operation.peer, what);
 }
 
@@ -281,7 +341,7 @@ void LocalExchange::leave(int rank) {
 std::shared_ptr<LocalExchange> LocalExchange::child(const std::string& key, int size) {
   const std::lock_guard lock(mutex_);
   std::shared_ptr<LocalExchange> exchange = children_[key].lock();
-  if (!exchange) children_[key] = exchange = std::make_shared<LocalExchange>(size);
+  if (!exchange) children_[key] = exchange = std::make_shared<LocalExchange>(size, device_);
   return exchange;
 }
 
@@ -296,7 +356,21 @@ class LocalBackend final : public Backend {
   int rank() const override { return rank_; }
   int size() const override { return exchange_->size(); }
 
+  void* prepare(const Operation& operation) override {
+    if (!operation.on_device()) return nullptr;
+    DeviceQueues* const queues = exchange_->device();
+    if (queues == nullptr || queues->device() != operation.device) {
+      throw BackendError(FaultKind::kAborted, -1, "this world of threads was made without that device");
+    }
+    auto mark = std::make_unique<DeviceQueues::Mark>(queues->mark(operation.stream));
+    const std::lock_guard lock(mutex_);
+    void* const ticket = mark.get();
+    marks_[ticket] = std::move(mark);
+    return ticket;
+  }
+
   void run(const Operation& operation, Clock::time_point deadline) override {
+    const auto mark = take_mark(operation.ticket);  // the peers read it until this rank has departed
     if (operation.kind == OpKind::kSend) return exchange_->send(rank_, operation, deadline);
     if (operation.kind == OpKind::kRecv) return exchange_->receive(rank_, operation, deadline);
     exchange_->collective(rank_, operation, deadline);
@@ -318,15 +392,26 @@ class LocalBackend final : public Backend {
   void abort() noexcept override { exchange_->leave(rank_); }
 
  private:
+  std::unique_ptr<DeviceQueues::Mark> take_mark(void* ticket) {
+    const std::lock_guard lock(mutex_);
+    const auto found = marks_.find(ticket);
+    if (found == marks_.end()) return nullptr;
+    auto mark = std::move(found->second);
+    marks_.erase(found);
+    return mark;
+  }
+
   std::shared_ptr<LocalExchange> exchange_;
   int rank_;
   std::map<std::string, int> made_;
+  std::mutex mutex_;
+  std::map<void*, std::unique_ptr<DeviceQueues::Mark>> marks_;  // of operations that have not begun
 };
 
 }  // namespace
 
-LocalWorld::LocalWorld(int size, milliseconds timeout)
-    : size_(size), timeout_(timeout), exchange_(std::make_shared<LocalExchange>(size)) {
+LocalWorld::LocalWorld(int size, milliseconds timeout, std::shared_ptr<DeviceQueues> device)
+    : size_(size), timeout_(timeout), exchange_(std::make_shared<LocalExchange>(size, std::move(device))) {
   if (size < 1) throw bad_input(fmt::format("[comm] a local world of {} ranks", size), "use 1 or more");
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/comm/device_queues.h"
 
 namespace lockstep::comm {
 
@@ -15,7 +16,9 @@ class LocalExchange;
 // once.
 class LocalWorld {
  public:
-  explicit LocalWorld(int size, milliseconds timeout = milliseconds{300'000});
+  // With `device`, buffers may lie in its memory: all ranks then share that one device.
+  explicit LocalWorld(int size, milliseconds timeout = milliseconds{300'000},
+                      std::shared_ptr<DeviceQueues> device = nullptr);
   ~LocalWorld();
 
   int size() const { return size_; }

@@ -13,7 +13,7 @@
 extern "C" {
 #endif
 
-#define LOCKSTEP_COMM_ABI 1u
+#define LOCKSTEP_COMM_ABI 2u
 #define LOCKSTEP_COMM_ENTRY "lockstep_comm_plugin"
 
 enum lockstep_comm_code {
@@ -43,16 +43,28 @@ struct lockstep_comm_store {
   int32_t (*remove)(void* self, const char* key);
 };
 
+/* Mirrors comm::GroupSettings. */
+struct lockstep_comm_group_settings {
+  const char* group;
+  const char* algorithm;
+  const char* protocol;
+  int32_t min_channels;
+  int32_t max_channels;
+};
+
 /* Pointers are valid during the call only, except `store`, which lives until the last group is closed. */
 struct lockstep_comm_open_options {
   int32_t rank;
   int32_t size;
+  const char* name;   /* of the group of all ranks */
   const char* prefix; /* of all store keys */
   const char* address;
   const char* interface_name;
   int32_t device;
   int32_t shared_memory;
   int64_t connect_timeout_ms;
+  const struct lockstep_comm_group_settings* groups;
+  int32_t group_count;
   const struct lockstep_comm_store* store; /* NULL: none */
 };
 
@@ -69,6 +81,7 @@ struct lockstep_comm_operation {
   int64_t output_count;
   const int64_t* send_counts;    /* all_to_all: one per rank; else NULL */
   const int64_t* receive_counts; /* all_to_all: one per rank; else NULL */
+  int32_t device;                /* of the buffers; -1: host memory */
   void* stream;
   void* ticket;
 };
@@ -85,6 +98,7 @@ struct lockstep_comm_table {
   void* (*prepare)(void* group, const struct lockstep_comm_operation* operation, struct lockstep_comm_status* status);
   void (*run)(void* group, const struct lockstep_comm_operation* operation, int64_t deadline_ns,
               struct lockstep_comm_status* status);
+  int32_t (*join)(void* group, const struct lockstep_comm_operation* operation, struct lockstep_comm_status* status);
   void (*abort)(void* group);
   void (*close)(void* group);
 };

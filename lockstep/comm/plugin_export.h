@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backend.h"
@@ -82,6 +83,8 @@ class HostStore {
 struct PluginOptions {
   int rank = 0;
   int size = 1;
+  std::string name;
+  std::vector<GroupSettings> groups;
   std::string address;
   std::string interface_name;
   int device = 0;
@@ -134,12 +137,13 @@ inline Operation operation_of(const lockstep_comm_operation& raw, int size) {
   Operation operation;
   operation.kind = static_cast<OpKind>(raw.kind);
   operation.sequence = raw.sequence;
-  operation.input = {raw.input, raw.input_count, dtype};
-  operation.output = {raw.output, raw.output_count, dtype};
+  operation.input = {raw.input, raw.input_count, dtype, raw.device, raw.stream};
+  operation.output = {raw.output, raw.output_count, dtype, raw.device, raw.stream};
   operation.reduce = static_cast<ReduceOp>(raw.reduce);
   operation.peer = raw.peer;
   if (raw.send_counts != nullptr) operation.send_counts.assign(raw.send_counts, raw.send_counts + size);
   if (raw.receive_counts != nullptr) operation.receive_counts.assign(raw.receive_counts, raw.receive_counts + size);
+  operation.device = raw.device;
   operation.stream = raw.stream;
   operation.ticket = raw.ticket;
   return operation;
@@ -151,6 +155,11 @@ void* open(const lockstep_comm_open_options* raw, lockstep_comm_status* status) 
     PluginOptions options;
     options.rank = raw->rank;
     options.size = raw->size;
+    options.name = raw->name;
+    for (std::int32_t i = 0; i < raw->group_count; ++i) {
+      const lockstep_comm_group_settings& one = raw->groups[i];
+      options.groups.push_back({one.group, one.algorithm, one.protocol, one.min_channels, one.max_channels});
+    }
     options.address = raw->address;
     options.interface_name = raw->interface_name;
     options.device = raw->device;
@@ -186,6 +195,12 @@ inline void run(void* group, const lockstep_comm_operation* raw, std::int64_t de
   });
 }
 
+inline std::int32_t join(void* group, const lockstep_comm_operation* raw, lockstep_comm_status* status) {
+  return guarded(status, std::int32_t{0}, [&]() -> std::int32_t {
+    return backend_of(group).join(operation_of(*raw, backend_of(group).size())) ? 1 : 0;
+  });
+}
+
 inline void abort(void* group) { backend_of(group).abort(); }
 inline void close(void* group) { delete &backend_of(group); }
 
@@ -202,6 +217,7 @@ lockstep_comm_table export_backend(const char* name) {
           &detail::concurrent,
           &detail::prepare,
           &detail::run,
+          &detail::join,
           &detail::abort,
           &detail::close};
 }

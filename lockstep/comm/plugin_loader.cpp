@@ -220,6 +220,13 @@ class PluginBackend final : public Backend {
     check(status);
   }
 
+  bool join(const Operation& operation) override {
+    const lockstep_comm_operation raw = raw_of(operation);
+    lockstep_comm_status status{};
+    const std::int32_t joined = table_.join(group_, &raw, &status);
+    return joined != 0 && status.code == LOCKSTEP_COMM_OK;  // what failed shows when run() ends
+  }
+
   std::unique_ptr<Backend> subgroup(const std::vector<int>& ranks, const std::string& name,
                                     Clock::time_point deadline) override {
     lockstep_comm_status status{};
@@ -249,6 +256,7 @@ class PluginBackend final : public Backend {
     raw.output_count = operation.output.count;
     raw.send_counts = operation.send_counts.empty() ? nullptr : operation.send_counts.data();
     raw.receive_counts = operation.receive_counts.empty() ? nullptr : operation.receive_counts.data();
+    raw.device = operation.device;
     raw.stream = operation.stream;
     raw.ticket = operation.ticket;
     return raw;
@@ -277,6 +285,14 @@ Communicator open_communicator(const CommOptions& options) {
   lockstep_comm_open_options raw{};
   raw.rank = options.rank;
   raw.size = options.size;
+  raw.name = options.name.c_str();
+  std::vector<lockstep_comm_group_settings> groups;
+  for (const GroupSettings& one : options.groups) {
+    groups.push_back(
+        {one.group.c_str(), one.algorithm.c_str(), one.protocol.c_str(), one.min_channels, one.max_channels});
+  }
+  raw.groups = groups.data();
+  raw.group_count = static_cast<std::int32_t>(groups.size());
   raw.prefix = options.store_prefix.c_str();
   raw.address = options.address.c_str();
   raw.interface_name = options.interface.c_str();

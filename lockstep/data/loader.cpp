@@ -156,8 +156,8 @@ class Loader::Impl {
     }
     Samples samples = dataset_->fetch_in_epoch(indices, at.start.epoch);
     Batch batch;
-    batch.input = std::move(samples.input);
-    batch.target = std::move(samples.target);
+    batch.input = options_.pinned ? samples.input.pin_memory() : std::move(samples.input);
+    batch.target = options_.pinned ? samples.target.pin_memory() : std::move(samples.target);
     batch.samples = end - begin;
     batch.global_samples = geometry_.global_samples(at);
     batch.first_index = begin;

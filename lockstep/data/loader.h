@@ -51,6 +51,7 @@ struct LoaderOptions {
   std::int64_t prefetch_factor = 2;  // micro-batches kept ready per worker
   std::int64_t epochs = 0;           // done() once position().epoch reaches this; 0: endless
   double timeout_seconds = 300.0;    // longest wait inside next()
+  bool pinned = false;               // batches in page-locked memory, which a GPU copies while others compute
 };
 
 struct LoaderStatistics {

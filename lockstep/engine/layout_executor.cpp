@@ -12,10 +12,11 @@
 namespace lockstep::engine {
 namespace {
 
-parallel::ParallelModelOptions model_options(const spec::Job& job, const plan::Layout& layout) {
-  const PrecisionPolicy precision = precision_policy(job.precision, torch::kCPU);
+parallel::ParallelModelOptions model_options(const spec::Job& job, const plan::Layout& layout, torch::Device device) {
+  const PrecisionPolicy precision = precision_policy(job.precision, device);
   parallel::ParallelModelOptions options;
   options.layout = layout;
+  options.device = device;
   options.dtype = precision.model;
   options.gradient_dtype = precision.gradient;
   options.master_dtype = precision.master;
@@ -53,15 +54,17 @@ bool is_plain_data_parallel(const plan::Layout& layout, const spec::Job& job) {
          job.data.kind != spec::DataKind::kInstruction && job.model.arch != spec::Arch::kBert;
 }
 
-LayoutExecutor::LayoutExecutor(const spec::Job& job, const plan::Layout& layout, comm::Communicator world) : job_(job) {
+LayoutExecutor::LayoutExecutor(const spec::Job& job, const plan::Layout& layout, comm::Communicator world,
+                               torch::Device device)
+    : job_(job), device_(device) {
   if (job.model.is_language_model()) {
     plan::require_whole_sequence_pieces(layout, job.model, job.batch.sequence_length);
   }
-  model_ = std::make_unique<parallel::ParallelModel>(job.model, model_options(job, layout), std::move(world));
+  model_ = std::make_unique<parallel::ParallelModel>(job.model, model_options(job, layout, device), std::move(world));
   if (!job.weights.empty()) initial_parameters_ = load_pretrained(*model_, job.model, job.weights).initial;
   optimizer_ = std::make_unique<ShardedOptimizer>(job.optimizer, *model_);
   LossScalerOptions scaling;
-  scaling.enabled = precision_policy(job.precision, torch::kCPU).loss_scaling;
+  scaling.enabled = precision_policy(job.precision, device).loss_scaling;
   scaler_ = LossScaler(scaling);
 }
 
@@ -69,15 +72,15 @@ parallel::MicroBatch LayoutExecutor::micro_batch(const data::Batch& given, std::
                                                  bool training) {
   const data::Batch batch = with_samples(given);
   parallel::MicroBatch micro;
-  micro.input = batch.input;
-  micro.target = batch.target;
+  micro.input = batch.input.to(device_, /*non_blocking=*/true);
+  micro.target = batch.target.to(device_, /*non_blocking=*/true);
   micro.context.seed = static_cast<std::uint64_t>(job_.seed);
   micro.context.step = step;
   micro.context.first_index = batch.first_index;
   micro.context.padding_id = padding_id;
   micro.context.training = training;
   if (job_.model.arch == spec::Arch::kBert && padding_id >= 0) {
-    micro.context.lengths = lengths_of(batch.input, padding_id);
+    micro.context.lengths = lengths_of(batch.input, padding_id).to(device_);
   }
   return model_->rows_of(std::move(micro));
 }

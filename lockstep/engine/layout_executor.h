@@ -22,10 +22,12 @@ namespace lockstep::engine {
 class LayoutExecutor {
  public:
   // Weights have their initial values, or those of job.weights. Throws UserError when layout, model and batch do not go
-  // together.
-  LayoutExecutor(const spec::Job& job, const plan::Layout& layout, comm::Communicator world);
+  // together. On a device the calling thread must have a DeviceThread.
+  LayoutExecutor(const spec::Job& job, const plan::Layout& layout, comm::Communicator world,
+                 torch::Device device = torch::kCPU);
 
-  // `batches` are the micro-batches of this data rank in one step. Fills loss, gradient_norm, skipped and wishes.
+  // `batches` are the micro-batches of this data rank in one step, in host memory. Fills loss, gradient_norm, skipped
+  // and wishes.
   StepResult step(const std::vector<data::Batch>& batches, std::int64_t step, std::int64_t padding_id,
                   double learning_rate, StepWishes wishes);
   // Sums over the world of one evaluation batch of this data rank.
@@ -48,6 +50,7 @@ class LayoutExecutor {
   std::int64_t count_targets(const std::vector<data::Batch>& batches);
 
   spec::Job job_;
+  torch::Device device_;
   std::unique_ptr<parallel::ParallelModel> model_;
   std::unique_ptr<ShardedOptimizer> optimizer_;
   LossScaler scaler_;

@@ -1,8 +1,10 @@
 // From a request to a running rank: rendezvous, shared facts, recorder, verb, and errors turned into messages.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <torch/cuda.h>
 #include <torch/version.h>
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <thread>
@@ -16,6 +18,7 @@
 #include "lockstep/engine/calibration.h"
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/trainer.h"
+#include "lockstep/nn/device_thread.h"
 #include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::engine {
@@ -23,6 +26,27 @@ namespace {
 
 comm::milliseconds timeout_of(const spec::Job& job) {
   return comm::milliseconds(static_cast<std::int64_t>(job.communication.timeout_seconds * 1e3));
+}
+
+// Where this rank computes: the GPU of its number on this node. Ranks that are threads share the first one.
+torch::Device device_of(const elastic::RankRequest& request, const spec::Job& job) {
+  const auto& groups = job.cluster.groups;
+  if (std::all_of(groups.begin(), groups.end(), [](const auto& group) { return group.device.is_cpu(); })) {
+    return torch::kCPU;
+  }
+  if (!nn::compat::has_cuda()) {
+    throw environment_error(
+        fmt::format("the job's cluster {} has GPUs and {}", job.cluster.name,
+                    nn::compat::built_with_cuda() ? "libtorch finds none here" : "this build trains on CPUs"),
+        "check `nvidia-smi` and CUDA_VISIBLE_DEVICES, or add cluster=1x1xcpu");
+  }
+  const int index = request.backend == "local" ? 0 : request.ranks.local_rank;
+  if (index >= static_cast<int>(torch::cuda::device_count())) {
+    throw environment_error(fmt::format("rank {} needs GPU {} and this node has {}", request.ranks.rank, index,
+                                        torch::cuda::device_count()),
+                            "start fewer ranks here, or run them as threads on one GPU: --backend local");
+  }
+  return {torch::kCUDA, static_cast<c10::DeviceIndex>(index)};
 }
 
 // The communicator and what must live as long as it.
@@ -204,11 +228,13 @@ int guarded(const Host& host, int rank, const Body& body) {
   return 1;
 }
 
-int run_joined(elastic::RankRequest request, const spec::Job& job, comm::Communicator world, const Host& host) {
+int run_joined(elastic::RankRequest request, const spec::Job& job, comm::Communicator world, torch::Device device,
+               const Host& host) {
+  const nn::DeviceThread thread(device);
   nn::compat::set_compute_threads(request.threads);
   if (world.rank() == 0) settle_checkpoints(request, host);
   share_facts(request, world);
-  RunContext context{std::move(request), job, std::move(world), nullptr, host};
+  RunContext context{std::move(request), job, std::move(world), nullptr, host, device};
   context.recorder = open_run_recorder(context);
   nlohmann::json result;
   try {
@@ -230,7 +256,8 @@ int run_joined(elastic::RankRequest request, const spec::Job& job, comm::Communi
 }
 
 int run_threads(const elastic::RankRequest& request, const spec::Job& job, const Host& host) {
-  comm::LocalWorld world(request.ranks.world, timeout_of(job));
+  const torch::Device device = device_of(request, job);
+  comm::LocalWorld world(request.ranks.world, timeout_of(job), nn::device_queues(device));
   std::atomic<int> exit_code{0};
   std::vector<std::thread> threads;
   for (int rank = 0; rank < request.ranks.world; ++rank) {
@@ -238,7 +265,7 @@ int run_threads(const elastic::RankRequest& request, const spec::Job& job, const
       const int code = guarded(host, rank, [&] {
         elastic::RankRequest mine = request;
         mine.ranks.rank = mine.ranks.local_rank = rank;
-        return run_joined(mine, job, world.communicator(rank), host);
+        return run_joined(mine, job, world.communicator(rank), device, host);
       });
       // The first failure is the cause; peers that lost it follow with 1.
       int none = 0;
@@ -260,10 +287,14 @@ std::string broadcast_text(comm::Communicator& group, const std::string& text, i
 }
 
 nlohmann::json engine_versions() {
-  return {{"lockstep", LOCKSTEP_VERSION}, {"torch", TORCH_VERSION}, {"threads", at::get_num_threads()}};
+  return {{"lockstep", LOCKSTEP_VERSION},
+          {"torch", TORCH_VERSION},
+          {"cuda", nn::compat::built_with_cuda()},
+          {"threads", at::get_num_threads()}};
 }
 
-double peak_memory_bytes() {
+double peak_memory_bytes(torch::Device device) {
+  if (!device.is_cpu()) return nn::compat::peak_allocated_bytes(device);
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
     if (line.rfind("VmHWM:", 0) == 0) return std::stod(line.substr(6)) * 1024.0;
@@ -287,7 +318,7 @@ int run_rank(const elastic::RankRequest& request, const Host& host) {
     if (request.backend == "local") return run_threads(request, job, host);
     nn::compat::set_compute_threads(request.threads);
     Joined joined = join_world(request, job);
-    return run_joined(request, job, joined.world, host);
+    return run_joined(request, job, joined.world, device_of(request, job), host);
   });
 }
 

@@ -2,6 +2,8 @@
 // global.
 #pragma once
 
+#include <torch/types.h>
+
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -33,6 +35,7 @@ struct RunContext {
   comm::Communicator world;
   std::shared_ptr<telemetry::Recorder> recorder;  // null: not recorded
   Host host;
+  torch::Device device = torch::kCPU;  // where this rank computes
 
   int rank() const { return world.rank(); }
 };
@@ -43,8 +46,8 @@ std::string broadcast_text(comm::Communicator& group, const std::string& text, i
 // {"lockstep", "torch", "threads"}: what this library was built with.
 nlohmann::json engine_versions();
 
-// Peak resident bytes of this process.
-double peak_memory_bytes();
+// Peak resident bytes of this process; on a device, peak bytes that tensors held there (of all ranks that share it).
+double peak_memory_bytes(torch::Device device);
 
 // Joins the run, executes request.verb and returns the exit code; errors are sent to the host, never thrown.
 // With backend "local" all ranks of the world run as threads of this process.

@@ -32,6 +32,17 @@ ShardedOptimizer::ShardedOptimizer(const spec::Optimizer& options, parallel::Par
   }
 }
 
+namespace {
+
+// Into the slots that were brought to another device.
+void put_back(const std::vector<torch::Tensor>& slots, const kernels::OptimizerArrays& arrays) {
+  const torch::NoGradGuard no_grad;
+  if (!slots.empty() && !slots[0].is_same(arrays.first)) slots[0].copy_(arrays.first);
+  if (slots.size() > 1 && !slots[1].is_same(arrays.second)) slots[1].copy_(arrays.second);
+}
+
+}  // namespace
+
 torch::Tensor ShardedOptimizer::slot(const parallel::FlatShard& shard, std::size_t index) const {
   const auto found = slots_.find(&shard);
   return found == slots_.end() ? torch::Tensor() : found->second.at(index);
@@ -42,9 +53,14 @@ void ShardedOptimizer::step(double learning_rate, double gradient_factor) {
   for (const auto& shard : model_.shards()) {
     if (!shard->options().trainable) continue;
     const std::vector<torch::Tensor>& slots = slots_[shard.get()];
-    kernels::OptimizerArrays arrays{shard->master(), shard->gradient(), {}, {}, shard->narrow_weights()};
-    if (!slots.empty()) arrays.first = slots[0];
-    if (slots.size() > 1) arrays.second = slots[1];
+    // On a GPU offloaded state lies in host memory: the update happens where the master weights are.
+    const torch::Device where = shard->master().device();
+    torch::Tensor narrow = shard->narrow_weights();
+    const bool narrow_elsewhere = narrow.defined() && narrow.device() != where;
+    kernels::OptimizerArrays arrays{shard->master(), shard->gradient().to(where), {}, {}, {}};
+    if (!narrow_elsewhere) arrays.copy = narrow;
+    if (!slots.empty()) arrays.first = slots[0].to(where);
+    if (slots.size() > 1) arrays.second = slots[1].to(where);
     std::vector<kernels::ElementRange> decay;
     if (options_.weight_decay != 0.0) decay = shard->decay_ranges();
     if (options_.kind == spec::OptimizerKind::kAdamW) {
@@ -55,7 +71,9 @@ void ShardedOptimizer::step(double learning_rate, double gradient_factor) {
       kernels::sgd(arrays, decay,
                    {learning_rate, options_.momentum, options_.weight_decay, options_.nesterov, gradient_factor});
     }
+    if (narrow_elsewhere) narrow.copy_(arrays.parameter);
     if (shard->options().offload == plan::Offload::kNone) continue;
+    put_back(slots, arrays);
     for (const torch::Tensor& slot : slots) model_.arena().rest(slot);
     shard->rest(model_.arena());
   }

@@ -51,7 +51,7 @@ double ThroughputMeter::seconds_per_step() const {
 }
 
 Trainer::Trainer(RunContext& context) : context_(context) {
-  state_ = build_training_state(context.job, layout_of(context), context.world);
+  state_ = build_training_state(context.job, layout_of(context), context.world, context.device);
   if (context.rank() == 0) tell_what_it_starts_from();
   if (!context.request.resume_from.empty()) resume();
   first_step_ = state_.step;
@@ -147,7 +147,7 @@ void Trainer::record_step(const StepResult& result) {
   add(telemetry::metric::kComputeSeconds, result.seconds - result.data_seconds - result.comm_seconds);
   add(telemetry::metric::kExposedCommSeconds, result.comm_seconds);
   add(telemetry::metric::kDataSeconds, result.data_seconds);
-  add(telemetry::metric::kMemoryBytes, peak_memory_bytes());
+  add(telemetry::metric::kMemoryBytes, peak_memory_bytes(context_.device));
   if (context_.rank() == 0) {
     add(telemetry::metric::kLoss, result.loss);
     add(telemetry::metric::kGradientNorm, result.gradient_norm);
@@ -169,7 +169,7 @@ void Trainer::report_progress(const StepResult& result) {
                             {"unit", counts_tokens(state_) ? "tokens" : "samples"},
                             {"gradient_norm", result.gradient_norm},
                             {"learning_rate", result.learning_rate},
-                            {"memory_bytes", peak_memory_bytes()}};
+                            {"memory_bytes", peak_memory_bytes(context_.device)}};
   if (const auto value = efficiency(meter_.recent())) message["efficiency"] = *value;
   const double per_step = running_.seconds() / static_cast<double>(state_.step - first_step_);
   message["eta_seconds"] = per_step * static_cast<double>(state_.total_steps - state_.step);
@@ -278,8 +278,10 @@ nlohmann::json Trainer::summary(bool stopped) const {
       {"exit_code", stopped ? 130 : 0},
       {"steps", state_.step},
       {"steps_total", state_.total_steps},
-      {"peak_memory_bytes", peak_memory_bytes()},
-      {"peak_allocated_bytes", memory_.peak_bytes()},
+      {"device", context_.device.str()},
+      {"peak_memory_bytes", peak_memory_bytes(context_.device)},
+      {"peak_allocated_bytes",
+       context_.device.is_cpu() ? memory_.peak_bytes() : static_cast<std::int64_t>(peak_memory_bytes(context_.device))},
       {"offloaded_bytes", state_.executor ? state_.executor->model().arena().bytes() : 0},
       {"restarts", 0},
       {"lost_steps", 0},

@@ -10,9 +10,10 @@
 namespace lockstep::engine {
 namespace {
 
-std::unique_ptr<data::Loader> make_loader(const spec::Job& job, const data::Datasets& datasets, std::int64_t data_rank,
+std::unique_ptr<data::Loader> make_loader(const spec::Job& job, const TrainingState& state, std::int64_t data_rank,
                                           std::int64_t data_ranks) {
   data::LoaderOptions options;
+  options.pinned = !state.device.is_cpu();
   options.micro = job.batch.micro;
   options.accumulation = job.batch.accumulation;
   options.data_rank = data_rank;
@@ -22,7 +23,7 @@ std::unique_ptr<data::Loader> make_loader(const spec::Job& job, const data::Data
   options.num_workers = job.loader.num_workers;
   options.prefetch_factor = job.loader.prefetch_factor;
   options.timeout_seconds = job.communication.timeout_seconds;
-  return std::make_unique<data::Loader>(datasets.train, options);
+  return std::make_unique<data::Loader>(state.datasets.train, options);
 }
 
 parallel::ReducerOptions reducer_options(const spec::Job& job) {
@@ -42,8 +43,9 @@ constexpr const char* kMasterPrefix = "master.";
 namespace {
 
 void build_replica(TrainingState& state, const spec::Job& job, comm::Communicator& data_group) {
-  const PrecisionPolicy precision = precision_policy(job.precision, torch::kCPU);
+  const PrecisionPolicy precision = precision_policy(job.precision, state.device);
   nn::BuildOptions build;
+  build.device = state.device;
   build.dtype = precision.model;
   build.seed = static_cast<std::uint64_t>(job.seed);
   state.model = nn::build_model(job.model, build);
@@ -65,17 +67,19 @@ TrainingState build_training_state(const spec::Job& job, comm::Communicator& wor
   return build_training_state(job, layout, world);
 }
 
-TrainingState build_training_state(const spec::Job& job, const plan::Layout& layout, comm::Communicator& world) {
+TrainingState build_training_state(const spec::Job& job, const plan::Layout& layout, comm::Communicator& world,
+                                   torch::Device device) {
   TrainingState state;
+  state.device = device;
   state.datasets = data::open_datasets(job);
   std::int64_t data_rank = world.rank();
   if (is_plain_data_parallel(layout, job)) {
     build_replica(state, job, world);
   } else {
-    state.executor = std::make_unique<LayoutExecutor>(job, layout, world);
+    state.executor = std::make_unique<LayoutExecutor>(job, layout, world, device);
     data_rank = state.executor->model().groups().data_rank;
   }
-  state.loader = make_loader(job, state.datasets, data_rank, layout.data_ranks());
+  state.loader = make_loader(job, state, data_rank, layout.data_ranks());
   if (state.loader->global_batch() > state.datasets.train->size()) {
     throw bad_input(fmt::format("a global batch of {} samples is more than the data set has ({})",
                                 state.loader->global_batch(), state.datasets.train->size()),

@@ -25,6 +25,7 @@ namespace lockstep::engine {
 // Plain data parallelism keeps the model whole on every rank and reduces one flat gradient in buckets, compressed where
 // the job says so; every other layout is the executor's. Exactly one of the two is there.
 struct TrainingState {
+  torch::Device device = torch::kCPU;
   std::unique_ptr<LayoutExecutor> executor;
   std::shared_ptr<nn::TrainableModel> model;
   std::unique_ptr<parallel::FlatParameters> parameters;
@@ -40,7 +41,8 @@ struct TrainingState {
 
 // Builds model, optimizer and loader for this rank of the layout, and makes sure that all ranks begin with the same
 // parameters. Collective. Throws UserError for what the job cannot have.
-TrainingState build_training_state(const spec::Job& job, const plan::Layout& layout, comm::Communicator& world);
+TrainingState build_training_state(const spec::Job& job, const plan::Layout& layout, comm::Communicator& world,
+                                   torch::Device device = torch::kCPU);
 // Plain data parallel.
 TrainingState build_training_state(const spec::Job& job, comm::Communicator& world);
 

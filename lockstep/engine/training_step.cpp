@@ -27,6 +27,13 @@ nn::ForwardContext context_for(const data::Batch& batch, const data::Dataset& da
           .training = training};
 }
 
+// From pinned memory the copy runs while the device still computes what was queued before.
+data::Batch on_device(data::Batch batch, torch::Device device) {
+  batch.input = batch.input.to(device, /*non_blocking=*/true);
+  batch.target = batch.target.to(device, /*non_blocking=*/true);
+  return batch;
+}
+
 struct MicroStepSums {
   double loss_sum = 0.0;
   double data_seconds = 0.0;
@@ -35,9 +42,10 @@ struct MicroStepSums {
 
 MicroStepSums run_micro_steps(TrainingState& state, const spec::Job& job) {
   MicroStepSums sums;
+  torch::Tensor loss;  // read once, at the end: reading waits for the device
   for (bool last = false; !last;) {
     const double asked = monotonic_seconds();
-    const data::Batch batch = state.loader->next();
+    const data::Batch batch = on_device(state.loader->next(), state.device);
     sums.data_seconds += monotonic_seconds() - asked;
     last = batch.last_of_step;
     sums.samples = batch.global_samples;
@@ -47,8 +55,10 @@ MicroStepSums run_micro_steps(TrainingState& state, const spec::Job& job) {
     const nn::LossResult result = state.model->loss(batch.input, batch.target, context);
     const double targets = static_cast<double>(batch.global_samples * targets_per_sample(state));
     (result.loss_sum * (state.scaler.scale() / targets)).backward();
-    sums.loss_sum += result.loss_sum.item<double>();
+    const torch::Tensor part = result.loss_sum.detach().to(torch::kFloat64);
+    loss = loss.defined() ? loss + part : part;
   }
+  if (loss.defined()) sums.loss_sum = loss.item<double>();
   return sums;
 }
 
@@ -123,6 +133,7 @@ EvaluationResult evaluate(TrainingState& state, const spec::Job& job, comm::Comm
   options.num_workers = job.loader.num_workers;
   options.prefetch_factor = job.loader.prefetch_factor;
   options.epochs = 1;
+  options.pinned = !state.device.is_cpu();
   data::Loader loader(state.datasets.evaluation, options);
 
   const torch::NoGradGuard no_grad;
@@ -138,8 +149,9 @@ EvaluationResult evaluate(TrainingState& state, const spec::Job& job, comm::Comm
       continue;
     }
     if (batch.samples == 0) continue;
+    const data::Batch near = on_device(batch, state.device);
     const nn::ForwardContext context = context_for(batch, *state.datasets.evaluation, state, job, false);
-    const nn::LossResult result = state.model->loss(batch.input, batch.target, context);
+    const nn::LossResult result = state.model->loss(near.input, near.target, context);
     sums[0] += result.loss_sum.item<double>();
     sums[1] += static_cast<double>(result.count);
     sums[2] += static_cast<double>(result.correct);

@@ -142,7 +142,7 @@ Tensor LanguageModel::leave_block(const Tensor& residual, const Tensor& x, const
 Tensor LanguageModel::stream_positions(std::int64_t rows, const ForwardContext& context) const {
   if (!partition_.sequence_parallel) return context.positions;
   const std::int64_t first = partition_.tp_rank() * rows;
-  if (!context.positions.defined()) return torch::arange(first, first + rows, torch::dtype(torch::kLong));
+  if (!context.positions.defined()) return torch::arange(first, first + rows, options_.dtype(torch::kLong));
   return context.positions.narrow(0, first, rows);
 }
 

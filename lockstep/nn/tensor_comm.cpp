@@ -1,6 +1,7 @@
 #include "lockstep/nn/tensor_comm.h"
 
 #include "lockstep/base/error.h"
+#include "lockstep/nn/device_thread.h"
 
 namespace lockstep::nn {
 
@@ -27,7 +28,9 @@ comm::DType dtype_of(torch::ScalarType type) {
 
 comm::Buffer buffer_of(const torch::Tensor& tensor) {
   LOCKSTEP_ASSERT(tensor.is_contiguous(), "only contiguous tensors travel");
-  return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor.scalar_type())};
+  if (tensor.is_cpu()) return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor.scalar_type())};
+  return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor.scalar_type()), tensor.device().index(),
+          current_stream(tensor.device())};
 }
 
 }  // namespace lockstep::nn

@@ -33,7 +33,7 @@ void place(const nlohmann::json& stretches, const Tensor& values, const std::str
     const auto count = stretch.at(3).get<std::int64_t>();
     Tensor& tensor = whole[prefix + stretch.at(0).get<std::string>()];
     if (!tensor.defined()) {
-      tensor = torch::zeros(stretch.at(1).get<std::vector<std::int64_t>>(), values.options().device(torch::kCPU));
+      tensor = torch::zeros(stretch.at(1).get<std::vector<std::int64_t>>(), values.options());
     }
     tensor.view({-1}).narrow(0, stretch.at(2).get<std::int64_t>(), count).copy_(values.narrow(0, at, count));
     at += count;
@@ -44,7 +44,7 @@ constexpr int kCollector = 0;
 
 void send(comm::Communicator& world, const Parcel& parcel) {
   std::string text = parcel.stretches.dump();
-  const Tensor values = at::cat(parcel.values).contiguous();
+  const Tensor values = at::cat(parcel.values).to(torch::kCPU).contiguous();
   std::int64_t facts[3] = {static_cast<std::int64_t>(text.size()), values.numel(),
                            static_cast<std::int64_t>(values.scalar_type())};
   world.send({facts, 3, comm::DType::kI64}, kCollector).wait();
@@ -77,7 +77,7 @@ TensorMap ParallelModel::assemble(const std::function<Tensor(const FlatShard&)>&
     const Parcel parcel = pack(*shard, values);
     if (parcel.values.empty()) continue;
     if (world.rank() == kCollector) {
-      place(parcel.stretches, at::cat(parcel.values), prefix, whole);
+      place(parcel.stretches, at::cat(parcel.values).to(torch::kCPU), prefix, whole);
     } else {
       send(world, parcel);
     }

@@ -83,7 +83,8 @@ comm::Communicator& FlatShard::replicas() const {
 void FlatShard::start_gather() {
   if (!gathers() || gathered_) return;
   allocate_storage(whole_);
-  gathering_ = shards().all_gather(nn::buffer_of(own_), nn::buffer_of(whole_), at_site("zero: gather weights"));
+  sent_ = own_.to(whole_.device(), /*non_blocking=*/true);  // own_ itself, but for offloaded weights on a GPU
+  gathering_ = shards().all_gather(nn::buffer_of(sent_), nn::buffer_of(whole_), at_site("zero: gather weights"));
   gathered_ = true;
 }
 
@@ -95,6 +96,7 @@ void FlatShard::gather() {
 void FlatShard::release() {
   if (!gathers() || !gathered_) return;
   gathering_.wait();
+  sent_.reset();
   free_storage(whole_);
   gathered_ = false;
 }

@@ -128,6 +128,7 @@ class FlatShard {
   std::map<std::int64_t, Range> partial_;  // number of sharers -> stretch of the flat tensor that they sum
   torch::Tensor whole_;  // [length] weights the model computes with; memory comes and goes under stage 3
   torch::Tensor own_;    // [shard_length] this rank's part of them
+  torch::Tensor sent_;   // own_ where whole_ is, while it is gathered
   torch::Tensor master_;
   bool has_master_ = false;
   bool gathered_ = true;

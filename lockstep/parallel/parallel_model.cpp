@@ -258,7 +258,8 @@ MicroBatch ParallelModel::rows_of(MicroBatch whole) const {
   if (cp == 1) return whole;
   const nn::Partition partition = groups_.partition(options_.layout);
   const Tensor positions =
-      nn::context_positions(whole.input.size(1), partition.cp_rank(), cp, nn::balances_context(spec_, partition));
+      nn::context_positions(whole.input.size(1), partition.cp_rank(), cp, nn::balances_context(spec_, partition))
+          .to(whole.input.device());
   whole.input = whole.input.index_select(1, positions);
   whole.target = whole.target.index_select(1, positions);
   whole.context.positions = positions;

@@ -60,7 +60,10 @@ constexpr std::int64_t kDescriptionBytes = 256;
 
 void broadcast_bytes(const torch::Tensor& tensor, comm::Communicator& group) {
   const torch::Tensor dense = tensor.contiguous();
-  group.broadcast({dense.data_ptr(), static_cast<std::int64_t>(dense.nbytes()), comm::DType::kU8}, 0).wait();
+  comm::Buffer bytes = nn::buffer_of(dense);
+  bytes.count = bytes.bytes();
+  bytes.dtype = comm::DType::kU8;
+  group.broadcast(bytes, 0).wait();
   if (!dense.is_same(tensor)) tensor.copy_(dense);
 }
 

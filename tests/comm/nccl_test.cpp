@@ -23,10 +23,10 @@ class DeviceArray {
   }
   std::vector<std::uint8_t> read() {
     std::vector<std::uint8_t> bytes(static_cast<std::size_t>(buffer().bytes()));
-    EXPECT_EQ(cudaMemcpy(bytes.data(), data_, bytes.size(), cudaMemcpyDeviceToHost), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(bytes.data(), data_, bytes.size(), cudaMemcpyDeviceToHost), cudaSuccess);  // in stream order
     return bytes;
   }
-  Buffer buffer() { return {data_, count_, dtype_}; }
+  Buffer buffer(cudaStream_t stream = nullptr) { return {data_, count_, dtype_, /*device=*/0, stream}; }
 
  private:
   void* data_ = nullptr;
@@ -89,12 +89,34 @@ TEST_F(Nccl, an_operation_waits_for_the_callers_stream) {
   for (int round = 0; round < 20; ++round) {
     // The last of several writes must be what the operation reads.
     for (int i = 0; i < 8; ++i) cudaMemsetAsync(input.buffer().data, i == 7 ? round : 200, kCount, stream);
-    comm_.all_gather(input.buffer(), output.buffer(), {.stream = stream}).wait();
+    comm_.all_gather(input.buffer(stream), output.buffer(stream)).wait();
+    cudaStreamSynchronize(stream);  // wait() has ordered the stream, not waited for it
     const auto bytes = output.read();
     ASSERT_EQ(bytes.front(), round);
     ASSERT_EQ(bytes.back(), round);
   }
   cudaStreamDestroy(stream);
+}
+TEST_F(Nccl, host_memory_goes_through_the_device) {
+  std::vector<double> values = {1.5, -2.0, 3.25};
+  comm_.all_reduce({values.data(), 3, DType::kF64}).wait();
+  EXPECT_EQ(values, (std::vector<double>{1.5, -2.0, 3.25}));
+  std::int64_t number = 41;
+  comm_.broadcast({&number, 1, DType::kI64}, 0).wait();
+  EXPECT_EQ(number, 41);
+}
+TEST_F(Nccl, an_aborted_group_fails_and_a_new_one_works) {
+  comm_.abort("for a test");
+  DeviceArray data(10, DType::kF32);
+  EXPECT_THROW(comm_.all_reduce(data.buffer()).wait(), Fault);
+  comm_ = open_communicator({.backend = "nccl", .plugin_folders = {LOCKSTEP_BUILD_DIR}});
+  comm_.all_reduce(data.buffer()).wait();
+}
+TEST_F(Nccl, settings_of_a_group_are_accepted) {
+  Communicator ring = open_communicator(
+      {.backend = "nccl", .groups = {{"world", "Ring", "Simple", 1, 2}}, .plugin_folders = {LOCKSTEP_BUILD_DIR}});
+  DeviceArray data(1 << 20, DType::kF32);
+  ring.all_reduce(data.buffer()).wait();
 }
 TEST_F(Nccl, a_subgroup_of_one_works) {
   Communicator self = comm_.subgroup({0}, "self");

@@ -3,13 +3,16 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <thread>
 
 #include "lockstep/comm/local.h"
 #include "lockstep/engine/layout_executor.h"
+#include "lockstep/nn/device_thread.h"
 #include "lockstep/nn/moe.h"
 
 namespace lockstep::exact {
@@ -71,10 +74,14 @@ struct Shared {
   std::vector<std::vector<Piece>> pieces;  // by rank
 };
 
-void run_rank(const Case& exact_case, comm::Communicator world, int rank, Shared& shared) {
-  const plan::Layout layout = layout_of(exact_case);
-  const spec::Job job = job_of(exact_case);
-  engine::LayoutExecutor executor(job, layout, std::move(world));
+void run_rank(const Case& exact_case, comm::Communicator world, int rank, Setting setting, Shared& shared) {
+  const nn::DeviceThread thread(setting.device);
+  plan::Layout layout = layout_of(exact_case);
+  spec::Job job = job_of(exact_case);
+  job.precision = layout.precision = setting.precision;
+  // What rounding does to a small gradient must not become a step of full size.
+  if (setting.precision == spec::Precision::kFp32) job.optimizer.epsilon = 1e-3;
+  engine::LayoutExecutor executor(job, layout, std::move(world), setting.device);
   parallel::ParallelModel& model = executor.model();
   RankTraffic traffic;
   for (std::int64_t step = 0; step < kSteps; ++step) {
@@ -98,7 +105,7 @@ void run_rank(const Case& exact_case, comm::Communicator world, int rank, Shared
     for (const parallel::OwnedStretch& stretch : shard->stretches()) {
       const nn::DeclaredParameter& parameter = shard->parameters()[stretch.parameter];
       pieces.push_back({parameter.name, stretch.whole, parameter.placement.whole,
-                        shard->master().narrow(0, stretch.shard, stretch.count).clone()});
+                        shard->master().narrow(0, stretch.shard, stretch.count).clone().to(torch::kCPU)});
     }
   }
   parallel::TensorMap gradients = model.assemble([](const parallel::FlatShard& shard) { return shard.gradient(); });
@@ -128,16 +135,17 @@ std::string compare_replicas(const std::vector<std::vector<Piece>>& pieces) {
         known.values = torch::zeros(piece.whole, piece.values.options()).view({-1});
         known.rank.assign(static_cast<std::size_t>(known.values.numel()), -1);
       }
-      const double* own = piece.values.data_ptr<double>();
-      double* first = known.values.data_ptr<double>() + piece.first;
-      for (std::int64_t i = 0; i < piece.values.numel(); ++i) {
+      const auto size = piece.values.element_size();
+      const auto* own = static_cast<const std::byte*>(piece.values.data_ptr());
+      auto* first = static_cast<std::byte*>(known.values.data_ptr()) + piece.first * static_cast<std::int64_t>(size);
+      for (std::int64_t i = 0; i < piece.values.numel(); ++i, own += size, first += size) {
         int& holder = known.rank[static_cast<std::size_t>(piece.first + i)];
         if (holder < 0) {
-          first[i] = own[i];
+          std::memcpy(first, own, size);
           holder = static_cast<int>(rank);
-        } else if (std::memcmp(first + i, own + i, sizeof(double)) != 0) {
+        } else if (std::memcmp(first, own, size) != 0) {
           return fmt::format("{}[{}]: rank {} has {:.17g}, rank {} has {:.17g}", piece.name, piece.first + i, holder,
-                             first[i], rank, own[i]);
+                             known.values[piece.first + i].item<double>(), rank, piece.values[i].item<double>());
         }
       }
     }
@@ -145,9 +153,14 @@ std::string compare_replicas(const std::vector<std::vector<Piece>>& pieces) {
   return {};
 }
 
-bool close(double a, double b) { return std::abs(a - b) <= 1e-10 * std::max(std::abs(b), 1e-4); }
+double relative(double a, double b) { return std::abs(a - b) / std::max(std::abs(b), 1e-4); }
 
-std::string compare_maps(const char* what, const parallel::TensorMap& a, const parallel::TensorMap& b) {
+double relative(const Tensor& a, const Tensor& b) {
+  return (a - b).abs().max().item<double>() / std::max(b.abs().max().item<double>(), 1e-4);
+}
+
+std::string compare_maps(const char* what, const parallel::TensorMap& a, const parallel::TensorMap& b,
+                         double tolerance) {
   if (a.size() != b.size()) return fmt::format("{}: {} tensors against {}", what, a.size(), b.size());
   for (const auto& [name, tensor] : b) {
     const auto found = a.find(name);
@@ -157,10 +170,9 @@ std::string compare_maps(const char* what, const parallel::TensorMap& a, const p
       if (!found->second.equal(tensor)) return fmt::format("{}: {} differs", what, name);
       continue;
     }
-    const double distance = (found->second - tensor).abs().max().item<double>();
-    const double scale = std::max(tensor.abs().max().item<double>(), 1e-4);
-    if (!(distance <= 1e-10 * scale)) {
-      return fmt::format("{}: {} differs by {:.3g} of {:.3g}", what, name, distance, scale);
+    const double error = relative(found->second, tensor);
+    if (!(error <= tolerance)) {
+      return fmt::format("{}: {} differs by {:.3g} of {:.3g}", what, name, error, tensor.abs().max().item<double>());
     }
   }
   return {};
@@ -251,9 +263,19 @@ spec::Job job_of(const Case& exact_case) {
   return job;
 }
 
-Outcome run_case(const Case& exact_case, const Wrap& wrap, comm::milliseconds timeout) {
+Setting setting_of_environment() {
+  Setting setting;
+  const char* device = std::getenv("LOCKSTEP_EXACT_DEVICE");
+  const char* precision = std::getenv("LOCKSTEP_EXACT_PRECISION");
+  if (device != nullptr && *device != '\0') setting.device = torch::Device(device);
+  if (setting.device.is_cuda()) setting.device = torch::Device(torch::kCUDA, 0);
+  if (precision != nullptr && std::string(precision) == "fp32") setting.precision = spec::Precision::kFp32;
+  return setting;
+}
+
+Outcome run_case(const Case& exact_case, const Wrap& wrap, comm::milliseconds timeout, Setting setting) {
   const int ranks = static_cast<int>(layout_of(exact_case).world());
-  comm::LocalWorld world(ranks, timeout);
+  comm::LocalWorld world(ranks, timeout, nn::device_queues(setting.device));
   Shared shared;
   shared.outcome.traffic.resize(static_cast<std::size_t>(ranks));
   shared.pieces.resize(static_cast<std::size_t>(ranks));
@@ -262,7 +284,8 @@ Outcome run_case(const Case& exact_case, const Wrap& wrap, comm::milliseconds ti
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank, communicator = world.communicator(rank)]() mutable {
       try {
-        run_rank(exact_case, wrap ? wrap(std::move(communicator), rank) : std::move(communicator), rank, shared);
+        run_rank(exact_case, wrap ? wrap(std::move(communicator), rank) : std::move(communicator), rank, setting,
+                 shared);
       } catch (...) {
         errors[static_cast<std::size_t>(rank)] = std::current_exception();
       }
@@ -286,10 +309,11 @@ const Outcome& reference_of(const Case& exact_case) {
   return found->second;
 }
 
-std::string first_difference(const Outcome& outcome, const Outcome& reference) {
+std::string first_difference(const Outcome& outcome, const Outcome& reference, Setting setting) {
+  const double tolerance = setting.tolerance();
   const auto scalars = [&](const char* what, const std::vector<double>& a, const std::vector<double>& b) {
     for (std::size_t i = 0; i < b.size(); ++i) {
-      if (i >= a.size() || !close(a[i], b[i])) {
+      if (i >= a.size() || !(relative(a[i], b[i]) <= tolerance)) {
         return fmt::format("{} of step {}: {:.17g} against {:.17g}", what, i + 1, i < a.size() ? a[i] : NAN, b[i]);
       }
     }
@@ -298,13 +322,37 @@ std::string first_difference(const Outcome& outcome, const Outcome& reference) {
   for (const std::string& difference : {scalars("loss", outcome.losses, reference.losses),
                                         scalars("auxiliary loss", outcome.auxiliary_losses, reference.auxiliary_losses),
                                         scalars("gradient norm", outcome.norms, reference.norms),
-                                        compare_maps("gradient", outcome.gradients, reference.gradients),
-                                        compare_maps("optimizer", outcome.state, reference.state),
-                                        compare_maps("weight", outcome.weights, reference.weights)}) {
+                                        compare_maps("gradient", outcome.gradients, reference.gradients, tolerance),
+                                        compare_maps("optimizer", outcome.state, reference.state, tolerance),
+                                        compare_maps("weight", outcome.weights, reference.weights, tolerance)}) {
     if (!difference.empty()) return difference;
   }
   if (!outcome.replicas_differ.empty()) return "replicas: " + outcome.replicas_differ;
   return {};
+}
+
+double largest_error(const Outcome& outcome, const Outcome& reference) {
+  constexpr double kMissing = std::numeric_limits<double>::infinity();
+  double largest = 0.0;
+  const auto scalars = [&](const std::vector<double>& a, const std::vector<double>& b) {
+    for (std::size_t i = 0; i < b.size(); ++i) {
+      largest = std::max(largest, i < a.size() ? relative(a[i], b[i]) : kMissing);
+    }
+  };
+  const auto maps = [&](const parallel::TensorMap& a, const parallel::TensorMap& b) {
+    for (const auto& [name, tensor] : b) {
+      const auto found = a.find(name);
+      const bool there = found != a.end() && found->second.sizes() == tensor.sizes();
+      if (tensor.is_floating_point()) largest = std::max(largest, there ? relative(found->second, tensor) : kMissing);
+    }
+  };
+  scalars(outcome.losses, reference.losses);
+  scalars(outcome.auxiliary_losses, reference.auxiliary_losses);
+  scalars(outcome.norms, reference.norms);
+  maps(outcome.gradients, reference.gradients);
+  maps(outcome.state, reference.state);
+  maps(outcome.weights, reference.weights);
+  return largest;
 }
 
 }  // namespace lockstep::exact

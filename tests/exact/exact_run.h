@@ -1,4 +1,7 @@
-// Three optimizer steps of a small fp64 model under a layout, ranks as threads, and everything there is to compare.
+// Three optimizer steps of a small model under a layout, ranks as threads, and everything there is to compare.
+//
+// On the CPU in fp64, unless the environment says otherwise: LOCKSTEP_EXACT_DEVICE=cuda (all ranks on the first GPU),
+// LOCKSTEP_EXACT_PRECISION=fp32.
 #pragma once
 
 #include <functional>
@@ -17,6 +20,16 @@ namespace lockstep::exact {
 inline constexpr int kSteps = 3;
 inline constexpr std::int64_t kSamples = 8;    // of every global batch
 inline constexpr std::int64_t kSequence = 16;  // tokens of a sample
+
+struct Setting {
+  torch::Device device = torch::kCPU;
+  spec::Precision precision = spec::Precision::kFp64;
+  double slack = 1.0;
+
+  // Of the largest element of a tensor.
+  double tolerance() const { return slack * (precision == spec::Precision::kFp64 ? 1e-10 : 1e-4); }
+};
+Setting setting_of_environment();
 
 struct Case {
   std::string model;   // gpt, gpt-odd, bert, llama, llama-mqa, moe, moe-capacity, moe-shared, ssm
@@ -52,13 +65,17 @@ struct Outcome {
 
 // `wrap` may replace a rank's communicator by one that lies (mutants). Throws what the first failing rank threw.
 using Wrap = std::function<comm::Communicator(comm::Communicator, int rank)>;
-Outcome run_case(const Case& exact_case, const Wrap& wrap = {},
-                 comm::milliseconds timeout = comm::milliseconds{60'000});
+Outcome run_case(const Case& exact_case, const Wrap& wrap = {}, comm::milliseconds timeout = comm::milliseconds{60'000},
+                 Setting setting = setting_of_environment());
 
 // The single-rank run of the same model and accumulation; cached, thread-safe not at all.
 const Outcome& reference_of(const Case& exact_case);
 
-// The first difference beyond 1e-10 x max(max|b|, 1e-4) per tensor, or between replicas; "" when equal.
-std::string first_difference(const Outcome& outcome, const Outcome& reference);
+// The first difference beyond tolerance x max(max|b|, 1e-4) per tensor, or between replicas; "" when equal.
+std::string first_difference(const Outcome& outcome, const Outcome& reference,
+                             Setting setting = setting_of_environment());
+
+// The largest difference of a loss, a norm or a tensor, in units of max(max|b|, 1e-4); infinite when one is missing.
+double largest_error(const Outcome& outcome, const Outcome& reference);
 
 }  // namespace lockstep::exact

@@ -1,0 +1,19 @@
+// The local backend's operations on device memory: everything here queues work and returns.
+#pragma once
+
+#include <vector>
+
+#include "lockstep/comm/backend.h"
+#include "lockstep/comm/device_queues.h"
+
+namespace lockstep::comm {
+
+// This rank's part of a collective whose operations, by rank, are `all`, on its own stream and behind the marks in
+// everybody's ticket (a DeviceQueues::Mark). Returns the mark behind that part. Reductions go in rank order and each
+// element is reduced once, by one rank, for everybody.
+DeviceQueues::Mark queue_collective(DeviceQueues& device, int rank, const std::vector<const Operation*>& all);
+
+// The copy of a message, on the receiver's stream; returns the mark behind it.
+DeviceQueues::Mark queue_copy(DeviceQueues& device, const Operation& sent, const Operation& received);
+
+}  // namespace lockstep::comm
