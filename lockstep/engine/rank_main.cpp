@@ -6,12 +6,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/comm/group_settings.h"
 #include "lockstep/comm/local.h"
 #include "lockstep/elastic/host_address.h"
 #include "lockstep/elastic/store.h"
@@ -63,6 +65,7 @@ Joined join_world(const elastic::RankRequest& request, const spec::Job& job) {
   options.rank = ranks.rank;
   options.size = ranks.world;
   options.device = ranks.local_rank;
+  if (const char* groups = std::getenv("LOCKSTEP_NCCL_GROUPS")) options.groups = comm::parse_group_settings(groups);
   options.timeout = timeout_of(job);
   options.connect_timeout = std::min(options.connect_timeout, options.timeout);
   if (request.backend != "mpi") {

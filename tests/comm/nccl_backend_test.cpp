@@ -15,6 +15,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/comm/group_settings.h"
 
 namespace lockstep::comm {
 namespace {
@@ -266,6 +267,23 @@ TEST_F(NcclBackendTest, each_group_gets_its_settings_and_the_environment_comes_b
   EXPECT_STREQ(std::getenv("NCCL_ALGO"), "Tree");
   EXPECT_EQ(std::getenv("NCCL_PROTO"), nullptr);
   unsetenv("NCCL_ALGO");
+}
+
+TEST(GroupSettingsText, is_read_and_what_is_wrong_is_named) {
+  const auto groups = parse_group_settings("dp:algorithm=Ring,protocol=Simple,channels=8;*:min_channels=2");
+  ASSERT_EQ(groups.size(), 2u);
+  EXPECT_EQ(groups[0].group, "dp");
+  EXPECT_EQ(groups[0].algorithm, "Ring");
+  EXPECT_EQ(groups[0].protocol, "Simple");
+  EXPECT_EQ(groups[0].min_channels, 8);
+  EXPECT_EQ(groups[0].max_channels, 8);
+  EXPECT_EQ(groups[1].group, "*");
+  EXPECT_EQ(groups[1].min_channels, 2);
+  EXPECT_TRUE(parse_group_settings("").empty());
+  for (const char* wrong : {"dp", ":channels=8", "dp:channels=0", "dp:channels=x", "dp:color=red",
+                            "dp:algorithm=", "dp:min_channels=9,max_channels=3"}) {
+    EXPECT_THROW(parse_group_settings(wrong), UserError) << wrong;
+  }
 }
 
 TEST_F(NcclBackendTest, waits_until_a_call_in_progress_has_settled) {
