@@ -19,7 +19,8 @@ namespace {
 TensorFile::TensorFile(const std::string& path) : path_(path) {
   std::ifstream in(path, std::ios::binary);
   std::uint64_t length = 0;
-  if (!in.read(reinterpret_cast<char*>(&length), sizeof length) || length > (1u << 28)) fail(path, "not a safetensors file");
+  if (!in.read(reinterpret_cast<char*>(&length), sizeof length) || length > (1u << 28))
+    fail(path, "not a safetensors file");
   std::string text(length, ' ');
   if (!in.read(text.data(), static_cast<std::streamsize>(length))) fail(path, "its header is cut off");
   header_ = nlohmann::json::parse(text, nullptr, false);
@@ -38,7 +39,8 @@ std::vector<float> TensorFile::read(const std::string& name) const {
   return values;
 }
 
-void TensorWriter::add(const std::string& name, const std::vector<std::int64_t>& shape, const std::vector<float>& values) {
+void TensorWriter::add(const std::string& name, const std::vector<std::int64_t>& shape,
+                       const std::vector<float>& values) {
   const std::size_t begin = data_.size(), bytes = values.size() * sizeof(float);
   data_.resize(begin + bytes);
   std::memcpy(data_.data() + begin, values.data(), bytes);

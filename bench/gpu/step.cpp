@@ -25,7 +25,8 @@ constexpr double kPeakFlops = 989.5e12;  // H200, dense bf16
 
 struct Arguments {
   std::string model = "1.36b", precision = "bf16", scaling = "delayed", state = "fp32", graph = "on";
-  std::string recompute = "none", gradients = "auto", trace, weights, tokens, save_gradients, gemm_table, save_gemm_table;
+  std::string recompute = "none", gradients = "auto", trace, weights, tokens, save_gradients, gemm_table,
+              save_gemm_table;
   std::int64_t micro_batch = 16, accumulation = 1, sequence = 0, warmup = 4, steps = 8, chunk_mib = 1792;
   int candidates = 8, tune_rounds = 0;
   double learning_rate = 1e-4, clip = 0;
@@ -121,7 +122,8 @@ class Batches {
         std::copy_n(data_.begin() + static_cast<std::ptrdiff_t>(begin), count, data_.end() - count);
       }
     }
-    if (data_.size() < static_cast<std::size_t>(2 * count)) throw UserError(ExitCode::kUsage, "the file of tokens is too short");
+    if (data_.size() < static_cast<std::size_t>(2 * count))
+      throw UserError(ExitCode::kUsage, "the file of tokens is too short");
   }
   const std::int32_t* tokens(std::int64_t step) const {
     return data_.data() + step % (static_cast<std::int64_t>(data_.size()) / (2 * count_)) * 2 * count_;
@@ -201,21 +203,33 @@ json report(const Arguments& a, DenseStep& step, const Measured& m, const Batche
   const double flops = 6.0 * static_cast<double>(parameters - s.vocab * s.hidden) +
                        6.0 * static_cast<double>(s.layers * s.hidden * s.seq);
   const auto memory = step.memory();
-  json out{{"model", a.model}, {"micro_batch", a.micro_batch}, {"accumulation", a.accumulation},
-           {"sequence", s.seq}, {"precision", a.precision}, {"state", a.state}, {"graph", a.graph},
-           {"recompute", a.recompute}, {"parameters", parameters}, {"step_ms", median},
-           {"min_ms", m.step_ms.front()}, {"max_ms", m.step_ms.back()}, {"tokens_per_second", rate},
-           {"mfu", rate * flops / kPeakFlops}, {"first_step_seconds", m.first_step_s},
+  json out{{"model", a.model},
+           {"micro_batch", a.micro_batch},
+           {"accumulation", a.accumulation},
+           {"sequence", s.seq},
+           {"precision", a.precision},
+           {"state", a.state},
+           {"graph", a.graph},
+           {"recompute", a.recompute},
+           {"parameters", parameters},
+           {"step_ms", median},
+           {"min_ms", m.step_ms.front()},
+           {"max_ms", m.step_ms.back()},
+           {"tokens_per_second", rate},
+           {"mfu", rate * flops / kPeakFlops},
+           {"first_step_seconds", m.first_step_s},
            {"peak_gib", static_cast<double>(memory.total()) / (1 << 30)},
            {"arena_gib", static_cast<double>(memory.arena_bytes) / (1 << 30)},
-           {"input_stall_ms", m.stall_ms[m.stall_ms.size() / 2]}, {"input_stall_max_ms", m.stall_ms.back()},
-           {"first_loss", m.losses.front()}, {"last_loss", m.losses.back()}};
+           {"input_stall_ms", m.stall_ms[m.stall_ms.size() / 2]},
+           {"input_stall_max_ms", m.stall_ms.back()},
+           {"first_loss", m.losses.front()},
+           {"last_loss", m.losses.back()}};
   if (a.tokens.empty()) out["pipelined_ms"] = pipelined_ms(step, batches, a);
   if (a.losses) out["losses"] = m.losses;
   if (a.choices)
     for (const auto& c : step.gemm_choices())
-      out["gemm_choices"].push_back(fmt::format("{}: {} of {}, {:.3f} ms (first {:.3f})", c.shape, c.chosen, c.candidates,
-                                                c.best_ms, c.first_ms));
+      out["gemm_choices"].push_back(fmt::format("{}: {} of {}, {:.3f} ms (first {:.3f})", c.shape, c.chosen,
+                                                c.candidates, c.best_ms, c.first_ms));
   return out;
 }
 

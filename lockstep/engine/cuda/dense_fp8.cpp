@@ -89,7 +89,8 @@ void DenseFp8::quantize(std::int64_t layer, Linear which, Role role, const Bf16*
     kernels::cuda::current_scale(scales_, i, kMargin, stream);
   }
   const Fp8Format format = role == Role::kGradient ? Fp8Format::kE5m2 : Fp8Format::kE4m3;
-  kernels::cuda::quantize(x, {scratch(which, role), scales_.scale + i * kFp8Stride, scales_.amax + i, format}, count, stream);
+  kernels::cuda::quantize(x, {scratch(which, role), scales_.scale + i * kFp8Stride, scales_.amax + i, format}, count,
+                          stream);
 }
 
 void DenseFp8::quantize_weights(cudaStream_t stream) {
@@ -102,7 +103,8 @@ void DenseFp8::quantize_weights(cudaStream_t stream) {
         kernels::cuda::measure_amax(parameters_.weight(p), p.count(), scales_.amax + i, stream);
         kernels::cuda::current_scale(scales_, i, kMargin, stream);
       }
-      const Fp8Output out{weights_ + (p.offset - begin), scales_.scale + i * kFp8Stride, scales_.amax + i, Fp8Format::kE4m3};
+      const Fp8Output out{weights_ + (p.offset - begin), scales_.scale + i * kFp8Stride, scales_.amax + i,
+                          Fp8Format::kE4m3};
       kernels::cuda::quantize_transpose(parameters_.weight(p), out, weights_transposed_ + (p.offset - begin), p.out,
                                         p.in, stream);
     }
@@ -119,7 +121,8 @@ Operand DenseFp8::weight(std::int64_t layer, Linear which) const {
 }
 Operand DenseFp8::weight_transposed(std::int64_t layer, Linear which) const {
   const std::int64_t place = parameters_.matrix(layer, which).offset - parameters_.matrix(0, Linear::kQkv).offset;
-  return {weights_transposed_ + place, ElementType::kE4m3, scales_.inverse + tensor(layer, which, Role::kWeight) * kFp8Stride};
+  return {weights_transposed_ + place, ElementType::kE4m3,
+          scales_.inverse + tensor(layer, which, Role::kWeight) * kFp8Stride};
 }
 
 }  // namespace lockstep::engine::cuda

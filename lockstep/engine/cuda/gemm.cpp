@@ -112,8 +112,8 @@ std::vector<cublasLtMatmulAlgo_t> Gemm::find_candidates(Plan& plan) const {
   cublasLtMatmulPreference_t preference = nullptr;
   LOCKSTEP_BLAS(cublasLtMatmulPreferenceCreate(&preference));
   const std::size_t limit = kWorkspaceBytes;
-  LOCKSTEP_BLAS(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit,
-                                                     sizeof limit));
+  LOCKSTEP_BLAS(
+      cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &limit, sizeof limit));
   std::vector<cublasLtMatmulHeuristicResult_t> found(candidates_);
   int count = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle_, plan.operation, plan.a, plan.b, plan.d, plan.d,
@@ -136,7 +136,8 @@ void Gemm::choose(Plan& plan, const Call& call, cudaStream_t stream) {
   plan.algorithm = found[0];
   plan.choice.candidates = count;
   if (count == 1) return;
-  // Every candidate runs once to be loaded, then in two rounds over all, so that a drift of the clocks meets them alike.
+  // Every candidate runs once to be loaded, then in two rounds over all, so that a drift of the clocks meets them
+  // alike.
   std::vector<float> best(count, kNever);
   Stopwatch watch;
   for (int round = 0; round < 3; ++round)
@@ -254,10 +255,12 @@ Gemm::Plan& Gemm::plan_of(const Call& call, cudaStream_t stream) {
   auto& plan = plans_[key];
   if (plan == nullptr) {
     plan = std::make_unique<Plan>(call);
-    plan->choice.shape =
-        fmt::format("{}{} {}x{}x{}{}{}{}", call.transpose_a ? 'T' : 'N', call.transpose_b ? 'T' : 'N', call.m, call.n,
-                    call.k, !is_fp8(call.a.type) ? "" : call.b.type == ElementType::kE5m2 ? " e4m3 e5m2" : " e4m3",
-                    call.d_type == ElementType::kFloat ? " to fp32" : "", call.beta != 0 ? " +" : "");
+    plan->choice.shape = fmt::format("{}{} {}x{}x{}{}{}{}", call.transpose_a ? 'T' : 'N', call.transpose_b ? 'T' : 'N',
+                                     call.m, call.n, call.k,
+                                     !is_fp8(call.a.type)                ? ""
+                                     : call.b.type == ElementType::kE5m2 ? " e4m3 e5m2"
+                                                                         : " e4m3",
+                                     call.d_type == ElementType::kFloat ? " to fp32" : "", call.beta != 0 ? " +" : "");
     choose(*plan, call, stream);
   }
   return *plan;

@@ -67,14 +67,14 @@ class Gemm {
   void weight_gradient_fp8(Operand dy_transposed, Operand x_transposed, void* dw, ElementType dw_type, bool accumulate,
                            std::int64_t rows, std::int64_t in, std::int64_t out, cudaStream_t stream);
 
-  // A table of algorithms by shape, made by an earlier run with the same library on the same kind of device; shapes in it
-  // are not timed again. A table of another library or device is not used: false.
+  // A table of algorithms by shape, made by an earlier run with the same library on the same kind of device; shapes in
+  // it are not timed again. A table of another library or device is not used: false.
   bool load_table(const std::string& path);
   void save_table(const std::string& path) const;
 
   // Choosing in place: a GPU under its power limit settles at clocks that depend on all that runs, so the fastest in a
-  // short test need not be the fastest inside a step. For each k the caller says begin_trial(k), runs a step that is not
-  // captured, and says end_trial(), which waits; settle_trials() then takes the best of each shape.
+  // short test need not be the fastest inside a step. For each k the caller says begin_trial(k), runs a step that is
+  // not captured, and says end_trial(), which waits; settle_trials() then takes the best of each shape.
   void begin_trial(int k);
   void end_trial(cudaStream_t stream);
   void settle_trials();

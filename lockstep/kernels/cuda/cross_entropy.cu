@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdlib>
 
 #include "lockstep/kernels/cuda/common.cuh"
 #include "lockstep/kernels/cuda/cross_entropy.h"
@@ -153,7 +152,8 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(CrossEntropy a) {
   const float target_logit = counts(target, a.classes) ? __bfloat162float(x[target]) : 0.0f;
   p = block_merge(p, slots);  // its barrier also stands between the reading of target_logit and the writing below
   const RowResult r = finish_row(a, row, target, p, target_logit, *a.gradient_scale);
-  for (std::int64_t c = threadIdx.x * kVector; c < a.classes; c += kThreads * kVector) write_gradient(x + c, load(x + c), r);
+  for (std::int64_t c = threadIdx.x * kVector; c < a.classes; c += kThreads * kVector)
+    write_gradient(x + c, load(x + c), r);
   write_target<kThreads>(x, target, target_logit, r);
 }
 
@@ -195,16 +195,7 @@ void cross_entropy(const CrossEntropy& a, cudaStream_t stream) {
     kernel<<<static_cast<unsigned>(blocks), kBlock, bytes, stream>>>(a);
   };
   if (2 * stage + used_beside <= limit) {
-    const char* v = getenv("CE");
-    switch (v ? atoi(v) : 0) {
-      case 0: run.template operator()<1024, 2, 1>(); break;
-      case 1: run.template operator()<1024, 2, 4>(); break;
-      case 2: run.template operator()<512, 1, 1>(); break;
-      case 3: run.template operator()<512, 1, 4>(); break;
-      case 4: run.template operator()<768, 1, 2>(); break;
-      case 5: run.template operator()<1024, 1, 1>(); break;
-      case 6: run.template operator()<640, 1, 4>(); break;
-    }
+    run.template operator()<512, 1, 1>();
   } else {
     plain_kernel<<<static_cast<unsigned>(a.rows), kThreads, 0, stream>>>(a);
   }

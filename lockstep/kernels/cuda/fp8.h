@@ -25,8 +25,8 @@ constexpr int kFp8Stride = 4;  // floats from one scale to the next: cuBLASLt wa
 struct Fp8Scales {
   float* amax = nullptr;                    // [count], raised by producers; reset to 0 here
   float* history = nullptr;                 // [kFp8History, count]
-  float* scale = nullptr;    // [count, kFp8Stride], the first of each: values are multiplied by it
-  float* inverse = nullptr;  // [count, kFp8Stride], 1 / scale: what the GEMM takes
+  float* scale = nullptr;                   // [count, kFp8Stride], the first of each: values are multiplied by it
+  float* inverse = nullptr;                 // [count, kFp8Stride], 1 / scale: what the GEMM takes
   const std::uint8_t* gradients = nullptr;  // [count], 1: e5m2, 0: e4m3
   std::int32_t* slot = nullptr;             // [count], place of the next amax in the ring
   int count = 0;

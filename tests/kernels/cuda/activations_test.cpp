@@ -18,7 +18,11 @@ constexpr float kEpsilon = 1e-5f;
 // An 8-bit output with a scale that uses the format's range, and its check.
 struct Fp8Check {
   Fp8Check(std::int64_t count, Fp8Format format, float scale)
-      : data(count), scale_value(scale), scale(std::vector<float>{scale}), amax(std::vector<float>{0.0f}), format(format) {}
+      : data(count),
+        scale_value(scale),
+        scale(std::vector<float>{scale}),
+        amax(std::vector<float>{0.0f}),
+        format(format) {}
   Fp8Output output() const { return {data.get(), scale.get(), amax.get(), format}; }
   void check(Harness& h, const std::string& what, const std::vector<double>& reference) const {
     std::vector<double> decoded;
@@ -113,7 +117,8 @@ struct Tables {
   std::vector<double> c, s;
 };
 
-void rope_case(Harness& h, std::int64_t batch, std::int64_t seq, std::int64_t heads, std::int64_t kv, std::int64_t dim) {
+void rope_case(Harness& h, std::int64_t batch, std::int64_t seq, std::int64_t heads, std::int64_t kv,
+               std::int64_t dim) {
   const std::string name = "rope dim " + std::to_string(dim) + " heads " + std::to_string(heads);
   const std::int64_t tokens = batch * seq, all = heads + 2 * kv;
   const Tables tables(seq, dim);
@@ -251,7 +256,8 @@ void embedding_case(Harness& h, std::int64_t count, std::int64_t vocab, std::int
 }  // namespace
 
 void test_norms(Harness& h) {
-  for (const auto& [rows, cols] : {std::pair<int, int>{1, 8}, {3, 40}, {37, 768}, {1000, 2048}, {70, 4096}, {5, 8192}}) {
+  for (const auto& [rows, cols] :
+       {std::pair<int, int>{1, 8}, {3, 40}, {37, 768}, {1000, 2048}, {70, 4096}, {5, 8192}}) {
     norm_case(h, rows, cols, false);
     norm_case(h, rows, cols, true);
     norm_backward_case(h, rows, cols, true, false);

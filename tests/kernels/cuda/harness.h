@@ -1,5 +1,5 @@
-// What the tests of the CUDA kernels share: device arrays that start poisoned, fresh random inputs, comparison with fp64.
-// A plain executable without a test framework, so that it also runs under compute-sanitizer in seconds.
+// What the tests of the CUDA kernels share: device arrays that start poisoned, fresh random inputs, comparison with
+// fp64. A plain executable without a test framework, so that it also runs under compute-sanitizer in seconds.
 #pragma once
 
 #include <cuda_bf16.h>

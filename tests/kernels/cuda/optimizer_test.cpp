@@ -35,7 +35,8 @@ void adamw_case(Harness& h, std::int64_t count, bool clipped) {
   DeviceArray<float> master(first), joined(count), factor(std::vector<float>{0.5f});
   DeviceArray<Bf16> weight(count);
   DeviceArray<std::int16_t> remainder(count);
-  DeviceArray<State> gm(std::vector<State>(count, static_cast<State>(0.0f))), gv(std::vector<State>(count, static_cast<State>(0.0f)));
+  DeviceArray<State> gm(std::vector<State>(count, static_cast<State>(0.0f))),
+      gv(std::vector<State>(count, static_cast<State>(0.0f)));
   split_master(master.get(), weight.get(), remainder.get(), count, nullptr);
   for (int step = 1; step <= 5; ++step) {
     std::vector<Gradient> g(count);
@@ -78,7 +79,8 @@ void norm_case(Harness& h, std::int64_t count) {
   std::vector<Gradient> g(count);
   const auto values = h.normal_floats(count);
   double squares = 0;
-  for (std::int64_t i = 0; i < count; ++i) g[i] = static_cast<Gradient>(values[i]), squares += value_of(g[i]) * value_of(g[i]);
+  for (std::int64_t i = 0; i < count; ++i)
+    g[i] = static_cast<Gradient>(values[i]), squares += value_of(g[i]) * value_of(g[i]);
   DeviceArray<Gradient> gradient(g);
   DeviceArray<float> parts(kNormParts), norm(1), factor(1);
   sum_of_squares(gradient.get(), count, parts.get(), nullptr);
@@ -113,7 +115,8 @@ void quantize_case(Harness& h, std::int64_t rows, std::int64_t cols, Fp8Format f
   DeviceArray<std::uint8_t> plain(rows * cols), same(rows * cols), transposed(rows * cols);
   DeviceArray<float> gscale(std::vector<float>{scale}), amax(std::vector<float>(3, 0.0f));
   quantize(gx.get(), {plain.get(), gscale.get(), amax.get(), format}, rows * cols, nullptr);
-  quantize_transpose(gx.get(), {same.get(), gscale.get(), amax.get() + 1, format}, transposed.get(), rows, cols, nullptr);
+  quantize_transpose(gx.get(), {same.get(), gscale.get(), amax.get() + 1, format}, transposed.get(), rows, cols,
+                     nullptr);
   measure_amax(gx.get(), rows * cols, amax.get() + 2, nullptr);
   std::vector<double> decoded;
   const auto bits = plain.host(), turned = transposed.host();
