@@ -51,9 +51,10 @@ MemorySketch::MemorySketch(const Space& space, std::span<const Point> points)
   Draw draw(0xace);
   const std::size_t size = factors_.latent_size() + kOwnLatents;
   std::vector<Chain> drawn(kFirstDraws);
+  Guess scratch;
   for (Chain& chain : drawn) {
     chain.latent = draw.normals(size);
-    chain.log_likelihood = log_likelihood(chain.latent);
+    chain.log_likelihood = log_likelihood(chain.latent, scratch);
   }
   std::stable_sort(drawn.begin(), drawn.end(),
                    [](const Chain& a, const Chain& b) { return a.log_likelihood > b.log_likelihood; });
@@ -67,7 +68,7 @@ MemorySketch::MemorySketch(const Space& space, std::span<const Point> points)
       for (int shrink = 0; shrink < 30; ++shrink) {
         for (std::size_t i = 0; i < size; ++i)
           proposal[i] = chain.latent[i] * std::cos(angle) + other[i] * std::sin(angle);
-        const double value = log_likelihood(proposal);
+        const double value = log_likelihood(proposal, scratch);
         if (value >= threshold) {
           chain.latent = proposal;
           chain.log_likelihood = value;
@@ -77,47 +78,45 @@ MemorySketch::MemorySketch(const Space& space, std::span<const Point> points)
         angle = low + (high - low) * draw.unit();
       }
     }
-    guesses_.push_back(guess_of(chain.latent));
+    make_guess(chain.latent, guesses_.emplace_back());
   }
 }
 
-MemorySketch::Guess MemorySketch::guess_of(std::span<const double> latent) const {
-  Guess guess;
+void MemorySketch::make_guess(std::span<const double> latent, Guess& guess) const {
   guess.slots.resize(factors_.slot_count());
   factors_.fill(latent.subspan(kOwnLatents), guess.slots);
+  for (MemoryParts& parts : guess.slots)
+    for (double& part : parts) part = part == 0 ? 1.0 : std::exp(part);
   // The default fits: all it needs is between a twenty-fifth of the memory and nearly all of it.
-  const double total = uniform(latent[kTotal], std::log(0.04), 0.0);
+  const double total = std::exp(uniform(latent[kTotal], std::log(0.04), 0.0));
   const double states = uniform(latent[kStatesShare], 0.02, 0.98);
   // Of unsharded states the optimizer is three quarters, more or less (12 bytes of 16 or 18).
   const double optimizer = uniform(latent[kOptimizerShare], 0.5, 0.85);
-  MemoryParts at_default{};
+  MemoryParts at_default{1, 1, 1, 1};
   for (const std::size_t slot : usual_)
-    for (std::size_t part = 0; part < kMemoryPartCount; ++part) at_default[part] += guess.slots[slot][part];
+    for (std::size_t part = 0; part < kMemoryPartCount; ++part) at_default[part] *= guess.slots[slot][part];
   // Parts before any factor, in proportion; then scaled so that the default's states and activations are as drawn.
-  const MemoryParts whole{std::log((1 - optimizer) / 2), std::log((1 - optimizer) / 2), std::log(optimizer), 0};
+  const MemoryParts whole{(1 - optimizer) / 2, (1 - optimizer) / 2, optimizer, 0};
   double sum = 0;
-  for (const MemoryPart part : {kWeights, kGradients, kOptimizer}) sum += std::exp(whole[part] + at_default[part]);
+  for (const MemoryPart part : {kWeights, kGradients, kOptimizer}) sum += whole[part] * at_default[part];
   for (const MemoryPart part : {kWeights, kGradients, kOptimizer})
-    guess.base[part] = whole[part] - std::log(sum) + total + std::log(states);
-  guess.base[kActivations] = total + std::log(1 - states) - at_default[kActivations];
-  return guess;
+    guess.base[part] = whole[part] / sum * total * states;
+  guess.base[kActivations] = total * (1 - states) / at_default[kActivations];
 }
 
 double MemorySketch::log_memory(const Guess& guess, std::span<const std::size_t> slots) {
   MemoryParts parts = guess.base;
   for (const std::size_t slot : slots)
-    for (std::size_t part = 0; part < kMemoryPartCount; ++part) parts[part] += guess.slots[slot][part];
-  double sum = 0;
-  for (const double part : parts) sum += std::exp(part);
-  return std::log(sum);
+    for (std::size_t part = 0; part < kMemoryPartCount; ++part) parts[part] *= guess.slots[slot][part];
+  return std::log(parts[kWeights] + parts[kGradients] + parts[kOptimizer] + parts[kActivations]);
 }
 
-double MemorySketch::log_likelihood(std::span<const double> latent) const {
-  const Guess guess = guess_of(latent);
+double MemorySketch::log_likelihood(std::span<const double> latent, Guess& scratch) const {
+  make_guess(latent, scratch);
   double sum = 0;
   for (std::size_t p = 0; p < seen_.size(); ++p) {
-    const double z = -signs_[p] * log_memory(guess, seen_[p]) / kSharpness;
-    sum += std::log(kOutlier + (1 - kOutlier) * normal_cumulative(z));
+    const double z = -signs_[p] * log_memory(scratch, seen_[p]) / kSharpness;
+    if (z < 4) sum += std::log(kOutlier + (1 - kOutlier) * normal_cumulative(z));
   }
   return sum;
 }

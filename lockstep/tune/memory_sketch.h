@@ -33,15 +33,17 @@ class MemorySketch {
   double fits(const Config& config) const;
 
  private:
-  // One guess of all constants: the logarithm of each part of the memory, and what each slot adds to it.
+  // One guess of all constants: each part of the memory, and the factors of each slot on it (not logarithms: products
+  // are many times cheaper than exponentials here).
   struct Guess {
     MemoryParts base{};
     std::vector<MemoryParts> slots;
   };
 
-  Guess guess_of(std::span<const double> latent) const;
+  void make_guess(std::span<const double> latent, Guess& guess) const;
   static double log_memory(const Guess& guess, std::span<const std::size_t> slots);
-  double log_likelihood(std::span<const double> latent) const;
+  // `scratch` is overwritten.
+  double log_likelihood(std::span<const double> latent, Guess& scratch) const;
 
   MemoryFactors factors_;
   std::vector<std::size_t> usual_;              // slots of the default

@@ -38,8 +38,6 @@ double precision(const Value& value, double) {
   const std::string word = to_lower(to_text(value));
   return word.find("32") != std::string::npos ? -0.35 : 0.0;
 }
-double offload(const Value& value, double) { return is_on(to_lower(to_text(value))) ? -0.25 : 0.0; }
-double zero_stage(const Value& value, double) { return number_of(value) >= 3 ? -0.1 : 0.0; }
 double workers(const Value& value, double) { return -0.3 / (1 + number_of(value)); }
 double thinner(const Value& value, double) { return -0.1 * std::log2(std::max(number_of(value), 1.0)); }
 
@@ -62,12 +60,8 @@ SpeedSketch::SpeedSketch(const Space& space) {
       entries_.push_back({i, micro_batch, least});
     else if (has("recompute") || has("checkpointing"))
       entries_.push_back({i, recompute, least});
-    else if (has("offload"))
-      entries_.push_back({i, offload, least});
     else if (has("precision") || has("dtype"))
       entries_.push_back({i, precision, least});
-    else if (has("zero"))
-      entries_.push_back({i, zero_stage, least});
     else if (has("numworkers"))
       entries_.push_back({i, workers, least});
     else if (name == "tp" || name == "layouttp" || has("tensorparallel") || name == "pp" || name == "layoutpp" ||

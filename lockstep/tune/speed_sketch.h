@@ -1,5 +1,6 @@
 // Speed sketch: which way the usual knobs push throughput, as everybody knows it before the first trial: larger
-// micro-batches fill the machine, recomputation costs a third, offload and full precision are slow. A starting belief
+// micro-batches fill the machine, recomputation costs a third, full precision is slow. (What sharding and offload cost
+// depends on links too much to be known.) A starting belief
 // for the surrogate, which shrinks it as trials disagree. Knobs whose names say nothing are left alone. Immutable;
 // thread-safe.
 #pragma once

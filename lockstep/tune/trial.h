@@ -36,8 +36,8 @@ struct Trial {
   std::int64_t number = 0;  // from 0, in the order they were proposed
   Config config;
   Purpose purpose = Purpose::kExplore;
-  std::string set_back_knob;   // kSetBack: its name
-  double budget_seconds = 0;   // what it was allowed
+  std::string set_back_knob;  // kSetBack: its name
+  double budget_seconds = 0;  // what it was allowed
   Outcome outcome = Outcome::kMeasured;
   std::vector<double> samples;  // throughputs, higher is better, in order of time, as reported
   double throughput = 0;        // the launch's figure: mean after warm-up; 0 unless measured
