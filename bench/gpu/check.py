@@ -94,10 +94,11 @@ def check_gradients(executable, name, rows, data, folder):
     report = {}
     for label, more in (("bf16", ()), ("bf16 selective", ("--recompute", "selective")),
                         ("bf16 full, fp32 gradients", ("--recompute", "full", "--gradients", "fp32")),
-                        ("bf16 no graph", ("--graph", "off")),
+                        ("bf16 no graph", ("--graph", "off")), ("bf16 two micro-batches", ("--accumulation", "2")),
                         ("fp8", ("--precision", "fp8")), ("fp8 selective", ("--precision", "fp8", "--recompute", "selective")),
                         ("fp8 current full", ("--precision", "fp8", "--scaling", "current", "--recompute", "full"))):
-        ours(executable, name, rows, folder, 1, 1e-4, "--save-gradients", folder + "/g.safetensors", *more)
+        micro = rows // 2 if "--accumulation" in more else rows
+        ours(executable, name, micro, folder, 1, 1e-4, "--save-gradients", folder + "/g.safetensors", *more)
         mine = load_file(folder + "/g.safetensors")
         worst = max(((mine[k].reshape(exact[k].shape) - exact[k]).norm() / exact[k].norm()).item() for k in exact)
         report[label] = {"worst": worst, "limit": 0.03 if "bf16" in label else 0.25}

@@ -112,7 +112,7 @@ def write(folder, reports):
             f"CUDA {seen.get('cuda')}, cuDNN {seen.get('cudnn')}. Made by `bench/gpu/run`; how to run it and what the columns "
             "mean: [docs/gpu.md](../../docs/gpu.md).", "",
             "bf16, fp32 master weights and AdamW states on both sides, every side in its own process after the same 4 warm-up "
-            "steps, median of 8.", "", *markdown_rows(rows), "", "## FP8 (ours) against bf16 (PyTorch)", "",
+            "steps, median of 8.", "", *(p["note"] + "\n" for p in parts.values() if p.get("note")), *markdown_rows(rows), "", "## FP8 (ours) against bf16 (PyTorch)", "",
             *markdown_rows(fp8), "", "## Where the time goes, ms", "", *markdown_families(families), "", "## Limits", "",
             "| what | measured | |", "|---|---|---|",
             *(f"| {what} | {number(value, 3)} | {'yes' if good else 'not measured' if value is None else 'NO'} |"

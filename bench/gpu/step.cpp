@@ -27,7 +27,7 @@ struct Arguments {
   std::string model = "1.36b", precision = "bf16", scaling = "delayed", state = "fp32", graph = "on";
   std::string recompute = "none", gradients = "auto", trace, weights, tokens, save_gradients, gemm_table,
               save_gemm_table;
-  std::int64_t micro_batch = 16, accumulation = 1, sequence = 0, warmup = 4, steps = 8, chunk_mib = 1792;
+  std::int64_t micro_batch = 16, accumulation = 1, sequence = 0, warmup = 4, steps = 8, chunk_mib = 3200;
   int candidates = 8, tune_rounds = 0;
   double learning_rate = 1e-4, clip = 0;
   bool as_json = false, losses = false, choices = false;

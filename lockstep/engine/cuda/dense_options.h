@@ -26,7 +26,7 @@ struct DenseOptions {
   GradientPrecision gradients = GradientPrecision::kAutomatic;
   Recompute recompute = Recompute::kNone;
   bool graph = true;                             // replay captured CUDA graphs
-  std::int64_t loss_chunk_bytes = 1792LL << 20;  // of logits held at a time
+  std::int64_t loss_chunk_bytes = 3200LL << 20;  // of logits held at a time; few chunks: each reads the head's gradient
   int gemm_candidates = 8;                       // algorithms timed per shape; 1: the library's first
   std::string gemm_table;  // file of algorithms chosen before (Gemm::load_table); empty: time them now
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;

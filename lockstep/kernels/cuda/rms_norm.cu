@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "lockstep/kernels/cuda/column_sums.h"
 #include "lockstep/kernels/cuda/common.cuh"
 #include "lockstep/kernels/cuda/rms_norm.h"
 
@@ -108,21 +109,6 @@ __global__ void __launch_bounds__(1024) backward_kernel(RmsNormBackward a) {
   if (active) store_floats(a.workspace + blockIdx.x * a.cols + c, dweight);
 }
 
-// workspace [parts, cols] -> dweight [cols]: 32 columns per block, 32 threads walk over the parts of one column.
-__global__ void sum_parts_kernel(const float* workspace, int parts, std::int64_t cols, float* dweight,
-                                 bool accumulate) {
-  __shared__ float tile[kWarp][kWarp + 1];
-  const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.x;
-  float sum = 0;
-  if (column < cols)
-    for (int part = threadIdx.y; part < parts; part += kWarp) sum += workspace[part * cols + column];
-  tile[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  sum = warp_sum(tile[threadIdx.x][threadIdx.y]);
-  const std::int64_t out = static_cast<std::int64_t>(blockIdx.x) * kWarp + threadIdx.y;
-  if (threadIdx.x == 0 && out < cols) dweight[out] = accumulate ? dweight[out] + sum : sum;
-}
-
 int threads_for(std::int64_t cols) { return static_cast<int>(ceil_div(cols, kVector * kWarp) * kWarp); }
 
 // Blocks that are resident together, for a grid that walks over rows.
@@ -169,9 +155,7 @@ void rms_norm_backward(const RmsNormBackward& a, cudaStream_t stream) {
     });
     LOCKSTEP_CUDA_LAUNCHED();
   }
-  sum_parts_kernel<<<static_cast<unsigned>(ceil_div(a.cols, kWarp)), dim3(kWarp, kWarp), 0, stream>>>(
-      a.workspace, blocks, a.cols, a.dweight, a.accumulate);
-  LOCKSTEP_CUDA_LAUNCHED();
+  sum_parts(a.workspace, blocks, a.cols, a.dweight, a.accumulate, stream);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -136,5 +136,6 @@ void test_cross_entropy(Harness& h);
 void test_embedding(Harness& h);
 void test_optimizer(Harness& h);
 void test_fp8(Harness& h);
+void test_gpt(Harness& h);
 
 }  // namespace lockstep::kernels::cuda::test

@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
     test_embedding(h);
     test_optimizer(h);
     test_fp8(h);
+    test_gpt(h);
     LOCKSTEP_CUDA(cudaDeviceSynchronize());
   } catch (const std::exception& e) {
     std::printf("FAILED: %s\n", e.what());
