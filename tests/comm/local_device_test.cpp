@@ -104,6 +104,7 @@ constexpr std::int64_t kCount = 1003;
 struct Rank {
   Communicator comm;
   Stream& stream;
+  std::vector<double>& memory;  // kCount elements that outlive every stream, also those of a device that runs ahead
   int rank;
 
   Buffer buffer(std::vector<double>& values) const {
@@ -123,13 +124,16 @@ struct Rank {
 // Returns whether every rank's body found what it expected.
 bool run(const std::shared_ptr<ThreadDevice>& device, const std::function<bool(Rank&)>& body) {
   LocalWorld world(kRanks, milliseconds{20'000}, device);
+  std::array<std::vector<double>, kRanks> memory;
+  memory.fill(std::vector<double>(kCount));
   std::vector<std::unique_ptr<Stream>> streams;
   for (int rank = 0; rank < kRanks; ++rank) streams.push_back(std::make_unique<Stream>(rank + 1));
   std::vector<std::thread> threads;
   std::array<bool, kRanks> right{};
   for (int rank = 0; rank < kRanks; ++rank) {
     threads.emplace_back([&, rank] {
-      Rank own{world.communicator(rank), *streams[static_cast<std::size_t>(rank)], rank};
+      Rank own{world.communicator(rank), *streams[static_cast<std::size_t>(rank)],
+               memory[static_cast<std::size_t>(rank)], rank};
       right[static_cast<std::size_t>(rank)] = body(own);
       own.stream.synchronize();
       own.comm.barrier().wait();
@@ -144,7 +148,7 @@ double sum_from(double first) { return kCount * first + kCount * (kCount - 1) / 
 
 // Writes, reduces, overwrites at once, reduces again: the second write must not reach a peer's first reduction.
 bool reduces_twice(Rank& own) {
-  std::vector<double> values(kCount);
+  std::vector<double>& values = own.memory;
   bool right = true;
   for (int round = 0; round < 20; ++round) {
     own.fill(values, 100 * round + own.rank);
