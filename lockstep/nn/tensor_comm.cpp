@@ -26,11 +26,22 @@ comm::DType dtype_of(torch::ScalarType type) {
   }
 }
 
-comm::Buffer buffer_of(const torch::Tensor& tensor) {
+namespace {
+
+comm::Buffer memory_of(const torch::Tensor& tensor, std::int64_t count, comm::DType dtype) {
   LOCKSTEP_ASSERT(tensor.is_contiguous(), "only contiguous tensors travel");
-  if (tensor.is_cpu()) return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor.scalar_type())};
-  return {tensor.data_ptr(), tensor.numel(), dtype_of(tensor.scalar_type()), tensor.device().index(),
-          current_stream(tensor.device())};
+  if (tensor.is_cpu()) return {tensor.data_ptr(), count, dtype};
+  return {tensor.data_ptr(), count, dtype, tensor.device().index(), current_stream(tensor.device())};
+}
+
+}  // namespace
+
+comm::Buffer buffer_of(const torch::Tensor& tensor) {
+  return memory_of(tensor, tensor.numel(), dtype_of(tensor.scalar_type()));
+}
+
+comm::Buffer bytes_of(const torch::Tensor& tensor) {
+  return memory_of(tensor, static_cast<std::int64_t>(tensor.nbytes()), comm::DType::kU8);
 }
 
 }  // namespace lockstep::nn

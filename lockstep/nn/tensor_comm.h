@@ -14,4 +14,7 @@ comm::DType dtype_of(torch::ScalarType type);
 // operation: keep the tensor until Work::wait() returned.
 comm::Buffer buffer_of(const torch::Tensor& tensor);
 
+// The same memory as bytes, whatever the dtype.
+comm::Buffer bytes_of(const torch::Tensor& tensor);
+
 }  // namespace lockstep::nn

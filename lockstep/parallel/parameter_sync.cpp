@@ -60,10 +60,7 @@ constexpr std::int64_t kDescriptionBytes = 256;
 
 void broadcast_bytes(const torch::Tensor& tensor, comm::Communicator& group) {
   const torch::Tensor dense = tensor.contiguous();
-  comm::Buffer bytes = nn::buffer_of(dense);
-  bytes.count = bytes.bytes();
-  bytes.dtype = comm::DType::kU8;
-  group.broadcast(bytes, 0).wait();
+  group.broadcast(nn::bytes_of(dense), 0).wait();
   if (!dense.is_same(tensor)) tensor.copy_(dense);
 }
 

@@ -332,6 +332,7 @@ TEST_F(NcclBackendTest, an_aborted_world_is_followed_by_a_new_one) {
   comm = open();
   comm.all_reduce(on_device(11)).wait();
   EXPECT_EQ(calls_->count("all_reduce 11"), 1);
+  comm.barrier().wait();  // wait() of an operation on the device only orders streams; what is unfinished is aborted
   comm = {};
   EXPECT_EQ(calls_->count("finalize"), 1);
   EXPECT_EQ(calls_->count("destroy"), 1);
