@@ -11,6 +11,9 @@ namespace {
 
 constexpr std::size_t kGrid = 16;  // slots of a knob with more values than that
 constexpr double kUnknownDeviation = 0.2;
+// Where no name speaks of memory, some knob whose name says nothing must be the one that fills it.
+constexpr double kBlindDeviation = 0.4;
+constexpr double kBlindSlopeDeviation = 2.0;  // over the range of an ordered knob
 constexpr double kHarmlessDeviation = 0.06;
 
 std::string compact(std::string_view name) {
@@ -122,6 +125,12 @@ MemoryFactors::MemoryFactors(const Space& space) {
     if (entry.role == Role::kShardOptimizer) sharded_entry_ = entries_.size();
     entries_.push_back(std::move(entry));
   }
+  const auto speaks = [](const Entry& entry) { return entry.role != Role::kHarmless && entry.role != Role::kUnknown; };
+  const bool blind = std::none_of(entries_.begin(), entries_.end(), speaks);
+  for (Entry& entry : entries_) {
+    const double blindly = entry.ordered ? kBlindSlopeDeviation : kBlindDeviation;
+    entry.deviation = entry.role == Role::kHarmless ? kHarmlessDeviation : blind ? blindly : kUnknownDeviation;
+  }
   if (data_entry_ == kNone || sharded_entry_ == kNone) return;
   pair_slot_ = slot_count_;
   slot_count_ += entries_[data_entry_].values.size();
@@ -213,11 +222,10 @@ void MemoryFactors::fill_entry(const Entry& entry, std::span<const double> laten
     case Role::kUnknown:
       break;
   }
-  const double deviation = entry.role == Role::kHarmless ? kHarmlessDeviation : kUnknownDeviation;
   for (std::size_t i = 0; i < entry.values.size(); ++i)
     slots[i][kActivations] =
-        entry.ordered ? deviation * latent[0] * static_cast<double>(i) / static_cast<double>(entry.values.size())
-                      : deviation * latent[i];
+        entry.ordered ? entry.deviation * latent[0] * static_cast<double>(i) / static_cast<double>(entry.values.size())
+                      : entry.deviation * latent[i];
 }
 
 void MemoryFactors::fill(std::span<const double> latent, std::span<MemoryParts> slots) const {

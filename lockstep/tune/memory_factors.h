@@ -51,6 +51,7 @@ class MemoryFactors {
     std::vector<double> numbers;     // of the values, or NaN
     bool choice = true;              // slots are found by value, else by the nearest number
     bool ordered = false;
+    double deviation = 0;  // of the factors of a knob whose name says nothing
     std::size_t first_slot = 0;
     std::size_t first_latent = 0;
   };

@@ -55,6 +55,19 @@ TEST(MemorySketch, StatesThatDoNotFitSayNothingAgainstLargerBatches) {
   EXPECT_GT(sketch.fits(config_of(space, 8, "full", 3)), 0.8);
 }
 
+TEST(MemorySketch, LearnsTheCliffOfAKnobWhoseNameSaysNothing) {
+  const Space space = Space::parse("knobs: {k0: {choices: [1, 2, 4, 8, 16, 32]}, k1: {choices: [a, b]}}", "test");
+  const auto with = [&](std::int64_t value) {
+    Config config = space.default_config();
+    config.values[0] = value;
+    return config;
+  };
+  const MemorySketch sketch(space,
+                            std::vector<MemorySketch::Point>{{with(1), true}, {with(4), true}, {with(16), false}});
+  EXPECT_GT(sketch.fits(with(2)), 0.85);
+  EXPECT_LT(sketch.fits(with(32)), 0.15);
+}
+
 TEST(MemorySketch, IsAFunctionOfWhatWasSeen) {
   const Space space = Space::parse(kSpace, "test");
   const std::vector<MemorySketch::Point> seen{{space.default_config(), true}, {config_of(space, 16, "none", 3), false}};
