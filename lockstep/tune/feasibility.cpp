@@ -203,7 +203,7 @@ Feasibility Feasibility::fit(const Space& space, std::span<const FeasibilityPoin
     const bool ran = point.outcome == Outcome::kMeasured;
     const bool memory_failed = point.outcome == Outcome::kOutOfMemory;
     const std::vector<double> x = model.features(point.coordinates);
-    if (ran || memory_failed) {
+    if (use_prior && (ran || memory_failed)) {
       memory_points.push_back(x);
       memory_labels.push_back(ran ? 1 : -1);
       memory_means.push_back(model.memory_mean(point.coordinates, point.prior_fits_probability));
@@ -213,7 +213,7 @@ Feasibility Feasibility::fit(const Space& space, std::span<const FeasibilityPoin
     other_labels.push_back(ran || memory_failed ? 1 : -1);
     other_means.push_back(kOtherRuns);
   }
-  model.memory_.learn(memory_points, memory_labels, memory_means, model.ordered_);
+  if (use_prior) model.memory_.learn(memory_points, memory_labels, memory_means, model.ordered_);
   model.other_.learn(other_points, other_labels, other_means, model.ordered_);
   return model;
 }

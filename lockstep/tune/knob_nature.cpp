@@ -12,49 +12,56 @@ namespace {
 struct Named {
   std::string_view piece;  // of the lower-case name with separators taken out
   double memory;
-  bool communication;
 };
 
 // The first piece found in the name decides.
-constexpr std::array kNamed{Named{"nccl", 0, true},
-                            Named{"accum", 0, false},
-                            Named{"numworkers", 0, false},
-                            Named{"loader", 0, false},
-                            Named{"prefetch", 0, false},
-                            Named{"pinmemory", 0, false},
-                            Named{"ompnumthreads", 0, false},
-                            Named{"threads", 0, false},
-                            Named{"microbatch", 1, false},
-                            Named{"batchmicro", 1, false},
-                            Named{"batchsize", 1, false},
-                            Named{"sequencelength", 1, false},
-                            Named{"seqlen", 1, false},
-                            Named{"zero", -1, false},
-                            Named{"shard", -1, false},
-                            Named{"tensorparallel", -1, false},
-                            Named{"pipelineparallel", -1, false},
-                            Named{"contextparallel", -1, false},
-                            Named{"bucket", 0.2, false},
-                            Named{"recompute", -1, false},
-                            Named{"checkpointing", -1, false},
-                            Named{"offload", -1, false},
-                            Named{"precision", 0.4, false}};
+constexpr std::array kNamed{Named{"nccl", 0},
+                            Named{"accum", 0},
+                            Named{"numworkers", 0},
+                            Named{"loader", 0},
+                            Named{"prefetch", 0},
+                            Named{"pinmemory", 0},
+                            Named{"ompnumthreads", 0},
+                            Named{"threads", 0},
+                            Named{"microbatch", 1},
+                            Named{"batchmicro", 1},
+                            Named{"batchsize", 1},
+                            Named{"sequencelength", 1},
+                            Named{"seqlen", 1},
+                            Named{"zero", -1},
+                            Named{"shard", -1},
+                            Named{"tensorparallel", -1},
+                            Named{"pipelineparallel", -1},
+                            Named{"contextparallel", -1},
+                            Named{"bucket", 0.2},
+                            Named{"recompute", -1},
+                            Named{"checkpointing", -1},
+                            Named{"offload", -1},
+                            Named{"precision", 0.4}};
 
-std::string compact(std::string_view name) {
+}  // namespace
+
+std::string compact_name(std::string_view name) {
   std::string text;
   for (const char c : to_lower(name))
     if (c != '_' && c != '-' && c != '.') text.push_back(c);
   return text;
 }
 
-}  // namespace
+bool is_on(const std::string& word) { return word == "true" || word == "on" || word == "1" || word == "yes"; }
+
+std::optional<double> number_of(const Value& value) {
+  if (const auto* whole = std::get_if<std::int64_t>(&value)) return static_cast<double>(*whole);
+  if (const auto* real = std::get_if<double>(&value)) return *real;
+  return std::nullopt;
+}
 
 KnobNature nature_of(const Knob& knob) {
-  const std::string name = compact(knob.name);
-  if (name == "tp" || name == "pp" || name == "cp" || name == "layouttp" || name == "layoutpp") return {-1.0, false};
-  if (name == "mb" || name == "mbs") return {1.0, false};
+  const std::string name = compact_name(knob.name);
+  if (name == "tp" || name == "pp" || name == "cp" || name == "layouttp" || name == "layoutpp") return {-1.0};
+  if (name == "mb" || name == "mbs") return {1.0};
   for (const Named& named : kNamed)
-    if (name.find(named.piece) != std::string::npos) return {named.memory, named.communication};
+    if (name.find(named.piece) != std::string::npos) return {named.memory};
   return {};
 }
 

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <string_view>
 
 #include "lockstep/tune/space.h"
 
@@ -12,8 +14,13 @@ namespace lockstep::tune {
 struct KnobNature {
   // Memory from the low to the high end of the knob: +1 more, -1 less, 0 hardly any; nullopt: the name says nothing.
   std::optional<double> memory;
-  bool communication = false;  // NCCL and its like: fails by being invalid, not by memory
 };
+
+// "Micro-Batch" and "micro_batch" are one name: lower case without separators.
+std::string compact_name(std::string_view name);
+// A lower-case word that switches something on.
+bool is_on(const std::string& word);
+std::optional<double> number_of(const Value& value);  // nullopt: a word or a truth value
 
 KnobNature nature_of(const Knob& knob);
 

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "lockstep/base/text.h"
+#include "lockstep/tune/knob_nature.h"
 
 namespace lockstep::tune {
 namespace {
@@ -16,22 +17,9 @@ constexpr double kBlindDeviation = 0.4;
 constexpr double kBlindSlopeDeviation = 2.0;  // over the range of an ordered knob
 constexpr double kHarmlessDeviation = 0.06;
 
-std::string compact(std::string_view name) {
-  std::string text;
-  for (const char c : to_lower(name))
-    if (c != '_' && c != '-' && c != '.') text.push_back(c);
-  return text;
-}
+constexpr double kNoNumber = std::numeric_limits<double>::quiet_NaN();
 
 bool has(const std::string& text, std::string_view piece) { return text.find(piece) != std::string::npos; }
-
-bool is_on(const std::string& word) { return word == "true" || word == "on" || word == "1" || word == "yes"; }
-
-double number_of(const Value& value) {
-  if (const auto* whole = std::get_if<std::int64_t>(&value)) return static_cast<double>(*whole);
-  if (const auto* real = std::get_if<double>(&value)) return *real;
-  return std::numeric_limits<double>::quiet_NaN();
-}
 
 // A standard normal number as a uniform one (the logistic curve is close enough to the normal distribution's).
 double uniform(double latent, double low, double high) { return low + (high - low) / (1 + std::exp(-1.702 * latent)); }
@@ -62,7 +50,7 @@ std::vector<Value> slot_values(const Knob& knob) {
 }  // namespace
 
 MemoryFactors::Role MemoryFactors::role_of(const Knob& knob) {
-  const std::string name = compact(knob.name);
+  const std::string name = compact_name(knob.name);
   const auto any = [&](std::initializer_list<std::string_view> pieces) {
     return std::any_of(pieces.begin(), pieces.end(), [&](std::string_view piece) { return has(name, piece); });
   };
@@ -76,7 +64,7 @@ MemoryFactors::Role MemoryFactors::role_of(const Knob& knob) {
   if (axis("dp") || any({"dataparallel"})) return Role::kData;
   if (any({"recompute", "checkpointing"})) return Role::kRecompute;
   if (any({"offload"})) return Role::kOffload;
-  const bool numbers = !knob.choices.empty() && !std::isnan(number_of(knob.choices.front()));
+  const bool numbers = !knob.choices.empty() && number_of(knob.choices.front()).has_value();
   if (any({"zero"})) return numbers || knob.kind != KnobKind::kChoice ? Role::kZeroStage : Role::kShardOptimizer;
   if (any({"shard", "distributedoptimizer"}))
     return numbers || knob.kind != KnobKind::kChoice ? Role::kShardCount : Role::kShardOptimizer;
@@ -115,7 +103,7 @@ MemoryFactors::MemoryFactors(const Space& space) {
     entry.ordered = knob.ordered;
     for (const Value& value : entry.values) {
       entry.words.push_back(to_lower(to_text(value)));
-      entry.numbers.push_back(number_of(value));
+      entry.numbers.push_back(number_of(value).value_or(kNoNumber));
     }
     entry.first_slot = slot_count_;
     entry.first_latent = latent_size_;
@@ -139,7 +127,7 @@ MemoryFactors::MemoryFactors(const Space& space) {
 std::size_t MemoryFactors::place(const Entry& entry, const Value& value) const {
   if (entry.choice)
     return static_cast<std::size_t>(std::find(entry.values.begin(), entry.values.end(), value) - entry.values.begin());
-  const double number = number_of(value);
+  const double number = number_of(value).value_or(kNoNumber);
   std::size_t nearest = 0;
   for (std::size_t i = 1; i < entry.numbers.size(); ++i)
     if (std::fabs(entry.numbers[i] - number) < std::fabs(entry.numbers[nearest] - number)) nearest = i;

@@ -5,28 +5,14 @@
 #include <string>
 
 #include "lockstep/base/text.h"
+#include "lockstep/tune/knob_nature.h"
 
 namespace lockstep::tune {
 namespace {
 
-std::string compact(std::string_view name) {
-  std::string text;
-  for (const char c : to_lower(name))
-    if (c != '_' && c != '-' && c != '.') text.push_back(c);
-  return text;
-}
-
-double number_of(const Value& value) {
-  if (const auto* whole = std::get_if<std::int64_t>(&value)) return static_cast<double>(*whole);
-  if (const auto* real = std::get_if<double>(&value)) return *real;
-  return 0;
-}
-
-bool is_on(const std::string& word) { return word == "true" || word == "on" || word == "1" || word == "yes"; }
-
 // A kernel's fixed costs weigh as much as a sample or two.
 double micro_batch(const Value& value, double least) {
-  const double number = std::max(number_of(value), least);
+  const double number = std::max(number_of(value).value_or(0), least);
   return std::log(number / (number + 1.5 * least));
 }
 double recompute(const Value& value, double) {
@@ -38,13 +24,13 @@ double precision(const Value& value, double) {
   const std::string word = to_lower(to_text(value));
   return word.find("32") != std::string::npos ? -0.35 : 0.0;
 }
-double workers(const Value& value, double) { return -0.3 / (1 + number_of(value)); }
-double thinner(const Value& value, double) { return -0.1 * std::log2(std::max(number_of(value), 1.0)); }
+double workers(const Value& value, double) { return -0.3 / (1 + number_of(value).value_or(0)); }
+double thinner(const Value& value, double) { return -0.1 * std::log2(std::max(number_of(value).value_or(0), 1.0)); }
 
 double least_number(const Knob& knob) {
   if (knob.kind != KnobKind::kChoice) return std::max(knob.low, 1.0);
   double least = 1e300;
-  for (const Value& value : knob.choices) least = std::min(least, number_of(value));
+  for (const Value& value : knob.choices) least = std::min(least, number_of(value).value_or(0));
   return std::max(least, 1e-3);
 }
 
@@ -53,7 +39,7 @@ double least_number(const Knob& knob) {
 SpeedSketch::SpeedSketch(const Space& space) {
   for (std::size_t i = 0; i < space.size(); ++i) {
     const Knob& knob = space.knobs()[i];
-    const std::string name = compact(knob.name);
+    const std::string name = compact_name(knob.name);
     const auto has = [&](std::string_view piece) { return name.find(piece) != std::string::npos; };
     const double least = least_number(knob);
     if (has("microbatch") || has("batchmicro") || name == "mb" || name == "mbs")
