@@ -13,6 +13,8 @@
 
 #include "bench/gpu/files.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/base/units.h"
 #include "lockstep/engine/cuda/dense_step.h"
 
 namespace {
@@ -24,7 +26,7 @@ using nlohmann::json;
 constexpr double kPeakFlops = 989.5e12;  // H200, dense bf16
 
 struct Arguments {
-  std::string model = "1.36b", precision = "bf16", scaling = "delayed", state = "fp32", graph = "on";
+  std::string model = "1.36b", shape, precision = "bf16", scaling = "delayed", state = "fp32", graph = "on";
   std::string recompute = "none", gradients = "auto", trace, weights, tokens, save_gradients, gemm_table,
               save_gemm_table;
   std::int64_t micro_batch = 16, accumulation = 1, sequence = 0, warmup = 4, steps = 8, chunk_mib = 3200;
@@ -37,6 +39,7 @@ Arguments parse(int argc, char** argv) {
   Arguments a;
   CLI::App app{"One training step of a dense transformer on one GPU, measured."};
   app.add_option("--model", a.model, "1.36b, 7b, 124m or tiny")->check(CLI::IsMember({"1.36b", "7b", "124m", "tiny"}));
+  app.add_option("--shape", a.shape, "another model: layers,hidden,heads,ffn,vocab,seq[,kv_heads]");
   app.add_option("--micro-batch", a.micro_batch, "sequences per micro-batch");
   app.add_option("--accumulation", a.accumulation, "micro-batches per step");
   app.add_option("--seq", a.sequence, "tokens per sequence; 0: the model's");
@@ -82,6 +85,20 @@ lockstep::spec::Model model_of(const std::string& name) {
   if (name == "7b") set(32000, 4096, 32, 32, 11008, 2048);
   if (name == "124m") set(50304, 768, 12, 12, 2048, 1024);
   if (name == "tiny") set(512, 256, 4, 4, 704, 256);
+  m.norm_epsilon = 1e-5;
+  return m;
+}
+
+// "24,1024,16,2816,32000,2048": layers, hidden, heads, ffn, vocab, sequence, and heads of k and v where they are fewer.
+lockstep::spec::Model model_of_shape(const std::string& text) {
+  std::vector<std::int64_t> v;
+  for (const std::string& word : lockstep::split(text, ',')) v.push_back(lockstep::parse_integer(word));
+  if (v.size() < 6 || v.size() > 7) throw UserError(ExitCode::kUsage, "--shape wants six or seven numbers");
+  lockstep::spec::Model m;
+  m.name = text;
+  m.arch = lockstep::spec::Arch::kLlama;
+  m.layers = v[0], m.hidden = v[1], m.heads = v[2], m.ffn_hidden = v[3], m.vocab = v[4], m.max_sequence = v[5];
+  m.kv_heads = v.size() == 7 ? v[6] : v[2];
   m.norm_epsilon = 1e-5;
   return m;
 }
@@ -203,7 +220,14 @@ json report(const Arguments& a, DenseStep& step, const Measured& m, const Batche
   const double flops = 6.0 * static_cast<double>(parameters - s.vocab * s.hidden) +
                        6.0 * static_cast<double>(s.layers * s.hidden * s.seq);
   const auto memory = step.memory();
-  json out{{"model", a.model},
+  json out{{"model", a.shape.empty() ? a.model : a.shape},
+           {"shape",
+            {{"layers", s.layers},
+             {"hidden", s.hidden},
+             {"heads", s.heads},
+             {"kv_heads", s.kv_heads},
+             {"ffn", s.ffn},
+             {"vocab", s.vocab}}},
            {"micro_batch", a.micro_batch},
            {"accumulation", a.accumulation},
            {"sequence", s.seq},
@@ -219,6 +243,8 @@ json report(const Arguments& a, DenseStep& step, const Measured& m, const Batche
            {"mfu", rate * flops / kPeakFlops},
            {"first_step_seconds", m.first_step_s},
            {"peak_gib", static_cast<double>(memory.total()) / (1 << 30)},
+           {"arena_bytes", memory.arena_bytes},
+           {"attention_bytes", memory.attention_bytes},
            {"arena_gib", static_cast<double>(memory.arena_bytes) / (1 << 30)},
            {"input_stall_ms", m.stall_ms[m.stall_ms.size() / 2]},
            {"input_stall_max_ms", m.stall_ms.back()},
@@ -234,7 +260,7 @@ json report(const Arguments& a, DenseStep& step, const Measured& m, const Batche
 }
 
 int run(const Arguments& a) {
-  DenseStep step(model_of(a.model), options_of(a));
+  DenseStep step(a.shape.empty() ? model_of(a.model) : model_of_shape(a.shape), options_of(a));
   step.initialize(1);
   if (!a.weights.empty()) load_weights(step, a.weights);
   const Batches batches(a, step.shape().rows() * a.accumulation, step.shape().vocab);
