@@ -7,6 +7,11 @@
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/flat_loops.h"
 #include "lockstep/kernels/parallel_blocks.h"
+#ifdef LOCKSTEP_TORCH_HAS_CUDA
+#include <c10/cuda/CUDAGuard.h>
+
+#include "lockstep/kernels/cuda/flat_optimizer.h"
+#endif
 
 namespace lockstep::kernels {
 namespace {
@@ -146,15 +151,64 @@ void sgd_on_device(const OptimizerArrays& arrays, std::span<const ElementRange> 
   if (arrays.copy.defined()) arrays.copy.copy_(arrays.parameter);
 }
 
+#ifdef LOCKSTEP_TORCH_HAS_CUDA
+template <typename T>
+cuda::FlatArrays<T> cuda_arrays(const OptimizerArrays& arrays, std::int64_t begin, std::int64_t end) {
+  const auto at = [begin](const torch::Tensor& t) { return t.defined() ? t.data_ptr<T>() + begin : nullptr; };
+  cuda::FlatArrays<T> a{at(arrays.parameter), at(arrays.gradient), at(arrays.first), at(arrays.second)};
+  if (arrays.copy.defined()) {
+    a.copy = static_cast<std::uint16_t*>(arrays.copy.data_ptr()) + begin;
+    a.copy_type = arrays.copy.scalar_type() == torch::kBFloat16 ? cuda::CopyType::kBf16 : cuda::CopyType::kFp16;
+  }
+  a.count = end - begin;
+  return a;
+}
+
+template <typename T>
+void adamw_on_cuda(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const AdamWStep& step) {
+  const c10::cuda::CUDAGuard guard(arrays.parameter.device());
+  const AdamWConstants<T> c = adamw_constants<T>(step);
+  const T keep = static_cast<T>(1.0 - step.learning_rate * step.weight_decay);
+  for_each_stretch(0, arrays.parameter.numel(), decay, [&](std::int64_t begin, std::int64_t end, bool decays) {
+    cuda::flat_adamw<T>(cuda_arrays<T>(arrays, begin, end),
+                        {c.gradient_factor, decays ? keep : T(1), c.beta1, c.one_minus_beta1, c.beta2,
+                         c.one_minus_beta2, c.inverse_root_correction2, c.epsilon, c.step_size},
+                        c10::cuda::getCurrentCUDAStream());
+  });
+}
+
+template <typename T>
+void sgd_on_cuda(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const SgdStep& step) {
+  const c10::cuda::CUDAGuard guard(arrays.parameter.device());
+  for_each_stretch(0, arrays.parameter.numel(), decay, [&](std::int64_t begin, std::int64_t end, bool decays) {
+    cuda::flat_sgd<T>(cuda_arrays<T>(arrays, begin, end),
+                      {static_cast<T>(step.gradient_factor), decays ? static_cast<T>(step.weight_decay) : T(0),
+                       static_cast<T>(step.learning_rate), static_cast<T>(step.momentum), step.nesterov},
+                      c10::cuda::getCurrentCUDAStream());
+  });
+}
+
+void add_squares_on_cuda(const torch::Tensor& flat, torch::Tensor& sum) {
+  const c10::cuda::CUDAGuard guard(flat.device());
+  const torch::Tensor parts = torch::empty({cuda::kSquareParts}, sum.options());
+  const auto add = [&]<typename T>(const T* values) {
+    cuda::add_squares(values, flat.numel(), parts.data_ptr<double>(), sum.data_ptr<double>(),
+                      c10::cuda::getCurrentCUDAStream());
+  };
+  flat.scalar_type() == torch::kFloat32 ? add(flat.data_ptr<float>()) : add(flat.data_ptr<double>());
+}
+#endif
+
 // A piece at a time: the whole in fp64 would take four times the memory of the gradient.
-double squared_norm_on_device(const torch::Tensor& flat) {
+void add_squares_on_device(const torch::Tensor& flat, torch::Tensor& sum) {
   torch::NoGradGuard no_grad;
+#ifdef LOCKSTEP_TORCH_HAS_CUDA
+  if (flat.is_cuda()) return add_squares_on_cuda(flat, sum);
+#endif
   constexpr std::int64_t kPiece = std::int64_t{1} << 25;
-  torch::Tensor sum = torch::zeros({}, flat.options().dtype(torch::kFloat64));
   for (std::int64_t begin = 0; begin < flat.numel(); begin += kPiece) {
     sum += flat.narrow(0, begin, std::min(kPiece, flat.numel() - begin)).to(torch::kFloat64).square().sum();
   }
-  return sum.item<double>();
 }
 
 template <typename T>
@@ -176,24 +230,48 @@ double squared_norm_on_cpu(const torch::Tensor& flat) {
 void adamw(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const AdamWStep& step) {
   check(arrays, true);
   LOCKSTEP_ASSERT(step.step >= 1, "AdamW counts steps from 1");
+  const bool fp32 = arrays.parameter.scalar_type() == torch::kFloat32;
+#ifdef LOCKSTEP_TORCH_HAS_CUDA
+  if (arrays.parameter.is_cuda())
+    return fp32 ? adamw_on_cuda<float>(arrays, decay, step) : adamw_on_cuda<double>(arrays, decay, step);
+#endif
   if (!arrays.parameter.device().is_cpu()) return adamw_on_device(arrays, decay, step);
-  if (arrays.parameter.scalar_type() == torch::kFloat32) return adamw_on_cpu<float>(arrays, decay, step);
+  if (fp32) return adamw_on_cpu<float>(arrays, decay, step);
   adamw_on_cpu<double>(arrays, decay, step);
 }
 
 void sgd(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const SgdStep& step) {
   check(arrays, false);
+  const bool fp32 = arrays.parameter.scalar_type() == torch::kFloat32;
+#ifdef LOCKSTEP_TORCH_HAS_CUDA
+  if (arrays.parameter.is_cuda())
+    return fp32 ? sgd_on_cuda<float>(arrays, decay, step) : sgd_on_cuda<double>(arrays, decay, step);
+#endif
   if (!arrays.parameter.device().is_cpu()) return sgd_on_device(arrays, decay, step);
-  if (arrays.parameter.scalar_type() == torch::kFloat32) return sgd_on_cpu<float>(arrays, decay, step);
+  if (fp32) return sgd_on_cpu<float>(arrays, decay, step);
   sgd_on_cpu<double>(arrays, decay, step);
 }
 
 double squared_norm(const torch::Tensor& flat) {
   LOCKSTEP_ASSERT(flat.is_contiguous(), "squared_norm wants a contiguous tensor");
-  if (!flat.device().is_cpu()) return squared_norm_on_device(flat);
+  if (!flat.device().is_cpu()) {
+    torch::Tensor sum = torch::zeros({}, flat.options().dtype(torch::kFloat64));
+    add_squares_on_device(flat, sum);
+    return sum.item<double>();
+  }
   if (flat.scalar_type() == torch::kFloat32) return squared_norm_on_cpu<float>(flat);
   LOCKSTEP_ASSERT(flat.scalar_type() == torch::kFloat64, "squared_norm wants fp32 or fp64");
   return squared_norm_on_cpu<double>(flat);
+}
+
+void add_squared_norm(const torch::Tensor& flat, torch::Tensor& sum) {
+  LOCKSTEP_ASSERT(sum.device() == flat.device() && sum.scalar_type() == torch::kFloat64, "a sum in fp64 beside it");
+  if (flat.device().is_cpu()) {
+    sum += squared_norm(flat);
+  } else {
+    LOCKSTEP_ASSERT(flat.is_contiguous(), "squared_norm wants a contiguous tensor");
+    add_squares_on_device(flat, sum);
+  }
 }
 
 }  // namespace lockstep::kernels

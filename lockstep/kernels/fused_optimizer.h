@@ -3,7 +3,7 @@
 // Every function takes flat, contiguous, equally long tensors of one dtype (fp32 or fp64) and works in that dtype.
 // On the CPU the work is cut into blocks of kBlockElements and spread with at::parallel_for; results do not depend on
 // the number of threads, nor on the instruction set (no fused multiply-add), so ranks on unlike machines stay equal.
-// Tensors on another device take the same formula through libtorch's own operators.
+// On CUDA one kernel does the same (kernels/cuda/flat_optimizer.h); other devices take libtorch's own operators.
 #pragma once
 
 #include <torch/types.h>
@@ -66,5 +66,8 @@ void sgd(const OptimizerArrays& arrays, std::span<const ElementRange> decay, con
 // Sum of squares of a flat fp32 or fp64 tensor, accumulated in fp64 lane by lane and block by block in a fixed order.
 // NaN and infinity in the input show in the result.
 double squared_norm(const torch::Tensor& flat);
+
+// sum += squared_norm(flat), without waiting for the device. `sum` is 0-dim, fp64, where `flat` is.
+void add_squared_norm(const torch::Tensor& flat, torch::Tensor& sum);
 
 }  // namespace lockstep::kernels

@@ -137,5 +137,7 @@ void test_embedding(Harness& h);
 void test_optimizer(Harness& h);
 void test_fp8(Harness& h);
 void test_gpt(Harness& h);
+void test_encoder(Harness& h);
+void test_flat_optimizer(Harness& h);
 
 }  // namespace lockstep::kernels::cuda::test
