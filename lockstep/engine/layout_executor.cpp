@@ -6,6 +6,7 @@
 #include "lockstep/engine/grad_clip.h"
 #include "lockstep/engine/precision.h"
 #include "lockstep/engine/pretrained.h"
+#include "lockstep/nn/functional.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/plan/nearest_layout.h"
 
@@ -72,6 +73,8 @@ parallel::MicroBatch LayoutExecutor::micro_batch(const data::Batch& given, std::
                                                  bool training) {
   const data::Batch batch = with_samples(given);
   parallel::MicroBatch micro;
+  if (!device_.is_cpu())
+    nn::check_targets(batch.target, job_.model.classes > 0 ? job_.model.classes : job_.model.vocab);
   micro.input = batch.input.to(device_, /*non_blocking=*/true);
   micro.target = batch.target.to(device_, /*non_blocking=*/true);
   micro.context.seed = static_cast<std::uint64_t>(job_.seed);
@@ -80,7 +83,10 @@ parallel::MicroBatch LayoutExecutor::micro_batch(const data::Batch& given, std::
   micro.context.padding_id = padding_id;
   micro.context.training = training;
   if (job_.model.arch == spec::Arch::kBert && padding_id >= 0) {
-    micro.context.lengths = lengths_of(batch.input, padding_id).to(device_);
+    const torch::Tensor lengths = lengths_of(batch.input, padding_id);
+    // Without padding attention needs no mask, which is quicker on a device.
+    const bool padded = lengths.numel() > 0 && lengths.min().item<std::int64_t>() < batch.input.size(1);
+    if (device_.is_cpu() || padded) micro.context.lengths = lengths.to(device_);
   }
   return model_->rows_of(std::move(micro));
 }

@@ -5,6 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/nn/attention_block.h"
 #include "lockstep/nn/context_attention.h"
+#include "lockstep/nn/cuda/operators.h"
 #include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::nn {
@@ -90,6 +91,57 @@ class PackedAttention : public torch::autograd::Function<PackedAttention> {
   }
 };
 
+cuda::AttentionInputs device_inputs(const BlockTensors& in, const AttentionBlock& block) {
+  const auto& [probability, site, first_head] = block.dropout;
+  return {in.q, in.k, in.v, block.causal, block.lengths, probability, attention_seed(site, first_head)};
+}
+
+// Fused attention on a device, with the results that backward needs.
+class DeviceAttention : public torch::autograd::Function<DeviceAttention> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
+                        const AttentionBlock& block) {
+    const BlockTensors in{dense_last(q), dense_last(k), dense_last(v)};
+    const cuda::AttentionResult result = cuda::attention(device_inputs(in, block));
+    keep(ctx, block);
+    ctx->save_for_backward({in.q, in.k, in.v, result.out, result.lse, result.philox_seed, result.philox_offset});
+    return result.out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list s = ctx->get_saved_variables();
+    const cuda::AttentionGradients d = cuda::attention_backward(device_inputs({s[0], s[1], s[2]}, kept_block(ctx)),
+                                                                {s[3], s[4], s[5], s[6]}, grads[0].contiguous());
+    return {d.q, d.k, d.v, Tensor()};
+  }
+};
+
+class DevicePackedAttention : public torch::autograd::Function<DevicePackedAttention> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& qkv_any, std::int64_t kv_heads,
+                        const AttentionBlock& block) {
+    const Tensor qkv = qkv_any.contiguous();
+    const cuda::AttentionResult result = cuda::attention(device_inputs(unpacked(qkv, kv_heads), block));
+    keep(ctx, block);
+    ctx->saved_data["kv_heads"] = kv_heads;
+    ctx->save_for_backward({qkv, result.out, result.lse, result.philox_seed, result.philox_offset});
+    return result.out;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list s = ctx->get_saved_variables();
+    const BlockTensors in = unpacked(s[0], ctx->saved_data["kv_heads"].toInt());
+    const cuda::AttentionGradients d =
+        cuda::attention_backward(device_inputs(in, kept_block(ctx)), {s[1], s[2], s[3], s[4]}, grads[0].contiguous());
+    return {at::cat({d.q, d.k, d.v}, 2), Tensor(), Tensor()};
+  }
+};
+
+// Whether one of the fused kernels has this mask.
+bool takes_device_kernel(const Tensor& q, const AttentionBlock& block) {
+  return cuda::takes_attention(q) && !(block.causal && block.lengths.defined());
+}
+
 // libtorch's fused kernels, where this repository has none and no dropout asks for masks of its own.
 bool prefers_sdpa(const Tensor& q, double dropout) {
   return compat::has_sdpa() && !has_attention_kernel(q) && dropout == 0.0;
@@ -113,11 +165,21 @@ Tensor sdpa(const BlockTensors& in, const AttentionBlock& block) {
 
 }  // namespace
 
+std::uint64_t attention_seed(const DropoutSite& site, std::int64_t first_head) {
+  const PhiloxKey key = stream_key(site.seed, "attention");
+  const PhiloxCounter words =
+      philox({static_cast<std::uint32_t>(site.step), static_cast<std::uint32_t>(site.first_index), site.layer,
+              static_cast<std::uint32_t>(first_head)},
+             key);
+  return static_cast<std::uint64_t>(words[0]) << 32 | words[1];
+}
+
 Tensor self_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
   LOCKSTEP_ASSERT(q.dim() == 4 && k.sizes() == v.sizes() && q.size(2) % k.size(2) == 0, "shapes of attention");
   if (options.partition != nullptr && options.partition->cp_size() > 1) return context_attention(q, k, v, options);
   if (q.numel() == 0) return torch::zeros_like(q);
   const AttentionBlock block = whole_sequence(q.size(1), options);
+  if (takes_device_kernel(q, block)) return DeviceAttention::apply(q, k, v, block);
   return prefers_sdpa(q, options.dropout) ? sdpa({q, k, v}, block) : WholeAttention::apply(q, k, v, block);
 }
 
@@ -125,6 +187,7 @@ Tensor self_attention_packed(const Tensor& qkv, std::int64_t kv_heads, const Att
   LOCKSTEP_ASSERT(qkv.dim() == 4 && (qkv.size(2) - 2 * kv_heads) % kv_heads == 0, "shape of packed attention");
   const AttentionBlock block = whole_sequence(qkv.size(1), options);
   if (qkv.numel() == 0) return qkv.narrow(2, 0, qkv.size(2) - 2 * kv_heads);
+  if (takes_device_kernel(qkv, block)) return DevicePackedAttention::apply(qkv, kv_heads, block);
   if (prefers_sdpa(qkv, options.dropout)) return sdpa(unpacked(qkv, kv_heads), block);
   return PackedAttention::apply(qkv, kv_heads, block);
 }

@@ -12,7 +12,8 @@
 namespace lockstep::nn {
 
 // Dropout of the probabilities. Masks are drawn by (head, query, key) numbered over the whole model and sequence, so
-// any split of heads and rows over ranks draws the same ones.
+// any split of heads and rows over ranks draws the same ones. Not so in bf16 and fp16 on CUDA: there the fused kernels
+// draw them from attention_seed(), the same in every run of the same layout.
 struct AttentionDropout {
   double probability = 0.0;
   DropoutSite site;
@@ -30,6 +31,9 @@ struct AttentionOptions {
   const Partition* partition = nullptr;  // not kept; cp and context_exchange are read (null: the sequence is whole)
   bool balanced = true;                  // ring: rows are in context_positions' balanced order, otherwise in order
 };
+
+// What a fused kernel draws the masks of one call from.
+std::uint64_t attention_seed(const DropoutSite& site, std::int64_t first_head);
 
 // softmax(q k^T / sqrt(head_dim), masked) v. q [batch, rows, heads, head_dim]; k and v [batch, rows, kv_heads,
 // head_dim], heads a multiple of kv_heads (grouped-query attention). Any strides with a dense last dim: views into one

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/nn/attention.h"
+#include "lockstep/nn/encoder_block.h"
 #include "lockstep/nn/language_model.h"
 
 namespace lockstep::nn {
@@ -201,7 +202,28 @@ class Bert : public LanguageModel {
     return nullptr;
   }
 
+  // Whether a layer's halves run as one function each: this rank has all of it, and nothing is added to it.
+  bool fuses(const BertLayer& layer, const Tensor& x) const {
+    const Partition& ranks = partition();
+    const bool gelu = spec().activation == spec::Activation::kGelu || spec().activation == spec::Activation::kGeluTanh;
+    if (ranks.tp_size() > 1 || ranks.cp_size() > 1 || !spec().bias || !gelu || head_dim() % 8 != 0) return false;
+    for (const auto& linear :
+         {layer.query, layer.key, layer.value, layer.attention_output, layer.intermediate, layer.output}) {
+      if (!linear->plain()) return false;
+    }
+    return takes_encoder_block(x) && head_dim() <= 128 && layer.intermediate->weight.size(0) % 8 == 0;
+  }
+  static LinearTensors tensors(const Linear& linear) { return {linear.weight, linear.bias}; }
+  NormTensors tensors(const LayerNorm& norm) const { return {norm.weight, norm.bias, spec().norm_epsilon}; }
+
   Tensor attend(const BertLayer& layer, std::int64_t index, const Tensor& x, const ForwardContext& context) const {
+    if (fuses(layer, x)) {
+      return encoder_attention(
+          x, tensors(*layer.query), tensors(*layer.key), tensors(*layer.value), tensors(*layer.attention_output),
+          tensors(*layer.attention_norm),
+          {heads_.count, context.lengths, dropout_of(context), site_of(context, index, DropoutPlace::kAttention),
+           site_of(context, index, DropoutPlace::kAttentionOutput)});
+    }
     const Tensor rows = enter_block(x, "tp: attention input");
     const auto heads = [&](const Linear& projection) {
       return projection.forward(rows).view({rows.size(0), rows.size(1), heads_.count, head_dim()});
@@ -221,6 +243,11 @@ class Bert : public LanguageModel {
   }
 
   Tensor expand(const BertLayer& layer, std::int64_t index, const Tensor& x, const ForwardContext& context) const {
+    if (fuses(layer, x)) {
+      return encoder_mlp(x, tensors(*layer.intermediate), tensors(*layer.output), tensors(*layer.output_norm),
+                         spec().activation == spec::Activation::kGeluTanh, dropout_of(context),
+                         site_of(context, index, DropoutPlace::kMlpOutput));
+    }
     const Tensor inner = activated(*layer.intermediate, enter_block(x, "tp: mlp input"), spec().activation);
     return layer.output_norm->forward(
         leave_block(x, inner, *layer.output, "tp: mlp output",

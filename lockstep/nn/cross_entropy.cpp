@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/cross_entropy.h"
 #include "lockstep/kernels/parallel_blocks.h"
+#include "lockstep/nn/cuda/operators.h"
 #include "lockstep/nn/functional.h"
 #include "lockstep/nn/model.h"
 
@@ -21,21 +22,21 @@ using torch::autograd::variable_list;
 constexpr std::int64_t kChunkElements = std::int64_t{1} << 24;
 constexpr std::int64_t kRowsPerTask = 32;
 
+// On a device the loss stays there, and targets are counted only together with hits: reading would wait for the device.
 struct Sums {
   double loss = 0;
+  Tensor device_loss;  // 0-dim, fp64; undefined on the CPU
   std::int64_t count = 0;
   std::int64_t correct = 0;
-};
 
-void check_targets(const Tensor& target, std::int64_t classes) {
-  if (target.numel() == 0) return;
-  const Tensor counted = target.masked_fill(target == kIgnoredTarget, 0);
-  const auto lowest = counted.min().item<std::int64_t>(), highest = counted.max().item<std::int64_t>();
-  if (lowest >= 0 && highest < classes) return;
-  throw bad_input("target " + std::to_string(lowest < 0 ? lowest : highest) + " is not one of the model's " +
-                      std::to_string(classes) + " classes",
-                  "use the tokenizer or data set that the model was made for, or set the model's vocab / classes");
-}
+  void add(const Sums& other) {
+    loss += other.loss;
+    if (other.device_loss.defined())
+      device_loss = device_loss.defined() ? device_loss + other.device_loss : other.device_loss;
+    count += other.count;
+    correct += other.correct;
+  }
+};
 
 template <typename T>
 Sums kernel_sums(Tensor& logits, const Tensor& target, bool write_gradient) {
@@ -63,12 +64,23 @@ Sums aten_sums(Tensor& logits, const Tensor& target, bool write_gradient, bool c
   const Tensor safe = target.masked_fill(~counted, 0).unsqueeze(1);
   Tensor log_prob = at::log_softmax(logits, 1);
   Sums sums;
-  sums.loss = -log_prob.gather(1, safe).squeeze(1).masked_fill(~counted, 0).sum(torch::kDouble).item<double>();
-  sums.count = counted.sum().item<std::int64_t>();
-  if (count_correct) sums.correct = (logits.argmax(1).eq(target) & counted).sum().item<std::int64_t>();
+  sums.device_loss = log_prob.gather(1, safe).squeeze(1).masked_fill(~counted, 0).sum(torch::kDouble).neg();
+  if (count_correct) {
+    const Tensor hits = logits.argmax(1).eq(target) & counted;
+    const Tensor both = at::stack({counted.sum(), hits.sum()}).cpu();
+    sums.count = both[0].item<std::int64_t>();
+    sums.correct = both[1].item<std::int64_t>();
+  }
   if (!write_gradient) return sums;
   logits = log_prob.exp_().scatter_add_(1, safe, -torch::ones_like(safe, logits.options()));
-  if (sums.count < logits.size(0)) logits.masked_fill_(~counted.unsqueeze(1), 0);
+  logits.masked_fill_(~counted.unsqueeze(1), 0);
+  return sums;
+}
+
+// One kernel over logits in bf16, which become their gradient.
+Sums cuda_sums(Tensor& logits, const Tensor& target) {
+  Sums sums;
+  sums.device_loss = cuda::cross_entropy(logits, target).sum(torch::kDouble);
   return sums;
 }
 
@@ -102,11 +114,14 @@ Sums chunked(const Inputs& in, Gradients* gradients) {
   for (std::int64_t first = 0; first < rows; first += in.chunk_rows) {
     const std::int64_t count = std::min(in.chunk_rows, rows - first);
     const Tensor x = in.x.narrow(0, first, count);
-    Tensor logits = (in.bias.defined() ? at::addmm(in.bias, x, in.weight.t()) : x.mm(in.weight.t())).to(wide);
-    const Sums sums = sums_of(logits, in.target.narrow(0, first, count), gradients != nullptr, in.count_correct);
-    total.loss += sums.loss;
-    total.count += sums.count;
-    total.correct += sums.correct;
+    Tensor logits = in.bias.defined() ? at::addmm(in.bias, x, in.weight.t()) : x.mm(in.weight.t());
+    const Tensor target = in.target.narrow(0, first, count);
+    if (gradients != nullptr && !in.count_correct && cuda::takes_logits(logits)) {
+      total.add(cuda_sums(logits, target));
+    } else {
+      logits = logits.to(wide);
+      total.add(sums_of(logits, target, gradients != nullptr, in.count_correct));
+    }
     if (!gradients) continue;
     const Tensor dlogits = logits.to(dtype);
     Tensor dx = gradients->x.narrow(0, first, count);
@@ -115,21 +130,22 @@ Sums chunked(const Inputs& in, Gradients* gradients) {
       // With more than one chunk the sum over chunks is kept in fp32 at least.
       gradients->weight = dlogits.t().mm(x);
       if (count < rows) gradients->weight = gradients->weight.to(wide);
-      if (in.bias.defined()) gradients->bias = logits.sum(0);
+      if (in.bias.defined()) gradients->bias = logits.sum(0, false, wide);
     } else if (dtype == wide) {
       gradients->weight.addmm_(dlogits.t(), x);
       if (in.bias.defined()) gradients->bias += logits.sum(0);
     } else {
       gradients->weight += dlogits.t().mm(x);
-      if (in.bias.defined()) gradients->bias += logits.sum(0);
+      if (in.bias.defined()) gradients->bias += logits.sum(0, false, wide);
     }
   }
   return total;
 }
 
-Tensor loss_tensor(double loss, const Tensor& x) {
+Tensor loss_tensor(const Sums& sums, const Tensor& x) {
   const auto dtype = x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
-  return torch::full({}, loss, torch::dtype(dtype).device(x.device()));
+  if (sums.device_loss.defined()) return sums.device_loss.to(dtype);
+  return torch::full({}, sums.loss, torch::dtype(dtype).device(x.device()));
 }
 
 // The gradients are made in forward, where the logits are; backward only scales them, in place.
@@ -144,7 +160,7 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
     ctx->saved_data["x"] = gradients.x;
     ctx->saved_data["weight"] = gradients.weight.to(weight.scalar_type());
     if (bias.defined()) ctx->saved_data["bias"] = gradients.bias.to(bias.scalar_type());
-    return loss_tensor(sums->loss, x);
+    return loss_tensor(*sums, x);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -163,14 +179,24 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
 
 }  // namespace
 
+void check_targets(const Tensor& target, std::int64_t classes) {
+  if (target.numel() == 0) return;
+  const Tensor counted = target.masked_fill(target == kIgnoredTarget, 0);
+  const auto lowest = counted.min().item<std::int64_t>(), highest = counted.max().item<std::int64_t>();
+  if (lowest >= 0 && highest < classes) return;
+  throw bad_input("target " + std::to_string(lowest < 0 ? lowest : highest) + " is not one of the model's " +
+                      std::to_string(classes) + " classes",
+                  "use the tokenizer or data set that the model was made for, or set the model's vocab / classes");
+}
+
 CrossEntropy linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& target,
                                   bool count_correct, std::int64_t chunk_rows) {
   const std::int64_t classes = weight.size(0);
-  check_targets(target, classes);
+  if (target.is_cpu()) check_targets(target, classes);  // on a device libtorch checks without a synchronisation
   const Tensor x2 = x.reshape({-1, x.size(-1)});
   const Tensor flat_target = target.reshape({-1}).contiguous();
   LOCKSTEP_ASSERT(flat_target.size(0) == x2.size(0), "one target per row");
-  if (x2.size(0) == 0) return {loss_tensor(0.0, x), 0, 0};
+  if (x2.size(0) == 0) return {loss_tensor({}, x), 0, 0};
   if (chunk_rows <= 0) chunk_rows = std::max<std::int64_t>(32, kChunkElements / classes / 32 * 32);
   Sums sums;
   CrossEntropy result;
@@ -180,7 +206,7 @@ CrossEntropy linear_cross_entropy(const Tensor& x, const Tensor& weight, const T
     result.loss_sum = LinearCrossEntropy::apply(x2, weight, maybe_bias, flat_target, chunk_rows, count_correct, &sums);
   } else {
     sums = chunked({x2, weight, bias, flat_target, chunk_rows, count_correct}, nullptr);
-    result.loss_sum = loss_tensor(sums.loss, x);
+    result.loss_sum = loss_tensor(sums, x);
   }
   result.count = sums.count;
   result.correct = count_correct ? sums.correct : 0;

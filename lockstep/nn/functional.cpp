@@ -12,6 +12,7 @@
 #include "lockstep/kernels/rms_norm.h"
 #include "lockstep/kernels/rope.h"
 #include "lockstep/kernels/swiglu.h"
+#include "lockstep/nn/cuda/operators.h"
 #include "lockstep/nn/deferred_gradients.h"
 #include "lockstep/nn/torch_compat.h"
 
@@ -49,6 +50,9 @@ Tensor weight_gradient(const Tensor& weight, const Tensor& x, const Tensor& dy, 
   return gradient_now_or_later(
       weight, [x, dy, layout] { return layout == WeightLayout::kInOut ? x.t().mm(dy) : dy.t().mm(x); });
 }
+
+// Gradient of a bias from dy [rows, out].
+Tensor bias_gradient(const Tensor& dy) { return cuda::takes(dy) ? cuda::column_sums(dy.contiguous()) : dy.sum(0); }
 
 // Rows cut into at most kSumBlocks blocks. Each block sums columns on its own and the sums are added in order, so a
 // column sum does not depend on the number of threads.
@@ -164,7 +168,7 @@ class Product : public torch::autograd::Function<Product> {
     if (ctx->needs_input_grad(0)) {
       dx = dy.mm(in_out(saved[1], layout).t()).view(ctx->saved_data["shape"].toIntVector());
     }
-    const Tensor dbias = ctx->saved_data["bias"].toBool() ? dy.sum(0) : Tensor();
+    const Tensor dbias = ctx->saved_data["bias"].toBool() ? bias_gradient(dy) : Tensor();
     return {dx, weight_gradient(saved[1], saved[0], dy, layout), dbias, Tensor()};
   }
 };
@@ -190,7 +194,7 @@ class LinearResidual : public torch::autograd::Function<LinearResidual> {
     const auto layout = static_cast<WeightLayout>(ctx->saved_data["layout"].toInt());
     const Tensor dy = as_matrix(grads[0]);
     const Tensor dx = dy.mm(in_out(saved[1], layout).t()).view(ctx->saved_data["shape"].toIntVector());
-    const Tensor dbias = ctx->saved_data["bias"].toBool() ? dy.sum(0) : Tensor();
+    const Tensor dbias = ctx->saved_data["bias"].toBool() ? bias_gradient(dy) : Tensor();
     return {grads[0], dx, weight_gradient(saved[1], saved[0], dy, layout), dbias, Tensor()};
   }
 };
@@ -210,6 +214,27 @@ class BiasGelu : public torch::autograd::Function<BiasGelu> {
     const Tensor dbias = gelu_backward(saved[0], saved[1], as_matrix(grads[0]).contiguous(), dx, Tensor());
     return {dx.view(grads[0].sizes()), dbias};
   }
+};
+
+// Both forms on CUDA.
+class DeviceGelu : public torch::autograd::Function<DeviceGelu> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const MaybeTensor& maybe_bias, bool tanh_form) {
+    const Tensor x2 = as_matrix(x).contiguous();
+    ctx->save_for_backward({x2, given(maybe_bias)});
+    ctx->saved_data["tanh"] = tanh_form;
+    return cuda::gelu(x2, given(maybe_bias), kind(tanh_form)).view(x.sizes());
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    Tensor dx = as_matrix(grads[0]).clone(torch::MemoryFormat::Contiguous);
+    const Tensor dbias = cuda::gelu_backward(saved[0], saved[1], dx, kind(ctx->saved_data["tanh"].toBool()));
+    return {dx.view(grads[0].sizes()), dbias, Tensor()};
+  }
+
+ private:
+  static cuda::Gelu kind(bool tanh_form) { return tanh_form ? cuda::Gelu::kTanh : cuda::Gelu::kErf; }
 };
 
 class Swiglu : public torch::autograd::Function<Swiglu> {
@@ -258,7 +283,7 @@ class GeluMlp : public torch::autograd::Function<GeluMlp> {
     const Tensor db1 = gelu_backward(pre, b1, dpre, dpre, h);
     const Tensor dw2 = weight_gradient(w2, h, dy, layout);
     h.reset();
-    const Tensor db2 = ctx->saved_data["bias"].toBool() ? dy.sum(0) : Tensor();
+    const Tensor db2 = ctx->saved_data["bias"].toBool() ? bias_gradient(dy) : Tensor();
     const Tensor dx = dpre.mm(in_out(w1, layout).t()).view(grads[0].sizes());
     return {grads[0], dx, weight_gradient(w1, x, dpre, layout), db1, dw2, db2, Tensor()};
   }
@@ -351,6 +376,13 @@ class Rope : public torch::autograd::Function<Rope> {
   }
 };
 
+// x times the mask of [samples, ...].
+Tensor dropped(const Tensor& x, double probability, const DropoutSite& site, const Tensor& positions) {
+  if (!cuda::takes_dropout(x)) return dropout_multipliers(x.sizes(), x.options(), probability, site, positions).mul_(x);
+  const Tensor numbers = positions.defined() ? positions.to(x.device()).contiguous() : Tensor();
+  return cuda::dropout(x.contiguous(), {}, {}, {probability, site, numbers, x.numel() / x.size(0) / x.size(-1)});
+}
+
 class Dropout : public torch::autograd::Function<Dropout> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, double probability, const DropoutSite& site,
@@ -361,7 +393,7 @@ class Dropout : public torch::autograd::Function<Dropout> {
     ctx->saved_data["first_index"] = site.first_index;
     ctx->saved_data["layer"] = static_cast<std::int64_t>(site.layer);
     ctx->save_for_backward({given(positions)});
-    return dropout_multipliers(x.sizes(), x.options(), probability, site, given(positions)).mul_(x);
+    return dropped(x, probability, site, given(positions));
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -369,9 +401,7 @@ class Dropout : public torch::autograd::Function<Dropout> {
                            ctx->saved_data["first_index"].toInt(),
                            static_cast<std::uint32_t>(ctx->saved_data["layer"].toInt())};
     const double probability = ctx->saved_data["probability"].toDouble();
-    const Tensor positions = ctx->get_saved_variables()[0];
-    Tensor dx = dropout_multipliers(grads[0].sizes(), grads[0].options(), probability, site, positions);
-    return {dx.mul_(grads[0]), Tensor(), Tensor(), Tensor()};
+    return {dropped(grads[0], probability, site, ctx->get_saved_variables()[0]), Tensor(), Tensor(), Tensor()};
   }
 };
 
@@ -398,8 +428,14 @@ Tensor linear_residual(const Tensor& residual, const Tensor& x, const Tensor& we
 }
 
 Tensor bias_gelu(const Tensor& x, const Tensor& bias) {
+  if (cuda::takes(x)) return DeviceGelu::apply(x, maybe(bias), /*tanh_form=*/true);
   if (!has_kernels(x)) return at::gelu(bias.defined() ? x + bias : x, "tanh");
   return BiasGelu::apply(x, maybe(bias));
+}
+
+Tensor bias_gelu_erf(const Tensor& x, const Tensor& bias) {
+  if (cuda::takes(x)) return DeviceGelu::apply(x, maybe(bias), /*tanh_form=*/false);
+  return at::gelu(bias.defined() ? x + bias : x);
 }
 
 Tensor swiglu(const Tensor& gate, const Tensor& up) {

@@ -1,6 +1,7 @@
 // Differentiable pieces that libtorch lacks or runs in more passes than needed. CPU tensors in fp32 and fp64 take the
-// kernels of lockstep/kernels; bf16 and fp16 on the CPU compute element-wise parts in fp32; other devices take ATen.
-// Only first derivatives exist. Matrices inside are flattened: x may be [..., features].
+// kernels of lockstep/kernels; bf16 and fp16 on the CPU compute element-wise parts in fp32. On CUDA bf16 takes the
+// kernels of lockstep/kernels/cuda (dropout: fp32 too), anything else takes ATen. Only first derivatives exist.
+// Matrices inside are flattened: x may be [..., features].
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,9 @@ torch::Tensor linear_residual(const torch::Tensor& residual, const torch::Tensor
 
 // gelu_tanh(x + bias), "gelu_new". Keeps x only. bias may be undefined.
 torch::Tensor bias_gelu(const torch::Tensor& x, const torch::Tensor& bias);
+
+// gelu(x + bias) with the error function (BERT). bias may be undefined.
+torch::Tensor bias_gelu_erf(const torch::Tensor& x, const torch::Tensor& bias);
 
 // silu(gate) * up. Keeps gate and up only.
 torch::Tensor swiglu(const torch::Tensor& gate, const torch::Tensor& up);
@@ -66,7 +70,7 @@ torch::Tensor dropout(const torch::Tensor& x, double probability, const DropoutS
 
 struct CrossEntropy {
   torch::Tensor loss_sum;    // 0-dim, fp32 or fp64
-  std::int64_t count = 0;    // targets that are not ignored
+  std::int64_t count = 0;    // targets that are not ignored; on a device only with `count_correct`, where it waits
   std::int64_t correct = 0;  // only with `count_correct`
 };
 
@@ -75,6 +79,10 @@ struct CrossEntropy {
 // weight [classes, hidden], bias [classes] or undefined, target int64 with x's leading shape, -100 ignored.
 CrossEntropy linear_cross_entropy(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
                                   const torch::Tensor& target, bool count_correct, std::int64_t chunk_rows = 0);
+
+// bad_input for a target that is neither ignored nor one of the classes; waits for a device. linear_cross_entropy asks
+// it for targets on the CPU only.
+void check_targets(const torch::Tensor& target, std::int64_t classes);
 
 // The classes of a split vocabulary that this rank has.
 struct ClassShare {

@@ -137,6 +137,16 @@ double peak_allocated_bytes([[maybe_unused]] torch::Device device) {
 #endif
 }
 
+void copy_all(const std::vector<torch::Tensor>& targets, const std::vector<torch::Tensor>& sources, bool add) {
+#if LOCKSTEP_TORCH_AT_LEAST(2, 4)
+  if (!targets.empty() && !targets.front().is_cpu() && !add) return at::_foreach_copy_(targets, sources);
+#endif
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    torch::Tensor target = targets[i];
+    add ? target.add_(sources[i]) : target.copy_(sources[i]);
+  }
+}
+
 void release_cached_memory([[maybe_unused]] torch::Device device) {
 #if LOCKSTEP_TORCH_AT_LEAST(2, 9)
   if (!device.is_cpu()) c10::getDeviceAllocator(device.type())->emptyCache();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #define LOCKSTEP_TORCH_AT_LEAST(major, minor) \
   (TORCH_VERSION_MAJOR > (major) || (TORCH_VERSION_MAJOR == (major) && TORCH_VERSION_MINOR >= (minor)))
@@ -71,6 +72,10 @@ using ReportedTotal = std::size_t;
 #else
 using ReportedTotal = std::int64_t;
 #endif
+
+// targets[i] = sources[i], or += with `add`, dtypes may differ: in few launches where libtorch has it (2.4 and later on a
+// device), one by one elsewhere.
+void copy_all(const std::vector<torch::Tensor>& targets, const std::vector<torch::Tensor>& sources, bool add);
 
 // Gives memory that libtorch keeps for later tensors back to the device (2.9 and later).
 void release_cached_memory(torch::Device device);

@@ -110,7 +110,12 @@ void Chunk::run(const Unit& unit, Kept& kept, const MicroBatch& batch, bool coun
                                         ? language_->head_loss(kept.input, batch.input, batch.target, batch.context)
                                         : model_->loss(kept.input, batch.target, batch.context);
       kept.loss = result.loss_sum;
-      sums_.loss += result.loss_sum.item<double>();
+      if (result.loss_sum.is_cpu()) {
+        sums_.loss += result.loss_sum.item<double>();
+      } else {
+        const Tensor loss = result.loss_sum.detach().to(torch::kFloat64);
+        device_loss_ = device_loss_.defined() ? device_loss_ + loss : loss;
+      }
       sums_.targets += result.count;
       sums_.correct += result.correct;
       return;
@@ -249,6 +254,10 @@ void Chunk::end_step() {
   for (const auto& shard : shards_) shard->release();
 }
 
-ChunkSums Chunk::take_sums() { return std::exchange(sums_, {}); }
+ChunkSums Chunk::take_sums() {
+  if (device_loss_.defined()) sums_.loss += device_loss_.item<double>();
+  device_loss_.reset();
+  return std::exchange(sums_, {});
+}
 
 }  // namespace lockstep::parallel

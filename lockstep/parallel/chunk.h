@@ -112,6 +112,7 @@ class Chunk {
   FlatShard* reducing_ = nullptr;  // the last whose reduction was started
   std::int64_t finished_ = 0;      // backwards of this step that are complete
   ChunkSums sums_;
+  torch::Tensor device_loss_;  // 0-dim fp64, of losses that are on a device: read in take_sums, reading waits for it
 };
 
 }  // namespace lockstep::parallel

@@ -4,6 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/nn/tensor_comm.h"
+#include "lockstep/nn/torch_compat.h"
 #include "lockstep/parallel/storage.h"
 
 namespace lockstep::parallel {
@@ -111,17 +112,19 @@ void FlatShard::collect_gradients() {
     const Range& last = ranges_.back();
     whole_gradient_.narrow(0, last.offset + last.count, length_ - last.offset - last.count).zero_();
   }
+  std::vector<Tensor> targets, sources;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Tensor target = whole_gradient_.narrow(0, ranges_[i].offset, ranges_[i].count);
     Tensor& gradient = parameters_[i].tensor.mutable_grad();
     if (gradient.defined()) {
-      const Tensor flat = gradient.reshape({-1});
-      first ? target.copy_(flat) : target.add_(flat);
+      targets.push_back(target);
+      sources.push_back(gradient.reshape({-1}));
       gradient.reset();
     } else if (first) {
       target.zero_();
     }
   }
+  nn::compat::copy_all(targets, sources, /*add=*/!first);
 }
 
 // Before the data ranks are summed: small, and the order keeps every group's operations in sequence.
@@ -249,6 +252,26 @@ double FlatShard::squared_norm() const {
     if (from < to && answers_for(i)) sum += kernels::squared_norm(shard_gradient_.narrow(0, from - begin, to - from));
   }
   return sum;
+}
+
+void FlatShard::add_squared_norm(Tensor& sum) const {
+  if (!options_.trainable) return;
+  const std::int64_t begin = shard_rank() * shard_length_, end = begin + shard_length_;
+  Range stretch{0, 0};  // neighbours are summed together
+  const auto add = [&] {
+    if (stretch.count > 0) kernels::add_squared_norm(shard_gradient_.narrow(0, stretch.offset, stretch.count), sum);
+  };
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const std::int64_t from = std::max(begin, ranges_[i].offset);
+    const std::int64_t to = std::min(end, ranges_[i].offset + ranges_[i].count);
+    if (from >= to || !answers_for(i)) continue;
+    if (stretch.offset + stretch.count != from - begin) {
+      add();
+      stretch = {from - begin, 0};
+    }
+    stretch.count += to - from;
+  }
+  add();
 }
 
 }  // namespace lockstep::parallel

@@ -89,6 +89,8 @@ class FlatShard {
 
   // Sum of squares of the elements of gradient() that this rank answers for: over all ranks each element counts once.
   double squared_norm() const;
+  // The same for a shard on a device, added to `sum` (0-dim, fp64, there) without waiting.
+  void add_squared_norm(torch::Tensor& sum) const;
   // Elements of the shard that get weight decay.
   std::vector<kernels::ElementRange> decay_ranges() const { return {{0, shard_length_}}; }
 

@@ -278,6 +278,11 @@ bool ParallelModel::has_loss() const {
 }
 
 double ParallelModel::squared_norm() const {
+  if (!options_.device.is_cpu() && options_.layout.offload == plan::Offload::kNone) {
+    Tensor sum = torch::zeros({}, torch::dtype(torch::kFloat64).device(options_.device));
+    for (const auto& shard : shards_) shard->add_squared_norm(sum);
+    return sum.item<double>();
+  }
   double sum = 0.0;
   for (const auto& shard : shards_) sum += shard->squared_norm();
   return sum;
