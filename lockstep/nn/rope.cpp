@@ -1,0 +1,83 @@
+// Rotary position embedding (Su et al. 2021): functional.h's rope and rope_tables.
+#include <ATen/Dispatch.h>
+#include <torch/autograd.h>
+
+#include <numbers>
+
+#include "lockstep/kernels/parallel_blocks.h"
+#include "lockstep/kernels/rope.h"
+#include "lockstep/nn/functional.h"
+
+namespace lockstep::nn {
+namespace {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+bool has_kernels(const Tensor& x) {
+  return x.is_cpu() && (x.scalar_type() == torch::kFloat || x.scalar_type() == torch::kDouble);
+}
+
+void rotate(const Tensor& x, Tensor& y, const Tensor& cos, const Tensor& sin, int direction) {
+  const std::int64_t seq = x.size(1), heads = x.size(2), dim = x.size(3);
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "rope", [&] {
+    kernels::parallel_blocks(x.size(0) * heads, [&](std::int64_t i) {
+      const std::int64_t batch = i / heads, head = i % heads;
+      kernels::rope_rotate(x.data_ptr<scalar_t>() + batch * x.stride(0) + head * x.stride(2), x.stride(1),
+                           y.data_ptr<scalar_t>() + batch * y.stride(0) + head * y.stride(2), y.stride(1),
+                           cos.data_ptr<scalar_t>(), sin.data_ptr<scalar_t>(), direction, seq, dim);
+    });
+  });
+}
+
+class Rope : public torch::autograd::Function<Rope> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& cos, const Tensor& sin) {
+    ctx->save_for_backward({cos, sin});
+    Tensor y = torch::empty(x.sizes(), x.options());
+    rotate(x.stride(3) == 1 ? x : x.contiguous(), y, cos, sin, +1);
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor dy = grads[0].stride(3) == 1 ? grads[0] : grads[0].contiguous();
+    Tensor dx = torch::empty(dy.sizes(), dy.options());
+    rotate(dy, dx, saved[0], saved[1], -1);
+    return {dx, Tensor(), Tensor()};
+  }
+};
+
+// Hugging Face's rope_scaling: "linear" divides all frequencies, "llama3" the low ones, with a smooth passage between.
+Tensor scaled_frequencies(const Tensor& frequencies, const spec::RopeScaling& scaling) {
+  if (scaling.kind == spec::RopeScaling::Kind::kNone) return frequencies;
+  if (scaling.kind == spec::RopeScaling::Kind::kLinear) return frequencies / scaling.factor;
+  const auto context = static_cast<double>(scaling.original_max_sequence);
+  const Tensor turns = frequencies * (context / (2.0 * std::numbers::pi));  // in the original context
+  const Tensor smooth =
+      ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0.0, 1.0);
+  return (1.0 - smooth) * frequencies / scaling.factor + smooth * frequencies;
+}
+
+}  // namespace
+
+Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {
+  if (has_kernels(x)) return Rope::apply(x, cos, sin);
+  const auto halves = x.chunk(2, -1);
+  const Tensor c = cos.unsqueeze(1).to(x.scalar_type()), s = sin.unsqueeze(1).to(x.scalar_type());  // [seq, 1, dim / 2]
+  return at::cat({halves[0] * c - halves[1] * s, halves[1] * c + halves[0] * s}, -1);
+}
+
+RopeTables rope_tables(std::int64_t seq, std::int64_t head_dim, double theta, const spec::RopeScaling& scaling,
+                       const torch::TensorOptions& options) {
+  // As Hugging Face: frequencies and angles in fp32 (fp64 models: in fp64), whatever the model's dtype.
+  const auto dtype = options.dtype() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const auto wide = torch::dtype(dtype).device(options.device());
+  const Tensor exponents = torch::arange(0, head_dim, 2, wide) / static_cast<double>(head_dim);
+  const Tensor frequencies = scaled_frequencies(1.0 / at::pow(theta, exponents), scaling);
+  const Tensor angles = at::outer(torch::arange(seq, wide), frequencies);  // [seq, head_dim / 2]
+  return {angles.cos(), angles.sin()};
+}
+
+}  // namespace lockstep::nn
