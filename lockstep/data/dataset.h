@@ -14,7 +14,7 @@ namespace lockstep::data {
 
 // n samples side by side.
 //   language models: input int64 [n, seq], target int64 [n, seq], already shifted; -100 is not counted in the loss
-//   images:          input float32 [n, C, H, W] normalised, target int64 [n]
+//   images:          input float32 [n, C, H, W] normalised, or uint8 as the file has them; target int64 [n]
 //   classification:  input int64 [n, seq] padded with Dataset::padding_id(), target int64 [n]
 struct Samples {
   torch::Tensor input;

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/classification.h"
+#include "lockstep/data/image_arrays.h"
 #include "lockstep/data/image_files.h"
 #include "lockstep/data/instruction.h"
 #include "lockstep/data/mapped_file.h"
@@ -179,6 +180,13 @@ Datasets open_cifar_job(const spec::Job& job, const std::string& base_folder) {
   return datasets;
 }
 
+Datasets open_images_job(const spec::Job& job, const std::string& base_folder) {
+  const ImageShape shape{job.model.image_channels, job.model.image_size, job.model.image_size, job.model.classes};
+  const fs::path folder = resolve(job.data.path, base_folder);
+  const fs::path held = job.data.evaluation_path.empty() ? folder : resolve(job.data.evaluation_path, base_folder);
+  return {open_image_folder(folder, true, shape), open_image_folder(held, false, shape)};
+}
+
 Datasets open_classification_job(const spec::Job& job, const std::string& base_folder) {
   const std::string name = resolve_tokenizer(job.data.tokenizer, base_folder);
   const auto tokenizer = open_tokenizer(name);
@@ -202,6 +210,8 @@ Datasets open_datasets(const spec::Job& job, const std::string& base_folder) {
       return open_mnist_job(job, base_folder);
     case spec::DataKind::kCifar10:
       return open_cifar_job(job, base_folder);
+    case spec::DataKind::kImages:
+      return open_images_job(job, base_folder);
     case spec::DataKind::kText:
     case spec::DataKind::kTokens:
       return open_language_model(job, base_folder);

@@ -18,6 +18,7 @@ struct Datasets {
 //
 //   mnist           folder with the four IDX files
 //   cifar10         folder with data_batch_*.bin (or train*.bin) and test_batch.bin (or test*.bin); or one .bin file
+//   images          folder with train-images.npy, train-labels.npy and test-*.npy (data/image_arrays.h)
 //   text            file or folder (all its files, by name), as bytes or with a Hugging Face tokenizer
 //   tokens          token shard file or folder of them (data/token_shard.h)
 //   classification  TSV, CSV or JSON-lines file (data/labelled_sentences.h)

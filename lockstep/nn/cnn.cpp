@@ -33,7 +33,7 @@ class MnistCnn : public ImageModel {
     const auto site = [&](std::uint32_t layer) {
       return DropoutSite{context.seed, context.step, context.first_index, layer};
     };
-    Tensor x = at::relu(conv2_->forward(at::relu(conv1_->forward(images))));
+    Tensor x = at::relu(conv2_->forward(at::relu(conv1_->forward(normalised(images)))));
     x = dropout(at::max_pool2d(x, {2, 2}), p, site(1)).flatten(1);
     return dropout(at::relu(fc1_->forward(x)), p, site(2));
   }
@@ -62,7 +62,7 @@ class CifarCnn : public ImageModel {
 
  protected:
   Tensor features(const Tensor& images, const ForwardContext& context) override {
-    Tensor x = images;
+    Tensor x = normalised(images);
     for (std::size_t i = 0; i < 4; ++i) {
       x = bn_[i]->forward(conv_[i]->forward(x), context.training).relu_();
       if (i % 2 == 1) x = at::max_pool2d(x, {2, 2});

@@ -5,6 +5,9 @@
 #include <utility>
 
 #include "lockstep/nn/random.h"
+#ifdef LOCKSTEP_TORCH_HAS_CUDA
+#include "lockstep/nn/cuda/image_functions.h"
+#endif
 
 namespace lockstep::nn {
 namespace {
@@ -101,7 +104,7 @@ Tensor activated(const Linear& layer, const Tensor& x, spec::Activation activati
     case spec::Activation::kGeluTanh:
       return bias_gelu(layer.product(x), layer.bias);
     case spec::Activation::kGelu:
-      return at::gelu(layer.forward(x));
+      return x.is_cuda() ? bias_gelu_erf(layer.product(x), layer.bias) : at::gelu(layer.forward(x));
     case spec::Activation::kRelu:
       return at::relu(layer.forward(x));
     case spec::Activation::kSilu:
@@ -144,6 +147,10 @@ Conv2d::Conv2d(const ConvShape& shape, Init init, const torch::TensorOptions& op
 }
 
 Tensor Conv2d::forward(const Tensor& x) const {
+#ifdef LOCKSTEP_TORCH_HAS_CUDA
+  if (x.is_cuda() && x.scalar_type() == torch::kBFloat16 && !bias.defined())
+    return cuda::convolution(x, weight, shape_.stride, shape_.padding);
+#endif
   return at::conv2d(x, weight, bias, {shape_.stride, shape_.stride}, {shape_.padding, shape_.padding});
 }
 

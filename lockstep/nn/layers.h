@@ -183,6 +183,7 @@ class BatchNorm2d : public Layer {
   torch::Tensor weight, bias;
   torch::Tensor running_mean, running_var;
   torch::Tensor num_batches_tracked;  // int64, kept for torch's state dict
+  torch::Tensor tickets;              // scratch of the CUDA kernels (nn/batch_norm.h), made when they first run
 };
 
 // A module that only groups others under a name.

@@ -3,7 +3,11 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/nn/batch_norm.h"
 #include "lockstep/nn/image_model.h"
+#ifdef LOCKSTEP_TORCH_HAS_CUDA
+#include "lockstep/nn/cuda/image_functions.h"
+#endif
 
 namespace lockstep::nn {
 namespace {
@@ -40,14 +44,12 @@ class ResidualBlock : public torch::nn::Module {
     }
   }
 
-  Tensor forward(const Tensor& x, bool training) {
-    Tensor y = x;
-    for (std::size_t i = 0; i < convs_.size(); ++i) {
-      y = norms_[i]->forward(convs_[i]->forward(y), training);
-      if (i + 1 < convs_.size()) y = y.relu_();
-    }
-    const Tensor identity = shortcut_ ? shortcut_bn_->forward(shortcut_->forward(x), training) : x;
-    return y.add_(identity).relu_();  // batch norm keeps its input, not its output: both are free to be overwritten
+  BlockOutput forward(const BlockOutput& x, bool training) {
+    Tensor y = x.main;
+    for (std::size_t i = 0; i + 1 < convs_.size(); ++i) y = norm_relu(*norms_[i], convs_[i]->forward(y), training);
+    y = convs_.back()->forward(y);
+    const Tensor shortcut = shortcut_ ? shortcut_->forward(x.shortcut) : x.shortcut;
+    return norm_add_relu(*norms_.back(), y, shortcut_bn_.get(), shortcut, training);
   }
 
  private:
@@ -67,6 +69,9 @@ class ResNet : public ImageModel {
  public:
   ResNet(const spec::Model& model, const torch::TensorOptions& options)
       : ImageModel(model, options.dtype().toScalarType()) {
+#ifdef LOCKSTEP_TORCH_HAS_CUDA
+    if (options.device().is_cuda()) cuda::search_convolutions();
+#endif
     conv1_ = register_module(
         "conv1",
         std::make_shared<Conv2d>(
@@ -90,14 +95,22 @@ class ResNet : public ImageModel {
 
  protected:
   Tensor features(const Tensor& images, const ForwardContext& context) override {
-    Tensor x = bn1_->forward(conv1_->forward(images), context.training).relu_();
-    x = at::max_pool2d(x, {3, 3}, {2, 2}, {1, 1});
+    const Tensor first = norm_relu_pool(*bn1_, stem(images, context.training), context.training);
+    BlockOutput x{first, first};
     for (const auto& block : blocks_) x = block->forward(x, context.training);
-    return x.mean({2, 3});
+    return average_pool(x.main, context.training);
   }
   const Linear& classifier() const override { return *fc_; }
 
  private:
+  Tensor stem(const Tensor& images, bool training) const {
+#ifdef LOCKSTEP_TORCH_HAS_CUDA
+    if (training && cuda::takes_pixels(images, conv1_->weight)) return cuda::pixel_convolution(images, conv1_->weight);
+#endif
+    static_cast<void>(training);
+    return conv1_->forward(normalised(images));
+  }
+
   std::shared_ptr<Conv2d> conv1_;
   std::shared_ptr<BatchNorm2d> bn1_;
   std::vector<std::shared_ptr<ResidualBlock>> blocks_;

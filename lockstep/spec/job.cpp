@@ -63,6 +63,8 @@ const char* to_string(DataKind kind) {
       return "mnist";
     case DataKind::kCifar10:
       return "cifar10";
+    case DataKind::kImages:
+      return "images";
     case DataKind::kText:
       return "text";
     case DataKind::kTokens:

@@ -13,7 +13,7 @@
 
 namespace lockstep::spec {
 
-enum class DataKind { kMnist, kCifar10, kText, kTokens, kClassification, kInstruction };
+enum class DataKind { kMnist, kCifar10, kImages, kText, kTokens, kClassification, kInstruction };
 enum class OptimizerKind { kAdamW, kSgd };
 enum class ScheduleKind { kConstant, kLinear, kCosine };
 enum class Precision { kFp64, kFp32, kFp16, kBf16, kFp8 };

@@ -25,6 +25,7 @@ void read_data(MapReader& job, Data& data) {
   map->choice("kind", data.kind,
               {{"mnist", DataKind::kMnist},
                {"cifar10", DataKind::kCifar10},
+               {"images", DataKind::kImages},
                {"text", DataKind::kText},
                {"tokens", DataKind::kTokens},
                {"classification", DataKind::kClassification},
@@ -238,7 +239,7 @@ struct ImageFormat {
   std::int64_t size, channels;
 };
 
-void check_images(MapReader& job, const Job& result) {
+void check_image_format(MapReader& job, const Job& result) {
   const ImageFormat format =
       result.data.kind == DataKind::kMnist ? ImageFormat{"MNIST", 28, 1} : ImageFormat{"CIFAR-10", 32, 3};
   const Model& model = result.model;
@@ -253,6 +254,10 @@ void check_images(MapReader& job, const Job& result) {
     throw job.error_at("model", fmt::format("the model has {} classes, {} has 10", model.classes, format.name),
                        "set model.classes: 10");
   }
+}
+
+void check_images(MapReader& job, const Job& result) {
+  if (result.data.kind != DataKind::kImages) check_image_format(job, result);  // else the files say what they hold
   if (result.batch.sequence_length != 0) {
     throw job.error_at("batch", "images have no sequence_length", "remove batch.sequence_length");
   }
@@ -289,12 +294,13 @@ void check_language(MapReader& job, Job& result) {
 }
 
 void check_data_fits_model(MapReader& job, Job& result) {
-  const bool images = result.data.kind == DataKind::kMnist || result.data.kind == DataKind::kCifar10;
+  const bool images = result.data.kind == DataKind::kMnist || result.data.kind == DataKind::kCifar10 ||
+                      result.data.kind == DataKind::kImages;
   if (images != result.model.is_image_model()) {
     throw job.error_at("data",
                        fmt::format("data of kind {} cannot train {}, which takes {}", to_string(result.data.kind),
                                    printable(result.model.name), images ? "tokens" : "images"),
-                       images ? "use text, tokens, classification or instruction data" : "use mnist or cifar10 data");
+                       images ? "use text, tokens, classification or instruction data" : "use mnist, cifar10 or images data");
   }
   images ? check_images(job, result) : check_language(job, result);
 }

@@ -137,6 +137,7 @@ void test_embedding(Harness& h);
 void test_optimizer(Harness& h);
 void test_fp8(Harness& h);
 void test_gpt(Harness& h);
+void test_batch_norm(Harness& h);
 void test_encoder(Harness& h);
 void test_flat_optimizer(Harness& h);
 

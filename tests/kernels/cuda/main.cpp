@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
     test_optimizer(h);
     test_fp8(h);
     test_gpt(h);
+    test_batch_norm(h);
     test_encoder(h);
     test_flat_optimizer(h);
     LOCKSTEP_CUDA(cudaDeviceSynchronize());

@@ -1,0 +1,203 @@
+#include "lockstep/kernels/cuda/batch_norm_common.cuh"
+#include "lockstep/kernels/cuda/pooling.h"
+
+namespace lockstep::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__device__ unsigned pooled(std::int64_t side) { return static_cast<unsigned>((side - 1) / 2 + 1); }
+
+unsigned blocks_for(std::int64_t items, const char* where) {
+  require(items < kIndexLimit, where, "the tensor is too large");
+  return static_cast<unsigned>(ceil_div(items, kThreads));
+}
+
+// Where a thread's vector lies. Indices are 32 bits wide: they are divided.
+struct Place {
+  unsigned vector, column, row, image;
+};
+__device__ Place place_of(unsigned index, unsigned vectors, unsigned width, unsigned height) {
+  Place p;
+  p.vector = index % vectors, index /= vectors;
+  p.column = index % width, index /= width;
+  p.row = index % height, p.image = index / height;
+  return p;
+}
+
+__global__ void __launch_bounds__(kThreads) pool_kernel(PooledNormForward a, unsigned vectors, unsigned count) {
+  const unsigned index = blockIdx.x * kThreads + threadIdx.x;
+  if (index >= count) return;
+  const int height = static_cast<int>(a.height), width = static_cast<int>(a.width);
+  const Place p = place_of(index, vectors, pooled(width), pooled(height));
+  const Affine own = affine_of(a.layer, p.vector * kVector);
+  float best[kVector], source[kVector];
+  std::uint32_t where[2] = {0, 0};  // a byte per channel
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) best[i] = -INFINITY, source[i] = 0;
+#pragma unroll
+  for (int k = 0; k < 9; ++k) {
+    const int row = 2 * static_cast<int>(p.row) + k / 3 - 1, column = 2 * static_cast<int>(p.column) + k % 3 - 1;
+    if (row < 0 || row >= height || column < 0 || column >= width) continue;
+    const std::int64_t pixel = (static_cast<std::int64_t>(p.image) * height + row) * width + column;
+    const Vector x = load(a.layer.x + pixel * a.channels + p.vector * kVector);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      const float value = fmaf(x[i], own.scale[i], own.shift[i]);
+      if (!(value > best[i] || value != value)) continue;
+      best[i] = value, source[i] = x[i];
+      where[i / 4] = (where[i / 4] & ~(0xffu << (i % 4 * 8))) | static_cast<std::uint32_t>(k) << (i % 4 * 8);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) best[i] = best[i] < 0.0f ? 0.0f : best[i];  // NaN stays
+  const std::int64_t out = static_cast<std::int64_t>(index) * kVector;
+  store(a.y + out, pack(best));
+  store(a.chosen + out, pack(source));
+  *reinterpret_cast<uint2*>(a.where + out) = make_uint2(where[0], where[1]);
+}
+
+// A pixel is in one window per direction where its index is even, else in two; of these, one where it lies behind the
+// edge.
+template <class Visit>
+__device__ void for_windows(unsigned row, unsigned column, unsigned rows, unsigned columns, Visit visit) {
+  for (unsigned r = row / 2; r <= (row + 1) / 2 && r < rows; ++r)
+    for (unsigned c = column / 2; c <= (column + 1) / 2 && c < columns; ++c)
+      visit(r, c, (row + 1 - 2 * r) * 3 + (column + 1 - 2 * c));
+}
+
+__global__ void __launch_bounds__(kThreads)
+    pool_gradient_kernel(PooledNormBackward a, unsigned vectors, unsigned count) {
+  const unsigned index = blockIdx.x * kThreads + threadIdx.x;
+  if (index >= count) return;
+  const unsigned rows = pooled(a.height), columns = pooled(a.width);
+  const Place p = place_of(index, vectors, static_cast<unsigned>(a.width), static_cast<unsigned>(a.height));
+  const unsigned channel = p.vector * kVector;
+  const std::int64_t out = static_cast<std::int64_t>(index) * kVector;
+  const Vector x = load(a.layer.x + out);
+  float g[kVector] = {};
+  for_windows(p.row, p.column, rows, columns, [&](unsigned r, unsigned c, unsigned k) {
+    const std::int64_t from = ((static_cast<std::int64_t>(p.image) * rows + r) * columns + c) * a.channels + channel;
+    const uint2 where = *reinterpret_cast<const uint2*>(a.where + from);
+    const Vector dy = load(a.dy + from);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i)
+      if (((i < 4 ? where.x : where.y) >> (i % 4 * 8) & 0xffu) == k) g[i] += dy[i];
+  });
+  const Affine own = affine_of(a.layer, channel);
+  float mean[kVector], rstd[kVector], mean_g[kVector], mean_gx[kVector];
+  load_floats(a.layer.mean + channel, mean);
+  load_floats(a.layer.rstd + channel, rstd);
+  load_floats(a.gradients.mean_g + channel, mean_g);
+  load_floats(a.gradients.mean_gx + channel, mean_gx);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    const float passed = fmaf(x[i], own.scale[i], own.shift[i]) > 0.0f ? g[i] : 0.0f;
+    g[i] = own.scale[i] * (passed - mean_g[i] - (x[i] - mean[i]) * rstd[i] * mean_gx[i]);
+  }
+  store(a.gradients.dx + out, pack(g));
+}
+
+// A thread writes one square: 12 values and four zeros.
+__global__ void __launch_bounds__(kThreads) squares_kernel(PixelSquares a, unsigned count) {
+  const unsigned index = blockIdx.x * kThreads + threadIdx.x;
+  if (index >= count) return;
+  const int rows = static_cast<int>(a.height / 2 + 3), columns = static_cast<int>(a.width / 2 + 3);
+  const Place p = place_of(index, 1, static_cast<unsigned>(columns), static_cast<unsigned>(rows));
+  const int row = static_cast<int>(p.row) - 2, column = static_cast<int>(p.column) - 2;
+  float low[kVector] = {}, high[kVector] = {};
+  if (row >= 0 && row < a.height / 2 && column >= 0 && column < a.width / 2) {
+#pragma unroll
+    for (int k = 0; k < 12; ++k) {
+      const int down = k / 6, right = k % 6 / 3, colour = k % 3;
+      const std::int64_t pixel = (p.image * a.height + 2 * row + down) * a.width + 2 * column + right;
+      const float value =
+          (static_cast<float>(a.pixels[pixel * 3 + colour]) / 255.0f - a.mean[colour]) / a.deviation[colour];
+      (k < kVector ? low : high)[k % kVector] = value;
+    }
+  }
+  const std::int64_t out = static_cast<std::int64_t>(index) * 2 * kVector;
+  store(a.squares + out, pack(low));
+  store(a.squares + out + kVector, pack(high));
+}
+
+__global__ void __launch_bounds__(kThreads)
+    average_kernel(const Bf16* x, Bf16* y, int places, unsigned vectors, unsigned count) {
+  const unsigned index = blockIdx.x * kThreads + threadIdx.x;
+  if (index >= count) return;
+  const std::int64_t image = index / vectors, channels = static_cast<std::int64_t>(vectors) * kVector;
+  const Bf16* const from = x + image * places * channels + index % vectors * kVector;
+  float sum[kVector] = {};
+#pragma unroll 7
+  for (int k = 0; k < places; ++k) {
+    const Vector v = load(from + k * channels);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) sum[i] += v[i];
+  }
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) sum[i] /= static_cast<float>(places);
+  store(y + static_cast<std::int64_t>(index) * kVector, pack(sum));
+}
+
+__global__ void __launch_bounds__(kThreads)
+    average_gradient_kernel(const Bf16* dy, Bf16* dx, unsigned places, unsigned vectors, unsigned count) {
+  const unsigned index = blockIdx.x * kThreads + threadIdx.x;
+  if (index >= count) return;
+  const unsigned image = index / vectors / places;
+  float f[kVector];
+  unpack(load(dy + (static_cast<std::int64_t>(image) * vectors + index % vectors) * kVector), f);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) f[i] /= static_cast<float>(places);
+  store(dx + static_cast<std::int64_t>(index) * kVector, pack(f));
+}
+
+}  // namespace
+
+void pooled_norm_forward(const PooledNormForward& a, cudaStream_t stream) {
+  check_batch_norm(a.images * a.height * a.width, a.channels);
+  const std::int64_t vectors = a.channels / kVector;
+  const std::int64_t count = a.images * pooled_side(a.height) * pooled_side(a.width) * vectors;
+  pool_kernel<<<blocks_for(count, "pooled_norm"), kThreads, 0, stream>>>(a, static_cast<unsigned>(vectors),
+                                                                         static_cast<unsigned>(count));
+  LOCKSTEP_CUDA_LAUNCHED();
+}
+
+void pooled_norm_backward(const PooledNormBackward& a, cudaStream_t stream) {
+  const std::int64_t rows = a.images * a.height * a.width, vectors = a.channels / kVector;
+  // Every gradient is that of a chosen element, so the sums need only those.
+  BatchNormBackward sums{a.layer,    a.dy,     a.gradients, a.images * pooled_side(a.height) * pooled_side(a.width),
+                         a.channels, a.scratch};
+  sums.layer.x = a.chosen;
+  batch_norm_backward_sums(sums, rows, stream);
+  pool_gradient_kernel<<<blocks_for(rows * vectors, "pooled_norm"), kThreads, 0, stream>>>(
+      a, static_cast<unsigned>(vectors), static_cast<unsigned>(rows * vectors));
+  LOCKSTEP_CUDA_LAUNCHED();
+}
+
+void pixel_squares(const PixelSquares& a, cudaStream_t stream) {
+  require(a.height % 2 == 0 && a.width % 2 == 0, "pixel_squares", "sides must be even");
+  const std::int64_t count = a.images * (a.height / 2 + 3) * (a.width / 2 + 3);
+  if (count == 0) return;
+  squares_kernel<<<blocks_for(count, "pixel_squares"), kThreads, 0, stream>>>(a, static_cast<unsigned>(count));
+  LOCKSTEP_CUDA_LAUNCHED();
+}
+
+void average_places(const Bf16* x, Bf16* y, std::int64_t images, std::int64_t places, std::int64_t channels,
+                    cudaStream_t stream) {
+  check_batch_norm(images * places, channels);
+  const std::int64_t vectors = channels / kVector, count = images * vectors;
+  average_kernel<<<blocks_for(count, "average_places"), kThreads, 0, stream>>>(
+      x, y, static_cast<int>(places), static_cast<unsigned>(vectors), static_cast<unsigned>(count));
+  LOCKSTEP_CUDA_LAUNCHED();
+}
+
+void average_places_backward(const Bf16* dy, Bf16* dx, std::int64_t images, std::int64_t places, std::int64_t channels,
+                             cudaStream_t stream) {
+  check_batch_norm(images * places, channels);
+  const std::int64_t vectors = channels / kVector, count = images * places * vectors;
+  average_gradient_kernel<<<blocks_for(count, "average_places"), kThreads, 0, stream>>>(
+      dy, dx, static_cast<unsigned>(places), static_cast<unsigned>(vectors), static_cast<unsigned>(count));
+  LOCKSTEP_CUDA_LAUNCHED();
+}
+
+}  // namespace lockstep::kernels::cuda
