@@ -143,7 +143,7 @@ cost::Profile profile_of_this_machine(const planner::SearchRequest& request) {
 cost::Profile profile_of(const planner::SearchRequest& request, const std::string& name) {
   if (!name.empty()) return cost::find_profile(name);
   const spec::Device& device = main_device(request.cluster);
-  return device.is_cpu() ? profile_of_this_machine(request) : cost::profile_for(device.kind);
+  return device.is_cpu() ? profile_of_this_machine(request) : cost::engine_profile_for(request.cluster);
 }
 
 void apply_layout(const std::string& text, const PlanFlags& flags, planner::SearchRequest& request) {

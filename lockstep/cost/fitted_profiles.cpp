@@ -36,6 +36,7 @@ constexpr std::array<Relative, 12> kRelatives{{{"A100-40", "A100", 1.0},
                                                {"L4", "A100", 1.5},
                                                {"L40S", "H100", 1.5},
                                                {"RTX4090", "H100", 1.5}}};
+constexpr std::string_view kOwnStack = "lockstep";
 constexpr double kUnknownTimeSigma = 0.3;
 constexpr double kUnknownMemorySigma = 0.15;
 
@@ -192,6 +193,12 @@ Profile profile_for(const spec::Cluster& cluster) {
       std::max_element(cluster.groups.begin(), cluster.groups.end(),
                        [&](const spec::NodeGroup& a, const spec::NodeGroup& b) { return devices(a) < devices(b); });
   return profile_for(most->device.kind);
+}
+
+Profile engine_profile_for(const spec::Cluster& cluster) {
+  LOCKSTEP_ASSERT(!cluster.groups.empty(), "a cluster without node groups");
+  const spec::EmbeddedSpec* own = find_by_parts(cluster.groups.front().device.kind, kOwnStack);
+  return cluster.devices() == 1 && own != nullptr ? read_embedded(*own) : profile_for(cluster);
 }
 
 }  // namespace lockstep::cost

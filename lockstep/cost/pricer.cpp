@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/cost/constants_from_tables.h"
+#include "lockstep/cost/dense_memory.h"
 #include "lockstep/cost/flops.h"
 #include "lockstep/cost/layer.h"
 #include "lockstep/cost/links.h"
@@ -225,6 +226,7 @@ Pricer::Pricer(const spec::Model& model, const spec::Cluster& cluster, const Pro
       state.image_kept_elements += static_cast<double>(op.count) * static_cast<double>(op.saved_elements);
     }
   }
+  state.set_dense(profile);
 }
 
 void Pricer::recalibrate(const Constants& constants) {
@@ -249,6 +251,7 @@ Pricer& Pricer::operator=(Pricer&&) noexcept = default;
 
 Price Pricer::price(const plan::Layout& layout, const plan::BatchPlan& batch) const {
   if (state_->model.is_image_model()) return state_->price_image(layout, batch);
+  if (state_->is_dense(layout, batch)) return state_->price_dense(layout, batch);
   return state_->walk<false>(
       layout, batch,
       [](std::int64_t, std::int64_t, const StageTime&, const plan::MemoryBreakdown&, const GroupRates&) {});
@@ -257,6 +260,7 @@ Price Pricer::price(const plan::Layout& layout, const plan::BatchPlan& batch) co
 std::vector<StagePrice> Pricer::stages(const plan::Layout& layout, const plan::BatchPlan& batch) const {
   std::vector<StagePrice> out;
   if (state_->model.is_image_model()) return out;
+  if (state_->is_dense(layout, batch)) return {state_->dense_stage(layout, batch)};
   state_->walk<true>(layout, batch,
                      [&](std::int64_t stage, std::int64_t layers, const StageTime& time,
                          const plan::MemoryBreakdown& memory, const GroupRates& group) {
@@ -294,6 +298,7 @@ double Pricer::memory_floor(const plan::Layout& layout) const {
   const StateBytesOnRank b = state_on_rank(expert, expert_shards(layout), layout, bytes, divided);
   const double states = (a.parameters + a.gradients + a.optimizer + b.parameters + b.gradients + b.optimizer).value();
   const Constants& k = state.fitted.constants;
+  if (state.is_dense(layout)) return dense_memory_floor(state.dense->model) + state.context_bytes;
   const double factor = state.model.is_image_model() ? 1.0 : k.state_factor;
   return k.reserve_factor * (factor * states + k.framework_bytes) + state.context_bytes;
 }

@@ -2,7 +2,9 @@
 // price() is a pure function of the layout and the batch, keeps no cache and allocates nothing, so a planner can call
 // it some 10^6 times a second from any number of threads.
 //
-// The formulas live beside it: gemm.h, links.h, schedule.h, layer.h, states.h. Each cites its source.
+// The formulas live beside it: gemm.h, links.h, schedule.h, layer.h, states.h. Each cites its source. Where the profile
+// was measured with the engine's fused step of one GPU and that step runs the model, layouts of one rank are priced by
+// dense_time.h and dense_memory.h instead.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +31,7 @@ struct PricerOptions {
   // What a run may be told beside layout and batch; the defaults leave every price as it was fitted.
   NcclKnobs nccl = {};
   double bucket_bytes = kUsualBucketBytes;  // ZeRO-0 to 2
+  bool clips_gradients = false;  // read by the fused step alone: it then updates nothing before backward ends
 };
 
 // What one step costs on the rank and stage that bind.
@@ -40,6 +43,7 @@ struct Price {
   double memory_sigma = 0;        // of log(measured / predicted) memory
   std::int32_t memory_stage = 0;  // pipeline stage that needs most memory
   std::int32_t slow_stage = 0;    // pipeline stage that takes longest
+  bool fused = false;             // of the fused step of one GPU (dense_time.h), not of the general path
 
   double step_seconds() const { return time.total(); }
   // Peak bytes allocated by the framework: without allocator reserve, communicators and context.

@@ -1,14 +1,16 @@
 // What a Pricer holds and the parts its price is made of. Internal to pricer*.cpp: stages of a pipeline in
-// pricer_stages.cpp, image networks in pricer_image.cpp.
+// pricer_stages.cpp, image networks in pricer_image.cpp, the fused step of one GPU in pricer_dense.cpp.
 #pragma once
 
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/units.h"
+#include "lockstep/cost/dense_time.h"
 #include "lockstep/cost/flops.h"
 #include "lockstep/cost/layer.h"
 #include "lockstep/cost/links.h"
@@ -66,6 +68,14 @@ struct LayerPrices {
   double logits = 0;
 };
 
+// The fused step, where the profile prices it and the model is one it runs.
+struct DensePricing {
+  DenseConstants constants;
+  double time_sigma = 0, memory_sigma = 0;
+  DenseRun model;  // its sizes
+  spec::Device device;
+};
+
 struct Pricer::State {
   spec::Model model;
   Dimensions dimensions;
@@ -80,6 +90,7 @@ struct Pricer::State {
   std::vector<Operator> operators;  // of one sample, image models
   double image_parameters = 0;
   double image_kept_elements = 0;  // of one sample
+  std::optional<DensePricing> dense;
 
   struct Context {
     const plan::Layout& layout;
@@ -124,6 +135,12 @@ struct Pricer::State {
   Price walk(const plan::Layout& layout, const plan::BatchPlan& batch, Visit&& visit) const;
   Price price_image(const plan::Layout& layout, const plan::BatchPlan& batch) const;
   void finish(Price& price, const plan::Layout& layout) const;
+  void set_dense(const Profile& profile);           // after everything else
+  bool is_dense(const plan::Layout& layout) const;  // for some batch
+  bool is_dense(const plan::Layout& layout, const plan::BatchPlan& batch) const;
+  DenseRun dense_run_of(const plan::Layout& layout, const plan::BatchPlan& batch) const;
+  Price price_dense(const plan::Layout& layout, const plan::BatchPlan& batch) const;
+  StagePrice dense_stage(const plan::Layout& layout, const plan::BatchPlan& batch) const;
 };
 
 }  // namespace lockstep::cost

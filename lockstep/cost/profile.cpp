@@ -259,6 +259,7 @@ std::string Profile::identity() const {
 nlohmann::json to_json(const Profile& profile) {
   nlohmann::json document = {{"schema", kSchema}, {"provenance", provenance_to_json(profile.provenance)}};
   if (profile.fitted) document["fitted"] = fitted_to_json(*profile.fitted);
+  if (profile.dense) document["dense"] = dense_to_json(*profile.dense);
   if (has_tables(profile)) document["tables"] = tables_to_json(profile);
   return document;
 }
@@ -269,6 +270,7 @@ Profile read_profile(const nlohmann::json& document, const std::string& name_for
   Profile profile;
   profile.provenance = read_provenance(reader.object("provenance"));
   if (reader.has("fitted")) profile.fitted = read_fitted(reader.object("fitted"));
+  if (reader.has("dense")) profile.dense = read_dense(reader.object("dense"));
   if (reader.has("tables")) read_tables(reader.object("tables"), profile);
   if (!profile.fitted && !has_tables(profile)) reader.fail("", "has neither `tables` nor `fitted`");
   reader.finish();

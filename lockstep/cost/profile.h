@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/cost/constants.h"
+#include "lockstep/cost/dense_profile.h"
 #include "lockstep/spec/job.h"
 
 namespace lockstep::cost {
@@ -126,6 +127,8 @@ struct Fitted {
 struct Profile {
   Provenance provenance;
   std::optional<Fitted> fitted;  // what the pricer reads; the tables below come from calibration alone
+  // What prices the fused step of one GPU, where the model and the layout are ones it runs; absent: the general path.
+  std::optional<DenseProfile> dense;
   double peak_flops = 0;  // best product seen (CPU) or the vendor's dense bf16 peak; the denominator of efficiency
   std::vector<MatmulPoint> matmuls;
   std::vector<AttentionPoint> attention;
@@ -158,6 +161,9 @@ Profile find_profile(const std::string& name);
 Profile profile_for(const std::string& device_kind, const std::string& stack = "");
 // The same for the kind most of a cluster's devices are.
 Profile profile_for(const spec::Cluster& cluster);
+// What prices this repository's own engine: on one device the profile it was measured with there, where there is one
+// (one device says nothing about links); else profile_for(cluster).
+Profile engine_profile_for(const spec::Cluster& cluster);
 
 // Files; written atomically. A missing file is a UserError with exit code 4.
 void save_profile(const Profile& profile, const std::string& path);

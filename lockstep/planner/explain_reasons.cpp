@@ -149,6 +149,14 @@ class Reasons {
   void interval() {
     const double sigma = plan_.price.time_sigma;
     const auto& fitted = request_.profile.fitted;
+    if (plan_.price.fused) {
+      reasons_.push_back(
+          fmt::format("90% interval: priced as the engine's fused step of one GPU ({}, {} measured steps), predictions "
+                      "off by {:.0f}% "
+                      "(one sigma)",
+                      request_.profile.provenance.hardware, request_.profile.dense->points.size(), 100 * sigma));
+      return;
+    }
     const auto& groups = request_.cluster.groups;
     const bool borrowed = fitted && std::none_of(groups.begin(), groups.end(), [&](const spec::NodeGroup& group) {
                             return group.device.kind == fitted->hardware;

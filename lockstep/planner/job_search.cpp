@@ -13,7 +13,7 @@ SearchRequest request_of(const spec::Job& job, const cost::Profile* profile) {
   SearchRequest request;
   request.model = job.model;
   request.cluster = job.cluster;
-  request.profile = fitted ? *profile : cost::profile_for(job.cluster);
+  request.profile = fitted ? *profile : cost::engine_profile_for(job.cluster);
   request.global_sequences = job.batch.micro * job.batch.accumulation * job.cluster.devices();
   request.sequence_length = job.batch.sequence_length;
   request.optimizer = job.optimizer.kind;

@@ -17,6 +17,7 @@
 #include "lockstep/cost/step_time.h"
 #include "lockstep/plan/nearest_layout.h"
 #include "lockstep/planner/job_search.h"
+#include "lockstep/planner/suggest_recipe.h"
 
 namespace lockstep::planner {
 namespace {
@@ -149,12 +150,38 @@ plan::MemoryBreakdown counted_memory(const spec::Job& job, const plan::Layout& l
   return most;
 }
 
-// Layouts beyond plain data parallel: memory as the engine holds it, time by the formulas that price every layout, with
-// this machine's speeds.
+bool has_cpu(const spec::Cluster& cluster) {
+  return std::any_of(cluster.groups.begin(), cluster.groups.end(),
+                     [](const spec::NodeGroup& group) { return group.device.is_cpu(); });
+}
+
+void append_interval_reason(const cost::Profile& profile, const cost::Price& price, std::vector<std::string>& reasons) {
+  const char* what = price.fused ? "the engine's fused step of one GPU" : "the general formulas";
+  const std::size_t steps = price.fused ? profile.dense->points.size() : 0;
+  reasons.push_back(fmt::format("step priced by {} ({}{}), off by {:.0f}% (one sigma)", what,
+                                profile.provenance.hardware, steps > 0 ? fmt::format(", {} measured steps", steps) : "",
+                                100 * price.time_sigma));
+}
+
+// Layouts beyond plain data parallel, and GPUs: memory as the engine holds it, time by the formulas that price every
+// layout, with the profile's speeds.
 void price_by_formulas(const spec::Job& job, const cost::Profile* profile, plan::Candidate& candidate) {
   const spec::Device& device = binding_device(job.cluster);
-  candidate.memory = counted_memory(job, candidate.layout, candidate.batch);
-  candidate.memory.overhead = profile != nullptr ? profile->framework_bytes : 0.0;
+  std::optional<cost::Pricer> pricer;
+  std::optional<cost::Price> priced;
+  if (profile != nullptr) {
+    pricer.emplace(job.model, job.cluster, *profile,
+                   cost::PricerOptions{.sequence_length = candidate.batch.sequence_length,
+                                       .optimizer = job.optimizer.kind,
+                                       .clips_gradients = job.optimizer.clip_norm > 0});
+    priced = pricer->price(candidate.layout, candidate.batch);
+  }
+  if (priced && priced->fused) {
+    candidate.memory = priced->memory;
+  } else {
+    candidate.memory = counted_memory(job, candidate.layout, candidate.batch);
+    candidate.memory.overhead = profile != nullptr ? profile->framework_bytes : 0.0;
+  }
   candidate.memory.capacity = device.memory_bytes;
   require_fit(candidate.memory, candidate.layout, device);
   const Term term = largest_term(candidate.memory);
@@ -165,11 +192,9 @@ void price_by_formulas(const spec::Job& job, const cost::Profile* profile, plan:
     candidate.reasons.emplace_back("no time prediction without a profile; run `lockstep calibrate` on this machine");
     return;
   }
-  const cost::Pricer pricer(job.model, job.cluster, *profile,
-                            {.sequence_length = candidate.batch.sequence_length, .optimizer = job.optimizer.kind});
-  const cost::Price priced = pricer.price(candidate.layout, candidate.batch);
-  candidate.prediction = pricer.predict(priced, candidate.layout, candidate.batch);
-  candidate.breakdown = priced.time;
+  candidate.prediction = pricer->predict(*priced, candidate.layout, candidate.batch);
+  candidate.breakdown = priced->time;
+  if (!has_cpu(job.cluster)) append_interval_reason(*profile, *priced, candidate.reasons);
   candidate.cost = cost_of(job, candidate);
 }
 
@@ -181,7 +206,10 @@ bool is_priced_by_tables(const plan::Layout& layout) {
 void price(const spec::Job& job, const cost::Profile* profile, plan::Candidate& candidate) {
   const bool operators_known =
       job.model.arch != spec::Arch::kBert && job.model.arch != spec::Arch::kMoe && job.model.arch != spec::Arch::kMamba;
-  if (!is_priced_by_tables(candidate.layout) || !operators_known) return price_by_formulas(job, profile, candidate);
+  const bool fitted = profile != nullptr && profile->fitted.has_value();
+  if (!is_priced_by_tables(candidate.layout) || !operators_known || fitted) {
+    return price_by_formulas(job, profile, candidate);
+  }
   const cost::Workload workload{job.model, candidate.batch, job.precision, job.optimizer.kind,
                                 job.communication.bucket_mib};
   const spec::Device& device = binding_device(job.cluster);
@@ -205,10 +233,8 @@ void price(const spec::Job& job, const cost::Profile* profile, plan::Candidate& 
 
 // Tables measured on this machine price what they were measured for; everything else is a question for the search.
 bool is_searched(const spec::Job& job, const cost::Profile* profile) {
-  const bool any_cpu = std::any_of(job.cluster.groups.begin(), job.cluster.groups.end(),
-                                   [](const spec::NodeGroup& group) { return group.device.is_cpu(); });
   const bool tables = profile != nullptr && !profile->fitted;
-  return !any_cpu && !tables && !job.layout;
+  return !has_cpu(job.cluster) && !tables && !job.layout;
 }
 
 }  // namespace
@@ -221,8 +247,13 @@ const spec::Device& binding_device(const spec::Cluster& cluster) {
   return smallest->device;
 }
 
-plan::Plan make_plan(const spec::Job& job, const cost::Profile* profile) {
+plan::Plan make_plan(const spec::Job& job, const cost::Profile* given) {
   const Stopwatch watch;
+  std::optional<cost::Profile> of_kind;  // a GPU that was not measured is priced as others of its kind
+  if (given == nullptr && !has_cpu(job.cluster)) {
+    of_kind = with_adapters(cost::engine_profile_for(job.cluster), job.lora, job.model);
+  }
+  const cost::Profile* profile = of_kind ? &*of_kind : given;
   plan::Plan plan;
   if (is_searched(job, profile)) {
     plan = plan_by_search(job, profile);

@@ -8,10 +8,10 @@
 
 namespace lockstep::planner {
 
-// `profile` may be null: a plan on cpu, or of a given layout, then has no time prediction, and its reasons say how to
-// get one. Pure; no files, no clocks beyond the search time it reports. Throws UserError: exit code 3 when the plan
-// needs more memory than a device has (names the largest term, the excess and a fix), exit code 2 when the layout is
-// invalid or needs another number of ranks.
+// `profile` may be null: a plan on cpu then has no time prediction, and its reasons say how to get one; GPUs are priced
+// by the profile of their kind (cost::engine_profile_for). Pure; no files, no clocks beyond the search time it reports.
+// Throws UserError: exit code 3 when the plan needs more memory than a device has (names the largest term, the excess
+// and a fix), exit code 2 when the layout is invalid or needs another number of ranks.
 plan::Plan make_plan(const spec::Job& job, const cost::Profile* profile = nullptr);
 
 // The cluster's device whose memory binds (smallest); asserts that there is one.

@@ -28,6 +28,7 @@ RowPrediction price_question(const RowQuestion& question, const cost::Profile& p
   result.out_of_memory_probability = price.out_of_memory_probability();
   result.profile = profile.identity();
   result.note = question.note;
+  if (price.fused) result.note += (result.note.empty() ? "" : "; ") + std::string("the engine's fused step of one GPU");
   return result;
 }
 

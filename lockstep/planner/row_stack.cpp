@@ -44,6 +44,7 @@ constexpr std::array kRules{
     StackRule{"ColossalAI", "", "colossalai"},
     StackRule{"nanoGPT", "torch.compile", "nanogpt-compile"},
     StackRule{"nanoGPT", "", "nanogpt"},
+    StackRule{"Lockstep", "", "lockstep"},
 };
 
 // Megatron-LM before distributed optimizers and FlashAttention: fused softmax, bias-GELU and bias-dropout kernels;
@@ -97,6 +98,7 @@ cost::StackFacts stack_facts(std::string_view stack) {
             .sequence_parallel = true,
             .stage_split = cost::StageSplit::kByCost};
   }
+  if (stack == "lockstep") return cost::lockstep_facts();
   if (stack == "llm-foundry") return kFsdp;
   if (stack == "llm-foundry-pure") return with_gradient_bytes(kFsdp, 2, 4);
   if (stack == "fsdp-paper") {

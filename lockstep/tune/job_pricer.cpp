@@ -107,7 +107,7 @@ JobPricer::JobPricer(JobKnobs knobs, FindProfile find_profile)
   if (!find_profile_) {
     find_profile_ = [](const spec::Job& job) -> std::optional<cost::Profile> {
       if (is_on_cpu(job)) return std::nullopt;
-      return cost::profile_for(job.cluster);
+      return cost::engine_profile_for(job.cluster);
     };
   }
 }
@@ -141,6 +141,7 @@ JobPrice JobPricer::price_on_devices(const Config& config, const spec::Job& job,
   out.layout = layout_of(job);
   out.batch = batch_of(job, out.layout);
   cost::PricerOptions options{.sequence_length = out.batch.sequence_length, .optimizer = job.optimizer.kind};
+  options.clips_gradients = job.optimizer.clip_norm > 0;
   for (const auto& [name, value] : knobs_.environment(config)) cost::set_nccl_variable(options.nccl, name, value);
   if (auto problem = cost::find_nccl_problem(options.nccl, nodes_of(job.cluster), has_nvls(job.cluster))) {
     return refused(std::move(*problem));

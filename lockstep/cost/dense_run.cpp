@@ -1,0 +1,60 @@
+#include "lockstep/cost/dense_run.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace lockstep::cost {
+namespace {
+
+constexpr std::int64_t kUnit = 16;  // sizes are multiples of this
+constexpr std::int64_t kLargestHidden = 8192;
+constexpr std::int64_t kLargestHead = 128;
+
+}  // namespace
+
+DenseRun dense_run(const spec::Model& model) {
+  DenseRun run;
+  run.layers = static_cast<double>(model.layers);
+  run.hidden = static_cast<double>(model.hidden);
+  run.heads = static_cast<double>(model.heads);
+  run.kv_heads = static_cast<double>(model.kv_heads > 0 ? model.kv_heads : model.heads);
+  run.head_dim = model.head_dim > 0 ? static_cast<double>(model.head_dim) : run.hidden / run.heads;
+  run.ffn = static_cast<double>(model.ffn_hidden);
+  run.vocab = static_cast<double>(model.vocab);
+  run.sequence = static_cast<double>(model.max_sequence);
+  return run;
+}
+
+DenseRun dense_run(const spec::Model& model, const plan::Layout& layout, const plan::BatchPlan& batch) {
+  DenseRun run = dense_run(model);
+  run.micro = static_cast<double>(batch.micro);
+  run.accumulation = static_cast<double>(batch.accumulation);
+  if (batch.sequence_length > 0) run.sequence = static_cast<double>(batch.sequence_length);
+  run.recompute = layout.recompute;
+  run.fp8 = layout.precision == spec::Precision::kFp8;
+  return run;
+}
+
+std::optional<std::string> dense_problem(const spec::Model& model) {
+  if (model.arch != spec::Arch::kLlama || model.experts > 0) return "the model is no dense Llama";
+  if (model.classes > 0) return "the model ends in a classifier";
+  if (model.dropout > 0) return "the model has dropout";
+  if (model.tied_embeddings) return "its embeddings are tied";
+  if (model.rope_scaling.kind != spec::RopeScaling::Kind::kNone) return "its rotary positions are stretched";
+  const DenseRun run = dense_run(model);
+  for (const double size : {run.hidden, run.qkv_width(), run.attention_width(), run.ffn, run.vocab, run.head_dim}) {
+    if (size <= 0 || std::fmod(size, kUnit) != 0) return fmt::format("a size is not a multiple of {}", kUnit);
+  }
+  if (run.head_dim > kLargestHead) return fmt::format("its heads are wider than {}", kLargestHead);
+  if (model.hidden > kLargestHidden) return fmt::format("its hidden size is above {}", kLargestHidden);
+  return std::nullopt;
+}
+
+bool is_dense_layout(const plan::Layout& layout, spec::OptimizerKind optimizer) {
+  const bool precision = layout.precision == spec::Precision::kBf16 || layout.precision == spec::Precision::kFp8;
+  return layout.world() == 1 && precision && optimizer == spec::OptimizerKind::kAdamW &&
+         layout.offload == plan::Offload::kNone;
+}
+
+}  // namespace lockstep::cost

@@ -1,0 +1,48 @@
+// DenseRun: what the fused step of one GPU (engine/cuda/DenseStep) executes, as numbers for the formulas of
+// dense_memory.h and dense_time.h. Pure functions.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lockstep/plan/plan.h"
+#include "lockstep/spec/job.h"
+#include "lockstep/spec/model.h"
+
+namespace lockstep::cost {
+
+struct DenseRun {
+  double layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
+  double micro = 1, sequence = 0, accumulation = 1;
+  plan::Recompute recompute = plan::Recompute::kNone;
+  bool fp8 = false;          // forward and data gradients of the layers' matrices in 8 bits
+  bool bf16_states = false;  // AdamW's m and v
+  bool clips = false;        // the gradient's norm is limited, so no parameter is updated before backward ends
+
+  double rows() const { return micro * sequence; }
+  double qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
+  double attention_width() const { return heads * head_dim; }
+  // Weight gradients run beside the data gradients, on a second stream.
+  bool overlaps() const { return recompute != plan::Recompute::kFull; }
+  // A single micro-batch's gradient is not summed: it stays in bf16 but for the head's and the norms'.
+  bool narrow_gradients() const { return accumulation == 1; }
+  // Elements, by where their gradients are: embedding and the layers' matrices, the head, the norms.
+  double matrix_parameters() const { return layers * hidden * (qkv_width() + attention_width() + 3 * ffn); }
+  double body_parameters() const { return vocab * hidden + matrix_parameters(); }
+  double head_parameters() const { return vocab * hidden; }
+  double norm_parameters() const { return (2 * layers + 1) * hidden; }
+  double parameters() const { return body_parameters() + head_parameters() + norm_parameters(); }
+};
+
+// The model's sizes; one micro-batch of one sequence of the model's length.
+DenseRun dense_run(const spec::Model& model);
+// The same with what a plan says of it. `layout` is of one rank.
+DenseRun dense_run(const spec::Model& model, const plan::Layout& layout, const plan::BatchPlan& batch);
+
+// Why the fused step does not run this model, as one clause; nothing where it does. The engine asks the same
+// (engine/cuda/dense_shape).
+std::optional<std::string> dense_problem(const spec::Model& model);
+// Whether it runs a layout: one rank, bf16 or fp8, AdamW, nothing offloaded. Allocates nothing.
+bool is_dense_layout(const plan::Layout& layout, spec::OptimizerKind optimizer);
+
+}  // namespace lockstep::cost

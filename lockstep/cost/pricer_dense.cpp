@@ -1,0 +1,74 @@
+// The fused step of one GPU inside the Pricer: layouts of one rank, where the profile was measured with it.
+#include <cmath>
+
+#include "lockstep/cost/dense_memory.h"
+#include "lockstep/cost/pricer_state.h"
+
+namespace lockstep::cost {
+namespace {
+
+constexpr double kRowUnit = 16, kRowUnitFp8 = 64;  // rows of a micro-batch are a multiple of it
+
+}  // namespace
+
+void Pricer::State::set_dense(const Profile& profile) {
+  dense.reset();
+  const bool whole = fitted.facts.trained_share == 1;  // adapters train through the general path
+  if (!profile.dense || !whole || cluster.groups.size() != 1 || dense_problem(model)) return;
+  dense = DensePricing{.constants = profile.dense->constants,
+                       .time_sigma = profile.dense->time_sigma,
+                       .memory_sigma = profile.dense->memory_sigma,
+                       .model = dense_run(model),
+                       .device = cluster.groups.front().device};
+}
+
+bool Pricer::State::is_dense(const plan::Layout& layout) const {
+  return dense && is_dense_layout(layout, options.optimizer);
+}
+
+bool Pricer::State::is_dense(const plan::Layout& layout, const plan::BatchPlan& batch) const {
+  if (!is_dense(layout)) return false;
+  const double unit = layout.precision == spec::Precision::kFp8 ? kRowUnitFp8 : kRowUnit;
+  return std::fmod(static_cast<double>(batch.micro * sequence), unit) == 0;
+}
+
+DenseRun Pricer::State::dense_run_of(const plan::Layout& layout, const plan::BatchPlan& batch) const {
+  DenseRun run = dense->model;
+  run.micro = static_cast<double>(batch.micro);
+  run.accumulation = static_cast<double>(batch.accumulation);
+  run.sequence = static_cast<double>(sequence);
+  run.recompute = layout.recompute;
+  run.fp8 = layout.precision == spec::Precision::kFp8;
+  run.clips = options.clips_gradients;
+  return run;
+}
+
+Price Pricer::State::price_dense(const plan::Layout& layout, const plan::BatchPlan& batch) const {
+  const DenseRun run = dense_run_of(layout, batch);
+  const DenseSeconds seconds = dense_seconds(run, dense->constants, dense->device);
+  Price price;
+  price.time.compute = seconds.forward + seconds.backward;
+  price.time.optimizer = seconds.optimizer;
+  price.memory = dense_memory(run);
+  price.memory.overhead = context_bytes;
+  price.memory.capacity = dense->device.memory_bytes;
+  price.time_sigma = dense->time_sigma;
+  price.memory_sigma = dense->memory_sigma;
+  price.fused = true;
+  return price;
+}
+
+StagePrice Pricer::State::dense_stage(const plan::Layout& layout, const plan::BatchPlan& batch) const {
+  const DenseSeconds seconds = dense_seconds(dense_run_of(layout, batch), dense->constants, dense->device);
+  StagePrice stage;
+  stage.forward_seconds = seconds.forward / static_cast<double>(batch.accumulation);
+  stage.backward_seconds = seconds.backward / static_cast<double>(batch.accumulation);
+  stage.weight_gradient_seconds = seconds.weight_gradient / static_cast<double>(batch.accumulation);
+  stage.layers = model.layers;
+  stage.in_flight = 1;
+  stage.device = dense->device.kind;
+  stage.memory = price_dense(layout, batch).memory;
+  return stage;
+}
+
+}  // namespace lockstep::cost
