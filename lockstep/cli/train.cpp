@@ -21,7 +21,7 @@ struct TrainOptions {
   std::string job_file;
   std::vector<std::string> overrides;
   std::string plan_file, profile, backend, resume, export_folder;
-  bool resuming = false, json = false, dry_run = false, no_record = false, report_steps = false;
+  bool resuming = false, json = false, dry_run = false, no_record = false, report_steps = false, general_step = false;
 };
 
 plan::Plan plan_for(const spec::Job& job, const TrainOptions& options, const Placement& placement) {
@@ -116,6 +116,7 @@ int train(const TrainOptions& options) {
   if (!options.export_folder.empty()) {
     session.verb_options["export"] = std::filesystem::absolute(options.export_folder).string();
   }
+  if (options.general_step) session.verb_options["general_step"] = true;
   if (speaks && !only_json) show_plan(stdout, job, plan, placement);
   return finish(run_session(job, placement, session), options);
 }
@@ -140,6 +141,8 @@ void add_train(CLI::App& app, Outcome& outcome) {
                    "At the end write the weights as a Hugging Face folder that transformers loads");
   verb->add_flag("--dry-run", options->dry_run, "Show the plan and stop");
   verb->add_flag("--no-record", options->no_record, "Do not write to the run store");
+  verb->add_flag("--general-step", options->general_step,
+                 "Train through libtorch's autograd also where a faster step of our own would do (docs/gpu.md)");
   verb->add_flag("--report-steps", options->report_steps,
                  "Every step as a JSON line on stdout (step, seconds, tokens_per_second); all else goes to stderr");
   verb->add_flag("--json", options->json, "Last line of stdout is JSON (lockstep.run/1); all else goes to stderr");

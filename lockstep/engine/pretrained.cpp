@@ -35,15 +35,30 @@ void merge_adapters(parallel::TensorMap& weights, const spec::Model& spec, const
   }
 }
 
-}  // namespace
-
-nn::LoadReport load_pretrained(parallel::ParallelModel& model, const spec::Model& spec, const std::string& path) {
-  const checkpoint::WeightFiles files = checkpoint::WeightFiles::open(path);
+// `files` is kept by reference.
+nn::WeightSource source_of(const checkpoint::WeightFiles& files, const std::string& path) {
   nn::WeightSource source;
   source.name = path;
   for (const std::string& name : files.names()) source.sizes[name] = files.entry(name).shape;
-  source.read = [&](const std::string& name, std::int64_t first, Tensor out) { files.read_range(name, first, out); };
+  source.read = [&files](const std::string& name, std::int64_t first, Tensor out) {
+    files.read_range(name, first, out);
+  };
+  return source;
+}
 
+}  // namespace
+
+nn::LoadReport load_pretrained(nn::TrainableModel& model, const std::string& path) {
+  const checkpoint::WeightFiles files = checkpoint::WeightFiles::open(path);
+  const auto whole = [](const nn::DeclaredParameter& parameter) {
+    return nn::LocalValues{parameter.tensor.detach().view({-1})};
+  };
+  return nn::load_parts(model.spec(), nn::declared_parameters(model), whole, source_of(files, path));
+}
+
+nn::LoadReport load_pretrained(parallel::ParallelModel& model, const spec::Model& spec, const std::string& path) {
+  const checkpoint::WeightFiles files = checkpoint::WeightFiles::open(path);
+  const nn::WeightSource source = source_of(files, path);
   std::vector<nn::DeclaredParameter> parameters;
   std::map<const void*, nn::LocalValues> held;
   for (const auto& shard : model.shards()) {

@@ -6,10 +6,12 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/elastic/rank_request.h"
+#include "lockstep/engine/device_step.h"
 #include "lockstep/engine/engine_api.h"
 #include "lockstep/spec/job.h"
 #include "lockstep/telemetry/recorder.h"
@@ -36,6 +38,8 @@ struct RunContext {
   std::shared_ptr<telemetry::Recorder> recorder;  // null: not recorded
   Host host;
   torch::Device device = torch::kCPU;  // where this rank computes
+  DeviceStepMaker make_device_step = engine::make_device_step;
+  std::optional<plan::Layout> layout = {};  // instead of the plan's
 
   int rank() const { return world.rank(); }
 };

@@ -20,6 +20,7 @@ constexpr double kRecentDecay = 0.9;
 
 // The plan's layout; without a plan every rank is a replica.
 plan::Layout layout_of(const RunContext& context) {
+  if (context.layout) return *context.layout;
   if (context.request.plan.is_null()) {
     plan::Layout layout;
     layout.dp = context.world.size();
@@ -29,6 +30,13 @@ plan::Layout layout_of(const RunContext& context) {
   const plan::Layout layout = plan::read_plan(context.request.plan, "plan").best.layout;
   plan::require_runnable_layout(layout, context.job.model, context.world.size());
   return layout;
+}
+
+DeviceStepMaker step_maker(const RunContext& context) {
+  if (!context.request.options.value("general_step", false)) return context.make_device_step;
+  return [](const spec::Job&, const plan::Layout&, torch::Device) {
+    return DeviceStepChoice{nullptr, "--general-step was given"};
+  };
 }
 
 bool counts_tokens(const TrainingState& state) { return state.datasets.train->tokens_per_sample() > 0; }
@@ -51,7 +59,7 @@ double ThroughputMeter::seconds_per_step() const {
 }
 
 Trainer::Trainer(RunContext& context) : context_(context) {
-  state_ = build_training_state(context.job, layout_of(context), context.world, context.device);
+  state_ = build_training_state(context.job, layout_of(context), context.world, context.device, step_maker(context));
   if (context.rank() == 0) tell_what_it_starts_from();
   if (!context.request.resume_from.empty()) resume();
   first_step_ = state_.step;
@@ -60,9 +68,14 @@ Trainer::Trainer(RunContext& context) : context_(context) {
 
 void Trainer::tell_what_it_starts_from() const {
   context_.host.note("data: " + state_.datasets.train->describe());
-  if (!state_.executor || state_.executor->initial_parameters().empty()) return;
+  if (state_.device_step) {
+    context_.host.note("step: " + state_.device_step->describe());
+  } else if (!context_.device.is_cpu()) {
+    context_.host.note("step: general path, because " + state_.why_general);
+  }
+  if (state_.initial_parameters.empty()) return;
   context_.host.note(fmt::format("{} lacks these, they begin with random values: {}", context_.job.weights,
-                                 join(state_.executor->initial_parameters(), ", ")));
+                                 join(state_.initial_parameters, ", ")));
 }
 
 void Trainer::resume() {
@@ -119,6 +132,7 @@ bool Trainer::save_is_due(const StepResult& result) const {
 
 void Trainer::after_step(const StepResult& result) {
   last_loss_ = result.loss;
+  data_seconds_ += result.data_seconds;
   meter_.add(static_cast<double>(counts_tokens(state_) ? result.tokens : result.samples), result.seconds);
   record_step(result);
   check_loss(result);
@@ -147,7 +161,7 @@ void Trainer::record_step(const StepResult& result) {
   add(telemetry::metric::kComputeSeconds, result.seconds - result.data_seconds - result.comm_seconds);
   add(telemetry::metric::kExposedCommSeconds, result.comm_seconds);
   add(telemetry::metric::kDataSeconds, result.data_seconds);
-  add(telemetry::metric::kMemoryBytes, peak_memory_bytes(context_.device));
+  add(telemetry::metric::kMemoryBytes, peak_memory());
   if (context_.rank() == 0) {
     add(telemetry::metric::kLoss, result.loss);
     add(telemetry::metric::kGradientNorm, result.gradient_norm);
@@ -169,7 +183,7 @@ void Trainer::report_progress(const StepResult& result) {
                             {"unit", counts_tokens(state_) ? "tokens" : "samples"},
                             {"gradient_norm", result.gradient_norm},
                             {"learning_rate", result.learning_rate},
-                            {"memory_bytes", peak_memory_bytes(context_.device)}};
+                            {"memory_bytes", peak_memory()}};
   if (const auto value = efficiency(meter_.recent())) message["efficiency"] = *value;
   const double per_step = running_.seconds() / static_cast<double>(state_.step - first_step_);
   message["eta_seconds"] = per_step * static_cast<double>(state_.total_steps - state_.step);
@@ -183,6 +197,7 @@ void Trainer::report_step(const StepResult& result) {
   context_.host.send({{"type", "step"},
                       {"step", state_.step},
                       {"seconds", result.seconds},
+                      {"loss", result.loss},
                       {tokens ? "tokens_per_second" : "samples_per_second", items / result.seconds}});
 }
 
@@ -234,6 +249,8 @@ void Trainer::export_weights() {
   const std::string tokenizer = context_.job.data.tokenizer == "bytes" ? "" : context_.job.data.tokenizer;
   if (state_.executor) {
     export_pretrained(state_.executor->model(), context_.job.model, folder, tokenizer);
+  } else if (state_.device_step) {
+    export_weights_of(weights_of(*state_.device_step), context_.job.model, folder, tokenizer);
   } else if (context_.rank() == 0) {
     export_weights_of(state_.parameters->views(state_.parameters->values()), context_.job.model, folder, tokenizer);
   }
@@ -259,6 +276,15 @@ std::optional<double> Trainer::efficiency(double items_per_second) const {
   return mfu * items_per_second / predicted;
 }
 
+double Trainer::peak_memory() const {
+  return state_.device_step ? state_.device_step->peak_memory_bytes() : peak_memory_bytes(context_.device);
+}
+
+// A device step's batches are fetched while it works: what the loader counts is not what the device waited.
+double Trainer::loader_stall_seconds() const {
+  return state_.device_step ? data_seconds_ : state_.loader->statistics().stall_seconds;
+}
+
 std::int64_t Trainer::communicated_bytes() const {
   if (!state_.executor) return context_.world.traffic().total_bytes();
   std::int64_t bytes = 0;
@@ -279,9 +305,9 @@ nlohmann::json Trainer::summary(bool stopped) const {
       {"steps", state_.step},
       {"steps_total", state_.total_steps},
       {"device", context_.device.str()},
-      {"peak_memory_bytes", peak_memory_bytes(context_.device)},
+      {"peak_memory_bytes", peak_memory()},
       {"peak_allocated_bytes",
-       context_.device.is_cpu() ? memory_.peak_bytes() : static_cast<std::int64_t>(peak_memory_bytes(context_.device))},
+       context_.device.is_cpu() ? memory_.peak_bytes() : static_cast<std::int64_t>(peak_memory())},
       {"offloaded_bytes", state_.executor ? state_.executor->model().arena().bytes() : 0},
       {"restarts", 0},
       {"lost_steps", 0},
@@ -292,7 +318,7 @@ nlohmann::json Trainer::summary(bool stopped) const {
       {"layout", plan::to_string(layout_of(context_))},
       {"seconds_per_step", meter_.seconds_per_step()},
       {"training_seconds", running_.seconds()},
-      {"loader_stall_seconds", state_.loader->statistics().stall_seconds},
+      {"loader_stall_seconds", loader_stall_seconds()},
       {"skipped_steps", (state_.executor ? state_.executor->scaler() : state_.scaler).skipped_steps()},
       {"communicated_bytes", communicated_bytes()},
       {"evaluations", evaluations_}};

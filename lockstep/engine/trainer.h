@@ -52,6 +52,8 @@ class Trainer {
   void save();
   void export_weights();
   std::int64_t communicated_bytes() const;
+  double peak_memory() const;
+  double loader_stall_seconds() const;
   bool save_is_due(const StepResult& result) const;
   nlohmann::json summary(bool stopped) const;
   std::optional<double> efficiency(double items_per_second) const;
@@ -65,6 +67,7 @@ class Trainer {
   Stopwatch running_;
   double last_progress_ = -1.0;
   double last_loss_ = 0.0;
+  double data_seconds_ = 0.0;
   std::int64_t first_step_ = 0;
   std::int64_t saved_step_ = -1;
   int skipped_in_a_row_ = 0;

@@ -36,12 +36,6 @@ parallel::ReducerOptions reducer_options(const spec::Job& job) {
   return options;
 }
 
-constexpr const char* kMasterPrefix = "master.";
-
-}  // namespace
-
-namespace {
-
 void build_replica(TrainingState& state, const spec::Job& job, comm::Communicator& data_group) {
   const PrecisionPolicy precision = precision_policy(job.precision, state.device);
   nn::BuildOptions build;
@@ -67,16 +61,37 @@ TrainingState build_training_state(const spec::Job& job, comm::Communicator& wor
   return build_training_state(job, layout, world);
 }
 
+namespace {
+
+// Where the job is one for it; otherwise `why_general` is set.
+void build_device_step(TrainingState& state, const spec::Job& job, const plan::Layout& layout,
+                       const DeviceStepMaker& make_step) {
+  DeviceStepChoice choice = make_step(job, layout, state.device);
+  state.why_general = std::move(choice.why_not);
+  state.device_step = std::move(choice.step);
+  if (state.device_step) {
+    state.initial_parameters = load_initial_values(*state.device_step, job);
+  } else if (job.precision == spec::Precision::kFp8) {
+    throw environment_error("precision fp8 is trained by the fused CUDA step alone: " + state.why_general, "use bf16");
+  }
+}
+
+}  // namespace
+
 TrainingState build_training_state(const spec::Job& job, const plan::Layout& layout, comm::Communicator& world,
-                                   torch::Device device) {
+                                   torch::Device device, const DeviceStepMaker& make_step) {
   TrainingState state;
   state.device = device;
   state.datasets = data::open_datasets(job);
   std::int64_t data_rank = world.rank();
-  if (is_plain_data_parallel(layout, job)) {
+  build_device_step(state, job, layout, make_step);
+  if (state.device_step) {
+    // Everything is there.
+  } else if (is_plain_data_parallel(layout, job)) {
     build_replica(state, job, world);
   } else {
     state.executor = std::make_unique<LayoutExecutor>(job, layout, world, device);
+    state.initial_parameters = state.executor->initial_parameters();
     data_rank = state.executor->model().groups().data_rank;
   }
   state.loader = make_loader(job, state, data_rank, layout.data_ranks());
@@ -86,7 +101,7 @@ TrainingState build_training_state(const spec::Job& job, const plan::Layout& lay
                     "lower batch.micro or batch.accumulation, or shorten batch.sequence_length");
   }
   state.total_steps = total_steps_of(job, *state.loader);
-  if (state.executor) return state;
+  if (!state.parameters) return state;
   parallel::check_same_parameters(*state.parameters, world);
   parallel::broadcast_parameters(*state.parameters, world);
   return state;
@@ -100,6 +115,10 @@ std::int64_t total_steps_of(const spec::Job& job, const data::Loader& loader) {
     return (job.tokens + per_step - 1) / per_step;
   }
   return static_cast<std::int64_t>(std::ceil(job.epochs * static_cast<double>(loader.steps_per_epoch())));
+}
+
+data::Position position_of(const TrainingState& state) {
+  return state.staged.empty() ? state.loader->position() : state.staged.front().step_start;
 }
 
 std::int64_t steps_left(const spec::Job& job, const data::Loader& loader, data::Position position) {
@@ -143,9 +162,18 @@ void add_assembled(LayoutExecutor& executor, checkpoint::CheckpointContents& con
       kMasterPrefix));
 }
 
+bool has_master(const checkpoint::CheckpointContents& contents) {
+  const auto first = contents.optimizer.lower_bound(kMasterPrefix);
+  return first != contents.optimizer.end() && first->first.rfind(kMasterPrefix, 0) == 0;
+}
+
 void restore_replica(TrainingState& state, const checkpoint::CheckpointContents& contents) {
   torch::Tensor values = state.parameters->values();
-  state.parameters->load(values, contents.model);
+  if (has_master(contents) && !state.parameters->has_master()) {  // of a narrower run: nothing is lost
+    state.parameters->load(values, contents.optimizer, kMasterPrefix);
+  } else {
+    state.parameters->load(values, contents.model);
+  }
   if (state.parameters->has_master()) {
     torch::Tensor master = state.parameters->master();
     state.parameters->load(master, contents.optimizer, kMasterPrefix);
@@ -157,7 +185,7 @@ void restore_replica(TrainingState& state, const checkpoint::CheckpointContents&
 void restore_parts(LayoutExecutor& executor, const checkpoint::CheckpointContents& contents) {
   parallel::ParallelModel& model = executor.model();
   model.fill([](const parallel::FlatShard& shard) { return shard.has_master() ? torch::Tensor() : shard.master(); },
-             range_reader(contents.model, ""));
+             has_master(contents) ? range_reader(contents.optimizer, kMasterPrefix) : range_reader(contents.model, ""));
   model.fill([](const parallel::FlatShard& shard) { return shard.has_master() ? shard.master() : torch::Tensor(); },
              range_reader(contents.optimizer, kMasterPrefix));
   model.adopt_master();
@@ -181,12 +209,16 @@ void restore_buffers(torch::nn::Module& module, const checkpoint::CheckpointCont
 checkpoint::CheckpointContents checkpoint_contents(TrainingState& state, const spec::Job& job, int world) {
   checkpoint::CheckpointContents contents;
   contents.step = state.step;
-  if (state.executor) {
+  if (state.device_step) {
+    contents.model = weights_of(*state.device_step);
+    contents.optimizer = optimizer_state_of(*state.device_step);
+    contents.optimizer.merge(state.scaler.state());
+  } else if (state.executor) {
     add_assembled(*state.executor, contents);
   } else {
     add_replica(state, contents);
   }
-  const data::Position position = state.loader->position();
+  const data::Position position = position_of(state);
   contents.loader = {{"epoch", position.epoch},
                      {"samples", position.samples},
                      {"global_batch", state.loader->global_batch()},
@@ -213,13 +245,17 @@ std::string restore(TrainingState& state, const checkpoint::CheckpointContents& 
     throw bad_input("the checkpoint is of another model than the job's",
                     "resume with the model it was made with, or start afresh without --resume");
   }
-  if (state.executor) {
+  if (state.device_step) {
+    load_state(*state.device_step, contents.model, contents.optimizer);
+    state.scaler.load_state(contents.optimizer);
+  } else if (state.executor) {
     restore_parts(*state.executor, contents);
     for (nn::TrainableModel* chunk : state.executor->model().models()) restore_buffers(*chunk, contents);
   } else {
     restore_replica(state, contents);
     restore_buffers(*state.model, contents);
   }
+  state.staged.clear();
   state.loader->seek({contents.loader.at("epoch"), contents.loader.at("samples")});
   state.step = contents.step;
   const bool same_batch = contents.loader.value("global_batch", std::int64_t{0}) == state.loader->global_batch();
@@ -233,7 +269,7 @@ std::string restore(TrainingState& state, const checkpoint::CheckpointContents& 
     torch_generator.set_state(generator->second);
     own.erase(generator);
   }
-  if (state.executor) return {};
+  if (!state.reducer) return {};
   if (contents.extra.value("world", world) == world) {
     state.reducer->load_state(own);
   } else if (job.communication.compression != spec::Compression::kNone) {

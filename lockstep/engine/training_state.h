@@ -9,6 +9,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/open_datasets.h"
+#include "lockstep/engine/device_step.h"
 #include "lockstep/engine/layout_executor.h"
 #include "lockstep/engine/loss_scaler.h"
 #include "lockstep/engine/optimizer.h"
@@ -22,10 +23,12 @@ namespace lockstep::engine {
 
 // Belongs to one rank's thread. Members are destroyed in reverse order, so what refers to `parameters` comes after it.
 //
-// Plain data parallelism keeps the model whole on every rank and reduces one flat gradient in buckets, compressed where
-// the job says so; every other layout is the executor's. Exactly one of the two is there.
+// A device step trains a whole model on one device by itself. Plain data parallelism keeps the model whole on every
+// rank and reduces one flat gradient in buckets, compressed where the job says so; every other layout is the
+// executor's. Exactly one of the three is there.
 struct TrainingState {
   torch::Device device = torch::kCPU;
+  std::unique_ptr<DeviceStep> device_step;
   std::unique_ptr<LayoutExecutor> executor;
   std::shared_ptr<nn::TrainableModel> model;
   std::unique_ptr<parallel::FlatParameters> parameters;
@@ -34,20 +37,27 @@ struct TrainingState {
   std::unique_ptr<parallel::GradientReducer> reducer;
   std::unique_ptr<data::Loader> loader;
   data::Datasets datasets;
-  std::int64_t step = 0;                // optimizer steps done (skipped ones included)
-  std::int64_t total_steps = 0;         // of the whole job
+  std::vector<data::Batch> staged;              // of the next step, fetched while the device worked on the last one
+  std::string why_general;                      // why there is no device step, one clause
+  std::vector<std::string> initial_parameters;  // that job.weights lacked
+  std::int64_t step = 0;                        // optimizer steps done (skipped ones included)
+  std::int64_t total_steps = 0;                 // of the whole job
   std::array<double, 3> shared_sums{};  // loss and wishes on their way between ranks; here to outlive the operation
 };
 
 // Builds model, optimizer and loader for this rank of the layout, and makes sure that all ranks begin with the same
 // parameters. Collective. Throws UserError for what the job cannot have.
 TrainingState build_training_state(const spec::Job& job, const plan::Layout& layout, comm::Communicator& world,
-                                   torch::Device device = torch::kCPU);
+                                   torch::Device device = torch::kCPU,
+                                   const DeviceStepMaker& make_step = make_device_step);
 // Plain data parallel.
 TrainingState build_training_state(const spec::Job& job, comm::Communicator& world);
 
 // Optimizer steps that the job's goal (steps, tokens or epochs) comes to.
 std::int64_t total_steps_of(const spec::Job& job, const data::Loader& loader);
+
+// Where the run would go on: behind the steps done, whatever is staged.
+data::Position position_of(const TrainingState& state);
 
 // Steps that are left from `position` when the global batch is not what it was: `tokens` and `epochs` count samples, so
 // the number of steps changes with the ranks.

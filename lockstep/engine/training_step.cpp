@@ -66,10 +66,15 @@ MicroStepSums run_micro_steps(TrainingState& state, const spec::Job& job) {
 
 namespace {
 
+std::vector<data::Batch> batches_of_a_step(data::Loader& loader) {
+  std::vector<data::Batch> batches;
+  while (batches.empty() || !batches.back().last_of_step) batches.push_back(loader.next());
+  return batches;
+}
+
 StepResult run_layout_step(TrainingState& state, const spec::Job& job, StepWishes wishes) {
   const double begin = monotonic_seconds();
-  std::vector<data::Batch> batches;
-  while (batches.empty() || !batches.back().last_of_step) batches.push_back(state.loader->next());
+  const std::vector<data::Batch> batches = batches_of_a_step(*state.loader);
   const double fetched = monotonic_seconds();
   StepResult result = state.executor->step(batches, state.step, state.datasets.train->padding_id(),
                                            learning_rate_at(job.optimizer, state.step, state.total_steps), wishes);
@@ -81,17 +86,46 @@ StepResult run_layout_step(TrainingState& state, const spec::Job& job, StepWishe
   return result;
 }
 
+// The next step's batches are fetched while the device works.
+StepResult run_device_step(TrainingState& state, const spec::Job& job, StepWishes wishes) {
+  const double begin = monotonic_seconds();
+  if (state.staged.empty()) state.staged = batches_of_a_step(*state.loader);
+  const double fetched = monotonic_seconds();
+  StepResult result;
+  result.learning_rate = learning_rate_at(job.optimizer, state.step, state.total_steps);
+  result.samples = state.staged.back().global_samples;
+  result.tokens = result.samples * state.datasets.train->tokens_per_sample();
+  result.wishes = wishes;
+  state.device_step->submit(state.staged, result.learning_rate);
+  state.staged.clear();
+  const double submitted = monotonic_seconds();
+  if (state.step + 1 < state.total_steps) state.staged = batches_of_a_step(*state.loader);
+  const double staged = monotonic_seconds();
+  const DeviceStep::Result done = state.device_step->wait();
+  state.step += 1;
+  state.scaler.update(!done.skipped);
+  result.loss = done.loss;
+  result.gradient_norm = done.gradient_norm;
+  result.skipped = done.skipped;
+  // The loader held the device up only as far as fetching outlasted its work.
+  result.data_seconds = fetched - begin + std::max(0.0, staged - submitted - done.device_seconds);
+  result.seconds = monotonic_seconds() - begin;
+  return result;
+}
+
 }  // namespace
 
 void share_buffers(TrainingState& state, comm::Communicator& world) {
   const auto share = [&](torch::nn::Module& module) {
     for (torch::Tensor& buffer : module.buffers()) world.broadcast(nn::buffer_of(buffer), 0).wait();
   };
+  if (state.device_step) return;  // its models have none
   if (!state.executor) return share(*state.model);
   for (nn::TrainableModel* chunk : state.executor->model().models()) share(*chunk);
 }
 
 StepResult run_step(TrainingState& state, const spec::Job& job, comm::Communicator& data_group, StepWishes wishes) {
+  if (state.device_step) return run_device_step(state, job, wishes);
   if (state.executor) return run_layout_step(state, job, wishes);
   const double begin = monotonic_seconds();
   state.parameters->zero_gradients();
@@ -149,6 +183,13 @@ EvaluationResult evaluate(TrainingState& state, const spec::Job& job, comm::Comm
       continue;
     }
     if (batch.samples == 0) continue;
+    if (state.device_step) {
+      const DeviceStep::Evaluation part = state.device_step->evaluate(batch);
+      sums[0] += part.loss;
+      sums[1] += part.targets;
+      sums[2] += part.correct;
+      continue;
+    }
     const data::Batch near = on_device(batch, state.device);
     const nn::ForwardContext context = context_for(batch, *state.datasets.evaluation, state, job, false);
     const nn::LossResult result = state.model->loss(near.input, near.target, context);

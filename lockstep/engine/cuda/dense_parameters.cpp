@@ -74,6 +74,12 @@ const NamedParameter& DenseParameters::find(const std::string& name) const {
 
 void* DenseParameters::gradient(const Placed& p) const { return body_gradient_ + p.offset * (bf16_gradients_ ? 2 : 4); }
 
+void* DenseParameters::memory(const NamedParameter& p, Part part) const {
+  if (part == Part::kWeight) return weight_ + p.place.offset;
+  const std::int64_t bytes = p.place.offset * (states_ == StatePrecision::kFloat ? 4 : 2);
+  return (part == Part::kFirstMoment ? m_ : v_) + bytes;
+}
+
 void DenseParameters::zero_states(cudaStream_t stream) {
   const std::int64_t state_bytes = states_ == StatePrecision::kFloat ? 4 : 2;
   LOCKSTEP_CUDA(cudaMemsetAsync(m_, 0, count_ * state_bytes, stream));
@@ -111,15 +117,13 @@ void DenseParameters::load(const NamedParameter& p, const float* host, cudaStrea
   LOCKSTEP_CUDA(cudaStreamSynchronize(stream));
 }
 
-std::vector<float> DenseParameters::save(const NamedParameter& p, cudaStream_t stream) const {
+void DenseParameters::save(const NamedParameter& p, float* host, cudaStream_t stream) const {
   const Temporary temporary(p.place.count());
   kernels::cuda::join_master(weight_ + p.place.offset, remainder_ + p.place.offset, temporary.get(), p.place.count(),
                              stream);
-  std::vector<float> host(p.place.count());
   LOCKSTEP_CUDA(
-      cudaMemcpyAsync(host.data(), temporary.get(), host.size() * sizeof(float), cudaMemcpyDeviceToHost, stream));
+      cudaMemcpyAsync(host, temporary.get(), p.place.count() * sizeof(float), cudaMemcpyDeviceToHost, stream));
   LOCKSTEP_CUDA(cudaStreamSynchronize(stream));
-  return host;
 }
 
 std::vector<float> DenseParameters::save_gradient(const NamedParameter& p, cudaStream_t stream) const {

@@ -59,8 +59,13 @@ class DenseParameters {
   void initialize(double deviation, std::uint32_t seed, cudaStream_t stream);
   void zero_states(cudaStream_t stream);
   void load(const NamedParameter& p, const float* host, cudaStream_t stream);  // waits
-  std::vector<float> save(const NamedParameter& p, cudaStream_t stream) const;
+  void save(const NamedParameter& p, float* host, cudaStream_t stream) const;  // waits
   std::vector<float> save_gradient(const NamedParameter& p, cudaStream_t stream) const;
+
+  // Live device memory of a parameter: the bf16 weight, or AdamW's m and v in the states' precision.
+  enum class Part { kWeight, kFirstMoment, kSecondMoment };
+  void* memory(const NamedParameter& p, Part part) const;
+  StatePrecision states() const { return states_; }
 
   // The gradient's norm and clip factor where `clip` > 0, then AdamW over everything.
   void update(const kernels::cuda::AdamWStep* step, double weight_decay, double clip, cudaStream_t stream);

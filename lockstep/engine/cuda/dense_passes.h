@@ -23,6 +23,18 @@ struct DenseParts {
   cudaStream_t stream;
 };
 
+// Scratch and results of an evaluation.
+struct DenseEvaluation {
+  void want(DeviceArena& arena, std::int64_t rows) {
+    arena.want(&hits, rows);
+    arena.want(&sums, 2);
+    arena.want(&one, 1);
+  }
+  float* hits = nullptr;  // [rows]
+  float* sums = nullptr;  // of losses, of hits
+  float* one = nullptr;   // the scale of losses
+};
+
 class DensePasses {
  public:
   explicit DensePasses(const DenseParts& parts) : p_(parts) {}
@@ -30,6 +42,8 @@ class DensePasses {
   // tokens, targets: device, [rows]. `accumulate`: gradients and loss are added to. `layers` below the model's number
   // runs only the first ones (for choosing algorithms).
   void micro_step(const std::int32_t* tokens, const std::int32_t* targets, bool accumulate, std::int64_t layers);
+  // Forward and loss only (dense_evaluation.cpp); `fp8` is null. Attention's outputs are not held afterwards.
+  void evaluate(const std::int32_t* tokens, const std::int32_t* targets, const DenseEvaluation& to);
 
  private:
   void forward_layer(std::int64_t layer, Bf16* out);

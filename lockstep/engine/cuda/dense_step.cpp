@@ -59,6 +59,7 @@ struct DenseStep::Impl {
   std::int32_t* targets = nullptr;
   AdamWStep* adamw = nullptr;
   GraphExec first_micro, next_micro, update;
+  DenseEvaluation evaluation;
 
   Impl(const spec::Model& m, const DenseOptions& o)
       : model(m),
@@ -90,6 +91,7 @@ struct DenseStep::Impl {
     arena.want(&tokens, shape.rows());
     arena.want(&targets, shape.rows());
     arena.want(&adamw, 1);
+    evaluation.want(arena, shape.rows());
     arena.allocate();
     activations.share(options.recompute);
     gemm.set_workspace(gemm_workspace);
@@ -176,14 +178,18 @@ struct DenseStep::Impl {
         cudaMemcpyAsync(targets, f.device_input + all + micro * rows, bytes, cudaMemcpyDeviceToDevice, stream.get()));
   }
 
-  void submit(const std::int32_t* host_tokens, const std::int32_t* host_targets, double learning_rate) {
-    InFlight& f = flights[next];
-    if (f.busy) throw UserError(ExitCode::kUsage, "a third step was submitted before the first was waited for");
-    const std::int64_t count = shape.rows() * options.accumulation;
+  void check_tokens(const std::int32_t* host_tokens, std::int64_t count) const {
     for (std::int64_t i = 0; i < count; ++i)
       if (host_tokens[i] < 0 || host_tokens[i] >= shape.vocab)
         throw UserError(ExitCode::kUsage,
                         fmt::format("token {} at place {} is outside the vocabulary", host_tokens[i], i));
+  }
+
+  void submit(const std::int32_t* host_tokens, const std::int32_t* host_targets, double learning_rate) {
+    InFlight& f = flights[next];
+    if (f.busy) throw UserError(ExitCode::kUsage, "a third step was submitted before the first was waited for");
+    const std::int64_t count = shape.rows() * options.accumulation;
+    check_tokens(host_tokens, count);
     std::memcpy(f.input.get(), host_tokens, count * sizeof(std::int32_t));
     std::memcpy(f.input.get() + count, host_targets, count * sizeof(std::int32_t));
     *f.adamw.get() = kernels::cuda::adamw_step(learning_rate, options.beta1, options.beta2, options.epsilon, ++steps);
@@ -226,6 +232,21 @@ struct DenseStep::Impl {
     LOCKSTEP_CUDA(cudaEventRecord(f.done.get(), stream.get()));
   }
 
+  Evaluation evaluate(const std::int32_t* host_tokens, const std::int32_t* host_targets) {
+    if (!order.empty()) throw UserError(ExitCode::kUsage, "a step is in flight: wait for it before evaluating");
+    check_tokens(host_tokens, shape.rows());
+    const std::size_t bytes = shape.rows() * sizeof(std::int32_t);
+    LOCKSTEP_CUDA(cudaMemcpyAsync(tokens, host_tokens, bytes, cudaMemcpyHostToDevice, stream.get()));
+    LOCKSTEP_CUDA(cudaMemcpyAsync(targets, host_targets, bytes, cudaMemcpyHostToDevice, stream.get()));
+    DenseParts p = parts();
+    p.fp8 = nullptr;
+    DensePasses(p).evaluate(tokens, targets, evaluation);
+    float sums[2];
+    LOCKSTEP_CUDA(cudaMemcpyAsync(sums, evaluation.sums, sizeof sums, cudaMemcpyDeviceToHost, stream.get()));
+    LOCKSTEP_CUDA(cudaStreamSynchronize(stream.get()));
+    return {sums[0], sums[1]};
+  }
+
   Result wait() {
     if (order.empty()) throw UserError(ExitCode::kUsage, "no step was submitted");
     InFlight& f = flights[order.front()];
@@ -257,7 +278,24 @@ void DenseStep::load(const std::string& name, const std::vector<float>& values) 
   impl_->parameters.load(p, values.data(), impl_->stream.get());
 }
 std::vector<float> DenseStep::save(const std::string& name) const {
-  return impl_->parameters.save(impl_->parameters.find(name), impl_->stream.get());
+  const NamedParameter& p = impl_->parameters.find(name);
+  std::vector<float> values(p.place.count());
+  impl_->parameters.save(p, values.data(), impl_->stream.get());
+  return values;
+}
+void* DenseStep::memory(const NamedParameter& parameter, DenseParameters::Part part) const {
+  return impl_->parameters.memory(parameter, part);
+}
+void DenseStep::load(const NamedParameter& parameter, const float* values) {
+  impl_->parameters.load(parameter, values, impl_->stream.get());
+}
+void DenseStep::save(const NamedParameter& parameter, float* values) const {
+  impl_->parameters.save(parameter, values, impl_->stream.get());
+}
+std::int64_t DenseStep::updates() const { return impl_->steps; }
+void DenseStep::set_updates(std::int64_t updates) { impl_->steps = updates; }
+DenseStep::Evaluation DenseStep::evaluate(const std::int32_t* tokens, const std::int32_t* targets) {
+  return impl_->evaluate(tokens, targets);
 }
 std::vector<float> DenseStep::save_gradient(const std::string& name) const {
   return impl_->parameters.save_gradient(impl_->parameters.find(name), impl_->stream.get());

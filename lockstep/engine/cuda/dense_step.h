@@ -37,6 +37,15 @@ class DenseStep {
   std::vector<float> save(const std::string& name) const;
   std::vector<float> save_gradient(const std::string& name) const;  // of the last step, not clipped
 
+  // Live device memory of a parameter, its size in parameters(): the bf16 weight, or AdamW's m and v, float or bf16 as
+  // options say. No step is in flight while it is used.
+  void* memory(const NamedParameter& parameter, DenseParameters::Part part) const;
+  void load(const NamedParameter& parameter, const float* values);
+  void save(const NamedParameter& parameter, float* values) const;
+  // Updates made: what AdamW corrects its means with.
+  std::int64_t updates() const;
+  void set_updates(std::int64_t updates);
+
   struct Result {
     float loss = 0;            // mean over the step's targets
     float gradient_norm = 0;   // 0 unless clipping is on
@@ -48,6 +57,14 @@ class DenseStep {
   void submit(const std::int32_t* tokens, const std::int32_t* targets, double learning_rate);
   Result wait();  // for the oldest step submitted
   Result step(const std::int32_t* tokens, const std::int32_t* targets, double learning_rate);
+
+  struct Evaluation {
+    double loss = 0;  // sum over the counted targets
+    double hits = 0;  // counted targets that have the largest logit
+  };
+  // Forward only, in bf16, over one micro-batch [micro_batch, sequence_length]; gradients and scales stay as they are.
+  // No step is in flight. Waits.
+  Evaluation evaluate(const std::int32_t* tokens, const std::int32_t* targets);
 
   // A step without graphs, with events around every operation.
   std::vector<StepTimeline::Operation> profile(const std::int32_t* tokens, const std::int32_t* targets,

@@ -1,0 +1,115 @@
+#include "lockstep/engine/device_step.h"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "lockstep/base/error.h"
+#include "lockstep/engine/pretrained.h"
+#include "lockstep/nn/model.h"
+
+namespace lockstep::engine {
+namespace {
+
+constexpr const char* kStep = "optimizer.step";
+constexpr const char* kFirst = "optimizer.exp_avg.";
+constexpr const char* kSecond = "optimizer.exp_avg_sq.";
+
+const torch::Tensor* find(const parallel::TensorMap& tensors, const std::string& name) {
+  const auto found = tensors.find(name);
+  return found == tensors.end() ? nullptr : &found->second;
+}
+
+const torch::Tensor& require(const torch::Tensor* tensor, const std::string& name,
+                             const std::vector<std::int64_t>& sizes) {
+  if (tensor == nullptr || tensor->sizes().vec() != sizes) {
+    throw bad_input("the checkpoint has no tensor " + name + " of the model's size",
+                    "it is of another model or optimizer; check the job");
+  }
+  return *tensor;
+}
+
+}  // namespace
+
+std::optional<std::string> reason_for_general_path(const spec::Job& job, const plan::Layout& layout,
+                                                   torch::Device device) {
+  const spec::Model& model = job.model;
+  if (!device.is_cuda()) return "the device is no GPU";
+  if (layout.world() != 1) return fmt::format("the layout has {} ranks", layout.world());
+  if (model.arch != spec::Arch::kLlama || model.experts > 0) return "the model is no dense Llama";
+  if (model.classes > 0) return "the model ends in a classifier";
+  if (model.dropout > 0) return "the model has dropout";
+  if (job.lora.rank > 0) return "the job trains LoRA adapters";
+  if (job.optimizer.kind != spec::OptimizerKind::kAdamW) return "the optimizer is not AdamW";
+  if (job.precision != spec::Precision::kBf16 && job.precision != spec::Precision::kFp8) {
+    return fmt::format("the precision is {}", spec::to_string(job.precision));
+  }
+  if (layout.offload != plan::Offload::kNone || job.activation_offload) return "the job offloads to host memory";
+  if (job.communication.compression != spec::Compression::kNone) return "the job compresses gradients";
+  return std::nullopt;
+}
+
+std::vector<std::string> load_initial_values(DeviceStep& step, const spec::Job& job) {
+  const torch::NoGradGuard no_grad;
+  nn::BuildOptions build;
+  build.seed = static_cast<std::uint64_t>(job.seed);
+  // The general path draws values in the model's precision; files are read in the master's.
+  build.dtype = job.weights.empty() ? torch::kBFloat16 : torch::kFloat32;
+  const auto model = nn::build_model(job.model, build);
+  std::vector<std::string> missing;
+  if (!job.weights.empty()) missing = load_pretrained(*model, job.weights).initial;
+  const auto values = model->named_parameters();
+  for (std::size_t i = 0; i < step.parameters().size(); ++i) {
+    const DeviceStep::Parameter& parameter = step.parameters()[i];
+    const torch::Tensor* value = values.find(parameter.name);
+    LOCKSTEP_ASSERT(value != nullptr && value->sizes().vec() == parameter.sizes, "the step has the model's parameters");
+    step.write(DeviceStep::Part::kMaster, i, *value);
+  }
+  return missing;
+}
+
+parallel::TensorMap weights_of(DeviceStep& step) {
+  parallel::TensorMap weights;
+  for (std::size_t i = 0; i < step.parameters().size(); ++i) {
+    weights[step.parameters()[i].name] = step.read(DeviceStep::Part::kWeight, i);
+  }
+  return weights;
+}
+
+parallel::TensorMap optimizer_state_of(DeviceStep& step) {
+  parallel::TensorMap state;
+  for (std::size_t i = 0; i < step.parameters().size(); ++i) {
+    const std::string& name = step.parameters()[i].name;
+    state[kMasterPrefix + name] = step.read(DeviceStep::Part::kMaster, i);
+    state[kFirst + name] = step.read(DeviceStep::Part::kFirstMoment, i);
+    state[kSecond + name] = step.read(DeviceStep::Part::kSecondMoment, i);
+  }
+  state[kStep] = torch::tensor(step.updates(), torch::TensorOptions().dtype(torch::kInt64));
+  return state;
+}
+
+void load_state(DeviceStep& step, const parallel::TensorMap& weights, const parallel::TensorMap& optimizer) {
+  const torch::Tensor* updates = find(optimizer, kStep);
+  if (updates == nullptr || updates->numel() != 1 || updates->scalar_type() != torch::kInt64 ||
+      updates->item<std::int64_t>() < 0) {
+    throw bad_input(std::string("tensor ") + kStep + " is missing or malformed", "use a checkpoint of the same job");
+  }
+  const auto part = [&](const DeviceStep::Parameter& parameter, DeviceStep::Part which) -> const torch::Tensor& {
+    const auto of_optimizer = [&](const char* prefix) { return find(optimizer, prefix + parameter.name); };
+    if (which == DeviceStep::Part::kFirstMoment)
+      return require(of_optimizer(kFirst), kFirst + parameter.name, parameter.sizes);
+    if (which == DeviceStep::Part::kSecondMoment)
+      return require(of_optimizer(kSecond), kSecond + parameter.name, parameter.sizes);
+    const torch::Tensor* master = of_optimizer(kMasterPrefix);
+    return require(master != nullptr ? master : find(weights, parameter.name), parameter.name, parameter.sizes);
+  };
+  constexpr DeviceStep::Part kParts[] = {DeviceStep::Part::kMaster, DeviceStep::Part::kFirstMoment,
+                                         DeviceStep::Part::kSecondMoment};
+  for (const auto& parameter : step.parameters())
+    for (const DeviceStep::Part which : kParts) part(parameter, which);  // all are there
+  for (std::size_t i = 0; i < step.parameters().size(); ++i)
+    for (const DeviceStep::Part which : kParts) step.write(which, i, part(step.parameters()[i], which));
+  step.set_updates(updates->item<std::int64_t>());
+}
+
+}  // namespace lockstep::engine

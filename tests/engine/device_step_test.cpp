@@ -1,0 +1,221 @@
+// The seam between the trainer and a step of a device, with a step that computes on the CPU what the general path does:
+// every number must be the same.
+#include "lockstep/engine/device_step.h"
+
+#include <gtest/gtest.h>
+#include <torch/autograd.h>
+
+#include "lockstep/engine/grad_clip.h"
+#include "lockstep/engine/optimizer.h"
+#include "lockstep/engine/precision.h"
+#include "lockstep/nn/model.h"
+#include "tests/base/expect_user_error.h"
+#include "tests/engine/training_run.h"
+
+namespace lockstep::engine {
+namespace {
+
+class FakeStep : public DeviceStep {
+ public:
+  explicit FakeStep(const spec::Job& job) : job_(job) {
+    nn::BuildOptions build;
+    build.dtype = torch::kBFloat16;
+    build.seed = 99;  // not the job's: its values are loaded
+    model_ = nn::build_model(job.model, build);
+    flat_ = std::make_unique<parallel::FlatParameters>(
+        model_, precision_policy(spec::Precision::kBf16, torch::kCPU).flat_options());
+    optimizer_ = make_optimizer(job.optimizer, *flat_);
+    for (const auto& range : flat_->ranges()) parameters_.push_back({range.name, range.sizes});
+  }
+
+  std::string describe() const override { return "a fake"; }
+  const std::vector<Parameter>& parameters() const override { return parameters_; }
+
+  torch::Tensor read(Part part, std::size_t i) override {
+    if (part == Part::kWeight) return flat_->view(flat_->values(), i);
+    if (part == Part::kMaster) return flat_->view(flat_->master(), i);
+    const char* prefix = part == Part::kFirstMoment ? "optimizer.exp_avg." : "optimizer.exp_avg_sq.";
+    return optimizer_->state().at(prefix + parameters_[i].name);
+  }
+  void write(Part part, std::size_t i, const torch::Tensor& values) override {
+    const torch::NoGradGuard no_grad;
+    read(part, i).copy_(values);
+    if (part == Part::kMaster) read(Part::kWeight, i).copy_(values);
+  }
+  std::int64_t updates() const override { return optimizer_->steps(); }
+  void set_updates(std::int64_t updates) override {
+    parallel::TensorMap state = optimizer_->state();
+    state["optimizer.step"] = torch::tensor(updates, torch::TensorOptions().dtype(torch::kInt64));
+    optimizer_->load_state(state);
+  }
+
+  void submit(const std::vector<data::Batch>& batches, double learning_rate) override {
+    flat_->zero_gradients();
+    double loss = 0;
+    const double targets = static_cast<double>(batches.back().global_samples * job_.batch.sequence_length);
+    for (const data::Batch& batch : batches) {
+      if (batch.samples == 0) continue;
+      const nn::LossResult result = model_->loss(batch.input, batch.target, {});
+      (result.loss_sum / targets).backward();
+      loss += result.loss_sum.item<double>();
+    }
+    const GradientNorm norm = gradient_norm(*flat_, job_.optimizer.clip_norm, 1.0);
+    optimizer_->step(learning_rate, norm.factor);
+    result_ = {loss / targets, norm.norm, false, 0.0};
+  }
+  Result wait() override { return result_; }
+
+  Evaluation evaluate(const data::Batch& batch) override {
+    const torch::NoGradGuard no_grad;
+    const nn::LossResult result = model_->loss(batch.input, batch.target, {.training = false});
+    return {result.loss_sum.item<double>(), static_cast<double>(result.count), static_cast<double>(result.correct)};
+  }
+  double peak_memory_bytes() const override { return 12345; }
+
+ private:
+  spec::Job job_;
+  std::shared_ptr<nn::TrainableModel> model_;
+  std::unique_ptr<parallel::FlatParameters> flat_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<Parameter> parameters_;
+  Result result_;
+};
+
+DeviceStepChoice fake(const spec::Job& job, const plan::Layout&, torch::Device) {
+  return {std::make_unique<FakeStep>(job), {}};
+}
+
+constexpr const char* kSix =
+    "batch: {micro: 4, sequence_length: 64}\nsteps: 6\ncheckpoint: {every_steps: 3}\nevaluation: {every: 3, batches: "
+    "2}\n";
+
+TEST(DeviceStepSeam, trains_evaluates_and_saves_as_the_general_path_does) {
+  TrainingRuns runs;
+  const spec::Job job = runs.job(kSix);
+  const TrainingRun general = runs.run(job, {.checkpoints = "general"});
+  const TrainingRun device = runs.run(job, {.make_step = fake, .checkpoints = "device"});
+  ASSERT_EQ(device.losses.size(), 6u);
+  EXPECT_EQ(device.losses, general.losses);
+  ASSERT_EQ(device.evaluations.size(), 3u);
+  EXPECT_EQ(device.evaluations, general.evaluations);
+  for (const int step : {3, 6}) {
+    EXPECT_EQ(difference(runs.contents("general", step), runs.contents("device", step)), "") << "step " << step;
+  }
+  EXPECT_EQ(device.summary.at("peak_memory_bytes"), 12345.0);
+}
+
+TEST(DeviceStepSeam, says_which_path_runs) {
+  TrainingRuns runs;
+  const TrainingRun run = runs.run(runs.job(), {.make_step = fake});
+  ASSERT_GE(run.notes.size(), 2u);
+  EXPECT_EQ(run.notes[1], "step: a fake");
+}
+
+TEST(DeviceStepSeam, goes_on_where_the_general_path_stopped_and_the_other_way_round) {
+  TrainingRuns runs;
+  const spec::Job job = runs.job(kSix);
+  runs.run(job, {.checkpoints = "whole"});
+  runs.run(job, {.make_step = fake, .checkpoints = "device"});
+  const std::string general_at_3 = runs.checkpoint("whole", 3), device_at_3 = runs.checkpoint("device", 3);
+  const TrainingRun second =
+      runs.run(job, {.make_step = fake, .checkpoints = "device-of-general", .resume_from = general_at_3});
+  EXPECT_EQ(second.losses.size(), 3u);
+  runs.run(job, {.checkpoints = "general-of-device", .resume_from = device_at_3});
+  EXPECT_EQ(difference(runs.contents("whole", 6), runs.contents("device-of-general", 6)), "");
+  EXPECT_EQ(difference(runs.contents("whole", 6), runs.contents("general-of-device", 6)), "");
+}
+
+TEST(DeviceStepSeam, an_interrupted_run_goes_on_with_the_batch_it_had_fetched) {
+  TrainingRuns runs;
+  const spec::Job job = runs.job(kSix);
+  runs.run(job, {.make_step = fake, .checkpoints = "whole"});
+  const TrainingRun first = runs.run(job, {.make_step = fake, .checkpoints = "parts", .stop_after = 1});
+  EXPECT_EQ(first.summary.at("exit_code"), 130);
+  EXPECT_EQ(first.summary.at("steps"), 2);  // the wish is told with a step
+  runs.run(job, {.make_step = fake, .checkpoints = "parts", .resume_from = runs.checkpoint("parts", 2)});
+  EXPECT_EQ(difference(runs.contents("whole", 6), runs.contents("parts", 6)), "");
+}
+
+TEST(DeviceStepSeam, short_batches_at_the_end_of_an_epoch_are_weighed_as_in_the_general_path) {
+  TrainingRuns runs;
+  std::ofstream(runs.text()) << made_text(64 * 21);  // 19 samples train: two steps of 8, one of 3
+  const spec::Job job = runs.job("batch: {micro: 4, accumulation: 2, sequence_length: 64}\nepochs: 1\n");
+  const TrainingRun general = runs.run(job, {});
+  const TrainingRun device = runs.run(job, {.make_step = fake});
+  EXPECT_GE(general.losses.size(), 3u);
+  EXPECT_EQ(device.losses, general.losses);
+}
+
+TEST(DeviceStepSeam, an_fp32_run_takes_over_the_master_weights) {
+  TrainingRuns runs;
+  spec::Job job = runs.job(kSix);
+  runs.run(job, {.make_step = fake, .checkpoints = "device"});
+  const auto narrow = runs.contents("device", 6);
+  job.precision = spec::Precision::kFp32;
+  runs.run(job, {.checkpoints = "wide", .resume_from = runs.checkpoint("device", 6)});  // nothing left to do
+  comm::LocalWorld world(1);
+  comm::Communicator communicator = world.communicator(0);
+  TrainingState state = build_training_state(job, communicator);
+  restore(state, narrow, job, 1);
+  const auto wide = checkpoint_contents(state, job, 1);
+  for (const auto& [name, value] : wide.model) {
+    EXPECT_TRUE(torch::equal(value, narrow.optimizer.at("master." + name))) << name;
+  }
+}
+
+TEST(DeviceStepSeam, names_what_a_checkpoint_lacks_before_it_changes_anything) {
+  TrainingRuns runs;
+  FakeStep step(runs.job());
+  load_initial_values(step, runs.job());
+  parallel::TensorMap weights = weights_of(step), optimizer = optimizer_state_of(step);
+  optimizer.erase("optimizer.exp_avg_sq.model.norm.weight");
+  const torch::Tensor before = step.read(DeviceStep::Part::kMaster, 0).clone();
+  for (auto& [name, value] : optimizer)
+    if (name.rfind("master.", 0) == 0) value = value + 1;
+  try {
+    load_state(step, weights, optimizer);
+    FAIL() << "a tensor was missing";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("optimizer.exp_avg_sq.model.norm.weight"), std::string::npos);
+  }
+  EXPECT_TRUE(torch::equal(before, step.read(DeviceStep::Part::kMaster, 0)));
+}
+
+TEST(DeviceStepChoice, says_the_first_reason_for_the_general_path) {
+  TrainingRuns runs;
+  const spec::Job good = runs.job();
+  const torch::Device gpu(torch::kCUDA, 0);
+  EXPECT_EQ(reason_for_general_path(good, {}, gpu), std::nullopt);
+  EXPECT_EQ(reason_for_general_path(good, {}, torch::kCPU), "the device is no GPU");
+  const auto reason = [&](const std::function<void(spec::Job&, plan::Layout&)>& change) {
+    spec::Job job = good;
+    plan::Layout layout;
+    change(job, layout);
+    return reason_for_general_path(job, layout, gpu).value_or("");
+  };
+  EXPECT_EQ(reason([](auto&, auto& layout) { layout.dp = 2; }), "the layout has 2 ranks");
+  EXPECT_EQ(reason([](auto& job, auto&) { job.model.arch = spec::Arch::kGpt; }), "the model is no dense Llama");
+  EXPECT_EQ(reason([](auto& job, auto&) { job.model.dropout = 0.1; }), "the model has dropout");
+  EXPECT_EQ(reason([](auto& job, auto&) { job.lora.rank = 8; }), "the job trains LoRA adapters");
+  EXPECT_EQ(reason([](auto& job, auto&) { job.optimizer.kind = spec::OptimizerKind::kSgd; }),
+            "the optimizer is not AdamW");
+  EXPECT_EQ(reason([](auto& job, auto&) { job.precision = spec::Precision::kFp32; }), "the precision is fp32");
+  EXPECT_EQ(reason([](auto& job, auto&) { job.precision = spec::Precision::kFp8; }), "");
+  EXPECT_EQ(reason([](auto&, auto& layout) { layout.offload = plan::Offload::kOptimizer; }),
+            "the job offloads to host memory");
+}
+
+TEST(DeviceStepChoice, fp8_without_such_a_step_is_refused_with_the_reason) {
+  TrainingRuns runs;
+  spec::Job job = runs.job();
+  job.precision = spec::Precision::kFp8;
+  try {
+    runs.run(job, {});
+    FAIL() << "fp8 ran on a CPU";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("the device is no GPU"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::engine
