@@ -19,7 +19,7 @@ struct CalibrateOptions {
   std::string job_file, output, backend, tables, device = "cpu";
   std::vector<std::string> overrides;
   int ranks = 0;
-  bool quick = false, json = false;
+  bool quick = false, fused = false, json = false;
 };
 
 // The kind of device in specs/clusters that the driver's name for it contains; the longest, for "H100" is in
@@ -35,7 +35,10 @@ std::string kind_of(const std::string& driver_name) {
 // What the planner reads: constants relative to the datasheet of the kind.
 void add_constants(cost::Profile& profile) {
   const std::string kind = kind_of(profile.provenance.hardware);
-  if (!kind.empty()) profile.fitted = cost::fitted_from_tables(profile, spec::load_cluster(kind).groups.front());
+  if (kind.empty()) return;
+  const spec::NodeGroup node = spec::load_cluster(kind).groups.front();
+  if (!profile.matmuls.empty()) profile.fitted = cost::fitted_from_tables(profile, node);
+  if (profile.dense) profile.dense = cost::fit_dense(std::move(*profile.dense), node.device);
 }
 
 int finish_calibration(const CalibrateOptions& options, const cost::Profile& profile, const std::string& path,
@@ -79,14 +82,25 @@ int calibrate_cuda(const CalibrateOptions& options) {
   std::FILE* display = options.json ? stderr : stdout;
   fmt::print(display, "measuring one GPU ({})\n", options.quick ? "quick: about a minute" : "some minutes");
   std::fflush(display);
-  cost::Profile profile = calibrate(job, placement, {.quick = options.quick, .cuda = true}, display);
+  const CalibrationRequest request{.quick = options.quick, .cuda = true, .fused = options.fused};
+  cost::Profile profile = calibrate(job, placement, request, display);
+  if (options.fused) {
+    if (!profile.dense) throw environment_error("this build has no fused step to measure", "build with `make cuda`");
+    cost::Profile tables = cost::find_profile(options.tables);
+    tables.dense = std::move(profile.dense);
+    profile = std::move(tables);
+  }
   add_constants(profile);
   const std::string path = options.output.empty() ? device_profile_path("cuda").string() : options.output;
   return finish_calibration(options, profile, path, next_plan(profile, path));
 }
 
 int calibrate_verb(const CalibrateOptions& options) {
-  if (!options.tables.empty()) return fit_again(options);
+  if (options.fused && (options.device != "cuda" || options.tables.empty())) {
+    throw bad_input("--fused measures again the one-GPU step of a profile that exists",
+                    "give --device cuda and --tables FILE, the profile whose tables stay");
+  }
+  if (!options.tables.empty() && !options.fused) return fit_again(options);
   if (options.device == "cuda") return calibrate_cuda(options);
   std::vector<std::string> overrides = options.overrides;
   if (options.ranks > 0) overrides.push_back(fmt::format("cluster=1x{}xcpu", options.ranks));
@@ -115,7 +129,8 @@ cost::Profile calibrate(const spec::Job& job, const Placement& placement, const 
   session.verb = "calibrate";
   session.record = false;
   session.display = display;
-  session.verb_options = {{"quick", request.quick}, {"device", request.cuda ? "cuda" : "cpu"}};
+  session.verb_options = {
+      {"quick", request.quick}, {"device", request.cuda ? "cuda" : "cpu"}, {"fused", request.fused}};
   const SessionResult outcome = run_session(job, placement, session);
   const bool stopped = outcome.exit_code == 130 || stop_signals() > 0;
   if (outcome.exit_code != 0 || stopped || outcome.result.is_null()) {
@@ -142,6 +157,11 @@ void show_profile(std::FILE* out, const cost::Profile& profile) {
                format_seconds(check.predicted_seconds), format_seconds(check.measured_seconds),
                100.0 * (check.measured_seconds / check.predicted_seconds - 1.0));
   }
+  if (profile.dense) {
+    fmt::print(out, "  fused step  {} steps measured: products at {:.0f}% of the peak, predictions off by {:.0f}%\n",
+               profile.dense->points.size(), 100.0 * profile.dense->constants.forward_efficiency,
+               100.0 * profile.dense->time_sigma);
+  }
   if (profile.fitted) {
     fmt::print(out, "  constants   for {}: products at {:.0f}% of the peak, predictions off by {:.0f}% (one sigma)\n",
                profile.fitted->hardware, 100.0 * profile.fitted->constants.gemm_efficiency,
@@ -161,6 +181,7 @@ void add_calibrate(CLI::App& app, Outcome& outcome) {
   verb->add_option("--backend", options->backend, "Communicator")
       ->check(CLI::IsMember({"local", "gloo", "mpi", "nccl"}));
   verb->add_option("--tables", options->tables, "Measure nothing: constants anew from the tables of this GPU profile");
+  verb->add_flag("--fused", options->fused, "With --device cuda and --tables: the fused one-GPU step alone, anew");
   verb->add_option("--output", options->output, "Profile file (default: under the run store, found by `train`)");
   verb->add_flag("--quick", options->quick, "Some seconds instead of a minute");
   verb->add_flag("--json", options->json, "JSON on stdout (lockstep.calibrate/1)");
@@ -168,7 +189,8 @@ void add_calibrate(CLI::App& app, Outcome& outcome) {
                "  lockstep calibrate --quick\n"
                "  lockstep calibrate specs/jobs/mnist-cnn.yaml\n"
                "  lockstep calibrate --ranks 2 --output here.json\n"
-               "  lockstep calibrate --device cuda --output H200.json");
+               "  lockstep calibrate --device cuda --output H200.json\n"
+               "  lockstep calibrate --device cuda --fused --tables H200.json");
   verb->callback([options, &outcome] {
     outcome.json = options->json;
     outcome.exit_code = calibrate_verb(*options);

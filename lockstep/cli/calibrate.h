@@ -10,7 +10,8 @@ namespace lockstep::cli {
 
 struct CalibrationRequest {
   bool quick = false;
-  bool cuda = false;  // one GPU instead of the placement's CPU ranks
+  bool cuda = false;   // one GPU instead of the placement's CPU ranks
+  bool fused = false;  // of it the fused step alone
 };
 
 // Measures with the placement's ranks, in the shapes of `job` among others. Blocks (some seconds when `quick`).

@@ -13,9 +13,8 @@
 namespace lockstep::cost {
 namespace {
 
-// A step's median is good to about this share, an operation that is all of a step to about that; constants that no
-// measurement contradicts hold to about this factor.
-constexpr double kStepSigma = 0.01, kOperationSigma = 0.05, kDefaultSigma = 1.0;
+// A step's median is good to about this share, an operation that is all of a step to about that.
+constexpr double kStepSigma = 0.01, kOperationSigma = 0.05;
 constexpr double kSmallestTimeSigma = 0.02, kSmallestMemorySigma = 0.01;
 constexpr std::size_t kFewestPoints = 3;
 
@@ -58,13 +57,22 @@ DenseConstants fit(const std::vector<Observed>& points, const spec::Device& devi
     std::vector<double> rows;
     for (const Observed& point : points) {
       const DenseOperationSeconds operations = dense_operation_seconds(point.run, constants, device);
+      // The step that was timed call by call ran at clocks of its own: operations say what relates to what.
+      double sum = 0, weights = 0;
       for (const auto& part : point.parts) {
-        rows.push_back(part.weight * std::log(part.seconds / operations[part.operation]));
+        sum += part.weight * part.weight * std::log(part.seconds / operations[part.operation]);
+        weights += part.weight * part.weight;
+      }
+      const double clock = weights > 0 ? sum / weights : 0.0;
+      for (const auto& part : point.parts) {
+        rows.push_back(part.weight * (std::log(part.seconds / operations[part.operation]) - clock));
       }
       const double step = dense_seconds(point.run, constants, device).total();
       rows.push_back(std::log(point.seconds / step) / kStepSigma);
     }
-    for (std::size_t i = 0; i < x.size(); ++i) rows.push_back((x[i] - start[i]) / kDefaultSigma);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      rows.push_back((x[i] - start[i]) / dense_constant_table()[i].spread);
+    }
     return rows;
   };
   return with(least_squares(start, residuals));
@@ -98,7 +106,8 @@ std::vector<double> left_out(const std::vector<Observed>& points, const spec::De
 
 }  // namespace
 
-DenseProfile fit_dense(std::vector<DensePoint> points, const spec::Device& device) {
+DenseProfile fit_dense(DenseProfile profile, const spec::Device& device) {
+  const std::vector<DensePoint>& points = profile.points;
   if (points.size() < kFewestPoints) {
     throw UserError(ExitCode::kEnvironment,
                     fmt::format("{} measured steps are too few for the constants of a fused step", points.size()),
@@ -112,12 +121,10 @@ DenseProfile fit_dense(std::vector<DensePoint> points, const spec::Device& devic
       memory_errors.push_back(std::log(point.peak_bytes / dense_memory(point.run()).total()));
     }
   }
-  DenseProfile profile;
   profile.constants = fit(all, device);
   const std::vector<double> errors = left_out(all, device);
   if (!errors.empty()) profile.time_sigma = std::max(kSmallestTimeSigma, root_mean_square(errors));
   profile.memory_sigma = std::max(kSmallestMemorySigma, root_mean_square(memory_errors));
-  profile.points = std::move(points);
   return profile;
 }
 

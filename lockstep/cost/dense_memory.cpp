@@ -34,7 +34,7 @@ double activation_bytes_per_row(const DenseRun& run) {
 
 // Gradients of activations, for one row; libtorch holds those of q, k, v and cuDNN's fp32 sum of q's.
 double gradient_bytes_per_row(const DenseRun& run) {
-  const double streams = (run.overlaps() ? 2 : 1) * run.hidden + std::max(run.hidden, run.attention_width());
+  const double streams = run.hidden + std::max(run.hidden, run.attention_width());
   return kNarrow * (streams + run.ffn + 2 * run.qkv_width()) + kWide * run.attention_width();
 }
 
@@ -68,7 +68,7 @@ plan::MemoryBreakdown dense_memory(const DenseRun& run) {
   // Integers: tokens and targets of two steps in flight and of the micro-batch at work, losses, the sort by tokens.
   const double integers = kWide * rows * (4 * run.accumulation + 2 + 1 + 5);
   memory.buffers = kNarrow * dense_chunk_rows(run) * run.vocab + rows * gradient_bytes_per_row(run) + integers +
-                   fp8_bytes(run) + norm_workspace_bytes(run) + (run.overlaps() ? 2 : 1) * kGemmWorkspaceBytes +
+                   fp8_bytes(run) + norm_workspace_bytes(run) + kGemmWorkspaceBytes +
                    kWide * run.sequence * run.head_dim;
   return memory;
 }

@@ -72,13 +72,17 @@ nlohmann::json dense_to_json(const DenseProfile& profile) {
   nlohmann::json constants = nlohmann::json::object(), points = nlohmann::json::array();
   for (const DenseConstantInfo& info : dense_constant_table()) constants[info.name] = profile.constants.*info.member;
   for (const DensePoint& point : profile.points) points.push_back(point_to_json(point));
-  return {{"constants", std::move(constants)},
+  return {{"date", profile.date},
+          {"software", profile.software},
+          {"constants", std::move(constants)},
           {"residuals", {{"time", profile.time_sigma}, {"memory", profile.memory_sigma}}},
           {"points", std::move(points)}};
 }
 
 DenseProfile read_dense(StrictReader reader) {
   DenseProfile profile;
+  profile.date = reader.text("date");
+  profile.software = reader.text("software");
   StrictReader constants = reader.object("constants");
   for (const DenseConstantInfo& info : dense_constant_table()) {
     profile.constants.*info.member = constants.number(info.name);

@@ -37,6 +37,8 @@ struct DensePoint {
 };
 
 struct DenseProfile {
+  std::string date;      // ISO 8601, UTC; the steps may have been measured after the profile's tables
+  std::string software;  // "libtorch 2.11.0, Lockstep 0.1.0"
   DenseConstants constants;
   double time_sigma = 0.1;     // standard deviation of log(measured / predicted) where a point is left out of the fit
   double memory_sigma = 0.01;  // the same of the peak; nothing of it is fitted
@@ -45,7 +47,7 @@ struct DenseProfile {
 
 // Constants by least squares on logarithms: operations against their formulas, then whole steps against their sum.
 // Points left out one model at a time give the sigmas. Throws UserError (exit code 4) where there are fewer than three.
-DenseProfile fit_dense(std::vector<DensePoint> points, const spec::Device& device);
+DenseProfile fit_dense(DenseProfile measured, const spec::Device& device);
 
 nlohmann::json dense_to_json(const DenseProfile& profile);
 DenseProfile read_dense(plan::StrictReader reader);

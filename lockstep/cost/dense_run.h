@@ -17,13 +17,11 @@ struct DenseRun {
   plan::Recompute recompute = plan::Recompute::kNone;
   bool fp8 = false;          // forward and data gradients of the layers' matrices in 8 bits
   bool bf16_states = false;  // AdamW's m and v
-  bool clips = false;        // the gradient's norm is limited, so no parameter is updated before backward ends
+  bool clips = false;        // the gradient's norm is limited: one more pass over the gradient
 
   double rows() const { return micro * sequence; }
   double qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
   double attention_width() const { return heads * head_dim; }
-  // Weight gradients run beside the data gradients, on a second stream.
-  bool overlaps() const { return recompute != plan::Recompute::kFull; }
   // A single micro-batch's gradient is not summed: it stays in bf16 but for the head's and the norms'.
   bool narrow_gradients() const { return accumulation == 1; }
   // Elements, by where their gradients are: embedding and the layers' matrices, the head, the norms.

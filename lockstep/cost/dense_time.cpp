@@ -10,24 +10,21 @@ namespace {
 using C = DenseConstants;
 using Op = DenseOperation;
 
-constexpr std::array<DenseConstantInfo, 17> kTable{{
-    {"forward_efficiency", &C::forward_efficiency, "forward products, share of the bf16 peak"},
-    {"data_gradient_efficiency", &C::data_gradient_efficiency, "products of data gradients"},
-    {"weight_gradient_efficiency", &C::weight_gradient_efficiency, "products of weight gradients"},
-    {"gemm_k_half", &C::gemm_k_half, "inner size at which a product runs at half its rate"},
-    {"gemm_output_half", &C::gemm_output_half, "elements of its result at which it does"},
-    {"fp8_speedup", &C::fp8_speedup, "products in 8 bits over bf16 ones"},
-    {"attention_efficiency", &C::attention_efficiency, "causal attention, share of the bf16 peak"},
-    {"attention_backward_efficiency", &C::attention_backward_efficiency, "its backward"},
-    {"attention_dim_half", &C::attention_dim_half, "width of a head at which it runs at half its rate"},
-    {"attention_sequence_half", &C::attention_sequence_half, "sequence at which it does"},
-    {"stream_efficiency", &C::stream_efficiency, "kernels that move memory, share of its bandwidth"},
-    {"loss_efficiency", &C::loss_efficiency, "cross-entropy"},
-    {"optimizer_efficiency", &C::optimizer_efficiency, "AdamW"},
-    {"kernel_seconds", &C::kernel_seconds, "of every kernel beside its work"},
-    {"step_factor", &C::step_factor, "a step over its operations timed one by one"},
-    {"overlap", &C::overlap, "backward beside a second stream over backward in a row"},
-    {"exposed_optimizer", &C::exposed_optimizer, "share of the layers' update that backward does not hide"},
+constexpr std::array<DenseConstantInfo, 14> kTable{{
+    {"forward_efficiency", &C::forward_efficiency, 0.2, "forward products, share of the bf16 peak"},
+    {"data_gradient_efficiency", &C::data_gradient_efficiency, 0.2, "products of data gradients"},
+    {"weight_gradient_efficiency", &C::weight_gradient_efficiency, 0.2, "products of weight gradients"},
+    {"gemm_k_half", &C::gemm_k_half, 1, "inner size at which a product runs at half its rate"},
+    {"gemm_output_half", &C::gemm_output_half, 1, "elements of its result at which it does"},
+    {"fp8_speedup", &C::fp8_speedup, 0.3, "products in 8 bits over bf16 ones"},
+    {"attention_efficiency", &C::attention_efficiency, 0.3, "causal attention, share of the bf16 peak"},
+    {"attention_backward_efficiency", &C::attention_backward_efficiency, 0.3, "its backward"},
+    {"attention_dim_half", &C::attention_dim_half, 0.5, "width of a head at which it runs at half its rate"},
+    {"attention_sequence_half", &C::attention_sequence_half, 0.5, "sequence at which it does"},
+    {"stream_efficiency", &C::stream_efficiency, 0.2, "kernels that move memory, share of its bandwidth"},
+    {"loss_efficiency", &C::loss_efficiency, 0.2, "cross-entropy"},
+    {"optimizer_efficiency", &C::optimizer_efficiency, 0.2, "AdamW"},
+    {"kernel_seconds", &C::kernel_seconds, 0.5, "of every kernel beside its work"},
 }};
 
 constexpr std::array<const char*, static_cast<std::size_t>(Op::kCount)> kNames{"qkv",
@@ -93,17 +90,19 @@ class Operations {
     Op forward, data, weight;
     double in, out;
     bool recomputed;
+    bool adds_residual;  // the product reads the residual stream and writes the sum
   };
   void products() {
     const double rows = r_.rows(), speedup = r_.fp8 ? c_.fp8_speedup : 1;
     const double summed = kWide + kWide - kNarrow;  // more than a bf16 gradient that is written once
-    for (const Linear& l : {Linear{Op::kQkv, Op::kQkvData, Op::kQkvWeight, r_.hidden, r_.qkv_width(), true},
+    for (const Linear& l : {Linear{Op::kQkv, Op::kQkvData, Op::kQkvWeight, r_.hidden, r_.qkv_width(), true, false},
                             Linear{Op::kAttentionOut, Op::kAttentionOutData, Op::kAttentionOutWeight,
-                                   r_.attention_width(), r_.hidden, true},
-                            Linear{Op::kGateUp, Op::kGateUpData, Op::kGateUpWeight, r_.hidden, 2 * r_.ffn, true},
-                            Linear{Op::kDown, Op::kDownData, Op::kDownWeight, r_.ffn, r_.hidden, false}}) {
-      at(l.forward) =
-          (l.recomputed ? again() : 1) * layers() * product(rows, l.out, l.in, c_.forward_efficiency * speedup);
+                                   r_.attention_width(), r_.hidden, true, true},
+                            Linear{Op::kGateUp, Op::kGateUpData, Op::kGateUpWeight, r_.hidden, 2 * r_.ffn, true, false},
+                            Linear{Op::kDown, Op::kDownData, Op::kDownWeight, r_.ffn, r_.hidden, false, true}}) {
+      const double residual = l.adds_residual ? kNarrow * rows * l.out / (bandwidth_ * c_.stream_efficiency) : 0.0;
+      at(l.forward) = (l.recomputed ? again() : 1) * layers() *
+                      (product(rows, l.out, l.in, c_.forward_efficiency * speedup) + residual);
       at(l.data) = layers() * product(rows, l.in, l.out, c_.data_gradient_efficiency * speedup);
       at(l.weight) = layers() * product(l.out, l.in, rows, c_.weight_gradient_efficiency);
       if (!r_.narrow_gradients()) {
@@ -181,7 +180,7 @@ DenseSeconds dense_seconds(const DenseRun& run, const DenseConstants& constants,
   const auto sum = [&](std::initializer_list<Op> operations) {
     double seconds = 0;
     for (const Op op : operations) seconds += all[static_cast<std::size_t>(op)];
-    return constants.step_factor * seconds;
+    return seconds;
   };
   const double twice = run.recompute == plan::Recompute::kFull ? 0.5 : 1.0;  // half of it is backward's
   const double layer_forward =
@@ -190,16 +189,11 @@ DenseSeconds dense_seconds(const DenseRun& run, const DenseConstants& constants,
   seconds.forward = twice * layer_forward +
                     sum({Op::kDown, Op::kHead, Op::kSwiglu, Op::kCrossEntropy, Op::kEmbedding, Op::kQuantizeWeights});
   seconds.weight_gradient = sum({Op::kQkvWeight, Op::kAttentionOutWeight, Op::kGateUpWeight, Op::kDownWeight});
-  const double lane = run.overlaps() ? constants.overlap : 1.0;
-  const double beside = sum({Op::kQkvData, Op::kAttentionOutData, Op::kGateUpData, Op::kDownData,
-                             Op::kAttentionBackward, Op::kNormBackward, Op::kRopeBackward, Op::kSwigluBackward});
-  seconds.backward = (1 - twice) * layer_forward + lane * (beside + seconds.weight_gradient) +
-                     sum({Op::kHeadBackward, Op::kEmbeddingBackward});
-  // Embedding and norms are updated after backward in any case.
-  const double update = sum({Op::kAdamW});
-  const double late = (run.parameters() - run.matrix_parameters() - run.head_parameters()) / run.parameters();
-  const bool hides = run.overlaps() && !run.clips && run.accumulation == 1;
-  seconds.optimizer = update * (hides ? late + (1 - late) * constants.exposed_optimizer : 1.0);
+  seconds.backward =
+      (1 - twice) * layer_forward + seconds.weight_gradient +
+      sum({Op::kQkvData, Op::kAttentionOutData, Op::kGateUpData, Op::kDownData, Op::kAttentionBackward,
+           Op::kNormBackward, Op::kRopeBackward, Op::kSwigluBackward, Op::kHeadBackward, Op::kEmbeddingBackward});
+  seconds.optimizer = sum({Op::kAdamW});
   return seconds;
 }
 

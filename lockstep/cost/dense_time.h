@@ -32,16 +32,13 @@ struct DenseConstants {
   double loss_efficiency = 0.7;       // cross-entropy over a chunk's logits
   double optimizer_efficiency = 0.8;  // AdamW
   double kernel_seconds = 2e-6;       // of every kernel beyond its work: launch, first loads, last stores
-  // A step against its operations timed one by one: clocks and gaps differ, and a second stream fills gaps.
-  double step_factor = 1.0;
-  double overlap = 0.97;           // factor on backward of layers where weight gradients have a stream of their own
-  double exposed_optimizer = 0.5;  // share of the update of layers that backward does not hide
   bool operator==(const DenseConstants&) const = default;
 };
 
 struct DenseConstantInfo {
   const char* name;
   double DenseConstants::*member;
+  double spread;  // prior standard deviation of its logarithm
   const char* meaning;
 };
 std::span<const DenseConstantInfo> dense_constant_table();
@@ -85,7 +82,7 @@ using DenseOperationSeconds = std::array<double, static_cast<std::size_t>(DenseO
 DenseOperationSeconds dense_operation_seconds(const DenseRun& run, const DenseConstants& constants,
                                               const spec::Device& device);
 
-// The step: `compute` with what overlaps taken off, `optimizer` with what backward does not hide.
+// The step: one operation after the other.
 struct DenseSeconds {
   double forward = 0, backward = 0, weight_gradient = 0, optimizer = 0;  // weight_gradient is part of backward
   double total() const { return forward + backward + optimizer; }

@@ -272,7 +272,9 @@ Profile read_profile(const nlohmann::json& document, const std::string& name_for
   if (reader.has("fitted")) profile.fitted = read_fitted(reader.object("fitted"));
   if (reader.has("dense")) profile.dense = read_dense(reader.object("dense"));
   if (reader.has("tables")) read_tables(reader.object("tables"), profile);
-  if (!profile.fitted && !has_tables(profile)) reader.fail("", "has neither `tables` nor `fitted`");
+  if (!profile.fitted && !profile.dense && !has_tables(profile)) {
+    reader.fail("", "has neither `tables` nor `fitted` nor `dense`");
+  }
   reader.finish();
   return profile;
 }

@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
+#include "lockstep/engine/calibration_dense.h"
 #include "lockstep/engine/calibration_device.h"
 #include "lockstep/engine/calibration_operators.h"
 #include "lockstep/engine/calibration_sampler.h"
@@ -161,6 +162,16 @@ cost::Profile measure_cuda(comm::Communicator& communicator, const CalibrationOp
   profile.provenance.hardware = cuda_device_name(0);
   profile.provenance.cores = 0;
   profile.provenance.method += " --device cuda";
+  const auto measure_fused_step = [&] {
+    profile.dense.emplace().points = measure_dense_points(dense_calibration_points(options.quick));
+    profile.dense->date = profile.provenance.date;
+    profile.dense->software = profile.provenance.software + ", Lockstep " + profile.provenance.version;
+    if (profile.dense->points.empty()) profile.dense.reset();
+  };
+  if (options.fused_only) {
+    measure_fused_step();
+    return profile;
+  }
 
   measure_memory(sampler, profile);
   measure_host_cost(sampler, options.precisions.front(), profile);
@@ -181,6 +192,7 @@ cost::Profile measure_cuda(comm::Communicator& communicator, const CalibrationOp
     measure_check(step_sampler, communicator, workload, profile);
     nn::compat::release_cached_memory(device);
   }
+  measure_fused_step();
   return profile;
 }
 

@@ -18,6 +18,7 @@ enum class CalibrationDevice { kCpu, kCuda };
 struct CalibrationOptions {
   // kCuda: the first visible GPU, one rank. environment_error where this libtorch has no CUDA or finds no GPU.
   CalibrationDevice device = CalibrationDevice::kCpu;
+  bool fused_only = false;       // kCuda: the steps of calibration_dense.h and nothing else
   bool quick = false;            // about 8 s of wall time; otherwise a minute or two
   std::int64_t threads = 0;      // intra-op threads of this rank; 0: leave libtorch as it is
   double timeout_seconds = 120;  // of every collective

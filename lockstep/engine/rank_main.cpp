@@ -176,6 +176,7 @@ nlohmann::json calibrate(RunContext& context) {
   options.lockstep_version = LOCKSTEP_VERSION;
   if (context.request.options.value("device", "cpu") == "cuda") {
     options.device = CalibrationDevice::kCuda;
+    options.fused_only = context.request.options.value("fused", false);
     options.precisions = {spec::Precision::kBf16, spec::Precision::kFp16, spec::Precision::kFp32};
     return {{"exit_code", 0}, {"profile", cost::to_json(measure_profile(context.world, options))}};
   }

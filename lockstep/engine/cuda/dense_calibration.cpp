@@ -1,0 +1,88 @@
+// The measurements of calibration_dense.h.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <random>
+#include <stdexcept>
+
+#include "lockstep/base/error.h"
+#include "lockstep/engine/calibration_dense.h"
+#include "lockstep/engine/cuda/dense_step.h"
+#include "lockstep/nn/torch_compat.h"
+
+namespace lockstep::engine {
+namespace {
+
+using cost::DensePoint;
+using cuda::DenseOptions;
+using cuda::DenseStep;
+
+constexpr int kWarmUp = 4, kSteps = 9;  // as bench/gpu measures
+
+DenseOptions options_of(const DensePoint& point) {
+  DenseOptions o;
+  o.micro_batch = point.micro;
+  o.sequence_length = point.sequence_length;
+  o.accumulation = point.accumulation;
+  if (point.precision == spec::Precision::kFp8) o.precision = cuda::LinearPrecision::kFp8;
+  if (point.bf16_states) o.states = cuda::StatePrecision::kBf16;
+  o.recompute = static_cast<cuda::Recompute>(point.recompute);
+  return o;
+}
+static_assert(static_cast<int>(cuda::Recompute::kNone) == static_cast<int>(plan::Recompute::kNone));
+static_assert(static_cast<int>(cuda::Recompute::kSelective) == static_cast<int>(plan::Recompute::kSelective));
+static_assert(static_cast<int>(cuda::Recompute::kFull) == static_cast<int>(plan::Recompute::kFull));
+
+std::vector<std::int32_t> random_tokens(const DensePoint& point) {
+  std::mt19937 random(1);
+  std::uniform_int_distribution<std::int32_t> token(0, static_cast<std::int32_t>(point.model.vocab - 1));
+  std::vector<std::int32_t> tokens(point.micro * point.accumulation * point.sequence_length);
+  for (std::int32_t& t : tokens) t = token(random);
+  return tokens;
+}
+
+DensePoint measured(DensePoint point) {
+  DenseStep step(point.model, options_of(point));
+  step.initialize(1);
+  const std::vector<std::int32_t> tokens = random_tokens(point);
+  std::vector<double> seconds;
+  for (int i = 0; i < kWarmUp + kSteps; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    const DenseStep::Result result = step.step(tokens.data(), tokens.data(), 1e-4);
+    if (!std::isfinite(result.loss)) throw std::runtime_error("[calibrate] the loss of " + point.name() + " diverged");
+    if (i >= kWarmUp) {
+      seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+  }
+  std::sort(seconds.begin(), seconds.end());
+  point.seconds = seconds[kSteps / 2];
+  point.spread = (seconds[3 * kSteps / 4] - seconds[kSteps / 4]) / (2 * point.seconds);
+  point.peak_bytes = static_cast<double>(step.memory().total());
+  std::map<std::string, double> operations;
+  for (const auto& o : step.profile(tokens.data(), tokens.data(), 1e-4)) {
+    operations[o.name] += 1e-3 * (o.end_ms - o.begin_ms);
+  }
+  for (const auto& [name, total] : operations) point.operations.push_back({name, total});
+  return point;
+}
+
+}  // namespace
+
+std::vector<DensePoint> measure_dense_points(const std::vector<DensePoint>& points) {
+  const torch::Device device(torch::kCUDA, 0);
+  std::vector<DensePoint> done;
+  for (const DensePoint& point : points) {
+    nn::compat::release_cached_memory(device);
+    nn::compat::reset_peak_allocated(device);  // what attention's buffers are counted from
+    try {
+      done.push_back(measured(point));
+    } catch (const UserError& problem) {
+      if (problem.code() != ExitCode::kAnswerIsNo) throw;  // else: this GPU is too small for it
+    }
+  }
+  nn::compat::release_cached_memory(device);
+  return done;
+}
+
+}  // namespace lockstep::engine
