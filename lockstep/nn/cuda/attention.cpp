@@ -1,14 +1,12 @@
-// Fused attention as libtorch binds it: cuDNN's where every key is seen or the mask is causal, the memory-efficient
-// kernel where padding hides keys (its mask is one row per sample).
+// cuDNN's fused attention as libtorch binds it. Padding is a bias of one row per sample.
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward_cuda_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_cuda_dispatch.h>
-#include <ATen/ops/_scaled_dot_product_efficient_attention_backward_cuda_dispatch.h>
-#include <ATen/ops/_scaled_dot_product_efficient_attention_cuda_dispatch.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <limits>
 #include <mutex>
+#include <optional>
 
 #include "lockstep/base/error.h"
 #include "lockstep/nn/cuda/operators.h"
@@ -34,17 +32,17 @@ auto with_seed(const Tensor& q, const AttentionInputs& in, const Run& run) {
   return run();
 }
 
-// -inf for keys beyond a sample's length, [batch, heads, rows, keys] without memory for heads and rows. A sample of
-// length 0 sees its first key here and is cleared afterwards.
-Tensor hidden_bias(const AttentionInputs& in) {
+// -inf for keys beyond a sample's length, [batch, 1, 1, keys]. A sample of length 0 sees its first key here and is
+// cleared afterwards. Undefined where every key is seen.
+std::optional<Tensor> hidden_bias(const AttentionInputs& in) {
+  if (!in.lengths.defined()) return std::nullopt;
   constexpr std::int64_t kAlignment = 16;  // of a row, in elements: the kernel reads it in vectors
-  const std::int64_t batch = in.q.size(0), rows = in.q.size(1), keys = in.k.size(1);
-  const std::int64_t padded = (keys + kAlignment - 1) / kAlignment * kAlignment;
+  const std::int64_t keys = in.k.size(1), padded = (keys + kAlignment - 1) / kAlignment * kAlignment;
   const Tensor key = torch::arange(padded, in.lengths.options());
   const Tensor hidden = key >= in.lengths.clamp_min(1).view({-1, 1, 1, 1});
-  const Tensor bias = torch::zeros({batch, 1, 1, padded}, in.q.options())
-                          .masked_fill_(hidden, -std::numeric_limits<double>::infinity());
-  return bias.narrow(3, 0, keys).expand({batch, in.q.size(2), rows, keys});
+  return torch::zeros({in.q.size(0), 1, 1, padded}, in.q.options())
+      .masked_fill_(hidden, -std::numeric_limits<double>::infinity())
+      .narrow(3, 0, keys);
 }
 
 Tensor seen_samples(const AttentionInputs& in) { return (in.lengths > 0).view({-1, 1, 1, 1}).to(in.q.scalar_type()); }
@@ -71,41 +69,27 @@ bool takes_attention(const Tensor& q) {
 }
 
 AttentionResult attention(const AttentionInputs& in) {
+  LOCKSTEP_ASSERT(!(in.causal && in.lengths.defined()), "attention with lengths sees both ways");
   const c10::cuda::CUDAGuard guard(in.q.device());
   const std::int64_t group = in.q.size(2) / in.k.size(2);
-  if (in.lengths.defined()) {
-    LOCKSTEP_ASSERT(!in.causal, "attention with lengths sees both ways");
-    const auto [out, lse, seed, offset] = with_seed(in.q, in, [&] {
-      return at::cuda::_scaled_dot_product_efficient_attention(heads_first(in.q, 1), heads_first(in.k, group),
-                                                               heads_first(in.v, group), hidden_bias(in),
-                                                               /*compute_log_sumexp=*/true, in.dropout, false);
-    });
-    return {rows_first(out).mul_(seen_samples(in)), lse, seed, offset};
-  }
   const auto result = with_seed(in.q, in, [&] {
     return at::cuda::_scaled_dot_product_cudnn_attention(heads_first(in.q, 1), heads_first(in.k, group),
-                                                         heads_first(in.v, group), std::nullopt,
+                                                         heads_first(in.v, group), hidden_bias(in),
                                                          /*compute_log_sumexp=*/true, in.dropout, in.causal);
   });
-  return {rows_first(std::get<0>(result)), std::get<1>(result), std::get<6>(result), std::get<7>(result)};
+  Tensor out = rows_first(std::get<0>(result));
+  if (in.lengths.defined()) out *= seen_samples(in);
+  return {out, std::get<1>(result), std::get<6>(result), std::get<7>(result)};
 }
 
-AttentionGradients attention_backward(const AttentionInputs& in, const AttentionResult& result, const Tensor& dout) {
+AttentionGradients attention_backward(const AttentionInputs& in, const AttentionResult& result, const Tensor& given) {
   const c10::cuda::CUDAGuard guard(in.q.device());
   const std::int64_t group = in.q.size(2) / in.k.size(2);
   const Tensor q = heads_first(in.q, 1), k = heads_first(in.k, group), v = heads_first(in.v, group);
-  Tensor dq, dk, dv;
-  if (in.lengths.defined()) {
-    Tensor dbias;
-    const Tensor seen = heads_first((dout * seen_samples(in)).contiguous(), 1);
-    std::tie(dq, dk, dv, dbias) = at::cuda::_scaled_dot_product_efficient_attention_backward(
-        seen, q, k, v, hidden_bias(in), heads_first(result.out, 1), result.lse, result.philox_seed,
-        result.philox_offset, in.dropout, {true, true, true, false}, false);
-  } else {
-    std::tie(dq, dk, dv) = at::cuda::_scaled_dot_product_cudnn_attention_backward(
-        heads_first(dout, 1), q, k, v, heads_first(result.out, 1), result.lse, result.philox_seed, result.philox_offset,
-        Tensor(), Tensor(), Tensor(), q.size(2), k.size(2), in.dropout, in.causal);
-  }
+  const Tensor dout = in.lengths.defined() ? given * seen_samples(in) : given;
+  const auto [dq, dk, dv] = at::cuda::_scaled_dot_product_cudnn_attention_backward(
+      heads_first(dout, 1), q, k, v, heads_first(result.out, 1), result.lse, result.philox_seed, result.philox_offset,
+      hidden_bias(in).value_or(Tensor()), Tensor(), Tensor(), q.size(2), k.size(2), in.dropout, in.causal);
   return {rows_first(dq), rows_first(summed_groups(dk, group)), rows_first(summed_groups(dv, group))};
 }
 
