@@ -1,6 +1,7 @@
 """Joins the parts of bench/gpu/run into bench/reports/gpu.md and gpu.json."""
 import json
 
+import bert
 import resnet
 
 LIMITS = {("1.36b", 16): (1.12, 0.9), ("1.36b", 8): (1.12, 0.9), ("7b", 2): (1.06, 1.0), ("124m", 64): (1.20, 0.9)}
@@ -108,14 +109,15 @@ def write(folder, reports):
     parts = {p.stem: json.loads(p.read_text()) for p in sorted(folder.glob("*.json")) if not p.stem.startswith("trace")}
     rows, fp8, families = speed_tables(parts)
     seen = next((p["environment"] for p in parts.values() if "environment" in p), {})
-    judged = verdicts(rows, fp8) + resnet.verdicts(parts.get("resnet"))
+    judged = verdicts(rows, fp8) + resnet.verdicts(parts.get("resnet")) + bert.verdicts(parts.get("bert"))
     text = ["# One GPU: our step against PyTorch", "",
             f"Measured {seen.get('date', '?')} on {seen.get('gpu', '?')} (name, driver, power limit); torch {seen.get('torch')}, "
             f"CUDA {seen.get('cuda')}, cuDNN {seen.get('cudnn')}. Made by `bench/gpu/run`; how to run it and what the columns "
             "mean: [docs/gpu.md](../../docs/gpu.md).", "",
             "bf16, fp32 master weights and AdamW states on both sides, every side in its own process after the same 4 warm-up "
             "steps, median of 8.", "", *(p["note"] + "\n" for p in parts.values() if p.get("note")), *markdown_rows(rows), "", "## FP8 (ours) against bf16 (PyTorch)", "",
-            *markdown_rows(fp8), "", *resnet.markdown(parts.get("resnet")), "## Where the time goes, ms", "", *markdown_families(families), "", "## Limits", "",
+            *markdown_rows(fp8), "", *resnet.markdown(parts.get("resnet")),
+            *bert.markdown(parts.get("bert")), "## Where the time goes, ms", "", *markdown_families(families), "", "## Limits", "",
             "| what | measured | |", "|---|---|---|",
             *(f"| {what} | {number(value, 3)} | {'yes' if good else 'not measured' if value is None else 'NO'} |"
               for what, value, good in judged), "", "## Correctness", "",
@@ -125,6 +127,6 @@ def write(folder, reports):
         {"schema": "lockstep.bench.gpu/1", "environment": seen, "rows": rows, "fp8": fp8,
          "limits": [{"what": w, "measured": v, "met": bool(g)} for w, v, g in judged],
          "families": [{"row": n, "ms": m.get("family_ms", {})} for n, m, _ in families],
-         "resnet": parts.get("resnet"), "checks": parts.get("checks"), "check": parts.get("check")}, indent=1) + "\n")
+         "resnet": parts.get("resnet"), "bert": parts.get("bert"), "checks": parts.get("checks"), "check": parts.get("check")}, indent=1) + "\n")
     print((reports / "gpu.md").read_text())
     return 0
