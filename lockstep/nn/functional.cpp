@@ -12,6 +12,7 @@
 #include "lockstep/kernels/swiglu.h"
 #include "lockstep/nn/cuda/operators.h"
 #include "lockstep/nn/deferred_gradients.h"
+#include "lockstep/nn/device_mlp.h"
 #include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::nn {
@@ -403,11 +404,15 @@ Tensor gelu_mlp(const Tensor& residual, const Tensor& x, const Tensor& w1, const
                 const Tensor& b2, WeightLayout layout) {
   if (has_kernels(x))
     return GeluMlp::apply(residual, x, w1, maybe(b1), w2, maybe(b2), static_cast<std::int64_t>(layout));
+  if (takes_device_mlp(x) && in_out(w1, layout).size(1) % 8 == 0) {
+    return device_gelu_mlp(residual, x, w1, b1, w2, b2, layout);
+  }
   return linear_residual(residual, bias_gelu(linear(x, w1, Tensor(), layout), b1), w2, b2, layout);
 }
 
 Tensor swiglu_mlp(const Tensor& residual, const Tensor& x, const Tensor& gate, const Tensor& up, const Tensor& down) {
   if (has_kernels(x)) return SwigluMlp::apply(residual, x, gate, up, down);
+  if (takes_device_mlp(x) && gate.size(0) % 8 == 0) return device_swiglu_mlp(residual, x, gate, up, down);
   const auto layout = WeightLayout::kOutIn;
   return linear_residual(residual, swiglu(linear(x, gate, Tensor(), layout), linear(x, up, Tensor(), layout)), down,
                          Tensor(), layout);

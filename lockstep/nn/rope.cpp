@@ -6,6 +6,7 @@
 
 #include "lockstep/kernels/parallel_blocks.h"
 #include "lockstep/kernels/rope.h"
+#include "lockstep/nn/cuda/operators.h"
 #include "lockstep/nn/functional.h"
 
 namespace lockstep::nn {
@@ -49,6 +50,19 @@ class Rope : public torch::autograd::Function<Rope> {
   }
 };
 
+class DeviceRope : public torch::autograd::Function<DeviceRope> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& cos, const Tensor& sin) {
+    ctx->save_for_backward({cos, sin});
+    return cuda::rope(x, cos, sin, /*inverse=*/false);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    return {cuda::rope(grads[0], saved[0], saved[1], /*inverse=*/true), Tensor(), Tensor()};
+  }
+};
+
 // Hugging Face's rope_scaling: "linear" divides all frequencies, "llama3" the low ones, with a smooth passage between.
 Tensor scaled_frequencies(const Tensor& frequencies, const spec::RopeScaling& scaling) {
   if (scaling.kind == spec::RopeScaling::Kind::kNone) return frequencies;
@@ -64,6 +78,7 @@ Tensor scaled_frequencies(const Tensor& frequencies, const spec::RopeScaling& sc
 
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {
   if (has_kernels(x)) return Rope::apply(x, cos, sin);
+  if (cuda::takes_rope(x, cos)) return DeviceRope::apply(x, cos, sin);
   const auto halves = x.chunk(2, -1);
   const Tensor c = cos.unsqueeze(1).to(x.scalar_type()), s = sin.unsqueeze(1).to(x.scalar_type());  // [seq, 1, dim / 2]
   return at::cat({halves[0] * c - halves[1] * s, halves[1] * c + halves[0] * s}, -1);

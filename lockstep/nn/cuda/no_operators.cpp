@@ -25,6 +25,10 @@ AddNormGradients add_norm_backward(const Tensor&, const Tensor&, const Tensor&, 
 }
 Tensor gelu(const Tensor&, const Tensor&, Gelu) { absent(); }
 Tensor gelu_backward(const Tensor&, const Tensor&, Tensor&, Gelu) { absent(); }
+Tensor swiglu(const Tensor&) { absent(); }
+Tensor swiglu_backward(const Tensor&, Tensor&) { absent(); }
+bool takes_rope(const Tensor&, const Tensor&) { return false; }
+Tensor rope(const Tensor&, const Tensor&, const Tensor&, bool) { absent(); }
 Tensor column_sums(const Tensor&) { absent(); }
 Joined join_columns(const Tensor&, const Tensor&, const Tensor&) { absent(); }
 bool takes_logits(const Tensor&) { return false; }

@@ -11,6 +11,8 @@
 #include "lockstep/kernels/cuda/gelu_erf.h"
 #include "lockstep/kernels/cuda/join_columns.h"
 #include "lockstep/kernels/cuda/layer_norm.h"
+#include "lockstep/kernels/cuda/rope.h"
+#include "lockstep/kernels/cuda/swiglu.h"
 
 namespace lockstep::nn::cuda {
 namespace {
@@ -185,6 +187,41 @@ Tensor gelu_backward(const Tensor& x, const Tensor& bias, Tensor& dy, Gelu kind)
       {bf16(x), bf16(added), bf16(dy), bf16(dy), nullptr, fp32(dbias), false, fp32(workspace), x.size(0), cols},
       stream_of(x));
   return bias.defined() ? dbias.to(x.scalar_type()) : Tensor();
+}
+
+Tensor swiglu(const Tensor& gate_up) {
+  LOCKSTEP_ASSERT(gate_up.is_contiguous() && gate_up.dim() == 2, "swiglu wants a contiguous matrix");
+  const c10::cuda::CUDAGuard guard(gate_up.device());
+  const std::int64_t rows = gate_up.size(0), cols = gate_up.size(1) / 2;
+  const Tensor h = torch::empty({rows, cols}, gate_up.options());
+  raw::swiglu_forward({bf16(gate_up), bf16(h), {}, rows, cols}, stream_of(gate_up));
+  return h;
+}
+
+Tensor swiglu_backward(const Tensor& gate_up, Tensor& dh) {
+  LOCKSTEP_ASSERT(gate_up.is_contiguous() && dh.is_contiguous(), "swiglu wants contiguous matrices");
+  const c10::cuda::CUDAGuard guard(gate_up.device());
+  const Tensor gradient = torch::empty_like(gate_up);
+  raw::SwigluBackward a;
+  a.gate_up = bf16(gate_up), a.dh = bf16(dh), a.dgate_up = bf16(gradient), a.h = bf16(dh);
+  a.rows = dh.size(0), a.cols = dh.size(1);
+  raw::swiglu_backward(a, stream_of(gate_up));
+  return gradient;
+}
+
+bool takes_rope(const Tensor& x, const Tensor& cos) {
+  return x.is_cuda() && x.scalar_type() == torch::kBFloat16 && x.dim() == 4 && x.numel() > 0 && x.size(3) % 16 == 0 &&
+         cos.scalar_type() == torch::kFloat;
+}
+
+Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, bool inverse) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  const Tensor y = x.clone(torch::MemoryFormat::Contiguous), c = cos.contiguous(), s = sin.contiguous();
+  raw::Rope a;
+  a.x = bf16(y), a.cos = fp32(c), a.sin = fp32(s), a.inverse = inverse;
+  a.tokens = y.size(0) * y.size(1), a.seq = y.size(1), a.heads = a.rotated = y.size(2), a.dim = y.size(3);
+  raw::rope(a, stream_of(x));
+  return y;
 }
 
 Tensor column_sums(const Tensor& x) {

@@ -50,6 +50,16 @@ torch::Tensor gelu(const torch::Tensor& x, const torch::Tensor& bias, Gelu kind)
 // Overwrites dy with the gradient of x; returns that of the bias (undefined without).
 torch::Tensor gelu_backward(const torch::Tensor& x, const torch::Tensor& bias, torch::Tensor& dy, Gelu kind);
 
+// silu(gate) * up of [rows, 2 cols], gate before up in each row.
+torch::Tensor swiglu(const torch::Tensor& gate_up);
+// Overwrites dh with the forward value; returns the gradient of gate_up.
+torch::Tensor swiglu_backward(const torch::Tensor& gate_up, torch::Tensor& dh);
+
+// rope() of functional.h on bf16 [batch, seq, heads, head_dim]; `inverse` turns back. takes_rope: head_dim is a
+// multiple of 16.
+bool takes_rope(const torch::Tensor& x, const torch::Tensor& cos);
+torch::Tensor rope(const torch::Tensor& x, const torch::Tensor& cos, const torch::Tensor& sin, bool inverse);
+
 // Sums of the columns of [rows, cols].
 torch::Tensor column_sums(const torch::Tensor& x);
 
