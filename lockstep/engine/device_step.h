@@ -51,8 +51,8 @@ class DeviceStep {
 
   struct Result {
     double loss = 0.0;            // mean over the step's targets that are not kIgnoredTarget
-    double gradient_norm = 0.0;   // before clipping; 0 where the step does not need it
-    bool skipped = false;         // loss or gradient not finite: weights were left alone
+    double gradient_norm = 0.0;   // before clipping
+    bool skipped = false;         // gradient not finite: weights were left alone
     double device_seconds = 0.0;  // that the device worked on it
   };
   // The micro-batches of one step, in host memory, at most `batch.micro` x `batch.accumulation` samples together; they

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include <cmath>
 #include <cstring>
 
 #include "lockstep/base/error.h"
@@ -45,6 +44,7 @@ DenseOptions options_of(const spec::Job& job, const plan::Layout& layout) {
   o.epsilon = job.optimizer.epsilon;
   o.weight_decay = job.optimizer.weight_decay;
   o.clip = job.optimizer.clip_norm;
+  o.gradient_norm = true;  // told with every step, and what is not finite is skipped
   return o;
 }
 
@@ -106,7 +106,7 @@ class DenseDeviceStep : public DeviceStep {
     Result result;
     result.loss = done.loss;
     result.gradient_norm = done.gradient_norm;
-    result.skipped = !std::isfinite(done.loss) || !std::isfinite(done.gradient_norm);
+    result.skipped = done.skipped;
     result.device_seconds = 1e-3 * (done.gpu_ms + done.input_stall_ms);
     return result;
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "lockstep/spec/model.h"
 
@@ -30,19 +31,24 @@ struct DenseOptions {
   int gemm_candidates = 8;                       // algorithms timed per shape; 1: the library's first
   std::string gemm_table;  // file of algorithms chosen before (Gemm::load_table); empty: time them now
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
-  double clip = 0;  // limit of the gradient's norm; 0: none
+  double clip = 0;             // limit of the gradient's norm; 0: none
+  bool gradient_norm = false;  // computed also without a limit; a gradient that is not finite then changes nothing
 };
 
 struct DenseShape {
   std::int64_t layers, hidden, heads, kv_heads, head_dim, ffn, vocab, batch, seq;
   double norm_epsilon, rope_theta;
+  spec::RopeScaling rope_scaling;
+  bool tied;  // the head's weight is the embedding's
 
   std::int64_t rows() const { return batch * seq; }
   std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
   std::int64_t attention_width() const { return heads * head_dim; }
 };
-// Throws UserError where the model is not one this step can run: it must be of arch llama without dropout, plain RoPE,
-// untied embeddings, sizes that are multiples of 16 (of 64 for fp8).
+// Throws UserError where the model is not one this step can run: it must be of arch llama without dropout, sizes that
+// are multiples of 16 (of 64 for fp8).
 DenseShape dense_shape(const spec::Model& model, const DenseOptions& options);
+// Of rotary positions, stretched as the model says; head_dim / 2 of them.
+std::vector<float> rope_frequencies(const DenseShape& shape);
 
 }  // namespace lockstep::engine::cuda

@@ -23,8 +23,11 @@ DenseParameters::DenseParameters(const DenseShape& s, bool bf16_gradients, State
   const auto name = [this](const std::string& n, Placed p, std::int64_t row, std::int64_t rows) {
     named_.push_back({n, {p.offset + row * p.in, rows, p.in}, false});
   };
-  embedding_ = place(s.vocab, s.hidden);
-  name("model.embed_tokens.weight", embedding_, 0, s.vocab);
+  constexpr const char* kEmbedding = "model.embed_tokens.weight";
+  if (!s.tied) {
+    embedding_ = place(s.vocab, s.hidden);
+    name(kEmbedding, embedding_, 0, s.vocab);
+  }
   for (std::int64_t l = 0; l < s.layers; ++l) {
     const std::string layer = fmt::format("model.layers.{}.", l);
     const std::int64_t q = s.attention_width(), kv = s.kv_heads * s.head_dim;
@@ -42,7 +45,8 @@ DenseParameters::DenseParameters(const DenseShape& s, bool bf16_gradients, State
   }
   head_begin_ = count_;
   head_ = place(s.vocab, s.hidden);
-  name("lm_head.weight", head_, 0, s.vocab);
+  name(s.tied ? kEmbedding : "lm_head.weight", head_, 0, s.vocab);
+  if (s.tied) embedding_ = head_;
   norms_begin_ = count_;
   for (std::int64_t l = 0; l < s.layers; ++l)
     for (const char* which : {"input_layernorm", "post_attention_layernorm"}) {
@@ -176,8 +180,8 @@ void DenseParameters::update_all(const AdamWStep* step, double weight_decay, boo
   update_part<float, State>(norm_gradient_, norms_begin_, count_, step, weight_decay, clipped, stream);
 }
 
-void DenseParameters::update(const AdamWStep* step, double weight_decay, double clip, cudaStream_t stream) {
-  if (clip > 0) {
+void DenseParameters::update(const AdamWStep* step, double weight_decay, double clip, bool norm, cudaStream_t stream) {
+  if (norm) {
     if (bf16_gradients_)
       kernels::cuda::sum_of_squares(reinterpret_cast<const Bf16*>(body_gradient_), head_begin_, norm_parts_, stream);
     else
@@ -188,9 +192,9 @@ void DenseParameters::update(const AdamWStep* step, double weight_decay, double 
                                  stream);
   }
   if (states_ == StatePrecision::kFloat)
-    update_all<float>(step, weight_decay, clip > 0, stream);
+    update_all<float>(step, weight_decay, norm, stream);
   else
-    update_all<Bf16>(step, weight_decay, clip > 0, stream);
+    update_all<Bf16>(step, weight_decay, norm, stream);
 }
 
 }  // namespace lockstep::engine::cuda

@@ -1,7 +1,8 @@
 // Parameters, gradients and optimizer states of the dense step as flat arrays.
 //
 // Order of the flat array: embedding, the matrices of the layers | head | norms. The part before the first bar has its
-// gradient in bf16 or fp32 (a choice), head and norms always in fp32: the head's is summed over chunks of rows.
+// gradient in bf16 or fp32 (a choice), head and norms always in fp32: the head's is summed over chunks of rows. Tied,
+// the embedding is the head: one weight, one gradient, one state.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +42,7 @@ class DenseParameters {
 
   const Placed& embedding() const { return embedding_; }
   const Placed& head() const { return head_; }
+  bool tied() const { return embedding_.offset == head_.offset; }
   const Placed& final_norm() const { return final_norm_; }
   const Placed& matrix(std::int64_t layer, Linear which) const {
     return matrices_[layer * kLinears + static_cast<int>(which)];
@@ -50,7 +52,7 @@ class DenseParameters {
 
   Bf16* weight(const Placed& p) const { return weight_ + p.offset; }
   bool bf16_gradients() const { return bf16_gradients_; }
-  // Of the embedding and the layers' matrices: bf16 or float.
+  // Of the layers' matrices and an embedding that is not tied: bf16 or float.
   void* gradient(const Placed& p) const;
   float* head_gradient() const { return head_gradient_; }
   float* norm_gradient(const Placed& p) const { return norm_gradient_ + (p.offset - norms_begin_); }
@@ -67,9 +69,10 @@ class DenseParameters {
   void* memory(const NamedParameter& p, Part part) const;
   StatePrecision states() const { return states_; }
 
-  // The gradient's norm and clip factor where `clip` > 0, then AdamW over everything.
-  void update(const kernels::cuda::AdamWStep* step, double weight_decay, double clip, cudaStream_t stream);
-  const float* gradient_norm() const { return norm_and_factor_; }  // device; set where clip > 0
+  // With `norm`: the gradient's norm and clip factor (`clip` 0: no limit), and nothing more where it is not finite.
+  // Then AdamW over everything.
+  void update(const kernels::cuda::AdamWStep* step, double weight_decay, double clip, bool norm, cudaStream_t stream);
+  const float* gradient_norm() const { return norm_and_factor_; }  // device; set by an update with `norm`
 
  private:
   template <class Gradient, class State>

@@ -150,11 +150,6 @@ void DensePasses::loss_and_head(const std::int32_t* targets, bool accumulate, st
   const Placed& head = p_.parameters.head();
   const Bf16* const w = p_.parameters.weight(head);
   norm(a.last, p_.parameters.final_norm(), a.last_normed, a.last_rstd, -1, Linear::kQkv);
-  {
-    const Scope scope(p_.timeline, Family::kLoss, "count targets");
-    kernels::cuda::count_targets(targets, s.rows(), s.vocab, static_cast<float>(p_.options.accumulation), a.loss_scale,
-                                 p_.stream);
-  }
   for (std::int64_t begin = 0; begin < s.rows(); begin += a.chunk_rows) {
     const Bf16* const x = a.last_normed + begin * s.hidden;
     {
@@ -283,6 +278,10 @@ void DensePasses::micro_step(const std::int32_t* tokens, const std::int32_t* tar
     b.cols = s.hidden;
     kernels::cuda::embedding_backward(b, p_.stream);
   };
+  if (p_.parameters.tied()) {  // the head's gradient is there already
+    accumulate = true;
+    return backward(p_.parameters.head_gradient());
+  }
   void* const gradient = p_.parameters.gradient(p_.parameters.embedding());
   if (p_.parameters.bf16_gradients())
     backward(static_cast<Bf16*>(gradient));

@@ -39,8 +39,8 @@ class DensePasses {
  public:
   explicit DensePasses(const DenseParts& parts) : p_(parts) {}
 
-  // tokens, targets: device, [rows]. `accumulate`: gradients and loss are added to. `layers` below the model's number
-  // runs only the first ones (for choosing algorithms).
+  // tokens, targets: device, [rows]; activations.loss_scale is set. `accumulate`: gradients and loss are added to.
+  // `layers` below the model's number runs only the first ones (for choosing algorithms).
   void micro_step(const std::int32_t* tokens, const std::int32_t* targets, bool accumulate, std::int64_t layers);
   // Forward and loss only (dense_evaluation.cpp); `fp8` is null. Attention's outputs are not held afterwards.
   void evaluate(const std::int32_t* tokens, const std::int32_t* targets, const DenseEvaluation& to);

@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <cstring>
 #include <deque>
 
 #include "lockstep/base/error.h"
 #include "lockstep/engine/cuda/cuda_handles.h"
 #include "lockstep/engine/cuda/dense_passes.h"
+#include "lockstep/kernels/cuda/cross_entropy.h"
 #include "lockstep/kernels/cuda/rope.h"
 
 namespace lockstep::engine::cuda {
@@ -96,8 +98,7 @@ struct DenseStep::Impl {
     activations.share(options.recompute);
     gemm.set_workspace(gemm_workspace);
     if (!options.gemm_table.empty()) gemm.load_table(options.gemm_table);
-    kernels::cuda::rope_tables(activations.cos, activations.sin, shape.seq, shape.head_dim, shape.rope_theta,
-                               stream.get());
+    kernels::cuda::rope_tables(activations.cos, activations.sin, shape.seq, rope_frequencies(shape), stream.get());
     if (fp8 != nullptr) fp8->initialize(stream.get());
     parameters.zero_states(stream.get());
   }
@@ -112,9 +113,10 @@ struct DenseStep::Impl {
     }
     DensePasses(parts()).micro_step(tokens, targets, accumulate, shape.layers);
   }
+  bool measures_norm() const { return options.clip > 0 || options.gradient_norm; }
   void run_update() {
     const StepTimeline::Scope scope(timeline, Family::kOptimizer, "adamw");
-    parameters.update(adamw, options.weight_decay, options.clip, stream.get());
+    parameters.update(adamw, options.weight_decay, options.clip, measures_norm(), stream.get());
     if (fp8 != nullptr) fp8->end_step(stream.get());
   }
 
@@ -135,6 +137,7 @@ struct DenseStep::Impl {
   // A micro-step whose results are dropped: it chooses GEMM algorithms, builds cuDNN's plans, loads every kernel, fills
   // libtorch's cache of blocks, and measures the first scales of fp8. Then graphs are captured.
   void prepare(const InFlight& f) {
+    count_targets(f);
     load_micro(f, 0);
     if (fp8 != nullptr) fp8->set_current(true);
     run_micro(false);
@@ -166,6 +169,13 @@ struct DenseStep::Impl {
       }
     gemm.settle_trials();
     capture_graphs();
+  }
+
+  // Of the whole step: every target weighs the same, whichever micro-batch it is in.
+  void count_targets(const InFlight& f) {
+    const StepTimeline::Scope scope(timeline, Family::kLoss, "count targets");
+    const std::int64_t all = shape.rows() * options.accumulation;
+    kernels::cuda::count_targets(f.device_input + all, all, shape.vocab, 1.0f, activations.loss_scale, stream.get());
   }
 
   void load_micro(const InFlight& f, std::int64_t micro) {
@@ -213,6 +223,7 @@ struct DenseStep::Impl {
     LOCKSTEP_CUDA(cudaStreamWaitEvent(stream.get(), f.copied.get(), 0));
     LOCKSTEP_CUDA(cudaEventRecord(f.fed.get(), stream.get()));
     LOCKSTEP_CUDA(cudaMemcpyAsync(adamw, f.device_adamw, sizeof(AdamWStep), cudaMemcpyDeviceToDevice, stream.get()));
+    count_targets(f);
     for (std::int64_t micro = 0; micro < options.accumulation; ++micro) {
       load_micro(f, micro);
       if (!use_graph)
@@ -226,7 +237,7 @@ struct DenseStep::Impl {
       LOCKSTEP_CUDA(cudaGraphLaunch(update.get(), stream.get()));
     LOCKSTEP_CUDA(
         cudaMemcpyAsync(f.results.get(), activations.loss, sizeof(float), cudaMemcpyDeviceToHost, stream.get()));
-    if (options.clip > 0)
+    if (measures_norm())
       LOCKSTEP_CUDA(cudaMemcpyAsync(f.results.get() + 1, parameters.gradient_norm(), sizeof(float),
                                     cudaMemcpyDeviceToHost, stream.get()));
     LOCKSTEP_CUDA(cudaEventRecord(f.done.get(), stream.get()));
@@ -255,7 +266,9 @@ struct DenseStep::Impl {
     f.busy = false;
     Result r;
     r.loss = f.results.get()[0];
-    if (options.clip > 0) r.gradient_norm = f.results.get()[1];
+    if (measures_norm()) r.gradient_norm = f.results.get()[1];
+    r.skipped = !std::isfinite(r.gradient_norm);
+    if (r.skipped) --steps;
     LOCKSTEP_CUDA(cudaEventElapsedTime(&r.gpu_ms, f.fed.get(), f.done.get()));
     LOCKSTEP_CUDA(cudaEventElapsedTime(&r.input_stall_ms, f.begin.get(), f.fed.get()));
     return r;

@@ -48,7 +48,8 @@ class DenseStep {
 
   struct Result {
     float loss = 0;            // mean over the step's targets
-    float gradient_norm = 0;   // 0 unless clipping is on
+    float gradient_norm = 0;   // 0 unless options ask for it
+    bool skipped = false;      // the norm was asked for and is not finite: nothing was updated
     float gpu_ms = 0;          // from the first kernel to the end of the update
     float input_stall_ms = 0;  // how long the device waited for its input
   };

@@ -59,14 +59,14 @@ __device__ void store_state(Bf16* p, const float (&f)[kVector], const Random& ra
 template <class Gradient, class State>
 __global__ void __launch_bounds__(kThreads) adamw_kernel(AdamW<Gradient, State> a) {
   const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kVector;
-  if (i >= a.count) return;
+  const float factor = a.gradient_factor != nullptr ? *a.gradient_factor : 1.0f;
+  if (i >= a.count || isnan(factor)) return;
   float g[kVector], m[kVector], v[kVector];
   load_state(a.gradient + i, g);
   load_state(a.m + i, m);
   load_state(a.v + i, v);
   const Vector weight = load(a.weight + i), remainder = load_once(reinterpret_cast<const Bf16*>(a.remainder + i));
   const AdamWStep s = *a.step;
-  const float factor = a.gradient_factor != nullptr ? *a.gradient_factor : 1.0f;
   const float rate = s.learning_rate / s.correction1, keep = 1.0f - s.learning_rate * a.weight_decay;
   const float inverse_root = 1.0f / s.correction2_root;
   Vector new_weight, new_remainder;
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
   sum = sqrtf(block_sum(sum, slot));
   if (threadIdx.x != 0) return;
   *norm = sum;
-  *factor = limit > 0 ? fminf(1.0f, limit / (sum + 1e-6f)) : 1.0f;
+  *factor = !isfinite(sum) ? NAN : limit > 0 ? fminf(1.0f, limit / (sum + 1e-6f)) : 1.0f;
 }
 
 unsigned blocks_of(std::int64_t items) { return static_cast<unsigned>(ceil_div(items, kThreads)); }

@@ -26,7 +26,7 @@ struct AdamW {
   State* v = nullptr;
   const Gradient* gradient = nullptr;
   const AdamWStep* step = nullptr;         // device
-  const float* gradient_factor = nullptr;  // device: the clip factor; null: 1
+  const float* gradient_factor = nullptr;  // device: the clip factor; null: 1. NaN: nothing is changed
   float weight_decay = 0;
   std::int64_t count = 0;        // a multiple of 8
   std::int64_t first_index = 0;  // place in the whole, so that the rounding of a part does not depend on the split
@@ -43,7 +43,8 @@ void join_master(const Bf16* weight, const std::int16_t* remainder, float* maste
 constexpr int kNormParts = 1024;
 template <class Gradient>
 void sum_of_squares(const Gradient* gradient, std::int64_t count, float* parts, cudaStream_t stream);
-// *norm = sqrt(sum of `groups` * kNormParts parts); *factor = min(1, limit / (norm + 1e-6)), 1 where limit <= 0.
+// *norm = sqrt(sum of `groups` * kNormParts parts); *factor = min(1, limit / (norm + 1e-6)), 1 where limit <= 0, NaN
+// where the norm is not finite: adamw() then changes nothing.
 void gradient_clip(const float* parts, int groups, float limit, float* norm, float* factor, cudaStream_t stream);
 
 }  // namespace lockstep::kernels::cuda

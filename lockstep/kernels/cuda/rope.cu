@@ -141,15 +141,19 @@ void rope_backward(const RopeBackward& a, cudaStream_t stream) {
   LOCKSTEP_CUDA_LAUNCHED();
 }
 
-void rope_tables(float* cos, float* sin, std::int64_t seq, std::int64_t dim, double theta, cudaStream_t stream) {
-  const std::int64_t half = dim / 2;
+std::vector<float> rope_frequencies(std::int64_t dim, double theta) {
+  std::vector<float> frequencies(dim / 2);
+  for (std::int64_t i = 0; i < dim / 2; ++i)
+    frequencies[i] = static_cast<float>(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim)));
+  return frequencies;
+}
+
+void rope_tables(float* cos, float* sin, std::int64_t seq, const std::vector<float>& frequencies, cudaStream_t stream) {
+  const auto half = static_cast<std::int64_t>(frequencies.size());
   std::vector<float> c(seq * half), s(seq * half);
   for (std::int64_t i = 0; i < half; ++i) {
-    // Frequencies in float, as every implementation in the field keeps them; the angle is exact from there.
-    const float frequency =
-        static_cast<float>(std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim)));
     for (std::int64_t t = 0; t < seq; ++t) {
-      const float angle = static_cast<float>(t) * frequency;
+      const float angle = static_cast<float>(t) * frequencies[i];  // exact from here
       c[t * half + i] = static_cast<float>(std::cos(static_cast<double>(angle)));
       s[t * half + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
     }

@@ -1,6 +1,8 @@
 // Rotary position embedding (Su et al. 2021), rotate_half convention, in place on packed heads.
 #pragma once
 
+#include <vector>
+
 #include "lockstep/kernels/cuda/types.h"
 
 namespace lockstep::kernels::cuda {
@@ -30,7 +32,9 @@ struct RopeBackward {
 };
 void rope_backward(const RopeBackward& a, cudaStream_t stream);
 
-// cos and sin of position * theta^(-2i/dim), computed in double on the host and copied (the call waits).
-void rope_tables(float* cos, float* sin, std::int64_t seq, std::int64_t dim, double theta, cudaStream_t stream);
+// theta^(-2i/dim) for i < dim/2, in float as every implementation in the field keeps them.
+std::vector<float> rope_frequencies(std::int64_t dim, double theta);
+// cos and sin of position * frequency, [seq, frequencies], computed in double on the host and copied (the call waits).
+void rope_tables(float* cos, float* sin, std::int64_t seq, const std::vector<float>& frequencies, cudaStream_t stream);
 
 }  // namespace lockstep::kernels::cuda

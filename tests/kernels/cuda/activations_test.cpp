@@ -109,7 +109,7 @@ void norm_backward_case(Harness& h, std::int64_t rows, std::int64_t cols, bool r
 // cos and sin [seq, dim/2] in double, as the tables hold them.
 struct Tables {
   Tables(std::int64_t seq, std::int64_t dim) : cos(seq * dim / 2), sin(seq * dim / 2) {
-    rope_tables(cos.get(), sin.get(), seq, dim, 10000.0, nullptr);
+    rope_tables(cos.get(), sin.get(), seq, rope_frequencies(dim, 10000.0), nullptr);
     c = doubles(cos.host());
     s = doubles(sin.host());
   }
