@@ -49,7 +49,7 @@ def part(arguments, last_json, save):
     for where, points in (("points", HELD_OUT), ("beyond", BEYOND)):
         for model, micro, recompute, *more in points:
             result[where].append(last_json([arguments.executable, "--json", "--model", model, "--micro-batch", str(micro),
-                                           "--recompute", recompute, "--warmup", "4", "--steps", "9", *more]))
+                                           "--recompute", recompute, "--warmup", "3", "--steps", "7", "--no-pipelined", *more]))
             print(where, model, micro, recompute, *more, json.dumps(result[where][-1])[:200], flush=True)
             save(result)
     return result
@@ -170,7 +170,7 @@ def report(arguments):
             f"{seen.get('cuda')}, cuDNN {seen.get('cudnn')}. Profile: {len(dense['points'])} steps of other models, measured "
             f"{dense['date']} with {dense['software']}. Made by `bench/gpu/run predict` and `bench/gpu/predict.py`; what "
             "is priced how: [docs/gpu.md](../../docs/gpu.md#what-the-planner-expects).", "",
-            f"## The {len(rows)} points", "", "Median of nine steps after four, least and longest in brackets. Memory is the peak of "
+            f"## The {len(rows)} points", "", "Median of seven steps after three, least and longest in brackets. Memory is the peak of "
             "arena and libtorch's allocator.", "", *table_of(rows), "",
             f"Time: mean error {100 * time:.2f}%, worst {100 * worst_time:.2f}%; {inside} of {len(rows)} inside their 90% "
             f"interval. Memory: mean {100 * memory:.2f}%, worst {100 * worst_memory:.2f}%.", "",

@@ -32,7 +32,7 @@ struct Arguments {
   std::int64_t micro_batch = 16, accumulation = 1, sequence = 0, warmup = 4, steps = 8, chunk_mib = 3200;
   int candidates = 8, tune_rounds = 0;
   double learning_rate = 1e-4, clip = 0;
-  bool as_json = false, losses = false, choices = false;
+  bool as_json = false, losses = false, choices = false, no_pipelined = false;
 };
 
 Arguments parse(int argc, char** argv) {
@@ -62,6 +62,7 @@ Arguments parse(int argc, char** argv) {
   app.add_option("--weights", a.weights, "first values, a safetensors file in fp32");
   app.add_option("--tokens", a.tokens, "int32 file: per step all tokens, then all targets; default: random");
   app.add_option("--save-gradients", a.save_gradients, "write the last step's gradients as safetensors");
+  app.add_flag("--no-pipelined", a.no_pipelined, "leave out the steps that are submitted two at a time");
   app.add_flag("--losses", a.losses, "print every step's loss");
   app.add_flag("--choices", a.choices, "print the GEMM algorithms chosen");
   app.add_flag("--json", a.as_json, "one JSON object on stdout");
@@ -250,7 +251,7 @@ json report(const Arguments& a, DenseStep& step, const Measured& m, const Batche
            {"input_stall_max_ms", m.stall_ms.back()},
            {"first_loss", m.losses.front()},
            {"last_loss", m.losses.back()}};
-  if (a.tokens.empty()) out["pipelined_ms"] = pipelined_ms(step, batches, a);
+  if (a.tokens.empty() && !a.no_pipelined) out["pipelined_ms"] = pipelined_ms(step, batches, a);
   if (a.losses) out["losses"] = m.losses;
   if (a.choices)
     for (const auto& c : step.gemm_choices())

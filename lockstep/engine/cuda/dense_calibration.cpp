@@ -18,7 +18,7 @@ using cost::DensePoint;
 using cuda::DenseOptions;
 using cuda::DenseStep;
 
-constexpr int kWarmUp = 4, kSteps = 9;  // as bench/gpu measures
+constexpr int kWarmUp = 3, kSteps = 7;
 
 DenseOptions options_of(const DensePoint& point) {
   DenseOptions o;
