@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/planner/csv.h"
+#include "lockstep/planner/predict_rows.h"
 
 namespace lockstep::planner {
 namespace {
@@ -168,6 +169,21 @@ TEST(Rows, EveryPublishedRowIsPricedOrSaysWhyNot) {
       EXPECT_FALSE(asked.stack.empty()) << row.source;
     }
   }
+}
+
+TEST(Rows, OurOwnStepOfOneGpuIsPricedByItsProfile) {
+  const std::string columns = "source,ffn,micro_batch,grad_accum,sharding,act_ckpt,precision," + kColumns;
+  const std::string point = "5632,8,1,none,none,bf16,H200,1,1,x,llama,24,2048,16,32000,2048,8,1,1,1";
+  RowPredictor predictor;
+  const RowPrediction ours = predictor.predict(row_of(columns, "Lockstep," + point));
+  const RowPrediction theirs = predictor.predict(row_of(columns, "somebody," + point));
+  ASSERT_TRUE(ours.tokens_per_second_per_gpu && theirs.tokens_per_second_per_gpu) << ours.note << theirs.note;
+  EXPECT_NE(ours.note.find("fused step"), std::string::npos) << ours.note;
+  EXPECT_EQ(theirs.note.find("fused step"), std::string::npos) << theirs.note;
+  EXPECT_NEAR(*ours.memory_gib, 44.3, 0.5);  // measured
+  const plan::Interval& rate = *ours.tokens_per_second_per_gpu;
+  EXPECT_NEAR(rate.expected, 65e3, 5e3);
+  EXPECT_LT(rate.high / rate.low, theirs.tokens_per_second_per_gpu->high / theirs.tokens_per_second_per_gpu->low);
 }
 
 TEST(Rows, StrictRowsAndTheirFolds) {
