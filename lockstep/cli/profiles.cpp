@@ -34,4 +34,14 @@ std::optional<cost::Profile> find_profile(const Placement& placement, spec::Prec
   return cost::load_profile(path.string());
 }
 
+std::optional<cost::Profile> find_profile(const spec::Job& job, const Placement& placement, const std::string& given) {
+  const spec::Device& device = job.cluster.groups.front().device;
+  if (!given.empty() || device.is_cpu()) return find_profile(placement, job.precision, given);
+  const std::filesystem::path path = device_profile_path("cuda");
+  if (job.cluster.devices() != 1 || !std::filesystem::exists(path)) return std::nullopt;
+  cost::Profile profile = cost::load_profile(path.string());
+  if (!profile.fitted || profile.fitted->hardware != device.kind) return std::nullopt;
+  return profile;
+}
+
 }  // namespace lockstep::cli

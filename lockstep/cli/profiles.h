@@ -20,4 +20,8 @@ std::filesystem::path device_profile_path(const std::string& device);
 std::optional<cost::Profile> find_profile(const Placement& placement, spec::Precision precision,
                                           const std::string& given);
 
+// The same for a job. On GPUs: what `calibrate --device cuda` measured here, where the job has one device of that kind;
+// else nullopt, and the planner takes the profile of the kind.
+std::optional<cost::Profile> find_profile(const spec::Job& job, const Placement& placement, const std::string& given);
+
 }  // namespace lockstep::cli

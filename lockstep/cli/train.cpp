@@ -35,7 +35,7 @@ plan::Plan plan_for(const spec::Job& job, const TrainOptions& options, const Pla
     }
     return plan;
   }
-  const std::optional<cost::Profile> profile = find_profile(placement, job.precision, options.profile);
+  const std::optional<cost::Profile> profile = find_profile(job, placement, options.profile);
   return planner::make_plan(job, profile ? &*profile : nullptr);
 }
 
