@@ -73,4 +73,8 @@ std::vector<GroupSettings> parse_group_settings(const std::string& text) {
   return groups;
 }
 
+std::vector<GroupSettings> choose_group_settings(const char* environment, const std::string& planned) {
+  return parse_group_settings(environment != nullptr && *environment != '\0' ? environment : planned);
+}
+
 }  // namespace lockstep::comm

@@ -65,6 +65,11 @@ class DeviceStep {
   };
   virtual Evaluation evaluate(const data::Batch& batch) = 0;
 
+  // What it chose by measuring (algorithms of matrix products), as text that checkpoints keep: a run that goes on with
+  // the same choices computes the same bits. Adopted before the first step; text of another device is passed over.
+  virtual std::string choices() const = 0;
+  virtual void adopt_choices(const std::string& text) = 0;
+
   // Peak so far, of everything this process has on the device.
   virtual double peak_memory_bytes() const = 0;
 };

@@ -57,6 +57,11 @@ struct Joined {
   comm::Communicator world;
 };
 
+std::string planned_groups(const elastic::RankRequest& request) {
+  const nlohmann::json::json_pointer path("/best/knobs/nccl_groups");
+  return request.plan.is_object() && request.plan.contains(path) ? request.plan.at(path).get<std::string>() : "";
+}
+
 Joined join_world(const elastic::RankRequest& request, const spec::Job& job) {
   const elastic::RankEnvironment& ranks = request.ranks;
   Joined joined;
@@ -65,7 +70,7 @@ Joined join_world(const elastic::RankRequest& request, const spec::Job& job) {
   options.rank = ranks.rank;
   options.size = ranks.world;
   options.device = ranks.local_rank;
-  if (const char* groups = std::getenv("LOCKSTEP_NCCL_GROUPS")) options.groups = comm::parse_group_settings(groups);
+  options.groups = comm::choose_group_settings(std::getenv("LOCKSTEP_NCCL_GROUPS"), planned_groups(request));
   options.timeout = timeout_of(job);
   options.connect_timeout = std::min(options.connect_timeout, options.timeout);
   if (request.backend != "mpi") {

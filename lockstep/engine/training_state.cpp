@@ -225,6 +225,7 @@ checkpoint::CheckpointContents checkpoint_contents(TrainingState& state, const s
                      {"dataset_samples", state.loader->dataset().size()}};
   contents.job_yaml = spec::to_yaml(job);
   contents.extra = {{"world", world}};
+  if (state.device_step) contents.extra["device_step"] = state.device_step->choices();
   // Random numbers are keyed by (seed, step, place), so seed and step are the whole state of every generator of ours;
   // libtorch's own is kept for operators that draw from it.
   contents.rank_state = {{"seed", job.seed}, {"step", state.step}};
@@ -247,6 +248,7 @@ std::string restore(TrainingState& state, const checkpoint::CheckpointContents& 
   }
   if (state.device_step) {
     load_state(*state.device_step, contents.model, contents.optimizer);
+    state.device_step->adopt_choices(contents.extra.value("device_step", ""));
     state.scaler.load_state(contents.optimizer);
   } else if (state.executor) {
     restore_parts(*state.executor, contents);

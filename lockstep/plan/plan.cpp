@@ -97,12 +97,14 @@ BatchPlan read_batch(StrictReader reader, const Layout& layout) {
 }
 
 nlohmann::json knobs_to_json(const Knobs& knobs) {
-  return {{"backend", knobs.backend},
-          {"bucket_mib", knobs.bucket_mib},
-          {"compression", knobs.compression},
-          {"num_workers", knobs.num_workers},
-          {"prefetch_factor", knobs.prefetch_factor},
-          {"threads_per_rank", knobs.threads_per_rank}};
+  nlohmann::json json = {{"backend", knobs.backend},
+                         {"bucket_mib", knobs.bucket_mib},
+                         {"compression", knobs.compression},
+                         {"num_workers", knobs.num_workers},
+                         {"prefetch_factor", knobs.prefetch_factor},
+                         {"threads_per_rank", knobs.threads_per_rank}};
+  if (!knobs.nccl_groups.empty()) json["nccl_groups"] = knobs.nccl_groups;
+  return json;
 }
 
 Knobs read_knobs(StrictReader reader) {
@@ -113,6 +115,7 @@ Knobs read_knobs(StrictReader reader) {
   knobs.num_workers = reader.integer("num_workers");
   knobs.prefetch_factor = reader.integer("prefetch_factor");
   knobs.threads_per_rank = reader.integer("threads_per_rank");
+  if (reader.has("nccl_groups")) knobs.nccl_groups = reader.text("nccl_groups");
   reader.finish();
   return knobs;
 }
@@ -181,8 +184,8 @@ Prediction read_prediction(StrictReader reader) {
 }
 
 nlohmann::json breakdown_to_json(const TimeBreakdown& time) {
-  return {{"compute", time.compute}, {"tp_comm", time.tp_comm}, {"dp_comm", time.dp_comm},
-          {"pp_comm", time.pp_comm}, {"cp_comm", time.cp_comm}, {"ep_comm", time.ep_comm},
+  return {{"compute", time.compute}, {"tp_comm", time.tp_comm},     {"dp_comm", time.dp_comm},
+          {"pp_comm", time.pp_comm}, {"cp_comm", time.cp_comm},     {"ep_comm", time.ep_comm},
           {"bubble", time.bubble},   {"optimizer", time.optimizer}, {"other", time.other}};
 }
 
@@ -257,12 +260,11 @@ Candidate read_candidate(StrictReader reader, const spec::Model& model, const sp
   }
   if (reader.has("checkpoint")) {
     StrictReader cadence = reader.object("checkpoint");
-    candidate.checkpoint =
-        CheckpointCadence{.interval_seconds = cadence.non_negative("interval_seconds"),
-                          .expected_lost_seconds = cadence.non_negative("expected_lost_seconds"),
-                          .worst_lost_seconds = cadence.non_negative("worst_lost_seconds"),
-                          .stall_seconds = cadence.non_negative("stall_seconds"),
-                          .goodput = cadence.non_negative("goodput")};
+    candidate.checkpoint = CheckpointCadence{.interval_seconds = cadence.non_negative("interval_seconds"),
+                                             .expected_lost_seconds = cadence.non_negative("expected_lost_seconds"),
+                                             .worst_lost_seconds = cadence.non_negative("worst_lost_seconds"),
+                                             .stall_seconds = cadence.non_negative("stall_seconds"),
+                                             .goodput = cadence.non_negative("goodput")};
     cadence.finish();
   }
   candidate.reasons = reader.texts("reasons");

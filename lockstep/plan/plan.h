@@ -40,6 +40,7 @@ struct Knobs {
   std::int64_t num_workers = 1;      // loader threads per rank
   std::int64_t prefetch_factor = 2;
   std::int64_t threads_per_rank = 0;  // CPU threads; 0: cores / ranks on the node
+  std::string nccl_groups;            // algorithm, protocol and channels by group, as comm/group_settings.h reads them
   bool operator==(const Knobs&) const = default;
 };
 

@@ -269,6 +269,18 @@ TEST_F(NcclBackendTest, each_group_gets_its_settings_and_the_environment_comes_b
   unsetenv("NCCL_ALGO");
 }
 
+TEST_F(NcclBackendTest, a_plan_sets_groups_where_the_environment_does_not) {
+  const std::string planned = "dp:algorithm=Ring,protocol=Simple,channels=8;*:protocol=LL128";
+  Communicator comm = open(0, 1, choose_group_settings(nullptr, planned));
+  comm.subgroup({0}, "dp");
+  comm.subgroup({0}, "tp");
+  EXPECT_EQ(calls_->count("init 0/1 id 2 channels 8-8 Ring Simple"), 1);
+  EXPECT_EQ(choose_group_settings("", planned).size(), 2u);
+  const auto from_environment = choose_group_settings("tp:channels=2", planned);
+  ASSERT_EQ(from_environment.size(), 1u);
+  EXPECT_EQ(from_environment[0].group, "tp");
+}
+
 TEST(GroupSettingsText, is_read_and_what_is_wrong_is_named) {
   const auto groups = parse_group_settings("dp:algorithm=Ring,protocol=Simple,channels=8;*:min_channels=2");
   ASSERT_EQ(groups.size(), 2u);

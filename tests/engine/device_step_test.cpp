@@ -70,7 +70,11 @@ class FakeStep : public DeviceStep {
     const nn::LossResult result = model_->loss(batch.input, batch.target, {.training = false});
     return {result.loss_sum.item<double>(), static_cast<double>(result.count), static_cast<double>(result.correct)};
   }
+  std::string choices() const override { return "chosen"; }
+  void adopt_choices(const std::string& text) override { adopted = text; }
   double peak_memory_bytes() const override { return 12345; }
+
+  std::string adopted;
 
  private:
   spec::Job job_;
@@ -161,6 +165,17 @@ TEST(DeviceStepSeam, an_fp32_run_takes_over_the_master_weights) {
   for (const auto& [name, value] : wide.model) {
     EXPECT_TRUE(torch::equal(value, narrow.optimizer.at("master." + name))) << name;
   }
+}
+
+TEST(DeviceStepSeam, what_the_step_chose_comes_back_with_the_checkpoint) {
+  TrainingRuns runs;
+  const spec::Job job = runs.job(kSix);
+  runs.run(job, {.make_step = fake, .checkpoints = "device"});
+  comm::LocalWorld world(1);
+  comm::Communicator communicator = world.communicator(0);
+  TrainingState state = build_training_state(job, {}, communicator, torch::kCPU, fake);
+  restore(state, runs.contents("device", 3), job, 1);
+  EXPECT_EQ(dynamic_cast<FakeStep&>(*state.device_step).adopted, "chosen");
 }
 
 TEST(DeviceStepSeam, names_what_a_checkpoint_lacks_before_it_changes_anything) {

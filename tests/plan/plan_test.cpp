@@ -40,6 +40,7 @@ Plan sample_plan() {
   plan.best.layout = parse_layout("dp=8,precision=bf16");
   plan.best.batch = {.micro = 3, .accumulation = 2, .global_sequences = 48, .sequence_length = 128};
   plan.best.knobs.bucket_mib = 12.5;
+  plan.best.knobs.nccl_groups = "dp:algorithm=Ring,channels=8;tp:protocol=LL128";
   plan.best.memory = {.parameters = 1e9 / 3, .gradients = 2e9, .optimizer = 4e9, .activations = 7, .capacity = 80e9};
   plan.best.prediction = Prediction{{0.1, 0.2, 0.3}, {10, 20, 30}, {1, 2, 3}, {0.4, 0.5, 0.6}};
   plan.best.breakdown = TimeBreakdown{.compute = 0.1, .dp_comm = 0.05, .optimizer = 0.05};

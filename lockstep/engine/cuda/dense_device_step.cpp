@@ -3,8 +3,11 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <fmt/format.h>
 #include <torch/types.h>
+#include <unistd.h>
 
-#include <cstring>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "lockstep/base/error.h"
 #include "lockstep/engine/cuda/dense_step.h"
@@ -47,6 +50,23 @@ DenseOptions options_of(const spec::Job& job, const plan::Layout& layout) {
   o.gradient_norm = true;  // told with every step, and what is not finite is skipped
   return o;
 }
+
+// Tables of algorithms are files.
+class TemporaryFile {
+ public:
+  TemporaryFile() : path_((std::filesystem::temp_directory_path() / "lockstep-gemm-XXXXXX").string()) {
+    const int descriptor = ::mkstemp(path_.data());
+    if (descriptor < 0) throw environment_error("no file can be made in the folder for temporary ones", "set TMPDIR");
+    ::close(descriptor);
+  }
+  ~TemporaryFile() { ::unlink(path_.c_str()); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
 
 class DenseDeviceStep : public DeviceStep {
  public:
@@ -117,6 +137,19 @@ class DenseDeviceStep : public DeviceStep {
     std::int64_t counted = 0;
     for (std::int64_t i = 0; i < step_.shape().rows(); ++i) counted += targets_[i] >= 0 ? 1 : 0;
     return {sums.loss, static_cast<double>(counted), sums.hits};
+  }
+
+  std::string choices() const override {
+    const TemporaryFile file;
+    step_.save_gemm_table(file.path());
+    std::ifstream in(file.path());
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  void adopt_choices(const std::string& text) override {
+    if (text.empty()) return;
+    const TemporaryFile file;
+    std::ofstream(file.path()) << text;
+    step_.load_gemm_table(file.path());
   }
 
   double peak_memory_bytes() const override { return static_cast<double>(step_.memory().total()); }

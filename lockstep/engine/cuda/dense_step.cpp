@@ -338,6 +338,7 @@ std::vector<StepTimeline::Operation> DenseStep::profile(const std::int32_t* toke
 DenseStep::Memory DenseStep::memory() const { return {impl_->arena.bytes(), impl_->attention.peak_bytes()}; }
 std::vector<Gemm::Choice> DenseStep::gemm_choices() const { return impl_->gemm.choices(); }
 void DenseStep::tune_gemms(int rounds) { impl_->tune_gemms(rounds); }
+bool DenseStep::load_gemm_table(const std::string& path) { return impl_->gemm.load_table(path); }
 void DenseStep::save_gemm_table(const std::string& path) const { impl_->gemm.save_table(path); }
 const DenseShape& DenseStep::shape() const { return impl_->shape; }
 

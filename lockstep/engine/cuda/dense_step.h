@@ -82,6 +82,8 @@ class DenseStep {
   // step overwrites the gradients). Takes `rounds` * gemm_candidates micro-steps. The choice can be kept as a file.
   void tune_gemms(int rounds);
   void save_gemm_table(const std::string& path) const;
+  // Before the first step. False: the table is of another device or library.
+  bool load_gemm_table(const std::string& path);
   const DenseShape& shape() const;
 
  private:

@@ -1,4 +1,5 @@
 #include "lockstep/kernels/cross_entropy.h"
+#include "lockstep/kernels/cuda/arg_max.h"
 #include "lockstep/kernels/cuda/cross_entropy.h"
 #include "lockstep/kernels/cuda/embedding.h"
 #include "lockstep/kernels/cuda/rms_norm.h"
@@ -220,6 +221,28 @@ void cross_entropy_case(Harness& h, std::int64_t rows, std::int64_t classes) {
   h.close(name + " gradient", glogits.host(), gradient, kBf16);
 }
 
+void arg_max_case(Harness& h, std::int64_t rows, std::int64_t classes) {
+  auto logits = h.normal(rows * classes, 3);
+  auto targets = h.integers(rows, 0, static_cast<std::int32_t>(classes) - 1);
+  std::vector<double> hits(rows);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    Bf16* const row = logits.data() + r * classes;
+    std::int64_t first = 0;
+    for (std::int64_t c = 1; c < classes; ++c)
+      if (value_of(row[c]) > value_of(row[first])) first = c;
+    if (r % 4 == 1) targets[r] = static_cast<std::int32_t>(first);
+    // As large as the first one, behind it and before it.
+    if (r % 4 == 2) row[targets[r]] = row[first], first = std::min<std::int64_t>(first, targets[r]);
+    if (r % 8 == 3) targets[r] = -100;
+    hits[r] = targets[r] == first ? 1.0 : 0.0;
+  }
+  const DeviceArray<Bf16> glogits(logits);
+  const DeviceArray<std::int32_t> gtargets(targets);
+  const DeviceArray<float> ghits(rows);
+  arg_max_hits({glogits.get(), gtargets.get(), ghits.get(), rows, classes}, nullptr);
+  h.close("arg_max " + std::to_string(rows) + "x" + std::to_string(classes), ghits.host(), hits, 0);
+}
+
 template <class Gradient>
 void embedding_case(Harness& h, std::int64_t count, std::int64_t vocab, std::int64_t cols, bool accumulate) {
   const std::string name = "embedding " + std::to_string(count) + " of " + std::to_string(vocab);
@@ -280,6 +303,9 @@ void test_cross_entropy(Harness& h) {
   cross_entropy_case(h, 140, 50304);
   cross_entropy_case(h, 9, 128256);
   cross_entropy_case(h, 1, 8);
+  arg_max_case(h, 64, 256);
+  arg_max_case(h, 33, 32000);
+  arg_max_case(h, 5, 8);
 }
 void test_embedding(Harness& h) {
   embedding_case<float>(h, 500, 64, 768, false);

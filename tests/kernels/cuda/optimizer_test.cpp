@@ -89,6 +89,38 @@ void norm_case(Harness& h, std::int64_t count) {
   h.close("clip factor", factor.host(), {std::min(1.0, 1.0 / (std::sqrt(squares) + 1e-6))}, 1e-5);
 }
 
+// A gradient that is not finite: the factor is NaN, and the update leaves everything as it is.
+void not_finite_is_skipped(Harness& h) {
+  const std::int64_t count = 4096;
+  const auto first = h.normal_floats(count);
+  std::vector<float> g = h.normal_floats(count);
+  g[count / 3] = INFINITY;
+  DeviceArray<float> master(first), joined(count), gradient(g), parts(kNormParts), norm(1), factor(1);
+  DeviceArray<float> m(std::vector<float>(count, 0.25f)), v(std::vector<float>(count, 0.5f));
+  DeviceArray<Bf16> weight(count);
+  DeviceArray<std::int16_t> remainder(count);
+  split_master(master.get(), weight.get(), remainder.get(), count, nullptr);
+  sum_of_squares(gradient.get(), count, parts.get(), nullptr);
+  gradient_clip(parts.get(), 1, 1.0f, norm.get(), factor.get(), nullptr);
+  h.is_true("a factor says that the norm is not finite", std::isnan(factor.host()[0]));
+  DeviceArray<AdamWStep> values(std::vector<AdamWStep>{adamw_step(kRate, kBeta1, kBeta2, kEps, 1)});
+  AdamW<float, float> a;
+  a.weight = weight.get();
+  a.remainder = remainder.get();
+  a.m = m.get();
+  a.v = v.get();
+  a.gradient = gradient.get();
+  a.step = values.get();
+  a.gradient_factor = factor.get();
+  a.weight_decay = static_cast<float>(kDecay);
+  a.count = count;
+  adamw(a, nullptr);
+  join_master(weight.get(), remainder.get(), joined.get(), count, nullptr);
+  h.is_true("a skipped update changes no weight", joined.host() == first);
+  h.is_true("a skipped update changes no state",
+            m.host() == std::vector<float>(count, 0.25f) && v.host() == std::vector<float>(count, 0.5f));
+}
+
 void first_values(Harness& h) {
   const std::int64_t count = 1 << 20;
   DeviceArray<Bf16> weight(count);
@@ -166,6 +198,7 @@ void test_optimizer(Harness& h) {
   adamw_case<Bf16, Bf16>(h, 65536, true);
   norm_case<float>(h, 100003);
   norm_case<Bf16>(h, 300000);
+  not_finite_is_skipped(h);
   first_values(h);
 }
 void test_fp8(Harness& h) {
