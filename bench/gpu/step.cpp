@@ -27,8 +27,8 @@ constexpr double kPeakFlops = 989.5e12;  // H200, dense bf16
 
 struct Arguments {
   std::string model = "1.36b", shape, precision = "bf16", scaling = "delayed", state = "fp32", graph = "on";
-  std::string recompute = "none", gradients = "auto", trace, weights, tokens, save_gradients, gemm_table,
-              save_gemm_table;
+  std::string recompute = "none", gradients = "auto", init = "normal", trace, weights, tokens, save_gradients,
+              gemm_table, save_gemm_table;
   std::int64_t micro_batch = 16, accumulation = 1, sequence = 0, warmup = 4, steps = 8, chunk_mib = 3200;
   int candidates = 8, tune_rounds = 0;
   double learning_rate = 1e-4, clip = 0;
@@ -54,6 +54,8 @@ Arguments parse(int argc, char** argv) {
   app.add_option("--save-gemm-table", a.save_gemm_table, "write the algorithms chosen");
   app.add_option("--tune-rounds", a.tune_rounds, "choose GEMM algorithms inside micro-steps, so many rounds");
   app.add_option("--loss-chunk-mib", a.chunk_mib, "of logits at a time")->check(CLI::Range(1, 65536));
+  app.add_option("--init", a.init, "first values: normal of the model's deviation, or as torch.nn's modules")
+      ->check(CLI::IsMember({"normal", "torch"}));
   app.add_option("--lr", a.learning_rate, "learning rate");
   app.add_option("--clip", a.clip, "limit of the gradient's norm; 0: none");
   app.add_option("--warmup", a.warmup, "steps before the measured ones");
@@ -262,7 +264,7 @@ json report(const Arguments& a, DenseStep& step, const Measured& m, const Batche
 
 int run(const Arguments& a) {
   DenseStep step(a.shape.empty() ? model_of(a.model) : model_of_shape(a.shape), options_of(a));
-  step.initialize(1);
+  a.init == "torch" ? step.initialize_as_torch(1) : step.initialize(1);
   if (!a.weights.empty()) load_weights(step, a.weights);
   const Batches batches(a, step.shape().rows() * a.accumulation, step.shape().vocab);
   if (a.tune_rounds > 0) {

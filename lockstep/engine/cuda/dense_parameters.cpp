@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/cuda/check.h"
 #include "lockstep/kernels/cuda/random.h"
@@ -96,6 +98,14 @@ void DenseParameters::initialize(double deviation, std::uint32_t seed, cudaStrea
   kernels::cuda::fill_value(weight_ + norms_begin_, remainder_ + norms_begin_, count_ - norms_begin_, 1.0f, stream);
   zero_states(stream);
 }
+void DenseParameters::initialize_as_torch(std::uint32_t seed, cudaStream_t stream) {
+  initialize(1.0, seed, stream);
+  for (const NamedParameter& p : named_)
+    if (!p.is_norm && p.place.offset != embedding_.offset)
+      kernels::cuda::fill_uniform(weight_ + p.place.offset, remainder_ + p.place.offset, p.place.count(),
+                                  static_cast<float>(1.0 / std::sqrt(static_cast<double>(p.place.in))),
+                                  seed + static_cast<std::uint32_t>(p.place.offset), stream);
+}
 
 namespace {
 // Device memory that lives as long as a call.
@@ -118,6 +128,13 @@ void DenseParameters::load(const NamedParameter& p, const float* host, cudaStrea
       cudaMemcpyAsync(temporary.get(), host, p.place.count() * sizeof(float), cudaMemcpyHostToDevice, stream));
   kernels::cuda::split_master(temporary.get(), weight_ + p.place.offset, remainder_ + p.place.offset, p.place.count(),
                               stream);
+  LOCKSTEP_CUDA(cudaStreamSynchronize(stream));
+}
+
+void DenseParameters::load(const NamedParameter& p, const Bf16* host, cudaStream_t stream) {
+  const std::size_t bytes = p.place.count() * sizeof(Bf16);
+  LOCKSTEP_CUDA(cudaMemcpyAsync(weight_ + p.place.offset, host, bytes, cudaMemcpyHostToDevice, stream));
+  LOCKSTEP_CUDA(cudaMemsetAsync(remainder_ + p.place.offset, 0, bytes, stream));
   LOCKSTEP_CUDA(cudaStreamSynchronize(stream));
 }
 

@@ -59,8 +59,12 @@ class DenseParameters {
 
   // Normal values of `deviation`, norms 1, states 0.
   void initialize(double deviation, std::uint32_t seed, cudaStream_t stream);
+  // The distributions of torch.nn's modules: the embedding normal of deviation 1, matrices [out, in] uniform within
+  // 1 / sqrt(in), norms 1; states 0.
+  void initialize_as_torch(std::uint32_t seed, cudaStream_t stream);
   void zero_states(cudaStream_t stream);
   void load(const NamedParameter& p, const float* host, cudaStream_t stream);  // waits
+  void load(const NamedParameter& p, const Bf16* host, cudaStream_t stream);   // the same for values that bf16 holds
   void save(const NamedParameter& p, float* host, cudaStream_t stream) const;  // waits
   std::vector<float> save_gradient(const NamedParameter& p, cudaStream_t stream) const;
 

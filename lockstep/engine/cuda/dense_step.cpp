@@ -281,6 +281,9 @@ DenseStep::~DenseStep() = default;
 void DenseStep::initialize(std::uint32_t seed) {
   impl_->parameters.initialize(impl_->model.init_std, seed, impl_->stream.get());
 }
+void DenseStep::initialize_as_torch(std::uint32_t seed) {
+  impl_->parameters.initialize_as_torch(seed, impl_->stream.get());
+}
 const std::vector<NamedParameter>& DenseStep::parameters() const { return impl_->parameters.named(); }
 
 void DenseStep::load(const std::string& name, const std::vector<float>& values) {
@@ -300,6 +303,9 @@ void* DenseStep::memory(const NamedParameter& parameter, DenseParameters::Part p
   return impl_->parameters.memory(parameter, part);
 }
 void DenseStep::load(const NamedParameter& parameter, const float* values) {
+  impl_->parameters.load(parameter, values, impl_->stream.get());
+}
+void DenseStep::load(const NamedParameter& parameter, const Bf16* values) {
   impl_->parameters.load(parameter, values, impl_->stream.get());
 }
 void DenseStep::save(const NamedParameter& parameter, float* values) const {

@@ -30,7 +30,8 @@ class DenseStep {
   DenseStep(const DenseStep&) = delete;
   DenseStep& operator=(const DenseStep&) = delete;
 
-  void initialize(std::uint32_t seed);  // normal values of the model's init_std; optimizer states 0
+  void initialize(std::uint32_t seed);           // normal values of the model's init_std; optimizer states 0
+  void initialize_as_torch(std::uint32_t seed);  // the distributions of torch.nn's modules; optimizer states 0
   const std::vector<NamedParameter>& parameters() const;
   // fp32 master values, by the engine's names; q, k, v and gate, up apart. These wait for the device.
   void load(const std::string& name, const std::vector<float>& values);
@@ -41,6 +42,7 @@ class DenseStep {
   // options say. No step is in flight while it is used.
   void* memory(const NamedParameter& parameter, DenseParameters::Part part) const;
   void load(const NamedParameter& parameter, const float* values);
+  void load(const NamedParameter& parameter, const Bf16* values);
   void save(const NamedParameter& parameter, float* values) const;
   // Updates made: what AdamW corrects its means with.
   std::int64_t updates() const;

@@ -27,6 +27,13 @@ __global__ void normal_kernel(Bf16* weight, std::int16_t* remainder, std::int64_
   const float u = (static_cast<float>(a >> 8) + 1.0f) * 0x1p-24f, v = static_cast<float>(b >> 8) * 0x1p-24f;
   write(weight, remainder, i, deviation * sqrtf(-2.0f * logf(u)) * cospif(2.0f * v));
 }
+__global__ void uniform_kernel(Bf16* weight, std::int16_t* remainder, std::int64_t count, float bound,
+                               std::uint32_t seed) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  const std::uint32_t bits = mix(mix(static_cast<std::uint32_t>(i)) ^ mix(static_cast<std::uint32_t>(i >> 32) ^ seed));
+  write(weight, remainder, i, bound * (static_cast<float>(bits >> 8) * 0x1p-23f - 1.0f));
+}
 __global__ void value_kernel(Bf16* weight, std::int16_t* remainder, std::int64_t count, float value) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < count) write(weight, remainder, i, value);
@@ -39,6 +46,13 @@ void fill_normal(Bf16* weight, std::int16_t* remainder, std::int64_t count, floa
   if (count == 0) return;
   normal_kernel<<<static_cast<unsigned>(ceil_div(count, kThreads)), kThreads, 0, stream>>>(weight, remainder, count,
                                                                                            deviation, seed);
+  LOCKSTEP_CUDA_LAUNCHED();
+}
+void fill_uniform(Bf16* weight, std::int16_t* remainder, std::int64_t count, float bound, std::uint32_t seed,
+                  cudaStream_t stream) {
+  if (count == 0) return;
+  uniform_kernel<<<static_cast<unsigned>(ceil_div(count, kThreads)), kThreads, 0, stream>>>(weight, remainder, count,
+                                                                                            bound, seed);
   LOCKSTEP_CUDA_LAUNCHED();
 }
 void fill_value(Bf16* weight, std::int16_t* remainder, std::int64_t count, float value, cudaStream_t stream) {

@@ -132,6 +132,18 @@ void first_values(Harness& h) {
   for (const float x : joined.host()) mean += x, square += static_cast<double>(x) * x;
   h.is_true("first values have mean 0", std::abs(mean / count) < 1e-4);
   h.close("first values have their deviation", std::vector<double>{std::sqrt(square / count)}, {0.02}, 0.01);
+  fill_uniform(weight.get(), remainder.get(), count, 0.5f, 7, nullptr);
+  join_master(weight.get(), remainder.get(), joined.get(), count, nullptr);
+  double least = 1, largest = -1;
+  mean = square = 0;
+  for (const float x : joined.host()) {
+    mean += x, square += static_cast<double>(x) * x;
+    least = std::min<double>(least, x), largest = std::max<double>(largest, x);
+  }
+  h.is_true("uniform first values fill their interval",
+            least >= -0.5 && least < -0.4999 && largest < 0.5 && largest > 0.4999 && std::abs(mean / count) < 2e-3);
+  h.close("uniform first values have their deviation", std::vector<double>{std::sqrt(square / count)},
+          {0.5 / std::sqrt(3.0)}, 0.01);
   fill_value(weight.get(), remainder.get(), count, 1.0f, nullptr);
   bool ones = true;
   for (const Bf16 x : weight.host()) ones &= value_of(x) == 1.0;
