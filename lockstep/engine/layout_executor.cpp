@@ -1,5 +1,6 @@
 #include "lockstep/engine/layout_executor.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -19,7 +20,11 @@ parallel::ParallelModelOptions model_options(const spec::Job& job, const plan::L
   options.layout = layout;
   options.device = device;
   options.dtype = precision.model;
-  options.gradient_dtype = precision.gradient;
+  // Products leave gradients in the model's dtype. They are widened to be added up: where nothing is, they stay as they
+  // are.
+  const bool summed = job.batch.accumulation > 1 || layout.world() > 1 || layout.offload != plan::Offload::kNone;
+  const bool narrow = device.is_cuda() && precision.model == torch::kBFloat16 && !summed;
+  options.gradient_dtype = narrow ? precision.model : precision.gradient;
   options.master_dtype = precision.master;
   options.seed = static_cast<std::uint64_t>(job.seed);
   options.micro_steps = job.batch.accumulation;
@@ -41,9 +46,25 @@ data::Batch with_samples(data::Batch batch) {
   return batch;
 }
 
-torch::Tensor lengths_of(const torch::Tensor& tokens, std::int64_t padding_id) {
-  const torch::Tensor places = torch::arange(1, tokens.size(1) + 1, tokens.options());
-  return std::get<0>(((tokens != padding_id) * places).max(1));
+// Tokens of each sample up to its last that is not padding. A plain loop: libtorch's operators on the host wake its
+// threads, and the device waits.
+torch::Tensor lengths_of(const torch::Tensor& given, std::int64_t padding_id) {
+  const torch::Tensor tokens = given.contiguous();
+  const std::int64_t samples = tokens.size(0), rows = tokens.size(1);
+  torch::Tensor lengths = torch::empty({samples}, tokens.options().pinned_memory(false));
+  const std::int64_t* token = tokens.data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < samples; ++i) {
+    std::int64_t length = rows;
+    while (length > 0 && token[i * rows + length - 1] == padding_id) --length;
+    lengths.data_ptr<std::int64_t>()[i] = length;
+  }
+  return lengths;
+}
+
+std::int64_t counted(const torch::Tensor& given) {
+  const torch::Tensor target = given.contiguous();
+  const std::int64_t* first = target.data_ptr<std::int64_t>();
+  return target.numel() - std::count(first, first + target.numel(), nn::kIgnoredTarget);
 }
 
 }  // namespace
@@ -85,7 +106,8 @@ parallel::MicroBatch LayoutExecutor::micro_batch(const data::Batch& given, std::
   if (job_.model.arch == spec::Arch::kBert && padding_id >= 0) {
     const torch::Tensor lengths = lengths_of(batch.input, padding_id);
     // Without padding attention needs no mask, which is quicker on a device.
-    const bool padded = lengths.numel() > 0 && lengths.min().item<std::int64_t>() < batch.input.size(1);
+    const std::int64_t* length = lengths.data_ptr<std::int64_t>();
+    const bool padded = std::any_of(length, length + lengths.numel(), [&](auto l) { return l < batch.input.size(1); });
     if (device_.is_cpu() || padded) micro.context.lengths = lengths.to(device_);
   }
   return model_->rows_of(std::move(micro));
@@ -95,7 +117,7 @@ parallel::MicroBatch LayoutExecutor::micro_batch(const data::Batch& given, std::
 std::int64_t LayoutExecutor::count_targets(const std::vector<data::Batch>& batches) {
   std::int64_t targets = 0;
   for (const data::Batch& batch : batches) {
-    targets += (batch.target != nn::kIgnoredTarget).sum().item<std::int64_t>();
+    targets += counted(batch.target);
   }
   comm::Communicator& everyone = model_->groups().everyone;
   if (everyone.valid()) {

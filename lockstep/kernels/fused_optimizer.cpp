@@ -25,7 +25,11 @@ void check(const OptimizerArrays& arrays, bool needs_second) {
            t.scalar_type() == p.scalar_type();
   };
   LOCKSTEP_ASSERT(p.scalar_type() == torch::kFloat32 || p.scalar_type() == torch::kFloat64, "parameters: fp32 or fp64");
-  LOCKSTEP_ASSERT(like_parameter(p) && like_parameter(arrays.gradient), "flat arrays of one dtype and length");
+  // A kernel of CUDA reads narrow gradients of fp32 parameters as they are.
+  const torch::Tensor& g = arrays.gradient;
+  const bool narrow = p.is_cuda() && p.scalar_type() == torch::kFloat32 && g.scalar_type() == torch::kBFloat16 &&
+                      g.is_contiguous() && g.numel() == p.numel() && g.device() == p.device();
+  LOCKSTEP_ASSERT(like_parameter(p) && (narrow || like_parameter(g)), "flat arrays of one dtype and length");
   LOCKSTEP_ASSERT(!arrays.first.defined() || like_parameter(arrays.first), "first state array");
   LOCKSTEP_ASSERT(!needs_second || (like_parameter(arrays.first) && like_parameter(arrays.second)), "state arrays");
   if (arrays.copy.defined()) {
@@ -155,7 +159,15 @@ void sgd_on_device(const OptimizerArrays& arrays, std::span<const ElementRange> 
 template <typename T>
 cuda::FlatArrays<T> cuda_arrays(const OptimizerArrays& arrays, std::int64_t begin, std::int64_t end) {
   const auto at = [begin](const torch::Tensor& t) { return t.defined() ? t.data_ptr<T>() + begin : nullptr; };
-  cuda::FlatArrays<T> a{at(arrays.parameter), at(arrays.gradient), at(arrays.first), at(arrays.second)};
+  cuda::FlatArrays<T> a;
+  a.parameter = at(arrays.parameter);
+  a.first = at(arrays.first);
+  a.second = at(arrays.second);
+  if (arrays.gradient.scalar_type() == torch::kBFloat16) {
+    a.narrow_gradient = static_cast<const cuda::Bf16*>(arrays.gradient.data_ptr()) + begin;
+  } else {
+    a.gradient = at(arrays.gradient);
+  }
   if (arrays.copy.defined()) {
     a.copy = static_cast<std::uint16_t*>(arrays.copy.data_ptr()) + begin;
     a.copy_type = arrays.copy.scalar_type() == torch::kBFloat16 ? cuda::CopyType::kBf16 : cuda::CopyType::kFp16;
@@ -195,7 +207,14 @@ void add_squares_on_cuda(const torch::Tensor& flat, torch::Tensor& sum) {
     cuda::add_squares(values, flat.numel(), parts.data_ptr<double>(), sum.data_ptr<double>(),
                       c10::cuda::getCurrentCUDAStream());
   };
-  flat.scalar_type() == torch::kFloat32 ? add(flat.data_ptr<float>()) : add(flat.data_ptr<double>());
+  switch (flat.scalar_type()) {
+    case torch::kBFloat16:
+      return add(static_cast<const cuda::Bf16*>(flat.data_ptr()));
+    case torch::kFloat32:
+      return add(flat.data_ptr<float>());
+    default:
+      return add(flat.data_ptr<double>());
+  }
 }
 #endif
 

@@ -52,7 +52,7 @@ struct SgdStep {
 // The arrays of one update. `parameter`, `first` and `second` are written.
 struct OptimizerArrays {
   torch::Tensor parameter;  // [n] fp32 or fp64: master weights, or the weights themselves
-  torch::Tensor gradient;   // [n] same dtype; read only
+  torch::Tensor gradient;   // [n] same dtype (on CUDA bf16 too, for fp32 parameters); read only
   torch::Tensor first;      // [n] AdamW: m; SGD: momentum buffer, undefined when momentum is 0
   torch::Tensor second;     // [n] AdamW: v
   torch::Tensor copy;       // undefined, or [n] bf16 / fp16: the model's weights, rounded to nearest even
@@ -67,7 +67,8 @@ void sgd(const OptimizerArrays& arrays, std::span<const ElementRange> decay, con
 // NaN and infinity in the input show in the result.
 double squared_norm(const torch::Tensor& flat);
 
-// sum += squared_norm(flat), without waiting for the device. `sum` is 0-dim, fp64, where `flat` is.
+// sum += squared_norm(flat), on CUDA of bf16 too, without waiting for the device. `sum` is 0-dim, fp64, where `flat`
+// is.
 void add_squared_norm(const torch::Tensor& flat, torch::Tensor& sum);
 
 }  // namespace lockstep::kernels

@@ -180,9 +180,14 @@ class LinearCrossEntropy : public torch::autograd::Function<LinearCrossEntropy> 
 }  // namespace
 
 void check_targets(const Tensor& target, std::int64_t classes) {
-  if (target.numel() == 0) return;
-  const Tensor counted = target.masked_fill(target == kIgnoredTarget, 0);
-  const auto lowest = counted.min().item<std::int64_t>(), highest = counted.max().item<std::int64_t>();
+  const Tensor near = target.cpu().contiguous();
+  std::int64_t lowest = 0, highest = 0;  // a plain loop: there are few, and libtorch would wake its threads
+  for (std::int64_t i = 0; i < near.numel(); ++i) {
+    const std::int64_t value = near.data_ptr<std::int64_t>()[i];
+    if (value == kIgnoredTarget) continue;
+    lowest = std::min(lowest, value);
+    highest = std::max(highest, value);
+  }
   if (lowest >= 0 && highest < classes) return;
   throw bad_input("target " + std::to_string(lowest < 0 ? lowest : highest) + " is not one of the model's " +
                       std::to_string(classes) + " classes",

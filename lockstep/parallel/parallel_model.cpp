@@ -178,6 +178,7 @@ ChunkSums ParallelModel::run(const std::vector<MicroBatch>& micro_batches) {
   work.observe = observer_;
   run_pipeline(schedule_, stage, links, work);
   finish_reductions();
+  start_norm();
   for (const auto& chunk : chunks_) chunk->end_step();
   return take_sums();
 }
@@ -189,6 +190,13 @@ void ParallelModel::finish_reductions() {
     first->gradient().add_(second->gradient());
     second->gradient().copy_(first->gradient());
   }
+}
+
+// Queued before anybody reads the loss: reading waits for the device, once for both.
+void ParallelModel::start_norm() {
+  if (options_.device.is_cpu() || options_.layout.offload != plan::Offload::kNone) return;
+  device_norm_ = torch::zeros({}, torch::dtype(torch::kFloat64).device(options_.device));
+  for (const auto& shard : shards_) shard->add_squared_norm(device_norm_);
 }
 
 // One micro-batch through all chunks, forward only.
@@ -278,11 +286,7 @@ bool ParallelModel::has_loss() const {
 }
 
 double ParallelModel::squared_norm() const {
-  if (!options_.device.is_cpu() && options_.layout.offload == plan::Offload::kNone) {
-    Tensor sum = torch::zeros({}, torch::dtype(torch::kFloat64).device(options_.device));
-    for (const auto& shard : shards_) shard->add_squared_norm(sum);
-    return sum.item<double>();
-  }
+  if (device_norm_.defined()) return device_norm_.item<double>();
   double sum = 0.0;
   for (const auto& shard : shards_) sum += shard->squared_norm();
   return sum;

@@ -77,7 +77,8 @@ class ParallelModel {
   const plan::PipelineSchedule& schedule() const { return schedule_; }
   // Whether this rank's sums of loss count (others have the same, or none).
   bool has_loss() const;
-  // Square of the gradient's norm that this rank answers for; the sum over the world is the model's.
+  // Square of the norm of the gradient that run() left, as far as this rank answers for it; the sum over the world is
+  // the model's.
   double squared_norm() const;
   std::int64_t parameter_count() const;  // of the whole model; trainable and frozen
 
@@ -95,6 +96,7 @@ class ParallelModel {
   void build_shards(nn::TrainableModel& model, int position, std::vector<std::shared_ptr<FlatShard>>& out);
   void initialise();
   void finish_reductions();
+  void start_norm();
   torch::Tensor pass(const MicroBatch& batch,
                      const std::function<torch::Tensor(Chunk&, const torch::Tensor&)>& through);
   ChunkSums take_sums();
@@ -108,6 +110,7 @@ class ParallelModel {
   std::function<void(const plan::PipelineTask&, double, double)> observer_;
   std::vector<std::unique_ptr<Chunk>> chunks_;
   std::vector<std::shared_ptr<FlatShard>> shards_;
+  torch::Tensor device_norm_;  // 0-dim, fp64: squared_norm() of a model on a device; undefined on the CPU
   // Where the model begins and ends on one rank in two chunks, both hold the tied embedding.
   std::vector<std::pair<FlatShard*, FlatShard*>> tied_here_;
 };

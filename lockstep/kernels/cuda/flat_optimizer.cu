@@ -50,12 +50,28 @@ __device__ void round_copies(const FlatArrays<T>& a, std::int64_t i, const Four<
 }
 
 template <class T>
+__device__ T gradient_at(const FlatArrays<T>& a, std::int64_t i) {
+  return a.narrow_gradient != nullptr ? static_cast<T>(__bfloat162float(a.narrow_gradient[i])) : a.gradient[i];
+}
+
+template <class T>
+__device__ Four<T> gradients_at(const FlatArrays<T>& a, std::int64_t i) {
+  if (a.narrow_gradient == nullptr) return *reinterpret_cast<const Four<T>*>(a.gradient + i);
+  const auto bits = *reinterpret_cast<const Four<std::uint16_t>*>(a.narrow_gradient + i);
+  Four<T> g;
+#pragma unroll
+  for (int k = 0; k < kWide; ++k)
+    g.at[k] = static_cast<T>(__uint_as_float(static_cast<std::uint32_t>(bits.at[k]) << 16));
+  return g;
+}
+
+template <class T>
 __global__ void __launch_bounds__(kThreads) adamw_kernel(FlatArrays<T> a, FlatAdamW<T> s, bool wide) {
   const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWide;
   if (wide && i + kWide <= a.count) {
     auto p = *reinterpret_cast<const Four<T>*>(a.parameter + i), m = *reinterpret_cast<const Four<T>*>(a.first + i);
     auto v = *reinterpret_cast<const Four<T>*>(a.second + i);
-    const auto g = *reinterpret_cast<const Four<T>*>(a.gradient + i);
+    const Four<T> g = gradients_at(a, i);
 #pragma unroll
     for (int k = 0; k < kWide; ++k) adamw_element(p.at[k], g.at[k], m.at[k], v.at[k], s);
     *reinterpret_cast<Four<T>*>(a.parameter + i) = p;
@@ -64,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(FlatArrays<T> a, FlatAd
     return round_copies(a, i, p);
   }
   for (std::int64_t k = i; k < min(i + kWide, a.count); ++k) {
-    adamw_element(a.parameter[k], a.gradient[k], a.first[k], a.second[k], s);
+    adamw_element(a.parameter[k], gradient_at(a, k), a.first[k], a.second[k], s);
     round_copy(a, k, a.parameter[k]);
   }
 }
@@ -74,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) sgd_kernel(FlatArrays<T> a, FlatSgd<
   const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kWide;
   if (wide && i + kWide <= a.count) {
     auto p = *reinterpret_cast<const Four<T>*>(a.parameter + i);
-    const auto g = *reinterpret_cast<const Four<T>*>(a.gradient + i);
+    const Four<T> g = gradients_at(a, i);
     Four<T> b{};
     if (a.first != nullptr) b = *reinterpret_cast<const Four<T>*>(a.first + i);
 #pragma unroll
@@ -84,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) sgd_kernel(FlatArrays<T> a, FlatSgd<
     return round_copies(a, i, p);
   }
   for (std::int64_t k = i; k < min(i + kWide, a.count); ++k) {
-    sgd_element(a.parameter[k], a.gradient[k], a.first != nullptr ? a.first + k : nullptr, s);
+    sgd_element(a.parameter[k], gradient_at(a, k), a.first != nullptr ? a.first + k : nullptr, s);
     round_copy(a, k, a.parameter[k]);
   }
 }
@@ -103,6 +119,13 @@ __device__ double block_sum_of(double value) {
   return value;
 }
 
+template <class T>
+__device__ double square(T value) {
+  const double wide = static_cast<float>(value);
+  return wide * wide;
+}
+__device__ double square(double value) { return value * value; }
+
 // A thread sums its four lanes in fp64: the conversions are hidden behind memory.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
@@ -114,10 +137,9 @@ __global__ void __launch_bounds__(kThreads)
     if (wide && i + kWide <= count) {
       const auto v = *reinterpret_cast<const Four<T>*>(values + i);
 #pragma unroll
-      for (int k = 0; k < kWide; ++k) sum += static_cast<double>(v.at[k]) * static_cast<double>(v.at[k]);
+      for (int k = 0; k < kWide; ++k) sum += square(v.at[k]);
     } else {
-      for (std::int64_t k = i; k < min(i + kWide, count); ++k)
-        sum += static_cast<double>(values[k]) * static_cast<double>(values[k]);
+      for (std::int64_t k = i; k < min(i + kWide, count); ++k) sum += square(values[k]);
     }
   }
   sum = block_sum_of(sum);
@@ -138,7 +160,7 @@ template <class T>
 bool takes_wide(const FlatArrays<T>& a) {
   constexpr std::size_t kBytes = sizeof(T) * kWide;
   return aligned(a.parameter, kBytes) && aligned(a.gradient, kBytes) && aligned(a.first, kBytes) &&
-         aligned(a.second, kBytes) && aligned(a.copy, 2 * kWide);
+         aligned(a.second, kBytes) && aligned(a.copy, 2 * kWide) && aligned(a.narrow_gradient, 2 * kWide);
 }
 
 unsigned blocks_of(std::int64_t count) { return static_cast<unsigned>(ceil_div(count, kThreads * kWide)); }
@@ -172,6 +194,7 @@ void add_squares(const T* values, std::int64_t count, double* parts, double* sum
   join_squares_kernel<<<1, kThreads, 0, stream>>>(parts, static_cast<int>(blocks), sum);
   LOCKSTEP_CUDA_LAUNCHED();
 }
+template void add_squares(const Bf16*, std::int64_t, double*, double*, cudaStream_t);
 template void add_squares(const float*, std::int64_t, double*, double*, cudaStream_t);
 template void add_squares(const double*, std::int64_t, double*, double*, cudaStream_t);
 

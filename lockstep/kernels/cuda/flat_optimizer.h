@@ -15,9 +15,10 @@ template <class T>
 struct FlatArrays {
   T* parameter = nullptr;
   const T* gradient = nullptr;
-  T* first = nullptr;    // AdamW: m; SGD: momentum, or null
-  T* second = nullptr;   // AdamW: v
-  void* copy = nullptr;  // rounded to nearest even
+  const Bf16* narrow_gradient = nullptr;  // instead of `gradient`
+  T* first = nullptr;                     // AdamW: m; SGD: momentum, or null
+  T* second = nullptr;                    // AdamW: v
+  void* copy = nullptr;                   // rounded to nearest even
   CopyType copy_type = CopyType::kNone;
   std::int64_t count = 0;
 };
@@ -41,7 +42,7 @@ void flat_sgd(const FlatArrays<T>& a, const FlatSgd<T>& step, cudaStream_t strea
 
 // *sum += the squares of `values`, in fp64 and in a fixed order; `parts` are kSquareParts doubles to work with.
 constexpr int kSquareParts = 1024;
-template <class T>
+template <class T>  // float, double or Bf16
 void add_squares(const T* values, std::int64_t count, double* parts, double* sum, cudaStream_t stream);
 
 }  // namespace lockstep::kernels::cuda

@@ -26,9 +26,14 @@ State random_state(Harness& h, std::int64_t count) {
 }
 
 template <class T>
-void adamw_case(Harness& h, std::int64_t count, std::int64_t shift) {
+void adamw_case(Harness& h, std::int64_t count, std::int64_t shift, bool narrow = false) {
   const std::string name = "flat adamw of " + std::to_string(count) + ", shifted by " + std::to_string(shift);
-  const State s = random_state(h, count);
+  State s = random_state(h, count);
+  std::vector<Bf16> rounded_g;
+  for (double& g : s.g) {
+    rounded_g.push_back(__float2bfloat16(static_cast<float>(g)));
+    if (narrow) g = value_of(rounded_g.back());
+  }
   const double factor = 0.7, rate = 1e-2, decay = 0.1, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
   const int t = 3;
   std::vector<double> p = s.p, m = s.m, v = s.v;
@@ -40,9 +45,15 @@ void adamw_case(Harness& h, std::int64_t count, std::int64_t shift) {
     p[i] -= rate / (1 - std::pow(beta1, t)) * m[i] / (std::sqrt(v[i]) / std::sqrt(1 - std::pow(beta2, t)) + epsilon);
   }
   DeviceArray<T> gp(narrowed<T>(s.p)), gg(narrowed<T>(s.g)), gm(narrowed<T>(s.m)), gv(narrowed<T>(s.v));
-  DeviceArray<Bf16> copy(count);
-  FlatArrays<T> a{gp.get() + shift,   gg.get() + shift, gm.get() + shift, gv.get() + shift,
-                  copy.get() + shift, CopyType::kBf16,  count - shift};
+  DeviceArray<Bf16> copy(count), narrow_g(rounded_g);
+  FlatArrays<T> a;
+  a.parameter = gp.get() + shift, a.first = gm.get() + shift, a.second = gv.get() + shift;
+  a.copy = copy.get() + shift, a.copy_type = CopyType::kBf16, a.count = count - shift;
+  if (narrow) {
+    a.narrow_gradient = narrow_g.get() + shift;
+  } else {
+    a.gradient = gg.get() + shift;
+  }
   FlatAdamW<T> step;
   step.gradient_factor = factor, step.keep = static_cast<T>(1 - rate * decay), step.beta1 = beta1;
   step.one_minus_beta1 = static_cast<T>(1 - beta1), step.beta2 = beta2,
@@ -93,6 +104,13 @@ void squares_case(Harness& h, std::int64_t count) {
   DeviceArray<double> parts(kSquareParts), sum(std::vector<double>{1.5});
   add_squares(device.get(), count, parts.get(), sum.get(), nullptr);
   h.close("squares of " + std::to_string(count), sum.host(), {expected}, 1e-12);
+  const auto narrow = h.normal(count);
+  expected = 1.5;
+  for (const Bf16 v : narrow) expected += value_of(v) * value_of(v);
+  DeviceArray<Bf16> narrow_device(narrow);
+  DeviceArray<double> narrow_sum(std::vector<double>{1.5});
+  add_squares(narrow_device.get(), count, parts.get(), narrow_sum.get(), nullptr);
+  h.close("squares of bf16, " + std::to_string(count), narrow_sum.host(), {expected}, 1e-12);
 }
 
 }  // namespace
@@ -102,6 +120,7 @@ void test_flat_optimizer(Harness& h) {
     adamw_case<float>(h, count, 0);
     adamw_case<double>(h, count, 0);
     if (count > 7) adamw_case<float>(h, count, 3);
+    adamw_case<float>(h, count, 0, /*narrow=*/true);
     sgd_case<float>(h, count, 0.0, false);
     sgd_case<float>(h, count, 0.9, true);
     sgd_case<double>(h, count, 0.9, false);
