@@ -2,13 +2,15 @@
 torch.compile, bf16 compute with fp32 parameters and states, fused AdamW, dropout 0.1 on activations and attention.
 
 usage: pytorch_bert.py [--batch 32] [--sequence 384] [--attention flash|cudnn|default] [--stream bf16|fp32]
-                       [--compile model|layers|none] [--steps 20] [--warmup 10]
+                       [--compile model|layers|none] [--steps 20] [--warmup 10] [--hold FILE]
 --stream fp32 is what autocast alone gives (norms and the residual stream in fp32); bf16 keeps the stream in bf16 and
-computes norms in fp32 inside. Prints one JSON object.
+computes norms in fp32 inside. --hold: after the first step, which compiles, wait until FILE is there, so that others may measure
+meanwhile. Prints one JSON object.
 """
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import time
 
@@ -73,6 +75,7 @@ def main():
     parser.add_argument("--compile", choices=["model", "layers", "none"], default="model")
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--hold", default="")
     a = parser.parse_args()
     torch.set_float32_matmul_precision("high")
     torch.manual_seed(0)
@@ -99,10 +102,13 @@ def main():
 
     with chosen:
         begin = time.time()
+        step().item()
+        warm, times = time.time() - begin, []
+        while a.hold and not os.path.exists(a.hold):
+            time.sleep(0.2)
         for _ in range(a.warmup):
             loss = step()
         torch.cuda.synchronize()
-        warm, times = time.time() - begin, []
         for _ in range(a.steps):
             begin = time.time()
             loss = step()
@@ -112,7 +118,7 @@ def main():
     print(json.dumps({"name": "bert-large", "batch": a.batch, "sequence": a.sequence, "attention": a.attention,
                       "stream": a.stream, "compile": a.compile, "parameters": sum(p.numel() for p in model.parameters()),
                       "step_ms": middle * 1e3, "min_ms": min(times) * 1e3, "max_ms": max(times) * 1e3,
-                      "sequences_per_second": a.batch / middle, "warm_s": round(warm, 1), "loss": loss.item(),
+                      "sequences_per_second": a.batch / middle, "first_step_seconds": round(warm, 1), "loss": loss.item(),
                       "mem_gib": torch.cuda.max_memory_allocated() / 2**30}))
 
 
