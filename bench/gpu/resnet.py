@@ -57,7 +57,7 @@ def part(arguments, run_json, save):
 
 
 def speedup(row):
-    """Against the better of our two runs' neighbours: the slower of ours counts."""
+    """Of our two runs the slower one counts."""
     mine = [row[k]["images_per_second"] for k in ("ours", "ours_again") if "images_per_second" in row.get(k, {})]
     theirs = row.get("pytorch", {}).get("images_per_second")
     return min(mine) / theirs if mine and theirs else None

@@ -50,6 +50,7 @@ void build_replica(TrainingState& state, const spec::Job& job, comm::Communicato
   state.scaler = LossScaler(scaling);
   const parallel::ReducerOptions reducing = reducer_options(job);
   state.reducer = std::make_unique<parallel::GradientReducer>(*state.parameters, data_group, reducing);
+  state.copies = std::make_unique<nn::CopyAhead>(state.device);
 }
 
 }  // namespace

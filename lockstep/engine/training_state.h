@@ -14,6 +14,7 @@
 #include "lockstep/engine/loss_scaler.h"
 #include "lockstep/engine/optimizer.h"
 #include "lockstep/engine/precision.h"
+#include "lockstep/nn/copy_ahead.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/parallel/flat_parameters.h"
 #include "lockstep/parallel/gradient_reducer.h"
@@ -37,6 +38,7 @@ struct TrainingState {
   std::unique_ptr<parallel::GradientReducer> reducer;
   std::unique_ptr<data::Loader> loader;
   data::Datasets datasets;
+  std::unique_ptr<nn::CopyAhead> copies;        // of plain data parallelism on a device
   std::vector<data::Batch> staged;              // of the next step, fetched while the device worked on the last one
   std::string why_general;                      // why there is no device step, one clause
   std::vector<std::string> initial_parameters;  // that job.weights lacked

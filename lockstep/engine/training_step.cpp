@@ -4,6 +4,7 @@
 
 #include <array>
 #include <chrono>
+#include <utility>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/engine/grad_clip.h"
@@ -34,6 +35,14 @@ data::Batch on_device(data::Batch batch, torch::Device device) {
   return batch;
 }
 
+// Fetches the next micro-batch and sends it to the device beside what that computes.
+void stage_next(TrainingState& state) {
+  data::Batch batch = state.loader->next();
+  batch.input = state.copies->start(batch.input);
+  batch.target = state.copies->start(batch.target);
+  state.staged = {std::move(batch)};
+}
+
 struct MicroStepSums {
   double loss_sum = 0.0;
   double data_seconds = 0.0;
@@ -45,7 +54,9 @@ MicroStepSums run_micro_steps(TrainingState& state, const spec::Job& job) {
   torch::Tensor loss;  // read once, at the end: reading waits for the device
   for (bool last = false; !last;) {
     const double asked = monotonic_seconds();
-    const data::Batch batch = on_device(state.loader->next(), state.device);
+    if (state.staged.empty()) stage_next(state);
+    const data::Batch batch = std::exchange(state.staged, {}).front();
+    state.copies->join();
     sums.data_seconds += monotonic_seconds() - asked;
     last = batch.last_of_step;
     sums.samples = batch.global_samples;
@@ -57,6 +68,11 @@ MicroStepSums run_micro_steps(TrainingState& state, const spec::Job& job) {
     (result.loss_sum * (state.scaler.scale() / targets)).backward();
     const torch::Tensor part = result.loss_sum.detach().to(torch::kFloat64);
     loss = loss.defined() ? loss + part : part;
+    if (!state.device.is_cpu() && !(last && state.step + 1 >= state.total_steps)) {
+      const double began = monotonic_seconds();
+      stage_next(state);
+      sums.data_seconds += monotonic_seconds() - began;
+    }
   }
   if (loss.defined()) sums.loss_sum = loss.item<double>();
   return sums;

@@ -72,6 +72,7 @@ class ImagesOnGpu : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     if (!compat::has_cuda()) GTEST_SKIP() << "no GPU here";
+    at::globalContext().setAllowTF32CuDNN(false);  // fp32 shall be fp32
   }
 
   torch::Device gpu_{torch::kCUDA, 0};

@@ -25,6 +25,21 @@ __device__ Place place_of(unsigned index, unsigned vectors, unsigned width, unsi
   return p;
 }
 
+// Where pixel (row, column) of an image lies, and back: row by row, or by squares of 2x2.
+__device__ std::int64_t pixel_at(bool squares, std::int64_t image, int row, int column, int height, int width) {
+  if (!squares) return (image * height + row) * width + column;
+  const std::int64_t square = (image * (height / 2) + row / 2) * (width / 2) + column / 2;
+  return square * 4 + row % 2 * 2 + column % 2;
+}
+__device__ Place pixel_place(bool squares, unsigned index, unsigned vectors, unsigned width, unsigned height) {
+  if (!squares) return place_of(index, vectors, width, height);
+  const unsigned inside = index / vectors % 4;
+  Place p = place_of(index / vectors / 4, 1, width / 2, height / 2);
+  p.vector = index % vectors;
+  p.row = 2 * p.row + inside / 2, p.column = 2 * p.column + inside % 2;
+  return p;
+}
+
 __global__ void __launch_bounds__(kThreads) pool_kernel(PooledNormForward a, unsigned vectors, unsigned count) {
   const unsigned index = blockIdx.x * kThreads + threadIdx.x;
   if (index >= count) return;
@@ -39,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(PooledNormForward a, uns
   for (int k = 0; k < 9; ++k) {
     const int row = 2 * static_cast<int>(p.row) + k / 3 - 1, column = 2 * static_cast<int>(p.column) + k % 3 - 1;
     if (row < 0 || row >= height || column < 0 || column >= width) continue;
-    const std::int64_t pixel = (static_cast<std::int64_t>(p.image) * height + row) * width + column;
+    const std::int64_t pixel = pixel_at(a.squares, p.image, row, column, height, width);
     const Vector x = load(a.layer.x + pixel * a.channels + p.vector * kVector);
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
@@ -71,7 +86,8 @@ __global__ void __launch_bounds__(kThreads)
   const unsigned index = blockIdx.x * kThreads + threadIdx.x;
   if (index >= count) return;
   const unsigned rows = pooled(a.height), columns = pooled(a.width);
-  const Place p = place_of(index, vectors, static_cast<unsigned>(a.width), static_cast<unsigned>(a.height));
+  const Place p =
+      pixel_place(a.squares, index, vectors, static_cast<unsigned>(a.width), static_cast<unsigned>(a.height));
   const unsigned channel = p.vector * kVector;
   const std::int64_t out = static_cast<std::int64_t>(index) * kVector;
   const Vector x = load(a.layer.x + out);
@@ -98,27 +114,56 @@ __global__ void __launch_bounds__(kThreads)
   store(a.gradients.dx + out, pack(g));
 }
 
-// A thread writes one square: 12 values and four zeros.
+constexpr int kSide = 4, kSquareChannels = kSide * kSide * 3;
+
+// A thread writes 8 of a square's 48 channels.
 __global__ void __launch_bounds__(kThreads) squares_kernel(PixelSquares a, unsigned count) {
   const unsigned index = blockIdx.x * kThreads + threadIdx.x;
   if (index >= count) return;
-  const int rows = static_cast<int>(a.height / 2 + 3), columns = static_cast<int>(a.width / 2 + 3);
-  const Place p = place_of(index, 1, static_cast<unsigned>(columns), static_cast<unsigned>(rows));
-  const int row = static_cast<int>(p.row) - 2, column = static_cast<int>(p.column) - 2;
-  float low[kVector] = {}, high[kVector] = {};
-  if (row >= 0 && row < a.height / 2 && column >= 0 && column < a.width / 2) {
+  const Place p = place_of(index, kSquareChannels / kVector, static_cast<unsigned>(a.width / kSide),
+                           static_cast<unsigned>(a.height / kSide));
+  float f[kVector];
 #pragma unroll
-    for (int k = 0; k < 12; ++k) {
-      const int down = k / 6, right = k % 6 / 3, colour = k % 3;
-      const std::int64_t pixel = (p.image * a.height + 2 * row + down) * a.width + 2 * column + right;
-      const float value =
-          (static_cast<float>(a.pixels[pixel * 3 + colour]) / 255.0f - a.mean[colour]) / a.deviation[colour];
-      (k < kVector ? low : high)[k % kVector] = value;
-    }
+  for (int i = 0; i < kVector; ++i) {
+    const unsigned channel = p.vector * kVector + i, colour = channel % 3;
+    const std::int64_t row = p.image * a.height + kSide * p.row + channel / (3 * kSide);
+    const std::int64_t column = kSide * p.column + channel / 3 % kSide;
+    const float value = static_cast<float>(a.pixels[(row * a.width + column) * 3 + colour]);
+    f[i] = (value / 255.0f - a.mean[colour]) / a.deviation[colour];
   }
-  const std::int64_t out = static_cast<std::int64_t>(index) * 2 * kVector;
-  store(a.squares + out, pack(low));
-  store(a.squares + out + kVector, pack(high));
+  store(a.squares + static_cast<std::int64_t>(index) * kVector, pack(f));
+}
+
+// Row u of the 7x7 kernel meets pixel 4 i + 2 a - 3 + u for result 2 i + a: row t = u + 2 a + 1 of the three squares i
+// - 1 to i + 1.
+constexpr int kKernel = 7;
+
+__global__ void __launch_bounds__(kThreads)
+    square_weights_kernel(const Bf16* weight, Bf16* squares, int out, int count) {
+  const int index = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (index >= count) return;
+  const int channel = index % kSquareChannels, place = index / kSquareChannels % 9;
+  const int filter = index / kSquareChannels / 9, o = filter % out, a = filter / out / 2, b = filter / out % 2;
+  const int u = place / 3 * kSide + channel / (3 * kSide) - (2 * a + 1);
+  const int v = place % 3 * kSide + channel / 3 % kSide - (2 * b + 1);
+  const bool inside = u >= 0 && u < kKernel && v >= 0 && v < kKernel;
+  squares[index] = inside ? weight[((o * 3 + channel % 3) * kKernel + u) * kKernel + v] : __float2bfloat16(0.0f);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    square_weights_gradient_kernel(const Bf16* dsquares, Bf16* dweight, int out, int count) {
+  const int index = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+  if (index >= count) return;
+  const int v = index % kKernel, u = index / kKernel % kKernel, colour = index / kKernel / kKernel % 3;
+  const int o = index / (kKernel * kKernel * 3);
+  float sum = 0;
+  for (int a = 0; a < 2; ++a)
+    for (int b = 0; b < 2; ++b) {
+      const int t = u + 2 * a + 1, w = v + 2 * b + 1, filter = (2 * a + b) * out + o;
+      const int place = t / kSide * 3 + w / kSide, channel = (t % kSide * kSide + w % kSide) * 3 + colour;
+      sum += __bfloat162float(dsquares[(filter * 9 + place) * kSquareChannels + channel]);
+    }
+  dweight[index] = __float2bfloat16(sum);
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -155,6 +200,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void pooled_norm_forward(const PooledNormForward& a, cudaStream_t stream) {
   check_batch_norm(a.images * a.height * a.width, a.channels);
+  require(!a.squares || (a.height % 2 == 0 && a.width % 2 == 0), "pooled_norm", "squares have even sides");
   const std::int64_t vectors = a.channels / kVector;
   const std::int64_t count = a.images * pooled_side(a.height) * pooled_side(a.width) * vectors;
   pool_kernel<<<blocks_for(count, "pooled_norm"), kThreads, 0, stream>>>(a, static_cast<unsigned>(vectors),
@@ -175,10 +221,24 @@ void pooled_norm_backward(const PooledNormBackward& a, cudaStream_t stream) {
 }
 
 void pixel_squares(const PixelSquares& a, cudaStream_t stream) {
-  require(a.height % 2 == 0 && a.width % 2 == 0, "pixel_squares", "sides must be even");
-  const std::int64_t count = a.images * (a.height / 2 + 3) * (a.width / 2 + 3);
+  require(a.height % kSide == 0 && a.width % kSide == 0, "pixel_squares", "sides must be multiples of 4");
+  const std::int64_t count = a.images * a.height * a.width * 3 / kVector;
   if (count == 0) return;
   squares_kernel<<<blocks_for(count, "pixel_squares"), kThreads, 0, stream>>>(a, static_cast<unsigned>(count));
+  LOCKSTEP_CUDA_LAUNCHED();
+}
+
+void square_weights(const Bf16* weight, Bf16* squares, std::int64_t out, cudaStream_t stream) {
+  const std::int64_t count = out * 4 * 9 * kSquareChannels;
+  square_weights_kernel<<<blocks_for(count, "square_weights"), kThreads, 0, stream>>>(
+      weight, squares, static_cast<int>(out), static_cast<int>(count));
+  LOCKSTEP_CUDA_LAUNCHED();
+}
+
+void square_weights_backward(const Bf16* dsquares, Bf16* dweight, std::int64_t out, cudaStream_t stream) {
+  const std::int64_t count = out * 3 * kKernel * kKernel;
+  square_weights_gradient_kernel<<<blocks_for(count, "square_weights"), kThreads, 0, stream>>>(
+      dsquares, dweight, static_cast<int>(out), static_cast<int>(count));
   LOCKSTEP_CUDA_LAUNCHED();
 }
 

@@ -22,9 +22,9 @@ void search_convolutions();
 torch::Tensor convolution(const torch::Tensor& x, const torch::Tensor& weight, std::int64_t stride,
                           std::int64_t padding);
 
-// A 7x7 convolution of stride 2 and padding 3 over normalised pixels, as a 4x4 one over 2x2 squares of them: 3 channels
-// leave most of a tensor core idle, 16 do not. `pixels` uint8 [n, 3, height, width] with even sides, `weight`
-// [out, 3, 7, 7].
+// The first convolution of a residual network, 7x7 of stride 2 and padding 3, from bytes: `pixels` uint8 [n, 3, height,
+// width] with sides that are multiples of 4, `weight` [out, 3, 7, 7]. The result comes by squares of 2x2 pixels,
+// [n, 4 out, height / 4, width / 4] (kernels/cuda/pooling.h); norm_relu_pool takes it so.
 bool takes_pixels(const torch::Tensor& pixels, const torch::Tensor& weight);
 torch::Tensor pixel_convolution(const torch::Tensor& pixels, const torch::Tensor& weight);
 

@@ -178,7 +178,20 @@ void add_case(Harness& h, std::int64_t rows, std::int64_t channels, bool second,
   if (second) check_gradients(h, name + " second", d2, r2);
 }
 
-void pool_case(Harness& h, std::int64_t images, std::int64_t side, std::int64_t channels) {
+// The order in which pixels lie: row by row, or by squares of 2x2.
+template <class T>
+std::vector<T> by_squares(const std::vector<T>& rows, std::int64_t side, std::int64_t channels) {
+  std::vector<T> out(rows.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const auto at = static_cast<std::int64_t>(i);
+    const std::int64_t column = at / channels % side, row = at / channels / side % side;
+    const std::int64_t square = (at / channels / side / side * (side / 2) + row / 2) * (side / 2) + column / 2;
+    out[(square * 4 + row % 2 * 2 + column % 2) * channels + at % channels] = rows[i];
+  }
+  return out;
+}
+
+void pool_case(Harness& h, std::int64_t images, std::int64_t side, std::int64_t channels, bool squares) {
   const std::string name =
       "pooled batch_norm " + std::to_string(images) + "x" + std::to_string(side) + "x" + std::to_string(channels);
   const std::int64_t rows = images * side * side, pooled = pooled_side(side), outputs = images * pooled * pooled;
@@ -200,30 +213,30 @@ void pool_case(Harness& h, std::int64_t images, std::int64_t side, std::int64_t 
     if (y[o] > 0) g[best] += value_of(dy[o]);
   }
   r.backward(g);
-  const OnDevice d(in.x, in.weight, in.bias, channels);
+  if (squares) r.dx = by_squares(r.dx, side, channels);
+  const OnDevice d(squares ? by_squares(in.x, side, channels) : in.x, in.weight, in.bias, channels);
   const DeviceArray<Bf16> gy(outputs * channels), chosen(outputs * channels), gdy(dy);
   const DeviceArray<std::uint8_t> where(outputs * channels);
   d.statistics(rows);
-  pooled_norm_forward({d.layer(), gy.get(), chosen.get(), where.get(), images, side, side, channels}, nullptr);
+  pooled_norm_forward({d.layer(), gy.get(), chosen.get(), where.get(), images, side, side, channels, squares}, nullptr);
   h.close(name + " forward", gy.host(), y, kBf16);
-  pooled_norm_backward(
-      {d.layer(), gdy.get(), chosen.get(), where.get(), d.gradients(), images, side, side, channels, d.scratch()},
-      nullptr);
+  pooled_norm_backward({d.layer(), gdy.get(), chosen.get(), where.get(), d.gradients(), images, side, side, channels,
+                        squares, d.scratch()},
+                       nullptr);
   check_gradients(h, name, d, r);
 }
 
 void pixels_case(Harness& h, std::int64_t images, std::int64_t side) {
   std::vector<std::uint8_t> pixels;
-  for (const std::int32_t v : h.integers(images * side * side * 3, 0, 255))
+  for (const std::int32_t v : h.integers(images * side * side * 3, 0, 255)) {
     pixels.push_back(static_cast<std::uint8_t>(v));
-  const std::int64_t places = side / 2 + 3;
+  }
+  const std::int64_t places = side / 4;
   PixelSquares a{nullptr, nullptr, {0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}, images, side, side};
-  Values expected(images * places * places * 16);
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const auto at = static_cast<std::int64_t>(i);
-    const std::int64_t k = at % 16, column = (at / 16 % places - 2) * 2 + k % 6 / 3;
-    const std::int64_t row = (at / 16 / places % places - 2) * 2 + k / 6, image = at / 16 / places / places;
-    if (k >= 12 || row < 0 || row >= side || column < 0 || column >= side) continue;
+  Values expected(pixels.size());
+  for (std::int64_t i = 0; i < images * side * side * 3; ++i) {
+    const std::int64_t k = i % 48, column = i / 48 % places * 4 + k / 3 % 4;
+    const std::int64_t row = i / 48 / places % places * 4 + k / 12, image = i / 48 / places / places;
     const double pixel = pixels[((image * side + row) * side + column) * 3 + k % 3];
     expected[i] = (pixel / 255 - a.mean[k % 3]) / a.deviation[k % 3];
   }
@@ -232,6 +245,40 @@ void pixels_case(Harness& h, std::int64_t images, std::int64_t side) {
   a.pixels = in.get(), a.squares = out.get();
   pixel_squares(a, nullptr);
   h.close("pixel_squares", out.host(), expected, kBf16);
+}
+
+// The convolution by squares is the 7x7 one: both written out, on one image.
+void square_weights_case(Harness& h, std::int64_t out) {
+  constexpr std::int64_t kSide = 12, kResults = kSide / 2, kPlaces = kSide / 4;
+  const auto weight = h.normal(out * 147), image = h.normal(kSide * kSide * 3);
+  const DeviceArray<Bf16> gweight(weight), squares(out * 4 * 9 * 48), back(out * 147);
+  square_weights(gweight.get(), squares.get(), out, nullptr);
+  square_weights_backward(squares.get(), back.get(), out, nullptr);
+  const Values w = doubles(weight), x = doubles(image), s = doubles(squares.host());
+  const auto pixel = [&](std::int64_t row, std::int64_t column, std::int64_t colour) {
+    const bool inside = row >= 0 && row < kSide && column >= 0 && column < kSide;
+    return inside ? x[(row * kSide + column) * 3 + colour] : 0.0;
+  };
+  Values plain(kResults * kResults * out), by_squares(plain.size());
+  for (std::int64_t i = 0; i < kResults * kResults * out; ++i) {
+    const std::int64_t o = i % out, column = i / out % kResults, row = i / out / kResults;
+    for (std::int64_t k = 0; k < 147; ++k) {
+      const std::int64_t c = k / 49, u = k / 7 % 7, v = k % 7;
+      plain[i] += w[o * 147 + k] * pixel(2 * row + u - 3, 2 * column + v - 3, c);
+    }
+    const std::int64_t filter = (row % 2 * 2 + column % 2) * out + o;
+    for (std::int64_t k = 0; k < 9 * 48; ++k) {
+      const std::int64_t place = k / 48, channel = k % 48;
+      const std::int64_t r = (row / 2 + place / 3 - 1) * 4 + channel / 12;
+      const std::int64_t c = (column / 2 + place % 3 - 1) * 4 + channel / 3 % 4;
+      by_squares[i] += s[filter * 9 * 48 + k] * pixel(r, c, channel % 3);
+    }
+  }
+  h.is_true("a result of 6x6 squares", plain.size() == static_cast<std::size_t>(4 * kPlaces * kPlaces * out));
+  h.close("square_weights", by_squares, plain, 1e-9);
+  Values four = w;  // every weight stands in four filters
+  for (double& v : four) v *= 4;
+  h.close("square_weights gradient", back.host(), four, 1e-9);
 }
 
 void average_case(Harness& h, std::int64_t images, std::int64_t places, std::int64_t channels) {
@@ -261,8 +308,10 @@ void test_batch_norm(Harness& h) {
   add_case(h, 33'000, 64, false, true);
   add_case(h, 500, 512, true, false);
   for (const auto& [images, side, channels] : {std::tuple<int, int, int>{1, 2, 8}, {2, 7, 24}, {3, 20, 64}})
-    pool_case(h, images, side, channels);
-  pixels_case(h, 2, 10);
+    pool_case(h, images, side, channels, side % 2 == 0);
+  pool_case(h, 2, 10, 16, false);
+  pixels_case(h, 2, 12);
+  square_weights_case(h, 5);
   average_case(h, 3, 49, 2048);
   average_case(h, 1, 1, 8);
 }
