@@ -103,9 +103,11 @@ class DenseDeviceStep : public DeviceStep {
     LOCKSTEP_ASSERT(values.sizes().vec() == parameters_[parameter].sizes, "a value has its parameter's sizes");
     const torch::NoGradGuard no_grad;
     if (part == Part::kMaster) {
-      const torch::Tensor plain = values.detach().to(torch::kFloat32).contiguous();
-      step_.load(step_.parameters()[parameter], plain.data_ptr<float>());
-      return;
+      const cuda::NamedParameter& p = step_.parameters()[parameter];
+      const bool narrow = values.scalar_type() == torch::kBFloat16;
+      const torch::Tensor plain = (narrow ? values.detach() : values.detach().to(torch::kFloat32)).contiguous();
+      if (narrow) return step_.load(p, static_cast<const cuda::Bf16*>(plain.data_ptr()));
+      return step_.load(p, plain.data_ptr<float>());
     }
     view(part, parameter).copy_(values.detach());
     at::cuda::getCurrentCUDAStream(device_.index()).synchronize();  // the step has a stream of its own
