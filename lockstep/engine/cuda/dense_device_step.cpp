@@ -3,11 +3,6 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <fmt/format.h>
 #include <torch/types.h>
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 
 #include "lockstep/base/error.h"
 #include "lockstep/engine/cuda/dense_step.h"
@@ -20,7 +15,7 @@ using cuda::DenseOptions;
 using cuda::DenseParameters;
 using cuda::DenseStep;
 
-// What no kernel counts; spec'd by DenseStep::submit.
+// A target that counts for no loss (DenseStep::submit).
 constexpr std::int32_t kPadding = -1;
 
 cuda::Recompute recompute_of(plan::Recompute recompute) {
@@ -50,23 +45,6 @@ DenseOptions options_of(const spec::Job& job, const plan::Layout& layout) {
   o.gradient_norm = true;  // told with every step, and what is not finite is skipped
   return o;
 }
-
-// Tables of algorithms are files.
-class TemporaryFile {
- public:
-  TemporaryFile() : path_((std::filesystem::temp_directory_path() / "lockstep-gemm-XXXXXX").string()) {
-    const int descriptor = ::mkstemp(path_.data());
-    if (descriptor < 0) throw environment_error("no file can be made in the folder for temporary ones", "set TMPDIR");
-    ::close(descriptor);
-  }
-  ~TemporaryFile() { ::unlink(path_.c_str()); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 class DenseDeviceStep : public DeviceStep {
  public:
@@ -141,18 +119,8 @@ class DenseDeviceStep : public DeviceStep {
     return {sums.loss, static_cast<double>(counted), sums.hits};
   }
 
-  std::string choices() const override {
-    const TemporaryFile file;
-    step_.save_gemm_table(file.path());
-    std::ifstream in(file.path());
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
-  void adopt_choices(const std::string& text) override {
-    if (text.empty()) return;
-    const TemporaryFile file;
-    std::ofstream(file.path()) << text;
-    step_.load_gemm_table(file.path());
-  }
+  std::string choices() const override { return step_.gemm_table(); }
+  void adopt_choices(const std::string& text) override { step_.use_gemm_table(text); }
 
   double peak_memory_bytes() const override { return static_cast<double>(step_.memory().total()); }
 

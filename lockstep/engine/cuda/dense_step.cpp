@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <deque>
+#include <fstream>
 
 #include "lockstep/base/error.h"
 #include "lockstep/engine/cuda/cuda_handles.h"
@@ -97,7 +98,10 @@ struct DenseStep::Impl {
     arena.allocate();
     activations.share(options.recompute);
     gemm.set_workspace(gemm_workspace);
-    if (!options.gemm_table.empty()) gemm.load_table(options.gemm_table);
+    if (!options.gemm_table.empty()) {
+      std::ifstream file(options.gemm_table);
+      gemm.use_table({std::istreambuf_iterator<char>(file), {}});
+    }
     kernels::cuda::rope_tables(activations.cos, activations.sin, shape.seq, rope_frequencies(shape), stream.get());
     if (fp8 != nullptr) fp8->initialize(stream.get());
     parameters.zero_states(stream.get());
@@ -344,8 +348,9 @@ std::vector<StepTimeline::Operation> DenseStep::profile(const std::int32_t* toke
 DenseStep::Memory DenseStep::memory() const { return {impl_->arena.bytes(), impl_->attention.peak_bytes()}; }
 std::vector<Gemm::Choice> DenseStep::gemm_choices() const { return impl_->gemm.choices(); }
 void DenseStep::tune_gemms(int rounds) { impl_->tune_gemms(rounds); }
-bool DenseStep::load_gemm_table(const std::string& path) { return impl_->gemm.load_table(path); }
-void DenseStep::save_gemm_table(const std::string& path) const { impl_->gemm.save_table(path); }
+bool DenseStep::use_gemm_table(const std::string& text) { return impl_->gemm.use_table(text); }
+std::string DenseStep::gemm_table() const { return impl_->gemm.table(); }
+void DenseStep::save_gemm_table(const std::string& path) const { std::ofstream(path) << impl_->gemm.table(); }
 const DenseShape& DenseStep::shape() const { return impl_->shape; }
 
 }  // namespace lockstep::engine::cuda

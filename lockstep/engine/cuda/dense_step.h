@@ -81,11 +81,13 @@ class DenseStep {
   Memory memory() const;
   std::vector<Gemm::Choice> gemm_choices() const;
   // After the first step: chooses GEMM algorithms again, timed inside micro-steps whose results are dropped (the next
-  // step overwrites the gradients). Takes `rounds` * gemm_candidates micro-steps. The choice can be kept as a file.
+  // step overwrites the gradients). Takes `rounds` * gemm_candidates micro-steps. The choice can be kept (gemm_table).
   void tune_gemms(int rounds);
+  // Algorithms chosen so far, as text; used before the first step they are not chosen again. False: the table is of
+  // another device or library, and is not used.
+  std::string gemm_table() const;
+  bool use_gemm_table(const std::string& text);
   void save_gemm_table(const std::string& path) const;
-  // Before the first step. False: the table is of another device or library.
-  bool load_gemm_table(const std::string& path);
   const DenseShape& shape() const;
 
  private:

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -209,9 +208,8 @@ std::string to_hex(const cublasLtMatmulAlgo_t& algorithm) {
 }
 }  // namespace
 
-bool Gemm::load_table(const std::string& path) {
-  std::ifstream in(path);
-  const auto table = nlohmann::json::parse(in, nullptr, false);
+bool Gemm::use_table(const std::string& text) {
+  const auto table = nlohmann::json::parse(text, nullptr, false);
   if (!table.is_object() || table.value("cublaslt", std::size_t{0}) != cublasLtGetVersion() ||
       table.value("device", "") != device_name())
     return false;
@@ -219,11 +217,11 @@ bool Gemm::load_table(const std::string& path) {
   return true;
 }
 
-void Gemm::save_table(const std::string& path) const {
+std::string Gemm::table() const {
   nlohmann::json algorithms = table_;
   for (const auto& [key, plan] : plans_) algorithms[plan->choice.shape] = to_hex(plan->algorithm);
   const nlohmann::json table{{"cublaslt", cublasLtGetVersion()}, {"device", device_name()}, {"algorithms", algorithms}};
-  std::ofstream(path) << table.dump(1) << '\n';
+  return table.dump(1) + "\n";
 }
 
 bool Gemm::take_from_table(Plan& plan) {

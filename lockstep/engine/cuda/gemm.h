@@ -69,8 +69,8 @@ class Gemm {
 
   // A table of algorithms by shape, made by an earlier run with the same library on the same kind of device; shapes in
   // it are not timed again. A table of another library or device is not used: false.
-  bool load_table(const std::string& path);
-  void save_table(const std::string& path) const;
+  bool use_table(const std::string& text);
+  std::string table() const;
 
   // Choosing in place: a GPU under its power limit settles at clocks that depend on all that runs, so the fastest in a
   // short test need not be the fastest inside a step. For each k the caller says begin_trial(k), runs a step that is
