@@ -5,6 +5,7 @@
 #include <map>
 
 #include "lockstep/base/error.h"
+#include "lockstep/cost/dense_run.h"
 #include "lockstep/engine/pretrained.h"
 #include "lockstep/nn/model.h"
 
@@ -33,12 +34,9 @@ const torch::Tensor& require(const torch::Tensor* tensor, const std::string& nam
 
 std::optional<std::string> reason_for_general_path(const spec::Job& job, const plan::Layout& layout,
                                                    torch::Device device) {
-  const spec::Model& model = job.model;
   if (!device.is_cuda()) return "the device is no GPU";
   if (layout.world() != 1) return fmt::format("the layout has {} ranks", layout.world());
-  if (model.arch != spec::Arch::kLlama || model.experts > 0) return "the model is no dense Llama";
-  if (model.classes > 0) return "the model ends in a classifier";
-  if (model.dropout > 0) return "the model has dropout";
+  if (auto problem = cost::dense_problem(job.model)) return problem;
   if (job.lora.rank > 0) return "the job trains LoRA adapters";
   if (job.optimizer.kind != spec::OptimizerKind::kAdamW) return "the optimizer is not AdamW";
   if (job.precision != spec::Precision::kBf16 && job.precision != spec::Precision::kFp8) {

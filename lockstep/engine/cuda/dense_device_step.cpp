@@ -190,7 +190,8 @@ DeviceStepChoice make_device_step(const spec::Job& job, const plan::Layout& layo
   try {
     cuda::dense_shape(job.model, options);
   } catch (const UserError& error) {
-    return {nullptr, error.what()};
+    const std::string text = error.what();
+    return {nullptr, text.substr(0, text.size() - (error.fix().empty() ? 0 : error.fix().size() + 2))};
   }
   return {std::make_unique<DenseDeviceStep>(job, options, device), {}};
 }
