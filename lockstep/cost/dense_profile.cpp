@@ -59,6 +59,7 @@ DenseRun DensePoint::run() const {
   layout.recompute = recompute;
   DenseRun run = dense_run(model, layout, {micro, accumulation, micro * accumulation, sequence_length});
   run.bf16_states = bf16_states;
+  run.gradient_norm = false;
   return run;
 }
 

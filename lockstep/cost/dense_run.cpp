@@ -23,6 +23,7 @@ DenseRun dense_run(const spec::Model& model) {
   run.ffn = static_cast<double>(model.ffn_hidden);
   run.vocab = static_cast<double>(model.vocab);
   run.sequence = static_cast<double>(model.max_sequence);
+  run.tied = model.tied_embeddings;
   return run;
 }
 
@@ -40,13 +41,12 @@ std::optional<std::string> dense_problem(const spec::Model& model) {
   if (model.arch != spec::Arch::kLlama || model.experts > 0) return "the model is no dense Llama";
   if (model.classes > 0) return "the model ends in a classifier";
   if (model.dropout > 0) return "the model has dropout";
-  if (model.tied_embeddings) return "its embeddings are tied";
-  if (model.rope_scaling.kind != spec::RopeScaling::Kind::kNone) return "its rotary positions are stretched";
   const DenseRun run = dense_run(model);
   for (const double size : {run.hidden, run.qkv_width(), run.attention_width(), run.ffn, run.vocab, run.head_dim}) {
     if (size <= 0 || std::fmod(size, kUnit) != 0) return fmt::format("a size is not a multiple of {}", kUnit);
   }
   if (run.head_dim > kLargestHead) return fmt::format("its heads are wider than {}", kLargestHead);
+  if (std::fmod(run.heads, run.kv_heads) != 0) return "its heads do not divide by those of keys and values";
   if (model.hidden > kLargestHidden) return fmt::format("its hidden size is above {}", kLargestHidden);
   return std::nullopt;
 }

@@ -15,18 +15,19 @@ struct DenseRun {
   double layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
   double micro = 1, sequence = 0, accumulation = 1;
   plan::Recompute recompute = plan::Recompute::kNone;
-  bool fp8 = false;          // forward and data gradients of the layers' matrices in 8 bits
-  bool bf16_states = false;  // AdamW's m and v
-  bool clips = false;        // the gradient's norm is limited: one more pass over the gradient
+  bool tied = false;          // the head's weight is the embedding's
+  bool fp8 = false;           // forward and data gradients of the layers' matrices in 8 bits
+  bool bf16_states = false;   // AdamW's m and v
+  bool gradient_norm = true;  // computed in every step: one more pass over the gradient
 
   double rows() const { return micro * sequence; }
   double qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
   double attention_width() const { return heads * head_dim; }
   // A single micro-batch's gradient is not summed: it stays in bf16 but for the head's and the norms'.
   bool narrow_gradients() const { return accumulation == 1; }
-  // Elements, by where their gradients are: embedding and the layers' matrices, the head, the norms.
+  // Elements, by where their gradients are: the layers' matrices and an embedding of its own, the head, the norms.
   double matrix_parameters() const { return layers * hidden * (qkv_width() + attention_width() + 3 * ffn); }
-  double body_parameters() const { return vocab * hidden + matrix_parameters(); }
+  double body_parameters() const { return (tied ? 0.0 : vocab * hidden) + matrix_parameters(); }
   double head_parameters() const { return vocab * hidden; }
   double norm_parameters() const { return (2 * layers + 1) * hidden; }
   double parameters() const { return body_parameters() + head_parameters() + norm_parameters(); }

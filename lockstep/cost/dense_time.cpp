@@ -154,7 +154,7 @@ class Operations {
     const double other = r_.head_parameters() + r_.norm_parameters();
     const double state = 2 * (2 * kNarrow) + 2 * 2 * (r_.bf16_states ? kNarrow : kWide);  // read and written
     double bytes = state * r_.parameters() + gradient * r_.body_parameters() + kWide * other;
-    if (r_.clips) bytes += gradient * r_.body_parameters() + kWide * other;
+    if (r_.gradient_norm) bytes += gradient * r_.body_parameters() + kWide * other;
     at(Op::kAdamW) = stream(bytes, c_.optimizer_efficiency);
   }
 

@@ -31,7 +31,7 @@ struct PricerOptions {
   // What a run may be told beside layout and batch; the defaults leave every price as it was fitted.
   NcclKnobs nccl = {};
   double bucket_bytes = kUsualBucketBytes;  // ZeRO-0 to 2
-  bool clips_gradients = false;             // read by the fused step alone: one more pass over the gradient
+  bool gradient_norm = true;                // read by the fused step alone: `lockstep train` computes it in every step
 };
 
 // What one step costs on the rank and stage that bind.

@@ -39,7 +39,7 @@ DenseRun Pricer::State::dense_run_of(const plan::Layout& layout, const plan::Bat
   run.sequence = static_cast<double>(sequence);
   run.recompute = layout.recompute;
   run.fp8 = layout.precision == spec::Precision::kFp8;
-  run.clips = options.clips_gradients;
+  run.gradient_norm = options.gradient_norm;
   return run;
 }
 

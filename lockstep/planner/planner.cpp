@@ -170,10 +170,9 @@ void price_by_formulas(const spec::Job& job, const cost::Profile* profile, plan:
   std::optional<cost::Pricer> pricer;
   std::optional<cost::Price> priced;
   if (profile != nullptr) {
-    pricer.emplace(job.model, job.cluster, *profile,
-                   cost::PricerOptions{.sequence_length = candidate.batch.sequence_length,
-                                       .optimizer = job.optimizer.kind,
-                                       .clips_gradients = job.optimizer.clip_norm > 0});
+    pricer.emplace(
+        job.model, job.cluster, *profile,
+        cost::PricerOptions{.sequence_length = candidate.batch.sequence_length, .optimizer = job.optimizer.kind});
     priced = pricer->price(candidate.layout, candidate.batch);
   }
   if (priced && priced->fused) {

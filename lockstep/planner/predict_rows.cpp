@@ -17,7 +17,7 @@ plan::Interval per_gpu(const plan::Interval& whole, double gpus) {
 
 RowPrediction price_question(const RowQuestion& question, const cost::Profile& profile) {
   const cost::Pricer pricer(question.model, question.cluster, profile,
-                            {.sequence_length = question.batch.sequence_length});
+                            {.sequence_length = question.batch.sequence_length, .gradient_norm = false});
   const cost::Price price = pricer.price(question.layout, question.batch);
   const plan::Prediction prediction = pricer.predict(price, question.layout, question.batch);
   RowPrediction result;

@@ -141,7 +141,6 @@ JobPrice JobPricer::price_on_devices(const Config& config, const spec::Job& job,
   out.layout = layout_of(job);
   out.batch = batch_of(job, out.layout);
   cost::PricerOptions options{.sequence_length = out.batch.sequence_length, .optimizer = job.optimizer.kind};
-  options.clips_gradients = job.optimizer.clip_norm > 0;
   for (const auto& [name, value] : knobs_.environment(config)) cost::set_nccl_variable(options.nccl, name, value);
   if (auto problem = cost::find_nccl_problem(options.nccl, nodes_of(job.cluster), has_nvls(job.cluster))) {
     return refused(std::move(*problem));

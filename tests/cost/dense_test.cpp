@@ -71,6 +71,19 @@ TEST(DenseMemory, grows_with_every_choice_that_keeps_more) {
   EXPECT_LT(dense_memory_floor(summed.run()), total(base));
 }
 
+TEST(DenseMemory, counts_tied_embeddings_once_and_shared_keys_as_they_are) {
+  spec::Model model = llama_1b();
+  const double apart = dense_memory(point(model, 8, Recompute::kNone).run()).total();
+  model.tied_embeddings = true;
+  EXPECT_FALSE(dense_problem(model).has_value());
+  const double table = 32000.0 * 2048;
+  EXPECT_NEAR(apart - dense_memory(point(model, 8, Recompute::kNone).run()).total(), 14 * table, 1);
+  model.kv_heads = 4;
+  EXPECT_EQ(point(model, 8, Recompute::kNone).run().qkv_width(), 2048 + 2 * 512);
+  model.kv_heads = 5;
+  EXPECT_TRUE(dense_problem(model).has_value());
+}
+
 TEST(DenseMemory, cuts_the_logits_into_equal_chunks) {
   EXPECT_EQ(dense_chunk_rows(point(llama_1b(), 16, Recompute::kNone).run()), 32768);
   EXPECT_EQ(dense_chunk_rows(point(llama_1b(), 64, Recompute::kNone).run()), 32768);
@@ -91,10 +104,10 @@ TEST(DenseTime, counts_no_more_than_the_peak_allows_and_no_less_than_the_work) {
   EXPECT_NEAR(seconds, sum, 1e-9 * sum);  // every operation is in the step, and once
 }
 
-TEST(DenseTime, knows_what_recomputing_and_clipping_cost) {
-  const auto seconds = [](Recompute recompute, bool clips) {
+TEST(DenseTime, knows_what_recomputing_and_the_norm_cost) {
+  const auto seconds = [](Recompute recompute, bool norm) {
     DenseRun run = point(llama_7b(), 2, recompute).run();
-    run.clips = clips;
+    run.gradient_norm = norm;
     return dense_seconds(run, {}, h200()).total();
   };
   const double none = seconds(Recompute::kNone, false);
@@ -209,7 +222,8 @@ class DensePricer : public testing::Test {
 TEST_F(DensePricer, prices_what_the_fused_step_runs) {
   const Price fused = price(llama_1b());
   EXPECT_TRUE(fused.fused);
-  const DenseRun run = point(llama_1b(), 4, Recompute::kNone).run();
+  DenseRun run = point(llama_1b(), 4, Recompute::kNone).run();
+  run.gradient_norm = true;
   EXPECT_EQ(fused.step_seconds(), dense_seconds(run, profile_.dense->constants, h200()).total());
   EXPECT_NEAR(fused.allocated_bytes(), dense_memory(run).total(), 1);
   EXPECT_EQ(fused.time_sigma, 0.04);
@@ -218,12 +232,10 @@ TEST_F(DensePricer, prices_what_the_fused_step_runs) {
 }
 
 TEST_F(DensePricer, leaves_everything_else_to_the_general_formulas) {
-  spec::Model gpt = llama_1b(), tied = llama_1b(), odd = llama_1b();
+  spec::Model gpt = llama_1b(), odd = llama_1b();
   gpt.arch = spec::Arch::kGpt;
-  tied.tied_embeddings = true;
   odd.vocab = 32001;
   EXPECT_FALSE(price(gpt).fused);
-  EXPECT_FALSE(price(tied).fused);
   EXPECT_FALSE(price(odd).fused);
   EXPECT_FALSE(price(llama_1b(), [](plan::Layout& l) { l.precision = spec::Precision::kFp32; }).fused);
   EXPECT_FALSE(price(llama_1b(), [](plan::Layout& l) { l.offload = plan::Offload::kOptimizer; }).fused);
