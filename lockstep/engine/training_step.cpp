@@ -66,6 +66,7 @@ MicroStepSums run_micro_steps(TrainingState& state, const spec::Job& job) {
     const nn::LossResult result = state.model->loss(batch.input, batch.target, context);
     const double targets = static_cast<double>(batch.global_samples * targets_per_sample(state));
     (result.loss_sum * (state.scaler.scale() / targets)).backward();
+    state.parameters->collect_gradients();  // queued before anything waits for the device
     const torch::Tensor part = result.loss_sum.detach().to(torch::kFloat64);
     loss = loss.defined() ? loss + part : part;
     if (!state.device.is_cpu() && !(last && state.step + 1 >= state.total_steps)) {

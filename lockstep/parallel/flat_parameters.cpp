@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::parallel {
 namespace {
@@ -40,6 +41,7 @@ struct FlatParameters::Hooks {
   std::vector<NodePointer> nodes;
   std::vector<std::uintptr_t> keys;
   std::function<void(std::size_t)> on_gradient;
+  bool at_once = false;  // collect_gradients() does what the hooks would
 
   ~Hooks() {
     for (std::size_t i = 0; i < nodes.size(); ++i) nodes[i]->del_post_hook(keys[i]);
@@ -102,7 +104,7 @@ void FlatParameters::rehome(const FlatOptions& options) {
     Hooks* hooks = hooks_.get();
     auto call = [hooks, i, own_gradient, parameter, gradient]() mutable {
       // Also mends what Module::zero_grad() of newer libtorch does: it drops .grad, and autograd makes one elsewhere.
-      if (parameter.grad().defined() && !parameter.grad().is_alias_of(gradient)) {
+      if (!hooks->at_once && parameter.grad().defined() && !parameter.grad().is_alias_of(gradient)) {
         torch::NoGradGuard inner;
         gradient.add_(parameter.grad());
         parameter.mutable_grad() = own_gradient ? gradient : torch::Tensor();
@@ -148,9 +150,30 @@ void FlatParameters::load(torch::Tensor& flat, const TensorMap& tensors, const s
   for (std::size_t i = 0; i < ranges_.size(); ++i) view(flat, i).copy_(tensors.at(prefix + ranges_[i].name));
 }
 
+void FlatParameters::collect_at_once() {
+  if (gradients_.scalar_type() != values_.scalar_type()) hooks_->at_once = true;
+}
+
+void FlatParameters::collect_gradients() {
+  if (!hooks_->at_once) return;
+  torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> targets, sources;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    torch::Tensor& gradient = parameters_[i].mutable_grad();
+    if (!gradient.defined()) continue;
+    targets.push_back(gradients_.narrow(0, ranges_[i].offset, ranges_[i].count));
+    sources.push_back(gradient.reshape({-1}));
+    gradient.reset();
+  }
+  if (targets.empty()) return;
+  nn::compat::copy_all(targets, sources, /*add=*/!zeroed_);
+  zeroed_ = false;
+}
+
 void FlatParameters::zero_gradients() {
   torch::NoGradGuard no_grad;
   gradients_.zero_();
+  zeroed_ = true;
 }
 
 void FlatParameters::copy_values_to_master() {

@@ -78,6 +78,12 @@ class FlatParameters {
   // Copies tensors named prefix + name into `flat`, converting dtype; bad_input names a missing or misshapen one.
   void load(torch::Tensor& flat, const TensorMap& tensors, const std::string& prefix = {}) const;
 
+  // For one rank on a device: a kernel per parameter is mostly launches. From now on gradients of a dtype of their own
+  // stay with the parameters until collect_gradients() moves all of them at once; call it after every backward pass.
+  // Without a dtype of their own both do nothing.
+  void collect_at_once();
+  void collect_gradients();
+
   void zero_gradients();
   // After loading values(): master <- values. After loading master(): values <- master.
   void copy_values_to_master();
@@ -102,6 +108,7 @@ class FlatParameters {
   torch::Tensor gradients_;
   torch::Tensor master_;
   bool has_master_ = false;
+  bool zeroed_ = true;  // gradients_ holds zeros
   std::unique_ptr<Hooks> hooks_;
 };
 

@@ -25,6 +25,7 @@ GradientReducer::GradientReducer(FlatParameters& parameters, comm::Communicator 
   make_buckets(options);
   // One rank has nobody to exchange with, and so nothing to compress.
   exchange_ = make_exchange(group_.size() > 1 ? options.compression : CompressionOptions{}, buckets_, group_.size());
+  if (group_.size() == 1 && !parameters_.gradients().is_cpu()) parameters_.collect_at_once();
   parameters_.set_gradient_hook([this](std::size_t parameter) { on_gradient(parameter); });
 }
 
@@ -69,6 +70,7 @@ void GradientReducer::make_buckets(const ReducerOptions& options) {
 
 void GradientReducer::begin_micro_step(bool last) {
   LOCKSTEP_ASSERT(!exchanging_, "finish() was not called after the last micro-step");
+  parameters_.collect_gradients();  // of the micro-step before
   exchanging_ = last && group_.size() > 1;
   if (last) {
     statistics_ = {};
@@ -100,6 +102,7 @@ void GradientReducer::launch_ready(bool all) {
 }
 
 void GradientReducer::finish() {
+  parameters_.collect_gradients();
   if (!exchanging_) return;
   torch::NoGradGuard no_grad;
   launch_ready(true);
