@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <exception>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,7 +12,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/local.h"
 #include "lockstep/cost/constants_from_tables.h"
+#include "lockstep/cost/dense_memory.h"
 #include "lockstep/cost/pricer.h"
+#include "lockstep/engine/calibration_dense.h"
 #include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::engine {
@@ -125,6 +128,29 @@ TEST(Calibration, constants_of_the_tables_price_data_parallel_steps_as_the_table
     const cost::Pricer pricer(workload.model, cluster, profile, {.sequence_length = 128});
     const double constants = pricer.price(layout, workload.batch).step_seconds();
     EXPECT_NEAR(constants / tables, 1.0, 0.25) << workload.model.hidden << " wide";
+  }
+}
+
+TEST(Calibration, measures_steps_that_the_fused_step_runs_and_that_tell_its_parts_apart) {
+  const std::vector<cost::DensePoint> points = dense_calibration_points(false), quick = dense_calibration_points(true);
+  EXPECT_LT(quick.size(), points.size());
+  EXPECT_GE(quick.size(), 3u);  // what the constants need at least
+  std::set<plan::Recompute> recomputes;
+  std::set<std::int64_t> widths, head_dims, sequences;
+  for (const cost::DensePoint& point : points) {
+    EXPECT_EQ(cost::dense_problem(point.model), std::nullopt) << point.name();
+    EXPECT_LT(cost::dense_memory(point.run()).total(), 120e9) << point.name();
+    recomputes.insert(point.recompute);
+    widths.insert(point.model.hidden);
+    head_dims.insert(point.model.head_dim);
+    sequences.insert(point.sequence_length);
+  }
+  EXPECT_EQ(recomputes.size(), 3u);
+  EXPECT_GE(widths.size(), 5u);
+  EXPECT_GE(head_dims.size(), 2u);
+  EXPECT_GE(sequences.size(), 2u);
+  if (!nn::compat::built_with_cuda()) {
+    EXPECT_TRUE(measure_dense_points(points).empty());
   }
 }
 
