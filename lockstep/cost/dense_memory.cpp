@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lockstep/base/units.h"
-
 namespace lockstep::cost {
 namespace {
 
 constexpr double kWide = 4, kNarrow = 2;           // bytes of fp32 and bf16
-constexpr double kChunkBytes = 3200 * kMiB;        // DenseOptions::loss_chunk_bytes
 constexpr double kGemmWorkspaceBytes = 64 * kMiB;  // Gemm::kWorkspaceBytes
 constexpr double kChunkUnit = 16;
 constexpr double kMultiprocessors = 132;  // H100 and H200; norm's backward sums one row of partial sums per block
@@ -53,7 +50,7 @@ double norm_workspace_bytes(const DenseRun& run) {
 
 double dense_chunk_rows(const DenseRun& run) {
   const double rows = run.rows();
-  double chunks = std::max(1.0, std::ceil(rows * run.vocab * kNarrow / kChunkBytes));
+  double chunks = std::max(1.0, std::ceil(rows * run.vocab * kNarrow / kDenseChunkBytes));
   while (chunks < rows && std::fmod(rows, chunks * kChunkUnit) != 0) ++chunks;
   return std::max(kChunkUnit, std::floor(rows / chunks));
 }

@@ -3,6 +3,7 @@
 // allocator holds what cuDNN's attention returns. So this is a count, with nothing fitted. Pure.
 #pragma once
 
+#include "lockstep/base/units.h"
 #include "lockstep/cost/dense_run.h"
 #include "lockstep/plan/plan.h"
 
@@ -16,6 +17,7 @@ plan::MemoryBreakdown dense_memory(const DenseRun& run);
 // A lower bound of dense_memory().total() over every batch and recompute: parameters and their state.
 double dense_memory_floor(const DenseRun& run);
 
+inline constexpr double kDenseChunkBytes = 3200 * kMiB;  // of logits at a time: DenseOptions::loss_chunk_bytes
 // Rows whose logits exist at a time: equal chunks, as few as fit into the step's limit.
 double dense_chunk_rows(const DenseRun& run);
 
