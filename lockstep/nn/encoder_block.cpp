@@ -78,7 +78,7 @@ class EncoderAttention : public torch::autograd::Function<EncoderAttention> {
                                              norm_bias, epsilon, keeps.drop);
     keep(ctx, keeps);
     ctx->save_for_backward({x2, weight, qkv, attended.out, attended.lse, attended.philox_seed, attended.philox_offset,
-                            sum.sum, sum.mean, sum.rstd, wq, wk, wv, wo, norm_weight});
+                            sum.sum, sum.mean, sum.rstd, wq, wk, wv, wo, norm_weight, sum.kept});
     return sum.y.view(x.sizes());
   }
 
@@ -86,7 +86,8 @@ class EncoderAttention : public torch::autograd::Function<EncoderAttention> {
     const variable_list s = ctx->get_saved_variables();
     const Tensor &x = s[0], &weight = s[1], &qkv = s[2], &out = s[3], &wo = s[13];
     const auto& [options, drop] = kept<AttentionKept>(ctx);
-    cuda::AddNormGradients g = cuda::add_norm_backward(as_matrix(grads[0]).contiguous(), s[7], s[8], s[9], s[14], drop);
+    cuda::AddNormGradients g =
+        cuda::add_norm_backward(as_matrix(grads[0]).contiguous(), s[7], s[8], s[9], s[15], s[14], drop);
     const Tensor dout = g.x.mm(wo).view(out.sizes());
     const Tensor dwo = product_gradient(wo, as_matrix(out.flatten(2)), g.x);
     const cuda::AttentionGradients d = cuda::attention_backward(inputs(qkv, options), {out, s[4], s[5], s[6]}, dout);
@@ -115,7 +116,7 @@ class EncoderMlp : public torch::autograd::Function<EncoderMlp> {
     const Tensor inner = cuda::gelu(pre, b1, keeps.gelu);
     const cuda::AddNorm sum = cuda::add_norm(inner.mm(w2.t()), b2, x2, norm_weight, norm_bias, epsilon, keeps.drop);
     keep(ctx, keeps);
-    ctx->save_for_backward({x2, pre, inner, sum.sum, sum.mean, sum.rstd, w1, b1, w2, norm_weight});
+    ctx->save_for_backward({x2, pre, inner, sum.sum, sum.mean, sum.rstd, w1, b1, w2, norm_weight, sum.kept});
     return sum.y.view(x.sizes());
   }
 
@@ -124,7 +125,7 @@ class EncoderMlp : public torch::autograd::Function<EncoderMlp> {
     const Tensor &x = s[0], &pre = s[1], &inner = s[2], &w1 = s[6], &w2 = s[8];
     const MlpKept& keeps = kept<MlpKept>(ctx);
     cuda::AddNormGradients g =
-        cuda::add_norm_backward(as_matrix(grads[0]).contiguous(), s[3], s[4], s[5], s[9], keeps.drop);
+        cuda::add_norm_backward(as_matrix(grads[0]).contiguous(), s[3], s[4], s[5], s[10], s[9], keeps.drop);
     Tensor dpre = g.x.mm(w2);
     const Tensor dw2 = product_gradient(w2, inner, g.x);
     const Tensor db1 = cuda::gelu_backward(pre, s[7], dpre, keeps.gelu);

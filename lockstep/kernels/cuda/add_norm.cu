@@ -32,7 +32,11 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AddNormForward a) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) f[i] += bias[i];
     }
-    apply_mask(a.mask, mask, column, f);
+    if (a.mask.threshold != 0) {
+      const std::uint8_t bits = kept_bits(a.mask, mask, column);
+      apply_bits(bits, a.mask.kept, f);
+      if (a.kept != nullptr) a.kept[place / kVector] = bits;
+    }
 #pragma unroll
     for (int i = 0; i < kVector; ++i) f[i] += residual[i];
     sum[v] = pack(f);
@@ -62,13 +66,15 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AddNormForward a) {
   }
 }
 
+enum class Masking { kNone, kDrawn, kRead };
+
 // Sums over the rows that a lane has seen, of its columns.
 template <int V>
 struct ColumnParts {
   float dweight[V][kVector] = {}, dbias[V][kVector] = {}, dx[V][kVector] = {};
 };
 
-template <int V, bool kMasked>
+template <int V, Masking kMasking>
 __device__ void backward_row(const AddNormBackward& a, std::int64_t row, int lane, ColumnParts<V>& parts) {
   const float mean = a.mean[row], rstd = a.rstd[row];
   Vector sum[V], dy[V];
@@ -92,7 +98,6 @@ __device__ void backward_row(const AddNormBackward& a, std::int64_t row, int lan
     }
   }
   const float mean_total = warp_sum(total) / a.cols, mean_dot = warp_sum(dot) / a.cols;
-  const MaskRow mask = mask_row(a.mask, row, a.cols);
 #pragma unroll
   for (int v = 0; v < V; ++v) {
     const int column = v * kStripe + lane * kVector;
@@ -103,10 +108,9 @@ __device__ void backward_row(const AddNormBackward& a, std::int64_t row, int lan
     for (int i = 0; i < kVector; ++i)
       f[i] = rstd * (weight[i] * dy[v][i] - mean_total - (sum[v][i] - mean) * rstd * mean_dot);
     store(a.dresidual + place, pack(f));
-    if (kMasked) {
-      apply_mask(a.mask, mask, column, f);
-      store(a.dx + place, pack(f));
-    }
+    if (kMasking == Masking::kRead) apply_bits(a.kept[place / kVector], a.mask.kept, f);
+    if (kMasking == Masking::kDrawn) apply_mask(a.mask, mask_row(a.mask, row, a.cols), column, f);
+    if (kMasking != Masking::kNone) store(a.dx + place, pack(f));
 #pragma unroll
     for (int i = 0; i < kVector; ++i) parts.dx[v][i] += f[i];
   }
@@ -137,14 +141,14 @@ __device__ void leave_parts(const AddNormBackward& a, float (&of_lane)[V][kVecto
   __syncthreads();
 }
 
-template <int V, bool kMasked>
+template <int V, Masking kMasking>
 __global__ void __launch_bounds__(kThreads, kBackwardBlocks) backward_kernel(AddNormBackward a) {
   const int lane = threadIdx.x % kWarp;
   ColumnParts<V> parts;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kWarps;
   for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp; row < a.rows;
        row += step)
-    backward_row<V, kMasked>(a, row, lane, parts);
+    backward_row<V, kMasking>(a, row, lane, parts);
   leave_parts<V>(a, parts.dweight, 0);
   leave_parts<V>(a, parts.dbias, 1);
   leave_parts<V>(a, parts.dx, 2);
@@ -188,11 +192,10 @@ void add_norm_backward(const AddNormBackward& a, cudaStream_t stream) {
   const std::int64_t blocks = std::min<std::int64_t>(ceil_div(a.rows, kWarps), backward_blocks());
   if (blocks > 0) {
     with_vectors(a.cols, [&]<int V>() {
-      if (a.dx != nullptr) {
-        backward_kernel<V, true><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(a);
-      } else {
-        backward_kernel<V, false><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(a);
-      }
+      const auto kernel = a.dx == nullptr     ? backward_kernel<V, Masking::kNone>
+                          : a.kept == nullptr ? backward_kernel<V, Masking::kDrawn>
+                                              : backward_kernel<V, Masking::kRead>;
+      kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(a);
     });
     LOCKSTEP_CUDA_LAUNCHED();
   }

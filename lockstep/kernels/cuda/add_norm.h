@@ -20,6 +20,7 @@ struct AddNormForward {
   Bf16* y = nullptr;                  // [rows, cols]
   float* mean = nullptr;              // [rows]
   float* rstd = nullptr;              // [rows]
+  std::uint8_t* kept = nullptr;       // [rows, cols / 8] the mask in bits, for backward; null: it is not kept
   float epsilon = 1e-5f;
   DropoutMask mask;
   std::int64_t rows = 0, cols = 0;
@@ -31,6 +32,8 @@ struct AddNormBackward {
   const Bf16* norm_weight = nullptr;
   const float* mean = nullptr;
   const float* rstd = nullptr;
+  const std::uint8_t* kept =
+      nullptr;                 // as forward left it; null: the mask is drawn again, which takes longer than reading
   const Bf16* dy = nullptr;    // [rows, cols]
   Bf16* dresidual = nullptr;   // [rows, cols]; may be dy
   Bf16* dx = nullptr;          // [rows, cols]; null where the mask drops nothing: it is dresidual

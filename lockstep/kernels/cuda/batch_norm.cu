@@ -6,30 +6,23 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 // Deviations from the first row are summed, not values: their squares do not cancel where the mean is large.
-__global__ void __launch_bounds__(kNormThreads, kNormBlocksPerMultiprocessor) statistics_kernel(BatchNormStatistics a) {
-  using Tile = NormTile;
-  const std::int64_t c = Tile::channel(), stride = Tile::stride();
+__global__ void __launch_bounds__(kNormThreads, kSlim) statistics_kernel(BatchNormStatistics a) {
+  constexpr int kAhead = 4;
   float sums[2][kVector] = {};
-  if (c < a.channels) {
+  if (NormTile::channel() < a.channels) {
     float pivot[kVector];
-    unpack(load(a.layer.x + c), pivot);
-    const auto add = [&](const Vector& v) {
+    unpack(load(a.layer.x + NormTile::channel()), pivot);
+    Vector x[kAhead];
+    walk_rows<kAhead, From::kEnd>(
+        a.rows, a.channels, [&](int k, unsigned place) { x[k] = load(vector_at(a.layer.x, place)); },
+        [&](int k, unsigned) {
 #pragma unroll
-      for (int i = 0; i < kVector; ++i) {
-        const float d = v[i] - pivot[i];
-        sums[0][i] += d;
-        sums[1][i] = fmaf(d, d, sums[1][i]);
-      }
-    };
-    std::int64_t row = a.rows - 1 - Tile::first_row();
-    for (; row - (kRowsInFlight - 1) * stride >= 0; row -= kRowsInFlight * stride) {
-      Vector v[kRowsInFlight];
-#pragma unroll
-      for (int k = 0; k < kRowsInFlight; ++k) v[k] = load(a.layer.x + (row - k * stride) * a.channels + c);
-#pragma unroll
-      for (int k = 0; k < kRowsInFlight; ++k) add(v[k]);
-    }
-    for (; row >= 0; row -= stride) add(load(a.layer.x + row * a.channels + c));
+          for (int i = 0; i < kVector; ++i) {
+            const float d = x[k][i] - pivot[i];
+            sums[0][i] += d;
+            sums[1][i] = fmaf(d, d, sums[1][i]);
+          }
+        });
   }
   sum_over_rows(sums, a.scratch, a.channels, [&](std::int64_t channel, const float(&totals)[2]) {
     const auto n = static_cast<float>(a.rows);
@@ -48,53 +41,46 @@ __global__ void __launch_bounds__(kNormThreads, kNormBlocksPerMultiprocessor) st
 
 enum class Added { kNothing, kValue, kNormed };
 
-template <Added kAdded>
-__global__ void __launch_bounds__(kNormThreads, kNormBlocksPerMultiprocessor) forward_kernel(BatchNormForward a) {
-  using Tile = NormTile;
-  const std::int64_t c = Tile::channel(), stride = Tile::stride();
+template <Added kAdded, bool kEven>
+__global__ void __launch_bounds__(kNormThreads, kSlim) forward_kernel(BatchNormForward a) {
+  constexpr int kAhead = 2;
+  const std::int64_t c = NormTile::channel();
   if (c >= a.channels) return;
-  constexpr int kAhead = kAdded == Added::kNothing ? 4 : 2;
   const Affine own = affine_of(a.layer, c);
   Affine second{};
   if constexpr (kAdded == Added::kNormed) second = affine_of(a.other, c);
   const Bf16* const more = kAdded == Added::kNormed ? a.other.x : a.added;
-  const auto write = [&](std::int64_t place, const Vector& x, const Vector& r) {
+  Vector x[kAhead], r[kAhead];
+  const auto fetch = [&](int k, unsigned place) {
+    x[k] = load_once(vector_at(a.layer.x, place));
+    if constexpr (kAdded != Added::kNothing) r[k] = load_once(vector_at(more, place));
+  };
+  const auto use = [&](int k, unsigned place) {
     float f[kVector];
     unsigned bits = 0;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      f[i] = fmaf(x[i], own.scale[i], own.shift[i]);
-      if constexpr (kAdded == Added::kValue) f[i] += r[i];
-      if constexpr (kAdded == Added::kNormed) f[i] += fmaf(r[i], second.scale[i], second.shift[i]);
+      f[i] = fmaf(x[k][i], own.scale[i], own.shift[i]);
+      if constexpr (kAdded == Added::kValue) f[i] += r[k][i];
+      if constexpr (kAdded == Added::kNormed) f[i] += fmaf(r[k][i], second.scale[i], second.shift[i]);
       bits |= f[i] > 0.0f ? 1u << i : 0u;
       f[i] = f[i] < 0.0f ? 0.0f : f[i];  // NaN stays
     }
-    store(a.y + place, pack(f));
-    if constexpr (kAdded != Added::kNothing) a.mask[place / kVector] = static_cast<std::uint8_t>(bits);
-  };
-  std::int64_t row = Tile::first_row();
-  for (; row + (kAhead - 1) * stride < a.rows; row += kAhead * stride) {
-    Vector x[kAhead], r[kAhead];
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      const std::int64_t place = (row + k * stride) * a.channels + c;
-      x[k] = load(a.layer.x + place);
-      if constexpr (kAdded != Added::kNothing) r[k] = load(more + place);
+    const Vector y = pack(f);
+    store(vector_at(a.y, place), y);
+    if constexpr (kEven) {
+      const unsigned even =
+          even_place(place, static_cast<unsigned>(a.channels) / kVector, static_cast<unsigned>(a.width));
+      if (even != kOdd) store(vector_at(a.even, even), y);
     }
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) write((row + k * stride) * a.channels + c, x[k], r[k]);
-  }
-  for (; row < a.rows; row += stride) {
-    const std::int64_t place = row * a.channels + c;
-    Vector r{};
-    if constexpr (kAdded != Added::kNothing) r = load(more + place);
-    write(place, load(a.layer.x + place), r);
-  }
+    if constexpr (kAdded != Added::kNothing) a.mask[place] = static_cast<std::uint8_t>(bits);
+  };
+  walk_rows<kAhead, From::kFront>(a.rows, a.channels, fetch, use);
 }
 
-template <Added kAdded>
+template <Added kAdded, bool kEven = false>
 void launch_forward(const BatchNormForward& a, cudaStream_t stream) {
-  forward_kernel<kAdded><<<norm_grid(a.rows, a.channels), kNormThreads, 0, stream>>>(a);
+  forward_kernel<kAdded, kEven><<<norm_grid(a.rows, a.channels, kSlim), kNormThreads, 0, stream>>>(a);
   LOCKSTEP_CUDA_LAUNCHED();
 }
 
@@ -103,25 +89,28 @@ void launch_forward(const BatchNormForward& a, cudaStream_t stream) {
 void check_batch_norm(std::int64_t rows, std::int64_t channels) {
   require(rows > 0, "batch_norm", "there are no rows");
   require(channels > 0 && channels % kVector == 0, "batch_norm", "channels must be a multiple of 8");
+  require(rows * (channels / kVector) < kIndexLimit, "batch_norm", "the tensor is too large");
 }
 
 std::int64_t batch_norm_scratch_floats(std::int64_t channels) {
   constexpr std::int64_t kMostSums = 3;
-  const std::int64_t tile = kLanes * kVector, across = ceil_div(channels, tile);
-  const std::int64_t wave = ceil_div(kNormBlocksPerMultiprocessor * multiprocessors(), across);
-  return across * wave * tile * kMostSums;
+  return batch_norm_tickets(channels) * norm_wave(channels, kSlim) * NormTile::kChannels * kMostSums;
 }
-std::int64_t batch_norm_tickets(std::int64_t channels) { return ceil_div(channels, kLanes * kVector); }
+std::int64_t batch_norm_tickets(std::int64_t channels) { return ceil_div(channels, NormTile::kChannels); }
 
 void batch_norm_statistics(const BatchNormStatistics& a, cudaStream_t stream) {
   check_batch_norm(a.rows, a.channels);
-  statistics_kernel<<<norm_grid(a.rows, a.channels), kNormThreads, 0, stream>>>(a);
+  statistics_kernel<<<norm_grid(a.rows, a.channels, kSlim), kNormThreads, 0, stream>>>(a);
   LOCKSTEP_CUDA_LAUNCHED();
 }
 
 void batch_norm_forward(const BatchNormForward& a, cudaStream_t stream) {
   check_batch_norm(a.rows, a.channels);
   require(a.added == nullptr || a.other.x == nullptr, "batch_norm", "one thing is added, not two");
+  const bool sum = a.added != nullptr || a.other.x != nullptr;
+  require(a.even == nullptr || (sum && a.width % 2 == 0), "batch_norm", "a second copy needs a sum and an even width");
+  if (a.even != nullptr && a.added != nullptr) return launch_forward<Added::kValue, true>(a, stream);
+  if (a.even != nullptr) return launch_forward<Added::kNormed, true>(a, stream);
   if (a.other.x != nullptr) return launch_forward<Added::kNormed>(a, stream);
   if (a.added != nullptr) return launch_forward<Added::kValue>(a, stream);
   launch_forward<Added::kNothing>(a, stream);

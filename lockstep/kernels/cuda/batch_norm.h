@@ -47,6 +47,10 @@ struct BatchNormForward {
   BatchNormLayer other;          // other.x null: nothing
   Bf16* y = nullptr;             // [rows, channels]
   std::uint8_t* mask = nullptr;  // [rows * channels / 8], a bit per element that is above 0; with `added` or `other`
+  // With `added` or `other`: a second copy of the pixels in even rows and columns, [images, height / 2, width / 2,
+  // channels], for a convolution that visits only those. Height and width are even. Null: none.
+  Bf16* even = nullptr;
+  std::int64_t width = 0;  // with `even`
   std::int64_t rows = 0, channels = 0;
 };
 void batch_norm_forward(const BatchNormForward& a, cudaStream_t stream);
@@ -81,6 +85,8 @@ struct BatchNormAddBackward {
   BatchNormLayer other;        // x null: there is none
   const Bf16* dy = nullptr;    // [rows, channels]
   const Bf16* more = nullptr;  // [rows, channels], a second gradient of the same output; null: none
+  bool more_is_even = false;   // `more` is the gradient of forward's `even`
+  std::int64_t width = 0;      // with more_is_even
   const std::uint8_t* mask = nullptr;
   Bf16* g = nullptr;  // [rows, channels]
   BatchNormGradients gradients;

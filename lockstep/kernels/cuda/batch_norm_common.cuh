@@ -10,12 +10,11 @@ namespace lockstep::kernels::cuda {
 
 constexpr int kNormThreads = 512;
 constexpr int kNormWarps = kNormThreads / kWarp;
-constexpr int kNormBlocksPerMultiprocessor = 2;  // of 512 threads and at most 64 registers each
-constexpr int kRowsInFlight = 4;
 constexpr int kLanes = 8;  // vectors of a tile: a line of 128 bytes
+// Blocks of a multiprocessor: two with 64 registers per thread, one with 128.
+constexpr int kSlim = 2, kWide = 1;
 
-// A block covers 64 channels and 64 rows at a time: a thread stays with its
-// channels and walks over rows.
+// A block covers 64 channels and 64 rows at a time: a thread stays with its channels and walks over rows.
 struct NormTile {
   static constexpr int kRows = kNormThreads / kLanes;
   static constexpr int kChannels = kLanes * kVector;
@@ -24,19 +23,53 @@ struct NormTile {
   __device__ static std::int64_t channel() {
     return (static_cast<std::int64_t>(blockIdx.x) * kLanes + lane()) * kVector;
   }
-  __device__ static std::int64_t first_row() {
-    return static_cast<std::int64_t>(blockIdx.y) * kRows + threadIdx.x / kLanes;
-  }
-  __device__ static std::int64_t stride() { return static_cast<std::int64_t>(gridDim.y) * kRows; }
 };
 
-// Blocks side by side and, in y, over rows: one wave of the device.
-inline dim3 norm_grid(std::int64_t rows, std::int64_t channels) {
-  const std::int64_t across = ceil_div(channels, kLanes * kVector);
-  const std::int64_t wave = ceil_div(kNormBlocksPerMultiprocessor * multiprocessors(), across);
-  const std::int64_t needed = ceil_div(rows, kNormThreads / kLanes);
-  return dim3(static_cast<unsigned>(across), static_cast<unsigned>(std::max<std::int64_t>(1, std::min(wave, needed))));
+// Blocks in y: one wave of the device and not one block more, which would take as long as all others.
+inline std::int64_t norm_wave(std::int64_t channels, int per_multiprocessor) {
+  const std::int64_t across = ceil_div(channels, NormTile::kChannels);
+  return std::max<std::int64_t>(1, per_multiprocessor * multiprocessors() / across);
 }
+inline dim3 norm_grid(std::int64_t rows, std::int64_t channels, int per_multiprocessor) {
+  const std::int64_t needed = ceil_div(rows, NormTile::kRows);
+  return dim3(static_cast<unsigned>(ceil_div(channels, NormTile::kChannels)),
+              static_cast<unsigned>(std::min(norm_wave(channels, per_multiprocessor), needed)));
+}
+
+enum class From { kFront, kEnd };
+
+// This thread's rows: of kAhead of them fetch(k, place) is called first, then use(k, place), so that kAhead loads are
+// on their way together. Blocks go side by side through the tensor, in chunks of kAhead * 64 rows that lie together.
+// Places count vectors: 32 bits of them are enough, and cost fewer registers.
+template <int kAhead, From kFrom, class Fetch, class Use>
+__device__ void walk_rows(std::int64_t rows, std::int64_t channels, Fetch fetch, Use use) {
+  constexpr unsigned kChunk = kAhead * NormTile::kRows;
+  const unsigned end = static_cast<unsigned>(rows), chunks = (end + kChunk - 1) / kChunk;
+  const unsigned vectors = static_cast<unsigned>(channels) / kVector, own = blockIdx.x * kLanes + NormTile::lane();
+  for (unsigned i = blockIdx.y; i < chunks; i += gridDim.y) {
+    const unsigned first = (kFrom == From::kEnd ? chunks - 1 - i : i) * kChunk + threadIdx.x / kLanes;
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k)
+      if (first + k * NormTile::kRows < end) fetch(k, (first + k * NormTile::kRows) * vectors + own);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k)
+      if (first + k * NormTile::kRows < end) use(k, (first + k * NormTile::kRows) * vectors + own);
+  }
+}
+
+// The place of vector `place` among the pixels of even rows and columns; kOdd: it is not one of them.
+constexpr unsigned kOdd = 0xffffffffu;
+__device__ inline unsigned even_place(unsigned place, unsigned vectors, unsigned width) {
+  const unsigned pixel = place / vectors, line = pixel / width, column = pixel % width;
+  if ((line | column) & 1u) return kOdd;
+  return (line / 2 * (width / 2) + column / 2) * vectors + place % vectors;  // images have an even number of lines
+}
+
+// Vector number `place` of a tensor.
+__device__ inline const Bf16* vector_at(const Bf16* x, unsigned place) {
+  return x + static_cast<std::int64_t>(place) * kVector;
+}
+__device__ inline Bf16* vector_at(Bf16* x, unsigned place) { return x + static_cast<std::int64_t>(place) * kVector; }
 
 // Eight channels' affine form of a layer: normalised = x * scale + shift.
 struct Affine {
@@ -54,6 +87,32 @@ __device__ inline Affine affine_of(const BatchNormLayer& layer, std::int64_t cha
     a.shift[i] = bias[i] - mean[i] * a.scale[i];
   }
   return a;
+}
+
+// Eight channels of dx = scale (g - mean_g - (x - mean) rstd mean_gx) as scale g - (offset + slope x).
+struct Slopes {
+  float scale[kVector], offset[kVector], slope[kVector];
+
+  __device__ float operator()(int i, float g, float x) const {
+    return fmaf(scale[i], g, -fmaf(slope[i], x, offset[i]));
+  }
+};
+__device__ inline Slopes slopes_of(const BatchNormLayer& layer, const BatchNormGradients& gradients,
+                                   std::int64_t channel) {
+  Slopes s;
+  const Vector weight = load(layer.weight + channel);
+  float mean[kVector], rstd[kVector], mean_g[kVector], mean_gx[kVector];
+  load_floats(layer.mean + channel, mean);
+  load_floats(layer.rstd + channel, rstd);
+  load_floats(gradients.mean_g + channel, mean_g);
+  load_floats(gradients.mean_gx + channel, mean_gx);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    s.scale[i] = weight[i] * rstd[i];
+    s.slope[i] = s.scale[i] * rstd[i] * mean_gx[i];
+    s.offset[i] = s.scale[i] * mean_g[i] - s.slope[i] * mean[i];
+  }
+  return s;
 }
 
 // Sums over the block's rows, then over all blocks of these channels: every block leaves its part in `scratch`, and the

@@ -8,7 +8,8 @@ namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRowBlocks = 512;  // blocks that share the rows of one stripe of columns in backward
+// Blocks per multiprocessor in backward, as registers allow: all run at once, none comes after.
+constexpr int kBackwardBlocks = 4;
 constexpr float kRootHalf = 0.7071067811865476f, kRootTwoPi = 0.3989422804014327f;  // sqrt(1/2), 1 / sqrt(2 pi)
 
 __device__ inline float exp2_fast(float x) {
@@ -54,16 +55,20 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(GeluErfForward a, uns
   store(a.y + place, pack(f));
 }
 
-// A block has a stripe of columns and every gridDim.x-th row.
-__global__ void __launch_bounds__(kThreads) backward_kernel(GeluErfBackward a) {
+// A block has a stripe of columns and every gridDim.x-th row; the next row is on its way while this one is computed.
+__global__ void __launch_bounds__(kThreads, kBackwardBlocks) backward_kernel(GeluErfBackward a) {
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x) * kVector;
   if (column >= a.cols) return;
-  float bias[kVector], dbias[kVector] = {};
-  load_bias(a.bias, column, bias);
-#pragma unroll 2
+  float dbias[kVector] = {};
+  const Vector bias = a.bias != nullptr ? load(a.bias + column) : Vector{};
+  Vector next_x = load_once(a.x + blockIdx.x * a.cols + column),
+         next_dy = load_once(a.dy + blockIdx.x * a.cols + column);
   for (std::int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-    const std::int64_t place = row * a.cols + column;
-    const Vector in = load(a.x + place), dy = load(a.dy + place);
+    const Vector in = next_x, dy = next_dy;
+    if (row + gridDim.x < a.rows) {
+      next_x = load_once(a.x + (row + gridDim.x) * a.cols + column);
+      next_dy = load_once(a.dy + (row + gridDim.x) * a.cols + column);
+    }
     float f[kVector];
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
@@ -72,9 +77,15 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(GeluErfBackward a) {
       f[i] = dy[i] * fmaf(x * kRootTwoPi, n.bell, n.cdf);
       dbias[i] += f[i];
     }
-    store(a.dx + place, pack(f));
+    store(a.dx + row * a.cols + column, pack(f));
   }
   if (a.dbias != nullptr) store_floats(a.workspace + blockIdx.x * a.cols + column, dbias);
+}
+
+std::int64_t stripes_of(std::int64_t cols) { return ceil_div(cols, kThreads * kVector); }
+// Blocks that share the rows of one stripe of columns in backward.
+std::int64_t row_blocks(std::int64_t cols) {
+  return std::max<std::int64_t>(1, multiprocessors() * kBackwardBlocks / stripes_of(cols));
 }
 
 }  // namespace
@@ -89,13 +100,13 @@ void gelu_erf_forward(const GeluErfForward& a, cudaStream_t stream) {
   LOCKSTEP_CUDA_LAUNCHED();
 }
 
-std::int64_t gelu_erf_workspace_floats(std::int64_t cols) { return kRowBlocks * cols; }
+std::int64_t gelu_erf_workspace_floats(std::int64_t cols) { return row_blocks(cols) * cols; }
 
 void gelu_erf_backward(const GeluErfBackward& a, cudaStream_t stream) {
   require(a.cols > 0 && a.cols % kVector == 0, "gelu_erf_backward", "columns must be a multiple of 8");
-  const std::int64_t blocks = std::min<std::int64_t>(a.rows, kRowBlocks);
+  const std::int64_t blocks = std::min<std::int64_t>(a.rows, row_blocks(a.cols));
   if (blocks > 0) {
-    const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(ceil_div(a.cols, kThreads * kVector)));
+    const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(stripes_of(a.cols)));
     backward_kernel<<<grid, kThreads, 0, stream>>>(a);
     LOCKSTEP_CUDA_LAUNCHED();
   }

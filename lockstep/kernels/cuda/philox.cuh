@@ -30,18 +30,28 @@ __device__ inline MaskRow mask_row(const DropoutMask& mask, std::int64_t row, st
   return {mask.first_index + sample, static_cast<std::uint64_t>(place * cols)};
 }
 
-// f *= multipliers of elements [column, column + 8) of the row; the row begins at a multiple of 8.
-__device__ inline void apply_mask(const DropoutMask& mask, const MaskRow& row, std::int64_t column,
-                                  float (&f)[kVector]) {
-  if (mask.threshold == 0) return;
+// Bit i: element column + i of the row is kept.
+__device__ inline std::uint8_t kept_bits(const DropoutMask& mask, const MaskRow& row, std::int64_t column) {
   const auto block = static_cast<std::uint32_t>((row.first + column) / 4);
+  unsigned bits = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const uint4 w = philox(make_uint4(block + half, row.sample, mask.layer, mask.step), mask.key[0], mask.key[1]);
-    const std::uint32_t words[4] = {w.x, w.y, w.z, w.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) f[4 * half + i] = words[i] < mask.threshold ? 0.0f : f[4 * half + i] * mask.kept;
+    bits |= ((w.x >= mask.threshold ? 1u : 0u) | (w.y >= mask.threshold ? 2u : 0u) | (w.z >= mask.threshold ? 4u : 0u) |
+             (w.w >= mask.threshold ? 8u : 0u))
+            << (4 * half);
   }
+  return static_cast<std::uint8_t>(bits);
+}
+__device__ inline void apply_bits(unsigned bits, float kept, float (&f)[kVector]) {
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) f[i] = bits >> i & 1u ? f[i] * kept : 0.0f;
+}
+
+// f *= multipliers of elements [column, column + 8) of the row; the row begins at a multiple of 8.
+__device__ inline void apply_mask(const DropoutMask& mask, const MaskRow& row, std::int64_t column,
+                                  float (&f)[kVector]) {
+  if (mask.threshold != 0) apply_bits(kept_bits(mask, row, column), mask.kept, f);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -25,19 +25,11 @@ __device__ Place place_of(unsigned index, unsigned vectors, unsigned width, unsi
   return p;
 }
 
-// Where pixel (row, column) of an image lies, and back: row by row, or by squares of 2x2.
+// Where pixel (row, column) of an image lies: row by row, or by squares of 2x2.
 __device__ std::int64_t pixel_at(bool squares, std::int64_t image, int row, int column, int height, int width) {
   if (!squares) return (image * height + row) * width + column;
   const std::int64_t square = (image * (height / 2) + row / 2) * (width / 2) + column / 2;
   return square * 4 + row % 2 * 2 + column % 2;
-}
-__device__ Place pixel_place(bool squares, unsigned index, unsigned vectors, unsigned width, unsigned height) {
-  if (!squares) return place_of(index, vectors, width, height);
-  const unsigned inside = index / vectors % 4;
-  Place p = place_of(index / vectors / 4, 1, width / 2, height / 2);
-  p.vector = index % vectors;
-  p.row = 2 * p.row + inside / 2, p.column = 2 * p.column + inside % 2;
-  return p;
 }
 
 __global__ void __launch_bounds__(kThreads) pool_kernel(PooledNormForward a, unsigned vectors, unsigned count) {
@@ -72,66 +64,75 @@ __global__ void __launch_bounds__(kThreads) pool_kernel(PooledNormForward a, uns
   *reinterpret_cast<uint2*>(a.where + out) = make_uint2(where[0], where[1]);
 }
 
-// A pixel is in one window per direction where its index is even, else in two; of these, one where it lies behind the
-// edge.
-template <class Visit>
-__device__ void for_windows(unsigned row, unsigned column, unsigned rows, unsigned columns, Visit visit) {
-  for (unsigned r = row / 2; r <= (row + 1) / 2 && r < rows; ++r)
-    for (unsigned c = column / 2; c <= (column + 1) / 2 && c < columns; ++c)
-      visit(r, c, (row + 1 - 2 * r) * 3 + (column + 1 - 2 * c));
-}
-
+// A thread makes the gradients of a cell of 2x2 pixels. Together they lie in four windows: that of the cell and those
+// below and to the right, of which only the second row or column of the cell is part.
 __global__ void __launch_bounds__(kThreads)
     pool_gradient_kernel(PooledNormBackward a, unsigned vectors, unsigned count) {
   const unsigned index = blockIdx.x * kThreads + threadIdx.x;
   if (index >= count) return;
-  const unsigned rows = pooled(a.height), columns = pooled(a.width);
-  const Place p =
-      pixel_place(a.squares, index, vectors, static_cast<unsigned>(a.width), static_cast<unsigned>(a.height));
+  const int height = static_cast<int>(a.height), width = static_cast<int>(a.width);
+  const unsigned rows = pooled(height), columns = pooled(width);
+  const Place p = place_of(index, vectors, columns, rows);
   const unsigned channel = p.vector * kVector;
-  const std::int64_t out = static_cast<std::int64_t>(index) * kVector;
-  const Vector x = load(a.layer.x + out);
-  float g[kVector] = {};
-  for_windows(p.row, p.column, rows, columns, [&](unsigned r, unsigned c, unsigned k) {
-    const std::int64_t from = ((static_cast<std::int64_t>(p.image) * rows + r) * columns + c) * a.channels + channel;
+  float g[4][kVector] = {};
+#pragma unroll
+  for (int w = 0; w < 4; ++w) {
+    const unsigned row = p.row + w / 2, column = p.column + w % 2;
+    if (row >= rows || column >= columns) continue;
+    const std::int64_t from =
+        ((static_cast<std::int64_t>(p.image) * rows + row) * columns + column) * a.channels + channel;
     const uint2 where = *reinterpret_cast<const uint2*>(a.where + from);
     const Vector dy = load(a.dy + from);
 #pragma unroll
-    for (int i = 0; i < kVector; ++i)
-      if (((i < 4 ? where.x : where.y) >> (i % 4 * 8) & 0xffu) == k) g[i] += dy[i];
-  });
-  const Affine own = affine_of(a.layer, channel);
-  float mean[kVector], rstd[kVector], mean_g[kVector], mean_gx[kVector];
-  load_floats(a.layer.mean + channel, mean);
-  load_floats(a.layer.rstd + channel, rstd);
-  load_floats(a.gradients.mean_g + channel, mean_g);
-  load_floats(a.gradients.mean_gx + channel, mean_gx);
+    for (int d = 0; d < 4; ++d) {
+      const int u = d / 2 + 1 - w / 2 * 2, v = d % 2 + 1 - w % 2 * 2;  // the pixel's place in the window
+      if (u < 0 || v < 0) continue;
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) {
-    const float passed = fmaf(x[i], own.scale[i], own.shift[i]) > 0.0f ? g[i] : 0.0f;
-    g[i] = own.scale[i] * (passed - mean_g[i] - (x[i] - mean[i]) * rstd[i] * mean_gx[i]);
+      for (int i = 0; i < kVector; ++i)
+        if (((i < 4 ? where.x : where.y) >> (i % 4 * 8) & 0xffu) == static_cast<unsigned>(3 * u + v)) g[d][i] += dy[i];
+    }
   }
-  store(a.gradients.dx + out, pack(g));
+  const Affine own = affine_of(a.layer, channel);
+  const Slopes s = slopes_of(a.layer, a.gradients, channel);
+#pragma unroll
+  for (int d = 0; d < 4; ++d) {
+    const int row = static_cast<int>(2 * p.row) + d / 2, column = static_cast<int>(2 * p.column) + d % 2;
+    if (row >= height || column >= width) continue;
+    const std::int64_t at = pixel_at(a.squares, p.image, row, column, height, width) * a.channels + channel;
+    const Vector x = load_once(a.layer.x + at);
+    float f[kVector];
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) f[i] = s(i, fmaf(x[i], own.scale[i], own.shift[i]) > 0.0f ? g[d][i] : 0.0f, x[i]);
+    store(a.gradients.dx + at, pack(f));
+  }
 }
 
 constexpr int kSide = 4, kSquareChannels = kSide * kSide * 3;
 
-// A thread writes 8 of a square's 48 channels.
+// A thread makes one line of a square: 12 bytes become 12 values.
 __global__ void __launch_bounds__(kThreads) squares_kernel(PixelSquares a, unsigned count) {
   const unsigned index = blockIdx.x * kThreads + threadIdx.x;
   if (index >= count) return;
-  const Place p = place_of(index, kSquareChannels / kVector, static_cast<unsigned>(a.width / kSide),
-                           static_cast<unsigned>(a.height / kSide));
-  float f[kVector];
+  constexpr int kLine = 3 * kSide;
+  const Place p =
+      place_of(index / kSide, 1, static_cast<unsigned>(a.width / kSide), static_cast<unsigned>(a.height / kSide));
+  const std::int64_t row = p.image * a.height + kSide * p.row + index % kSide;
+  const auto* const words = reinterpret_cast<const std::uint32_t*>(a.pixels + (row * a.width + kSide * p.column) * 3);
+  float scale[3], f[kLine];
 #pragma unroll
-  for (int i = 0; i < kVector; ++i) {
-    const unsigned channel = p.vector * kVector + i, colour = channel % 3;
-    const std::int64_t row = p.image * a.height + kSide * p.row + channel / (3 * kSide);
-    const std::int64_t column = kSide * p.column + channel / 3 % kSide;
-    const float value = static_cast<float>(a.pixels[(row * a.width + column) * 3 + colour]);
-    f[i] = (value / 255.0f - a.mean[colour]) / a.deviation[colour];
+  for (int c = 0; c < 3; ++c) scale[c] = 1.0f / (255.0f * a.deviation[c]);
+#pragma unroll
+  for (int i = 0; i < kLine; ++i) {
+    const float value = static_cast<float>(words[i / 4] >> (i % 4 * 8) & 0xffu);
+    f[i] = (value - 255.0f * a.mean[i % 3]) * scale[i % 3];
   }
-  store(a.squares + static_cast<std::int64_t>(index) * kVector, pack(f));
+  auto* const out = reinterpret_cast<uint2*>(a.squares + static_cast<std::int64_t>(index) * kLine);
+#pragma unroll
+  for (int i = 0; i < kLine / 4; ++i) {
+    const __nv_bfloat162 low = __floats2bfloat162_rn(f[4 * i], f[4 * i + 1]);
+    const __nv_bfloat162 high = __floats2bfloat162_rn(f[4 * i + 2], f[4 * i + 3]);
+    out[i] = make_uint2(*reinterpret_cast<const std::uint32_t*>(&low), *reinterpret_cast<const std::uint32_t*>(&high));
+  }
 }
 
 // Row u of the 7x7 kernel meets pixel 4 i + 2 a - 3 + u for result 2 i + a: row t = u + 2 a + 1 of the three squares i
@@ -209,20 +210,20 @@ void pooled_norm_forward(const PooledNormForward& a, cudaStream_t stream) {
 }
 
 void pooled_norm_backward(const PooledNormBackward& a, cudaStream_t stream) {
-  const std::int64_t rows = a.images * a.height * a.width, vectors = a.channels / kVector;
+  const std::int64_t windows = a.images * pooled_side(a.height) * pooled_side(a.width);
   // Every gradient is that of a chosen element, so the sums need only those.
-  BatchNormBackward sums{a.layer,    a.dy,     a.gradients, a.images * pooled_side(a.height) * pooled_side(a.width),
-                         a.channels, a.scratch};
+  BatchNormBackward sums{a.layer, a.dy, a.gradients, windows, a.channels, a.scratch};
   sums.layer.x = a.chosen;
-  batch_norm_backward_sums(sums, rows, stream);
-  pool_gradient_kernel<<<blocks_for(rows * vectors, "pooled_norm"), kThreads, 0, stream>>>(
-      a, static_cast<unsigned>(vectors), static_cast<unsigned>(rows * vectors));
+  batch_norm_backward_sums(sums, a.images * a.height * a.width, stream);
+  const std::int64_t vectors = a.channels / kVector, count = windows * vectors;
+  pool_gradient_kernel<<<blocks_for(count, "pooled_norm"), kThreads, 0, stream>>>(a, static_cast<unsigned>(vectors),
+                                                                                  static_cast<unsigned>(count));
   LOCKSTEP_CUDA_LAUNCHED();
 }
 
 void pixel_squares(const PixelSquares& a, cudaStream_t stream) {
   require(a.height % kSide == 0 && a.width % kSide == 0, "pixel_squares", "sides must be multiples of 4");
-  const std::int64_t count = a.images * a.height * a.width * 3 / kVector;
+  const std::int64_t count = a.images * a.height * (a.width / kSide);
   if (count == 0) return;
   squares_kernel<<<blocks_for(count, "pixel_squares"), kThreads, 0, stream>>>(a, static_cast<unsigned>(count));
   LOCKSTEP_CUDA_LAUNCHED();

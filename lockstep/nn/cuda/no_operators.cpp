@@ -20,7 +20,7 @@ AddNorm add_norm(const Tensor&, const Tensor&, const Tensor&, const Tensor&, con
   absent();
 }
 AddNormGradients add_norm_backward(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-                                   const Drop&) {
+                                   const Tensor&, const Drop&) {
   absent();
 }
 Tensor gelu(const Tensor&, const Tensor&, Gelu) { absent(); }

@@ -62,7 +62,7 @@ void run_dropout(const Tensor& x, const Tensor& bias, const Tensor& residual, co
 AddNorm composed_add_norm(const Tensor& x, const Tensor& bias, const Tensor& residual, const Tensor& norm_weight,
                           const Tensor& norm_bias, double epsilon, const Drop& drop) {
   const std::int64_t rows = x.size(0), cols = x.size(1);
-  AddNorm result{torch::empty_like(x), dropout(x, bias, residual, drop), floats(x, rows), floats(x, rows)};
+  AddNorm result{torch::empty_like(x), dropout(x, bias, residual, drop), floats(x, rows), floats(x, rows), {}};
   raw::LayerNormForward a;
   a.x = bf16(result.sum), a.weight = bf16(norm_weight), a.bias = bf16(norm_bias), a.y = bf16(result.y);
   a.mean = fp32(result.mean), a.rstd = fp32(result.rstd), a.epsilon = static_cast<float>(epsilon);
@@ -124,8 +124,12 @@ AddNorm add_norm(const Tensor& x, const Tensor& bias, const Tensor& residual, co
   if (!raw::add_norm_takes(cols)) {
     return composed_add_norm(x, bias, residual, norm_weight, norm_bias, epsilon, drop);
   }
-  AddNorm result{torch::empty_like(x), torch::empty_like(x), floats(x, rows), floats(x, rows)};
+  AddNorm result{torch::empty_like(x), torch::empty_like(x), floats(x, rows), floats(x, rows), {}};
   raw::AddNormForward a;
+  if (drop.probability > 0) {
+    result.kept = torch::empty({rows, cols / 8}, x.options().dtype(torch::kByte));
+    a.kept = result.kept.data_ptr<std::uint8_t>();
+  }
   a.x = bf16(x), a.bias = bf16(bias), a.residual = bf16(residual), a.norm_weight = bf16(norm_weight);
   a.norm_bias = bf16(norm_bias), a.sum = bf16(result.sum), a.y = bf16(result.y);
   a.mean = fp32(result.mean), a.rstd = fp32(result.rstd), a.epsilon = static_cast<float>(epsilon);
@@ -135,7 +139,7 @@ AddNorm add_norm(const Tensor& x, const Tensor& bias, const Tensor& residual, co
 }
 
 AddNormGradients add_norm_backward(const Tensor& dy, const Tensor& sum, const Tensor& mean, const Tensor& rstd,
-                                   const Tensor& norm_weight, const Drop& drop) {
+                                   const Tensor& kept, const Tensor& norm_weight, const Drop& drop) {
   check_matrix(dy);
   const c10::cuda::CUDAGuard guard(dy.device());
   const std::int64_t rows = dy.size(0), cols = dy.size(1);
@@ -149,6 +153,7 @@ AddNormGradients add_norm_backward(const Tensor& dy, const Tensor& sum, const Te
   a.sum = bf16(sum), a.norm_weight = bf16(norm_weight), a.mean = fp32(mean), a.rstd = fp32(rstd), a.dy = bf16(dy);
   a.dresidual = bf16(g.residual), a.dx = drop.probability > 0 ? bf16(g.x) : nullptr, a.sums = bf16(sums);
   a.workspace = fp32(workspace), a.mask = mask_of(drop), a.rows = rows, a.cols = cols;
+  if (kept.defined()) a.kept = kept.data_ptr<std::uint8_t>();
   raw::add_norm_backward(a, stream_of(dy));
   g.norm_weight = sums[0];
   g.norm_bias = sums[1];

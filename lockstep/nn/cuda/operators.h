@@ -34,6 +34,7 @@ torch::Tensor dropout(const torch::Tensor& x, const torch::Tensor& bias, const t
 struct AddNorm {
   torch::Tensor y, sum;      // [rows, cols]
   torch::Tensor mean, rstd;  // [rows], fp32
+  torch::Tensor kept;        // the mask in bits; undefined where backward draws it again
 };
 AddNorm add_norm(const torch::Tensor& x, const torch::Tensor& bias, const torch::Tensor& residual,
                  const torch::Tensor& norm_weight, const torch::Tensor& norm_bias, double epsilon, const Drop& drop);
@@ -42,7 +43,8 @@ struct AddNormGradients {
   torch::Tensor norm_weight, norm_bias, bias;  // [cols]
 };
 AddNormGradients add_norm_backward(const torch::Tensor& dy, const torch::Tensor& sum, const torch::Tensor& mean,
-                                   const torch::Tensor& rstd, const torch::Tensor& norm_weight, const Drop& drop);
+                                   const torch::Tensor& rstd, const torch::Tensor& kept,
+                                   const torch::Tensor& norm_weight, const Drop& drop);
 
 // gelu(x + bias) of [rows, cols]; bias may be undefined.
 enum class Gelu { kTanh, kErf };

@@ -137,10 +137,11 @@ void add_norm_case(Harness& h, std::int64_t samples, std::int64_t rows_per_sampl
   DeviceArray<Bf16> gx(x), gbias(bias), gresidual(residual), gw(w), gb(b), sum(rows * cols), y(rows * cols), gdy(dy);
   DeviceArray<Bf16> dresidual(rows * cols), dx(rows * cols), sums(3 * cols);
   DeviceArray<float> mean(rows), rstd(rows), work(add_norm_workspace_floats(cols));
+  DeviceArray<std::uint8_t> kept(rows * cols / 8);
   AddNormForward f;
   f.x = gx.get(), f.bias = gbias.get(), f.residual = gresidual.get(), f.norm_weight = gw.get();
   f.norm_bias = gb.get(), f.sum = sum.get(), f.y = y.get(), f.mean = mean.get(), f.rstd = rstd.get();
-  f.epsilon = 1e-12f, f.mask = mask, f.rows = rows, f.cols = cols;
+  f.kept = p > 0 ? kept.get() : nullptr, f.epsilon = 1e-12f, f.mask = mask, f.rows = rows, f.cols = cols;
   add_norm_forward(f, nullptr);
   h.close(name + " sum", sum.host(), r.sum, 1e-3);
   h.close(name + " forward", y.host(), r.y, kBf16);
@@ -150,9 +151,12 @@ void add_norm_case(Harness& h, std::int64_t samples, std::int64_t rows_per_sampl
   k.sum = sum.get(), k.norm_weight = gw.get(), k.mean = mean.get(), k.rstd = rstd.get(), k.dy = gdy.get();
   k.dresidual = dresidual.get(), k.dx = p > 0 ? dx.get() : nullptr, k.sums = sums.get(), k.workspace = work.get();
   k.mask = mask, k.rows = rows, k.cols = cols;
-  add_norm_backward(k, nullptr);
+  for (const bool again : {true, false}) {  // the mask drawn again, and read
+    k.kept = again || p == 0 ? nullptr : kept.get();
+    add_norm_backward(k, nullptr);
+    if (p > 0) h.close(name + (again ? " dx, drawn again" : " dx"), dx.host(), r.dx, kBf16);
+  }
   h.close(name + " dresidual", dresidual.host(), r.dresidual, kBf16);
-  if (p > 0) h.close(name + " dx", dx.host(), r.dx, kBf16);
   std::vector<double> expected = r.dweight;
   expected.insert(expected.end(), r.dbias.begin(), r.dbias.end());
   expected.insert(expected.end(), r.dlinear.begin(), r.dlinear.end());
