@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import statistics
+import sys
 import time
 
 import torch
@@ -104,6 +105,7 @@ def main():
         begin = time.time()
         step().item()
         warm, times = time.time() - begin, []
+        print("compiled", file=sys.stderr, flush=True)
         while a.hold and not os.path.exists(a.hold):
             time.sleep(0.2)
         for _ in range(a.warmup):
