@@ -326,6 +326,9 @@ nlohmann::json Trainer::summary(bool stopped) const {
   result["final_loss"] = any ? nlohmann::json(last_loss_) : nlohmann::json();
   result["tokens_per_second"] = tokens && any ? nlohmann::json(rate) : nlohmann::json();
   result["samples_per_second"] = !tokens && any ? nlohmann::json(rate) : nlohmann::json();
+  if (tokens && any) {
+    result["sequences_per_second"] = rate / static_cast<double>(state_.datasets.train->tokens_per_sample());
+  }
   result["predicted_tokens_per_second"] = tokens && predicted > 0 ? nlohmann::json(predicted) : nlohmann::json();
   result["predicted_samples_per_second"] = !tokens && predicted > 0 ? nlohmann::json(predicted) : nlohmann::json();
   result["mfu_or_efficiency"] = measured_efficiency && any ? nlohmann::json(*measured_efficiency) : nlohmann::json();
