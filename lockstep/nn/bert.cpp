@@ -71,8 +71,10 @@ class Bert : public LanguageModel {
     Tensor x = partition().tp_size() == 1 ? words_->forward(tokens)
                                           : leave_block(words_->forward_own(tokens), "tp: embedding");
     const Tensor rows = stream_positions(x.size(1), context);
-    x = x + (rows.defined() ? positions_->forward(rows) : positions_->weight.slice(0, 0, x.size(1)));
-    if (types_) x = x + types_->weight.select(0, 0);
+    Tensor places = rows.defined() ? positions_->forward(rows) : positions_->weight.slice(0, 0, x.size(1));
+    if (types_ && x.is_cuda()) places = places + types_->weight.select(0, 0);  // one pass over the batch less
+    x = x + places;
+    if (types_ && !x.is_cuda()) x = x + types_->weight.select(0, 0);
     return dropout(embedding_norm_->forward(x), dropout_of(context), site_of(context, 0), rows);
   }
 
