@@ -31,9 +31,9 @@ Tensor norm_relu_pool(BatchNorm2d& norm, const Tensor& x, bool training) {
 }
 
 BlockOutput norm_add_relu(BatchNorm2d& norm, const Tensor& x, BatchNorm2d* shortcut_norm, const Tensor& shortcut,
-                          bool training) {
+                          [[maybe_unused]] std::int64_t stride, bool training) {
 #ifdef LOCKSTEP_TORCH_HAS_CUDA
-  if (has_fused_batch_norm(x, training)) return cuda::norm_add_relu(norm, x, shortcut_norm, shortcut);
+  if (has_fused_batch_norm(x, training)) return cuda::norm_add_relu(norm, x, shortcut_norm, shortcut, stride);
 #endif
   // Batch norm keeps its input, not its output: that is free to be overwritten.
   const Tensor added = shortcut_norm == nullptr ? shortcut : shortcut_norm->forward(shortcut, training);

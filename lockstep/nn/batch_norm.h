@@ -24,9 +24,11 @@ struct BlockOutput {
   torch::Tensor shortcut;
 };
 
-// ReLU(norm(x) + shortcut) or, with `shortcut_norm`, ReLU(norm(x) + shortcut_norm(shortcut)).
+// ReLU(norm(x) + shortcut) or, with `shortcut_norm`, ReLU(norm(x) + shortcut_norm(shortcut)). `stride` is that of the
+// next block: with 2 its shortcut reads only pixels of even rows and columns, and the kernels give no others; a caller
+// sees that by the size.
 BlockOutput norm_add_relu(BatchNorm2d& norm, const torch::Tensor& x, BatchNorm2d* shortcut_norm,
-                          const torch::Tensor& shortcut, bool training);
+                          const torch::Tensor& shortcut, std::int64_t stride, bool training);
 
 // Mean over height and width: [images, channels].
 torch::Tensor average_pool(const torch::Tensor& x, bool training);

@@ -146,12 +146,15 @@ Conv2d::Conv2d(const ConvShape& shape, Init init, const torch::TensorOptions& op
   if (shape.bias) bias = declare("bias", whole_placement({shape.out}), bias_value(init, shape.in * area), options);
 }
 
-Tensor Conv2d::forward(const Tensor& x) const {
+Tensor Conv2d::forward(const Tensor& x) const { return convolve(x, shape_.stride); }
+
+Tensor Conv2d::convolve(const Tensor& x, std::int64_t stride) const {
 #ifdef LOCKSTEP_TORCH_HAS_CUDA
-  if (x.is_cuda() && x.scalar_type() == torch::kBFloat16 && !bias.defined())
-    return cuda::convolution(x, weight, shape_.stride, shape_.padding);
+  if (x.is_cuda() && x.scalar_type() == torch::kBFloat16 && !bias.defined()) {
+    return cuda::convolution(x, weight, stride, shape_.padding);
+  }
 #endif
-  return at::conv2d(x, weight, bias, {shape_.stride, shape_.stride}, {shape_.padding, shape_.padding});
+  return at::conv2d(x, weight, bias, {stride, stride}, {shape_.padding, shape_.padding});
 }
 
 BatchNorm2d::BatchNorm2d(std::int64_t channels, const torch::TensorOptions& options) {

@@ -164,11 +164,15 @@ class Conv2d : public Layer {
  public:
   Conv2d(const ConvShape& shape, Init init, const torch::TensorOptions& options);
   torch::Tensor forward(const torch::Tensor& x) const;
+  // For 1x1: `x` holds only the pixels that the stride visits.
+  torch::Tensor forward_visited(const torch::Tensor& x) const { return convolve(x, 1); }
 
   torch::Tensor weight;  // [out, in, kernel, kernel]
   torch::Tensor bias;    // undefined without
 
  private:
+  torch::Tensor convolve(const torch::Tensor& x, std::int64_t stride) const;
+
   ConvShape shape_;
 };
 

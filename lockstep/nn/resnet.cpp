@@ -27,7 +27,8 @@ std::shared_ptr<Conv2d> conv(std::int64_t in, std::int64_t out, std::int64_t ker
 class ResidualBlock : public torch::nn::Module {
  public:
   ResidualBlock(std::int64_t in, std::int64_t width, std::int64_t stride, bool bottleneck,
-                const torch::TensorOptions& options) {
+                const torch::TensorOptions& options)
+      : stride_(stride) {
     const std::int64_t out = bottleneck ? 4 * width : width;
     if (bottleneck) {
       add(conv(in, width, 1, 1, options), width, options);
@@ -44,21 +45,30 @@ class ResidualBlock : public torch::nn::Module {
     }
   }
 
-  BlockOutput forward(const BlockOutput& x, bool training) {
+  std::int64_t stride() const { return stride_; }
+
+  // `next_stride`: of the block that reads the result.
+  BlockOutput forward(const BlockOutput& x, std::int64_t next_stride, bool training) {
     Tensor y = x.main;
     for (std::size_t i = 0; i + 1 < convs_.size(); ++i) y = norm_relu(*norms_[i], convs_[i]->forward(y), training);
     y = convs_.back()->forward(y);
-    const Tensor shortcut = shortcut_ ? shortcut_->forward(x.shortcut) : x.shortcut;
-    return norm_add_relu(*norms_.back(), y, shortcut_bn_.get(), shortcut, training);
+    return norm_add_relu(*norms_.back(), y, shortcut_bn_.get(), project(x), next_stride, training);
   }
 
  private:
+  Tensor project(const BlockOutput& x) const {
+    if (!shortcut_) return x.shortcut;
+    const bool visited = x.shortcut.size(2) != x.main.size(2);
+    return visited ? shortcut_->forward_visited(x.shortcut) : shortcut_->forward(x.shortcut);
+  }
+
   void add(std::shared_ptr<Conv2d> convolution, std::int64_t channels, const torch::TensorOptions& options) {
     const std::string number = std::to_string(convs_.size() + 1);
     convs_.push_back(register_module("conv" + number, std::move(convolution)));
     norms_.push_back(register_module("bn" + number, std::make_shared<BatchNorm2d>(channels, options)));
   }
 
+  std::int64_t stride_;
   std::vector<std::shared_ptr<Conv2d>> convs_;
   std::vector<std::shared_ptr<BatchNorm2d>> norms_;
   std::shared_ptr<Conv2d> shortcut_;  // null: identity
@@ -97,7 +107,10 @@ class ResNet : public ImageModel {
   Tensor features(const Tensor& images, const ForwardContext& context) override {
     const Tensor first = norm_relu_pool(*bn1_, stem(images, context.training), context.training);
     BlockOutput x{first, first};
-    for (const auto& block : blocks_) x = block->forward(x, context.training);
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      const std::int64_t next_stride = i + 1 < blocks_.size() ? blocks_[i + 1]->stride() : 1;
+      x = blocks_[i]->forward(x, next_stride, context.training);
+    }
     return average_pool(x.main, context.training);
   }
   const Linear& classifier() const override { return *fc_; }

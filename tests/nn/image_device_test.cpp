@@ -91,16 +91,22 @@ TEST_P(ImagesOnGpu, fp32_is_the_cpus) {
   for (const auto& [name, value] : cpu.buffers) EXPECT_LT(relative_error(gpu.buffers.at(name), value), 1e-3) << name;
 }
 
-TEST_P(ImagesOnGpu, bf16_by_own_kernels_follows_fp32) {
+// Rounding to 8 bits turns some ReLUs on or off, and a small network's gradient with them: how far bf16 strays from
+// fp32 is what the CPU's bf16 shows, by operators that share no code with ours.
+TEST_P(ImagesOnGpu, bf16_by_own_kernels_is_as_close_to_fp32_as_the_cpus_bf16) {
   const spec::Model spec = small_resnet(GetParam());
-  const Pass cpu = run(spec, torch::kFloat, torch::kCPU, images_, targets_);
+  const Pass wide = run(spec, torch::kFloat, torch::kCPU, images_, targets_);
+  const Pass cpu = run(spec, torch::kBFloat16, torch::kCPU, images_, targets_);
   const Pass gpu = run(spec, torch::kBFloat16, gpu_, images_, targets_);
-  EXPECT_NEAR(gpu.loss, cpu.loss, 0.02 * cpu.loss);
-  EXPECT_LT(total_error(gpu, cpu), 0.1);
-  for (const auto& [name, gradient] : cpu.gradients) {
-    EXPECT_LT(relative_error(gpu.gradients.at(name), gradient), 0.3) << name;
+  EXPECT_NEAR(gpu.loss, wide.loss, 0.02 * wide.loss);
+  const double expected = total_error(cpu, wide);
+  EXPECT_LT(total_error(gpu, wide), 1.3 * expected + 0.01);
+  for (const auto& [name, gradient] : wide.gradients) {
+    EXPECT_LT(relative_error(gpu.gradients.at(name), gradient),
+              2 * relative_error(cpu.gradients.at(name), gradient) + 0.05)
+        << name;
   }
-  for (const auto& [name, value] : cpu.buffers) EXPECT_LT(relative_error(gpu.buffers.at(name), value), 0.03) << name;
+  for (const auto& [name, value] : wide.buffers) EXPECT_LT(relative_error(gpu.buffers.at(name), value), 0.03) << name;
 }
 
 INSTANTIATE_TEST_SUITE_P(blocks, ImagesOnGpu, ::testing::Values(false, true));

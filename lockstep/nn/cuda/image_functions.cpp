@@ -4,6 +4,7 @@
 #include <torch/autograd.h>
 
 #include <optional>
+#include <utility>
 
 #include "lockstep/kernels/cuda/batch_norm.h"
 #include "lockstep/kernels/cuda/pooling.h"
@@ -140,7 +141,8 @@ struct NormReluPool : Function<NormReluPool> {
 struct NormAddRelu : Function<NormAddRelu> {
   static variable_list forward(AutogradContext* context, const Tensor& input, const Tensor& weight, const Tensor& bias,
                                const Tensor& shortcut, const std::optional<Tensor>& other_weight,
-                               const std::optional<Tensor>& other_bias, BatchNorm2d* norm, BatchNorm2d* other) {
+                               const std::optional<Tensor>& other_bias, BatchNorm2d* norm, BatchNorm2d* other,
+                               bool halve) {
     const Tensor x = channels_last(input), added = channels_last(shortcut), y = like(x);
     const Tensor statistics = compute_statistics(*norm, x);
     const Tensor mask = at::empty({x.numel() / 8}, x.options().dtype(torch::kByte));
@@ -154,35 +156,42 @@ struct NormAddRelu : Function<NormAddRelu> {
       a.added = values(added);
     }
     a.y = values(y), a.mask = bytes(mask), a.rows = rows_of(x, weight), a.channels = x.size(1);
+    // The second output is the whole tensor again, or every other pixel in both directions.
+    const Tensor second =
+        halve ? at::empty({x.size(0), x.size(1), x.size(2) / 2, x.size(3) / 2}, x.options(), kLast) : y.detach();
+    if (halve) a.even = values(second), a.width = x.size(3);
     kernel::batch_norm_forward(a, stream());
     context->set_materialize_grads(false);
     variable_list saved{x, weight, bias, statistics, norm->tickets, mask};
     if (other != nullptr) saved.insert(saved.end(), {added, *other_weight, *other_bias, other_statistics});
     context->save_for_backward(std::move(saved));
-    return {y, y.detach()};
+    return {y, second};
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const variable_list saved = context->get_saved_variables();
     const Tensor &x = saved[0], g = like(x), sums = new_sums(saved[1]);
     Tensor dy = channels_last(gradients[0]), more = channels_last(gradients[1]);
-    if (!dy.defined()) std::swap(dy, more);
-    if (!dy.defined()) return variable_list(8);
+    if (!dy.defined() && !more.defined()) return variable_list(9);
+    if (!dy.defined()) dy = more.sizes() == x.sizes() ? std::exchange(more, Tensor()) : at::zeros_like(x);
     const LayerGradients out(x, saved[1]);
     kernel::BatchNormAddBackward a;
     a.layer = layer_of(x, saved[1], saved[2], saved[3]);
-    a.dy = values(dy), a.more = values(more), a.mask = bytes(saved[5]), a.g = values(g);
+    a.dy = values(dy), a.more = values(more), a.width = x.size(3);
+    a.more_is_even = more.defined() && more.sizes() != x.sizes();
+    a.mask = bytes(saved[5]), a.g = values(g);
     a.gradients = out.pointers(), a.rows = rows_of(x, saved[1]), a.channels = x.size(1);
     a.scratch = scratch_of(sums, saved[4]);
     if (saved.size() == 6) {
       kernel::batch_norm_add_backward(a, stream());
-      return {out.dx, out.dweight(), out.dbias(), g, Tensor(), Tensor(), Tensor(), Tensor()};
+      return {out.dx, out.dweight(), out.dbias(), g, Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
     }
     const LayerGradients second(saved[6], saved[7]);
     a.other = layer_of(saved[6], saved[7], saved[8], saved[9]);
     a.other_gradients = second.pointers();
     kernel::batch_norm_add_backward(a, stream());
-    return {out.dx, out.dweight(), out.dbias(), second.dx, second.dweight(), second.dbias(), Tensor(), Tensor()};
+    return {out.dx,         out.dweight(), out.dbias(), second.dx, second.dweight(),
+            second.dbias(), Tensor(),      Tensor(),    Tensor()};
   }
 };
 
@@ -210,10 +219,12 @@ Tensor norm_relu_pool(BatchNorm2d& norm, const Tensor& x) {
   return NormReluPool::apply(x, norm.weight, norm.bias, &norm);
 }
 
-BlockOutput norm_add_relu(BatchNorm2d& norm, const Tensor& x, BatchNorm2d* shortcut_norm, const Tensor& shortcut) {
+BlockOutput norm_add_relu(BatchNorm2d& norm, const Tensor& x, BatchNorm2d* shortcut_norm, const Tensor& shortcut,
+                          std::int64_t stride) {
   std::optional<Tensor> weight, bias;
   if (shortcut_norm != nullptr) weight = shortcut_norm->weight, bias = shortcut_norm->bias;
-  const variable_list y = NormAddRelu::apply(x, norm.weight, norm.bias, shortcut, weight, bias, &norm, shortcut_norm);
+  const variable_list y = NormAddRelu::apply(x, norm.weight, norm.bias, shortcut, weight, bias, &norm, shortcut_norm,
+                                             stride == 2 && x.size(2) % 2 == 0 && x.size(3) % 2 == 0);
   return {y[0], y[1]};
 }
 

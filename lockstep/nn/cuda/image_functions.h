@@ -11,11 +11,11 @@ namespace lockstep::nn::cuda {
 torch::Tensor norm_relu(BatchNorm2d& norm, const torch::Tensor& x);
 torch::Tensor norm_relu_pool(BatchNorm2d& norm, const torch::Tensor& x);
 BlockOutput norm_add_relu(BatchNorm2d& norm, const torch::Tensor& x, BatchNorm2d* shortcut_norm,
-                          const torch::Tensor& shortcut);
+                          const torch::Tensor& shortcut, std::int64_t stride);
 torch::Tensor average_pool(const torch::Tensor& x);
 
-// From now on cuDNN tries its algorithms for every new shape of a convolution and keeps the fastest. A setting of the
-// process, like libtorch's own.
+// From now on cuDNN tries algorithms, ten at most, for every new shape of a convolution and keeps the fastest; all of
+// them would take half a minute. A setting of the process, like libtorch's own.
 void search_convolutions();
 
 // Convolution without bias; the result is channels last.

@@ -178,6 +178,46 @@ void add_case(Harness& h, std::int64_t rows, std::int64_t channels, bool second,
   if (second) check_gradients(h, name + " second", d2, r2);
 }
 
+// A block whose output is read by a convolution of stride 2 as well: that reads every other pixel in both directions.
+void even_case(Harness& h, std::int64_t images, std::int64_t side, std::int64_t channels, bool second) {
+  const std::string name = std::string("batch_norm, even pixels") + (second ? ", second norm" : "");
+  const std::int64_t rows = images * side * side, count = rows * channels, half = side / 2;
+  const Inputs in(h, rows, channels), other(h, rows, channels);
+  const auto dy = h.normal(count), more = h.normal(count / 4);
+  Norm r = in.reference(rows, channels), r2 = other.reference(rows, channels);
+  Values y = r.y, picked(count / 4), g(count);
+  for (std::int64_t i = 0; i < count; ++i) y[i] += second ? r2.y[i] : value_of(other.x[i]);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t column = i / channels % side, row = i / channels / side % side,
+                       image = i / channels / side / side;
+    y[i] = std::max(y[i], 0.0);
+    const bool even = row % 2 == 0 && column % 2 == 0;
+    const std::int64_t to = ((image * half + row / 2) * half + column / 2) * channels + i % channels;
+    if (even) picked[to] = y[i];
+    g[i] = y[i] > 0 ? value_of(dy[i]) + (even ? value_of(more[to]) : 0.0) : 0.0;
+  }
+  const OnDevice d(in.x, in.weight, in.bias, channels), d2(other.x, other.weight, other.bias, channels);
+  const DeviceArray<Bf16> gy(count), geven(count / 4), gdy(dy), gmore(more), gg(count);
+  const DeviceArray<std::uint8_t> mask(count / 8);
+  d.statistics(rows);
+  d2.statistics(rows);
+  BatchNormForward f;
+  f.layer = d.layer(), f.y = gy.get(), f.mask = mask.get(), f.even = geven.get(), f.width = side;
+  f.rows = rows, f.channels = channels;
+  if (second) f.other = d2.layer();
+  if (!second) f.added = d2.x.get();
+  batch_norm_forward(f, nullptr);
+  h.close(name + " forward", gy.host(), y, kBf16);
+  h.close(name + " copy", geven.host(), picked, kBf16);
+  BatchNormAddBackward b;
+  b.layer = d.layer(), b.dy = gdy.get(), b.more = gmore.get(), b.more_is_even = true, b.width = side;
+  b.mask = mask.get(), b.g = gg.get(), b.gradients = d.gradients();
+  if (second) b.other = d2.layer(), b.other_gradients = d2.gradients();
+  b.rows = rows, b.channels = channels, b.scratch = d.scratch();
+  batch_norm_add_backward(b, nullptr);
+  h.close(name + " gradient of the sum", gg.host(), g, 0.03, 1.1);  // an element on ReLU's edge may go either way
+}
+
 // The order in which pixels lie: row by row, or by squares of 2x2.
 template <class T>
 std::vector<T> by_squares(const std::vector<T>& rows, std::int64_t side, std::int64_t channels) {
@@ -307,6 +347,8 @@ void test_batch_norm(Harness& h) {
   }
   add_case(h, 33'000, 64, false, true);
   add_case(h, 500, 512, true, false);
+  even_case(h, 3, 8, 72, false);
+  even_case(h, 2, 12, 128, true);
   for (const auto& [images, side, channels] : {std::tuple<int, int, int>{1, 2, 8}, {2, 7, 24}, {3, 20, 64}})
     pool_case(h, images, side, channels, side % 2 == 0);
   pool_case(h, 2, 10, 16, false);
