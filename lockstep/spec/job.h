@@ -53,6 +53,8 @@ struct Optimizer {
   double momentum = 0.9;       // SGD
   bool nesterov = false;
   double clip_norm = 0.0;  // 0: no clipping
+  // AdamW's means: fp32, or bf16 with stochastic rounding, which the fused CUDA step has.
+  Precision state_precision = Precision::kFp32;
   bool operator==(const Optimizer&) const = default;
 };
 

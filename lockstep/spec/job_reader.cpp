@@ -78,6 +78,7 @@ void read_optimizer(MapReader& job, Optimizer& optimizer) {
   map->real("momentum", optimizer.momentum, 0.0, 0.9999999999);
   map->boolean("nesterov", optimizer.nesterov);
   map->real("clip_norm", optimizer.clip_norm, 0.0, 1e12);
+  map->choice("state_precision", optimizer.state_precision, {{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}});
   map->finish();
   if (optimizer.min_learning_rate > optimizer.learning_rate) {
     throw map->error_at("min_learning_rate",
@@ -297,10 +298,11 @@ void check_data_fits_model(MapReader& job, Job& result) {
   const bool images = result.data.kind == DataKind::kMnist || result.data.kind == DataKind::kCifar10 ||
                       result.data.kind == DataKind::kImages;
   if (images != result.model.is_image_model()) {
-    throw job.error_at("data",
-                       fmt::format("data of kind {} cannot train {}, which takes {}", to_string(result.data.kind),
-                                   printable(result.model.name), images ? "tokens" : "images"),
-                       images ? "use text, tokens, classification or instruction data" : "use mnist, cifar10 or images data");
+    throw job.error_at(
+        "data",
+        fmt::format("data of kind {} cannot train {}, which takes {}", to_string(result.data.kind),
+                    printable(result.model.name), images ? "tokens" : "images"),
+        images ? "use text, tokens, classification or instruction data" : "use mnist, cifar10 or images data");
   }
   images ? check_images(job, result) : check_language(job, result);
 }

@@ -25,9 +25,9 @@ std::string optimizer_text(const Optimizer& optimizer) {
   text += fmt::format("  schedule: {}\n  warmup_steps: {}\n  betas: [{}, {}]\n  epsilon: {}\n",
                       to_string(optimizer.schedule), optimizer.warmup_steps, exact_real(optimizer.beta1),
                       exact_real(optimizer.beta2), exact_real(optimizer.epsilon));
-  text += fmt::format("  weight_decay: {}\n  momentum: {}\n  nesterov: {}\n  clip_norm: {}\n",
+  text += fmt::format("  weight_decay: {}\n  momentum: {}\n  nesterov: {}\n  clip_norm: {}\n  state_precision: {}\n",
                       exact_real(optimizer.weight_decay), exact_real(optimizer.momentum), yes_no(optimizer.nesterov),
-                      exact_real(optimizer.clip_norm));
+                      exact_real(optimizer.clip_norm), to_string(optimizer.state_precision));
   return text;
 }
 

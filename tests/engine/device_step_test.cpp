@@ -220,6 +220,13 @@ TEST(DeviceStepChoice, says_the_first_reason_for_the_general_path) {
             "the job offloads to host memory");
 }
 
+TEST(DeviceStepChoice, narrow_optimizer_states_without_such_a_step_are_refused) {
+  TrainingRuns runs;
+  spec::Job job = runs.job();
+  job.optimizer.state_precision = spec::Precision::kBf16;
+  EXPECT_THROW(runs.run(job, {}), UserError);
+}
+
 TEST(DeviceStepChoice, fp8_without_such_a_step_is_refused_with_the_reason) {
   TrainingRuns runs;
   spec::Job job = runs.job();

@@ -34,7 +34,8 @@ data: {kind: tokens, path: /d, tokenizer: /t, holdout: 0.013, evaluation_path: "
        chat_template: llama2, packing: false}
 batch: {micro: 3, accumulation: 7, sequence_length: 1000}
 optimizer: {kind: sgd, learning_rate: 0.1, min_learning_rate: 0.01, schedule: linear, warmup_steps: 3,
-            betas: [0.8, 0.9], epsilon: 1e-9, weight_decay: 0.3, momentum: 0.7, nesterov: true, clip_norm: 0.1}
+            betas: [0.8, 0.9], epsilon: 1e-9, weight_decay: 0.3, momentum: 0.7, nesterov: true, clip_norm: 0.1,
+            state_precision: bf16}
 loader: {num_workers: 3, prefetch_factor: 5}
 communication: {backend: mpi, timeout: 1m30s, bucket: 3MB, compression: powersgd, powersgd_rank: 2,
                 reduce_each_micro_step: true, reshard_after_forward: false}

@@ -37,6 +37,8 @@ DenseOptions options_of(const spec::Job& job, const plan::Layout& layout) {
   o.accumulation = job.batch.accumulation;
   o.precision = job.precision == spec::Precision::kFp8 ? cuda::LinearPrecision::kFp8 : cuda::LinearPrecision::kBf16;
   o.recompute = recompute_of(layout.recompute);
+  o.states = job.optimizer.state_precision == spec::Precision::kBf16 ? cuda::StatePrecision::kBf16
+                                                                     : cuda::StatePrecision::kFloat;
   o.beta1 = job.optimizer.beta1;
   o.beta2 = job.optimizer.beta2;
   o.epsilon = job.optimizer.epsilon;
@@ -64,7 +66,8 @@ class DenseDeviceStep : public DeviceStep {
 
   std::string describe() const override {
     static constexpr const char* kRecompute[] = {"none", "selective", "full"};
-    return fmt::format("fused CUDA step, {}, recompute {}", spec::to_string(precision_),
+    return fmt::format("fused CUDA step, {}, {}recompute {}", spec::to_string(precision_),
+                       options_.states == cuda::StatePrecision::kBf16 ? "optimizer state bf16, " : "",
                        kRecompute[static_cast<int>(options_.recompute)]);
   }
   const std::vector<Parameter>& parameters() const override { return parameters_; }
