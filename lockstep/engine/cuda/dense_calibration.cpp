@@ -1,4 +1,6 @@
 // The measurements of calibration_dense.h.
+#include <torch/types.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -71,6 +73,7 @@ DensePoint measured(DensePoint point) {
 
 std::vector<DensePoint> measure_dense_points(const std::vector<DensePoint>& points) {
   const torch::Device device(torch::kCUDA, 0);
+  torch::empty({1}, torch::TensorOptions().device(device));  // before it libtorch's allocator knows no device to ask
   std::vector<DensePoint> done;
   for (const DensePoint& point : points) {
     nn::compat::release_cached_memory(device);
