@@ -298,7 +298,11 @@ double Pricer::memory_floor(const plan::Layout& layout) const {
   const StateBytesOnRank b = state_on_rank(expert, expert_shards(layout), layout, bytes, divided);
   const double states = (a.parameters + a.gradients + a.optimizer + b.parameters + b.gradients + b.optimizer).value();
   const Constants& k = state.fitted.constants;
-  if (state.is_dense(layout)) return dense_memory_floor(state.dense->model) + state.context_bytes;
+  if (state.is_dense(layout)) {
+    DenseRun run = state.dense->model;
+    run.bf16_states = state.options.state_precision == spec::Precision::kBf16;
+    return dense_memory_floor(run) + state.context_bytes;
+  }
   const double factor = state.model.is_image_model() ? 1.0 : k.state_factor;
   return k.reserve_factor * (factor * states + k.framework_bytes) + state.context_bytes;
 }

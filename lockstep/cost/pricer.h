@@ -28,6 +28,7 @@ inline constexpr double kUsualBucketBytes = 25.0 * 1024 * 1024;
 struct PricerOptions {
   std::int64_t sequence_length = 0;  // 0: the model's own; ignored for images
   spec::OptimizerKind optimizer = spec::OptimizerKind::kAdamW;
+  spec::Precision state_precision = spec::Precision::kFp32;  // of AdamW's means; bf16: the fused step alone has it
   // What a run may be told beside layout and batch; the defaults leave every price as it was fitted.
   NcclKnobs nccl = {};
   double bucket_bytes = kUsualBucketBytes;  // ZeRO-0 to 2

@@ -40,6 +40,7 @@ DenseRun Pricer::State::dense_run_of(const plan::Layout& layout, const plan::Bat
   run.recompute = layout.recompute;
   run.fp8 = layout.precision == spec::Precision::kFp8;
   run.gradient_norm = options.gradient_norm;
+  run.bf16_states = options.state_precision == spec::Precision::kBf16;
   return run;
 }
 

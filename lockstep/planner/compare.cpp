@@ -27,8 +27,7 @@ std::pair<std::optional<plan::Candidate>, std::string> best_or_problem(const Sea
     }
     const SearchResult result = search(request);
     if (result.best.empty()) return {std::nullopt, describe_misfit(request, result)};
-    const cost::Pricer pricer(request.model, request.cluster, request.profile,
-                              {.sequence_length = request.sequence_length, .optimizer = request.optimizer});
+    const cost::Pricer pricer(request.model, request.cluster, request.profile, pricer_options(request));
     return {to_candidate(request, pricer, result.best.front()), ""};
   } catch (const UserError& error) {
     return {std::nullopt, error.what()};

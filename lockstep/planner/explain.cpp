@@ -88,8 +88,7 @@ void add_own_choice(const SearchRequest& request, const Ranked& given, std::vect
   free.constraints = {};
   const std::optional<Ranked> own = find_best(free);
   if (!own || own->layout == given.layout) return;
-  const cost::Pricer pricer(request.model, request.cluster, request.profile,
-                            {.sequence_length = request.sequence_length, .optimizer = request.optimizer});
+  const cost::Pricer pricer(request.model, request.cluster, request.profile, pricer_options(request));
   alternatives.push_back(to_candidate(free, pricer, *own));
   alternatives.back().why_not =
       "not asked for: the planner's own choice, " + describe_loss(given, *own, free, /*competed=*/false);
@@ -115,8 +114,7 @@ Explained explain(const SearchRequest& asked, const ExplainOptions& options) {
   if (!request.profile.fitted && is_data_parallel(request.constraints)) return explain_measured(std::move(explained));
   const SearchResult result = search(request);
   if (result.best.empty()) throw nothing_fits(request, result);
-  const cost::Pricer pricer(request.model, request.cluster, request.profile,
-                            {.sequence_length = request.sequence_length, .optimizer = request.optimizer});
+  const cost::Pricer pricer(request.model, request.cluster, request.profile, pricer_options(request));
   const Ranked& best = result.best.front();
   plan::Plan& plan = explained.plan;
   plan.model = request.model;

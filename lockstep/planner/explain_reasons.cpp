@@ -186,8 +186,7 @@ class Reasons {
       if (!name.starts_with(hardware + "-")) continue;
       const cost::Profile profile = cost::find_profile(name);
       if (!profile.fitted || profile.fitted->hardware != hardware) continue;
-      const cost::Pricer pricer(request_.model, request_.cluster, profile,
-                                {.sequence_length = request_.sequence_length, .optimizer = request_.optimizer});
+      const cost::Pricer pricer(request_.model, request_.cluster, profile, pricer_options(request_));
       const double sigma = pricer.price(layout_, plan_.batch).time_sigma;
       if (sigma < kClearlyTighter * plan_.price.time_sigma) found.emplace_back(sigma, name);
     }

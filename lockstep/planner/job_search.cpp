@@ -17,6 +17,7 @@ SearchRequest request_of(const spec::Job& job, const cost::Profile* profile) {
   request.global_sequences = job.batch.micro * job.batch.accumulation * job.cluster.devices();
   request.sequence_length = job.batch.sequence_length;
   request.optimizer = job.optimizer.kind;
+  request.state_precision = job.optimizer.state_precision;
   request.precisions = {job.precision};
   request = complete(request);
   const double work_per_step = static_cast<double>(request.global_sequences) *

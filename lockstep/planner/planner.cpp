@@ -170,9 +170,10 @@ void price_by_formulas(const spec::Job& job, const cost::Profile* profile, plan:
   std::optional<cost::Pricer> pricer;
   std::optional<cost::Price> priced;
   if (profile != nullptr) {
-    pricer.emplace(
-        job.model, job.cluster, *profile,
-        cost::PricerOptions{.sequence_length = candidate.batch.sequence_length, .optimizer = job.optimizer.kind});
+    pricer.emplace(job.model, job.cluster, *profile,
+                   cost::PricerOptions{.sequence_length = candidate.batch.sequence_length,
+                                       .optimizer = job.optimizer.kind,
+                                       .state_precision = job.optimizer.state_precision});
     priced = pricer->price(candidate.layout, candidate.batch);
   }
   if (priced && priced->fused) {

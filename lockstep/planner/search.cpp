@@ -80,8 +80,7 @@ class Search {
       : request_(request),
         space_(request),
         scorer_(request, space_.worlds()),
-        pricer_(request.model, request.cluster, request.profile,
-                {.sequence_length = request.sequence_length, .optimizer = request.optimizer}),
+        pricer_(request.model, request.cluster, request.profile, pricer_options(request)),
         devices_per_node_(request.cluster.groups.front().devices_per_node),
         board_(request, space_.worlds().size()) {
     for (const char* name : {"enumerate", "divide", "floor", "outgrow", "price", "rank"}) {

@@ -57,6 +57,7 @@ struct SearchRequest {
   std::int64_t global_sequences = 0;  // 0: the model's usual batch in tokens / sequence length
   std::int64_t sequence_length = 0;   // 0: the model's
   spec::OptimizerKind optimizer = spec::OptimizerKind::kAdamW;
+  spec::Precision state_precision = spec::Precision::kFp32;  // of AdamW's means
   std::vector<spec::Precision> precisions;  // empty: bf16 (fp16 where the device has no bf16, fp32 on cpu)
   Constraints constraints;
   Objective objective = Objective::kThroughput;
@@ -67,6 +68,12 @@ struct SearchRequest {
   int threads = 0;                        // 0: all cores
   std::size_t keep = 16;                  // best candidates to return
 };
+
+inline cost::PricerOptions pricer_options(const SearchRequest& request) {
+  return {.sequence_length = request.sequence_length,
+          .optimizer = request.optimizer,
+          .state_precision = request.state_precision};
+}
 
 // enumerate, divide and floor count axes; outgrow, price and rank count whole candidates. The passes after divide run
 // once more where nothing fits and offload is tried, and are added up.

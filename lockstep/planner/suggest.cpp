@@ -257,8 +257,7 @@ StackSearch search_with_studies(SearchRequest& question, Suggestion& suggestion)
 }
 
 void explain_choice(Suggestion& suggestion, const SearchRequest& question, const StackSearch& found) {
-  const cost::Pricer pricer(question.model, question.cluster, question.profile,
-                            {.sequence_length = question.sequence_length, .optimizer = question.optimizer});
+  const cost::Pricer pricer(question.model, question.cluster, question.profile, pricer_options(question));
   suggestion.candidate = to_candidate(question, pricer, found.result.best.front());
   suggestion.candidate.reasons = reasons_for(question, pricer, found.result);
   suggestion.complete_search = found.complete;

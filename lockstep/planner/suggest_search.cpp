@@ -32,8 +32,7 @@ constexpr std::array kOnlyInMemory{plan::Offload::kNone};
 // Candidates whose weights and optimizer fit: the others cost no time.
 std::int64_t count_candidates(const SearchRequest& request, std::int64_t enough) {
   const Space space(request);
-  const cost::Pricer pricer(request.model, request.cluster, request.profile,
-                            {.sequence_length = request.sequence_length, .optimizer = request.optimizer});
+  const cost::Pricer pricer(request.model, request.cluster, request.profile, pricer_options(request));
   const double capacity = request.cluster.groups.front().device.memory_bytes;
   std::int64_t count = 0;
   for (const plan::Layout& mesh : space.meshes(kOnlyInMemory)) {

@@ -140,7 +140,9 @@ JobPrice JobPricer::price_on_devices(const Config& config, const spec::Job& job,
   JobPrice out;
   out.layout = layout_of(job);
   out.batch = batch_of(job, out.layout);
-  cost::PricerOptions options{.sequence_length = out.batch.sequence_length, .optimizer = job.optimizer.kind};
+  cost::PricerOptions options{.sequence_length = out.batch.sequence_length,
+                              .optimizer = job.optimizer.kind,
+                              .state_precision = job.optimizer.state_precision};
   for (const auto& [name, value] : knobs_.environment(config)) cost::set_nccl_variable(options.nccl, name, value);
   if (auto problem = cost::find_nccl_problem(options.nccl, nodes_of(job.cluster), has_nvls(job.cluster))) {
     return refused(std::move(*problem));

@@ -89,6 +89,10 @@ TEST(Planner, one_gpu_is_priced_by_the_fused_step_where_it_runs_the_model) {
   EXPECT_NEAR(plan.best.prediction->tokens_per_second.expected, 65e3, 5e3);
   EXPECT_NEAR((plan.best.memory.total() - plan.best.memory.overhead) / (1 << 30), 44.3, 0.5);
   EXPECT_NE(reasons_of(plan).find("fused step of one GPU"), std::string::npos) << reasons_of(plan);
+  const double states = plan.best.memory.optimizer;
+  job.optimizer.state_precision = spec::Precision::kBf16;
+  EXPECT_NEAR(make_plan(job).best.memory.optimizer, states / 2, 1);
+  job.optimizer.state_precision = spec::Precision::kFp32;
   job.lora.rank = 8;  // adapters go through the general path
   EXPECT_NE(reasons_of(make_plan(job)).find("the general formulas"), std::string::npos);
 }
