@@ -339,8 +339,9 @@ void average_case(Harness& h, std::int64_t images, std::int64_t places, std::int
 }  // namespace
 
 void test_batch_norm(Harness& h) {
+  // With two rows dx is 0 but for rounding: nothing that could be compared.
   for (const auto& [rows, channels] :
-       {std::pair<int, int>{2, 8}, {7, 40}, {130, 64}, {5000, 72}, {3001, 256}, {300, 2048}}) {
+       {std::pair<int, int>{9, 8}, {7, 40}, {130, 64}, {5000, 72}, {3001, 256}, {300, 2048}}) {
     relu_case(h, rows, channels);
     add_case(h, rows, channels, false, false);
     add_case(h, rows, channels, true, true);
