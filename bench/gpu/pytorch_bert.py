@@ -4,8 +4,8 @@ torch.compile, bf16 compute with fp32 parameters and states, fused AdamW, dropou
 usage: pytorch_bert.py [--batch 32] [--sequence 384] [--attention flash|cudnn|default] [--stream bf16|fp32]
                        [--compile model|layers|none] [--steps 20] [--warmup 10] [--hold FILE]
 --stream fp32 is what autocast alone gives (norms and the residual stream in fp32); bf16 keeps the stream in bf16 and
-computes norms in fp32 inside. --hold: after the first step, which compiles, wait until FILE is there, so that others may measure
-meanwhile. Prints one JSON object.
+computes norms in fp32 inside. --hold: after the first step, which compiles, wait until FILE is there, so that others may
+measure meanwhile. Prints one JSON object.
 """
 import argparse
 import contextlib
