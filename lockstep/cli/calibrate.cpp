@@ -15,6 +15,8 @@
 namespace lockstep::cli {
 namespace {
 
+constexpr double kBusySpread = 0.05;  // of the steps of one model; alone on a GPU they vary by 1 to 2%
+
 struct CalibrateOptions {
   std::string job_file, output, backend, tables, device = "cpu";
   std::vector<std::string> overrides;
@@ -161,6 +163,11 @@ void show_profile(std::FILE* out, const cost::Profile& profile) {
     fmt::print(out, "  fused step  {} steps measured: products at {:.0f}% of the peak, predictions off by {:.0f}%\n",
                profile.dense->points.size(), 100.0 * profile.dense->constants.forward_efficiency,
                100.0 * profile.dense->time_sigma);
+    for (const cost::DensePoint& point : profile.dense->points) {
+      if (point.spread < kBusySpread) continue;
+      fmt::print(out, "  note        {} varied by {:.0f}%: was the GPU busy with something else? Measure again\n",
+                 point.name(), 100.0 * point.spread);
+    }
   }
   if (profile.fitted) {
     fmt::print(out, "  constants   for {}: products at {:.0f}% of the peak, predictions off by {:.0f}% (one sigma)\n",
