@@ -31,7 +31,7 @@ struct Fp8Check {
     // Half a unit of the last place is 1/16 (e5m2: 1/8) of a value at most, and about 0.6 of that on average; few
     // values may all come close to the most.
     const double most = format == Fp8Format::kE4m3 ? 1.0 / 16 : 1.0 / 8;
-    const double limit = reference.size() < 64 ? most : 0.64 * most;
+    const double limit = reference.size() < 512 ? most : 0.64 * most;
     h.close(what + " in 8 bits", decoded, reference, limit, 2 * limit);
     double largest = 0;
     for (const double v : reference) largest = std::max(largest, std::abs(v));
