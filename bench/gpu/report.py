@@ -2,6 +2,7 @@
 import json
 
 import bert
+import picture
 import resnet
 
 LIMITS = {("1.36b", 16): (1.12, 0.9), ("1.36b", 8): (1.12, 0.9), ("7b", 2): (1.06, 1.0), ("124m", 64): (1.20, 0.9)}
@@ -115,13 +116,16 @@ def write(folder, reports):
             f"CUDA {seen.get('cuda')}, cuDNN {seen.get('cudnn')}. Made by `bench/gpu/run`; how to run it and what the columns "
             "mean: [docs/gpu.md](../../docs/gpu.md).", "",
             "bf16, fp32 master weights and AdamW states on both sides, every side in its own process after the same 4 warm-up "
-            "steps, median of 8.", "", *(p["note"] + "\n" for p in parts.values() if p.get("note")), *markdown_rows(rows), "", "## FP8 (ours) against bf16 (PyTorch)", "",
+            "steps, median of 8.", "", *(p["note"] + "\n" for p in parts.values() if p.get("note")), "![speed](gpu.svg)", "",
+            *markdown_rows(rows), "", "## FP8 (ours) against bf16 (PyTorch)", "",
             *markdown_rows(fp8), "", *resnet.markdown(parts.get("resnet")),
             *bert.markdown(parts.get("bert")), "## Where the time goes, ms", "", *markdown_families(families), "", "## Limits", "",
             "| what | measured | |", "|---|---|---|",
             *(f"| {what} | {number(value, 3)} | {'yes' if good else 'not measured' if value is None else 'NO'} |"
               for what, value, good in judged), "", "## Correctness", "",
             *markdown_checks(parts.get("checks"), parts.get("check", {}))]
+    (reports / "gpu.svg").write_text(picture.draw(
+        picture.entries(rows, fp8, parts), f"{seen.get('gpu', '?').split(',')[0]}, torch {seen.get('torch')}, {seen.get('date', '?')}"))
     (reports / "gpu.md").write_text("\n".join(text).rstrip() + "\n")
     (reports / "gpu.json").write_text(json.dumps(
         {"schema": "lockstep.bench.gpu/1", "environment": seen, "rows": rows, "fp8": fp8,
