@@ -88,7 +88,8 @@ def markdown_families(families):
 def markdown_checks(checks, check):
     if not checks:
         return ["The checks were not run."]
-    text = [f"- {name.replace('_', ' ')}: exit {checks[name]['exit']}, {' '.join(checks[name]['says'])}"
+    remark = [checks["remark"], ""] if "remark" in checks else []
+    text = remark + [f"- {name.replace('_', ' ')}: exit {checks[name]['exit']}, {' '.join(checks[name]['says'])}"
             for name in ("kernel_tests", "kernel_tests_memcheck", "kernel_tests_racecheck") if name in checks]
     for model, cases in check.get("gradients", {}).items():
         text.append(f"- gradients of one step against fp32 autograd, {model}, worst tensor: " + "; ".join(
