@@ -78,7 +78,7 @@ def markdown(part_json):
         return []
     text = ["## BERT-large fine-tuning, bf16, dropout 0.1, AdamW", "",
             "fp32 master weights and states on both sides, full sequences; `lockstep train` from a file against torch.compile "
-            "with tokens on the GPU. *best PyTorch*: cuDNN attention and the residual stream in bf16; *torch.compile*: autocast "
+            "with tokens on the GPU, one batch again and again, so losses are not compared. *best PyTorch*: cuDNN attention and the residual stream in bf16; *torch.compile*: autocast "
             f"and the default attention. {WARM} steps to warm up, median of {MEASURED}; ours before and after PyTorch's run.", "",
             "| batch x sequence | torch.compile, sequences/s (ms) | best PyTorch | ours, sequences/s (ms, min to max) | again "
             "| x compile | x best | GiB best, ours | loader stall per step |", "|---|---|---|---|---|---|---|---|---|"]

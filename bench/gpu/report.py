@@ -36,7 +36,7 @@ def speed_tables(parts):
             rows.append(summarise(model, row))
             families.append((f"{model}, micro-batch {row['micro_batch']}", row.get("ours", {}), row.get("wall", {})))
             if "ours_fp8" in row:
-                fp8.append(summarise(model, row | {"ours": row["ours_fp8"]}))
+                fp8.append(summarise(model, row | {"ours": row["ours_fp8"], "wall": {}}))  # the wall is bf16's
                 families.append((f"{model}, micro-batch {row['micro_batch']}, fp8", row["ours_fp8"], {}))
     return rows, fp8, families
 
@@ -56,6 +56,20 @@ def verdicts(rows, fp8):
     for r in fp8:
         out.append((f"{r['model']} fp8: at least {FP8_LIMIT} times torch.compile's bf16", r["speedup"],
                     r["speedup"] and r["speedup"] >= FP8_LIMIT))
+    return out
+
+
+def check_verdicts(checks, check):
+    """What the checks part was to show; nothing where it was not run."""
+    out = [(f"{name.replace('_', ' ')}: exit code", checks[name]["exit"], checks[name]["exit"] == 0)
+           for name in ("kernel_tests", "kernel_tests_memcheck", "kernel_tests_racecheck") if name in (checks or {})]
+    for model, cases in check.get("gradients", {}).items():
+        out += [(f"gradients of {model}, {label}: relative error at most {case['limit']}", case["worst"],
+                 case["worst"] <= case["limit"]) for label, case in cases.items() if "limit" in case]
+    for model, curve in check.get("curves", {}).items():
+        out += [(f"loss of {model}, {label}: at most {case['limit'] * 100:.1f}% off at every 20th of 200 steps, %",
+                 case["worst"] * 100, case["worst"] <= case["limit"])
+                for label, case in curve["deviation"].items() if "limit" in case]
     return out
 
 
@@ -97,7 +111,7 @@ def markdown_checks(checks, check):
             for label, case in cases.items()))
     for model, curve in check.get("curves", {}).items():
         text.append(f"- loss against PyTorch at every 20th step, {model}, worst: " + "; ".join(
-            f"{label} {case['worst'] * 100:.2f}% (limit {case['limit'] * 100:.1f}%)"
+            f"{label} {case['worst'] * 100:.2f}%" + (f" (limit {case['limit'] * 100:.1f}%)" if "limit" in case else "")
             for label, case in curve["deviation"].items()))
         text += ["", "| " + model + ", step | " + " | ".join(str(20 * (i + 1)) for i in range(len(
             next(iter(curve["every_20th_loss"].values()))))) + " |", "|---|" + "---|" * len(
@@ -111,14 +125,16 @@ def write(folder, reports):
     parts = {p.stem: json.loads(p.read_text()) for p in sorted(folder.glob("*.json")) if not p.stem.startswith("trace")}
     rows, fp8, families = speed_tables(parts)
     seen = next((p["environment"] for p in parts.values() if "environment" in p), {})
-    judged = verdicts(rows, fp8) + resnet.verdicts(parts.get("resnet")) + bert.verdicts(parts.get("bert"))
+    judged = (verdicts(rows, fp8) + resnet.verdicts(parts.get("resnet")) + bert.verdicts(parts.get("bert")) +
+              check_verdicts(parts.get("checks"), parts.get("check", {})))
     text = ["# One GPU: our step against PyTorch", "",
             f"Measured {seen.get('date', '?')} on {seen.get('gpu', '?')} (name, driver, power limit); torch {seen.get('torch')}, "
             f"CUDA {seen.get('cuda')}, cuDNN {seen.get('cudnn')}. Made by `bench/gpu/run`; how to run it and what the columns "
             "mean: [docs/gpu.md](../../docs/gpu.md).", "",
-            "bf16, fp32 master weights and AdamW states on both sides, every side in its own process after the same 4 warm-up "
+            "Llamas: our side is `lockstep_gpu_step`, the step that `lockstep train` runs, on random tokens, without clipping, as the "
+            "peer's. bf16, fp32 master weights and AdamW states on both sides, every side in its own process after the same 4 warm-up "
             "steps, median of 8.", "", *(p["note"] + "\n" for p in parts.values() if p.get("note")), "![speed](gpu.svg)", "",
-            *markdown_rows(rows), "", "## FP8 (ours) against bf16 (PyTorch)", "",
+            *markdown_rows(rows), "", "## FP8 (ours, recompute selective) against bf16 (PyTorch)", "",
             *markdown_rows(fp8), "", *resnet.markdown(parts.get("resnet")),
             *bert.markdown(parts.get("bert")), "## Where the time goes, ms", "", *markdown_families(families), "", "## Limits", "",
             "| what | measured | |", "|---|---|---|",
