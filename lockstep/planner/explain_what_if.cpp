@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "lockstep/cost/dense_run.h"
 #include "lockstep/planner/explain_terms.h"
 #include "lockstep/planner/resize.h"
 
@@ -124,6 +125,7 @@ class WhatIfs {
     const auto& tried = request_.precisions;
     if (!has_fp8 || std::count(tried.begin(), tried.end(), spec::Precision::kFp8) > 0) return;
     if (!request_.model.is_language_model()) return;
+    if (request_.cluster.devices() == 1 && cost::dense_problem(request_.model)) return;  // the fused step's alone there
     SearchRequest request = request_;
     request.precisions = {spec::Precision::kFp8};
     try_change(fmt::format("fp8 instead of {}", spec::to_string(plan_.layout.precision)), request);

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/units.h"
+#include "lockstep/cost/dense_run.h"
 #include "lockstep/cost/loader.h"
 #include "lockstep/cost/states.h"
 #include "lockstep/plan/nearest_layout.h"
@@ -61,6 +62,10 @@ std::optional<std::string> find_problem(const spec::Job& job, const plan::Layout
     if (job.precision == spec::Precision::kFp8 && group.device.peak_fp8_flops <= 0) {
       return fmt::format("precision=fp8: {} has no fp8", group.device.kind);
     }
+  }
+  if (job.precision == spec::Precision::kFp8 && layout.world() == 1) {
+    if (const auto problem = cost::dense_problem(job.model))
+      return fmt::format("precision=fp8: one GPU trains in fp8 by the fused step alone, and {}", *problem);
   }
   if (!job.model.is_language_model()) return std::nullopt;
   try {

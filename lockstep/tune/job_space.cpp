@@ -174,10 +174,21 @@ class Fitting {
     YamlNode* choices = entry.value.find("choices");
     if (choices == nullptr || !choices->is_sequence()) return;
     const std::string target = job_target(named(entry));
+    if (job_.cluster.devices() == 1 && is_between_ranks(entry.key, target)) {
+      const auto value = JobKnobs::value_in(job_, target);
+      const YamlNode* const usual = entry.value.find("default");
+      if (value || usual != nullptr) choices->items = {scalar(value ? to_text(*value) : usual->scalar, *choices)};
+      return;
+    }
     std::erase_if(choices->items, [&](const YamlNode& item) { return !can_run(entry.key, target, item); });
     if (!choices->items.empty()) return;
     const auto value = JobKnobs::value_in(job_, target);
     if (value) choices->items.push_back(scalar(to_text(*value), *choices));
+  }
+
+  // What one rank has no use for.
+  static bool is_between_ranks(const std::string& name, const std::string& target) {
+    return target == "layout.zero" || target.starts_with("communication.") || name.starts_with("NCCL_");
   }
 
   bool can_run(const std::string& name, const std::string& target, const YamlNode& level) const {

@@ -268,6 +268,25 @@ TEST(JobSpace, levels_that_the_devices_do_not_have_are_gone) {
   for (const Value& tp : space.knobs()[space.find("tp").value()].choices) EXPECT_LE(std::get<std::int64_t>(tp), 4);
 }
 
+// One device: nothing travels between ranks, so nothing of it is turned; fp8 is the fused step's, of Llamas.
+TEST(JobSpace, one_device_has_no_knobs_between_ranks) {
+  for (const auto& [model, has_fp8] : {std::pair<std::string, bool>{"llama3.2-1b", true}, {"gpt2-124m", false}}) {
+    std::string text = kGpuJob;
+    text.replace(text.find("llama2-7b"), 9, model);
+    text.replace(text.find("1x8xH100"), 8, "1x1xH100");
+    text.replace(text.find("shard: 8, zero: 3"), 17, "dp: 1");
+    text.replace(text.find("2048"), 4, "1024");
+    const TemporaryFolder folder;
+    const std::string path = file_with(folder, text);
+    const Space space = space_for_job(spec::load_job(path), path, "");
+    for (const char* name : {"bucket_mib", "NCCL_ALGO", "NCCL_PROTO"})
+      EXPECT_EQ(space.find(name), std::nullopt) << name;
+    EXPECT_EQ(space.knobs()[space.find("zero").value()].choices.size(), 1u);
+    EXPECT_NE(space.find("recompute"), std::nullopt);
+    EXPECT_EQ(space.find("precision").has_value(), has_fp8) << model;
+  }
+}
+
 TEST(JobSpace, a_job_without_a_layout_starts_from_the_planner) {
   std::string text = kGpuJob;
   text.erase(text.find("layout:"), text.find("batch:") - text.find("layout:"));
