@@ -18,7 +18,7 @@ std::int64_t chunk_rows_for(const DenseShape& s, std::int64_t bytes) {
 
 }  // namespace
 
-DenseActivations::DenseActivations(const DenseShape& shape, Recompute, std::int64_t loss_chunk_bytes)
+DenseActivations::DenseActivations(const DenseShape& shape, std::int64_t loss_chunk_bytes)
     : layers(shape.layers),
       chunk_rows(chunk_rows_for(shape, loss_chunk_bytes)),
       embedding_workspace_bytes(kernels::cuda::embedding_workspace_bytes(shape.rows())) {}

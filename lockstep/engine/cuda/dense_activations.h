@@ -25,7 +25,7 @@ struct LayerActivations {
 };
 
 struct DenseActivations {
-  DenseActivations(const DenseShape& shape, Recompute recompute, std::int64_t loss_chunk_bytes);
+  DenseActivations(const DenseShape& shape, std::int64_t loss_chunk_bytes);
   void want(DeviceArena& arena, const DenseShape& shape, Recompute recompute);
   // After allocate(): what is shared gets its pointers.
   void share(Recompute recompute);

@@ -71,7 +71,7 @@ struct DenseStep::Impl {
         stream(make_stream()),
         copy_stream(make_stream()),
         parameters(shape, bf16_gradients(o), o.states),
-        activations(shape, o.recompute, o.loss_chunk_bytes),
+        activations(shape, o.loss_chunk_bytes),
         gemm(o.gemm_candidates),
         attention({shape.batch, shape.seq, shape.heads, shape.kv_heads, shape.head_dim}, static_cast<int>(shape.layers),
                   stream.get()),

@@ -322,17 +322,4 @@ void Gemm::weight_gradient(const Bf16* dy, const Bf16* x, void* dw, ElementType 
   run(call, stream);
 }
 
-void Gemm::weight_gradient_fp8(Operand dy_transposed, Operand x_transposed, void* dw, ElementType dw_type,
-                               bool accumulate, std::int64_t rows, std::int64_t in, std::int64_t out,
-                               cudaStream_t stream) {
-  Call call{.transpose_a = true, .m = in, .n = out, .k = rows, .lda = rows, .ldb = rows};
-  call.a = x_transposed;
-  call.b = dy_transposed;
-  call.c = call.d = dw;
-  call.d_type = dw_type;
-  call.beta = accumulate ? 1.0f : 0.0f;
-  call.fast_accumulation = false;
-  run(call, stream);
-}
-
 }  // namespace lockstep::engine::cuda

@@ -63,9 +63,6 @@ class Gemm {
   // dw [out, in] (+)= dy [rows, out]^T * x [rows, in]; dw is bf16 or float.
   void weight_gradient(const Bf16* dy, const Bf16* x, void* dw, ElementType dw_type, bool accumulate, std::int64_t rows,
                        std::int64_t in, std::int64_t out, cudaStream_t stream);
-  // The same with 8-bit operands, both transposed: dy_transposed [out, rows], x_transposed [in, rows].
-  void weight_gradient_fp8(Operand dy_transposed, Operand x_transposed, void* dw, ElementType dw_type, bool accumulate,
-                           std::int64_t rows, std::int64_t in, std::int64_t out, cudaStream_t stream);
 
   // A table of algorithms by shape, made by an earlier run with the same library on the same kind of device; shapes in
   // it are not timed again. A table of another library or device is not used: false.

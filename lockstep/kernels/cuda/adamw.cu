@@ -21,12 +21,6 @@ __device__ Halves split(float master) {
   return {weight & 0xffffu, (bits - (weight << 16)) & 0xffffu};
 }
 
-// A hash with full avalanche (Mueller's 32-bit mixer): random enough to round with, and one result per (seed, index).
-__device__ std::uint32_t mix(std::uint32_t x) {
-  x = ((x >> 16) ^ x) * 0x45d9f3bu;
-  x = ((x >> 16) ^ x) * 0x45d9f3bu;
-  return (x >> 16) ^ x;
-}
 __device__ std::uint32_t round_stochastically(float value, std::uint32_t random16) {
   return (__float_as_uint(value) + random16) >> 16;
 }

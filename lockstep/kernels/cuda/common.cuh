@@ -72,6 +72,13 @@ __device__ inline float warp_max(float value) {
   return value;
 }
 
+// A hash with full avalanche (Mueller's 32-bit mixer): random enough to round and to fill with, one result per input.
+__device__ inline std::uint32_t mix(std::uint32_t x) {
+  x = ((x >> 16) ^ x) * 0x45d9f3bu;
+  x = ((x >> 16) ^ x) * 0x45d9f3bu;
+  return (x >> 16) ^ x;
+}
+
 // Sum over the block, the same in every thread, with one barrier: calls alternate `slot` between two sets of 32 floats
 // of shared memory, so that a late reader of one set is never overtaken by the next call's writers.
 __device__ inline float block_sum(float value, float* slot) {

@@ -6,11 +6,6 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__device__ std::uint32_t mix(std::uint32_t x) {
-  x = ((x >> 16) ^ x) * 0x45d9f3bu;
-  x = ((x >> 16) ^ x) * 0x45d9f3bu;
-  return (x >> 16) ^ x;
-}
 __device__ void write(Bf16* weight, std::int16_t* remainder, std::int64_t i, float value) {
   const std::uint32_t bits = __float_as_uint(value), half = (bits + 0x8000u) >> 16;
   reinterpret_cast<std::uint16_t*>(weight)[i] = static_cast<std::uint16_t>(half);
