@@ -96,10 +96,11 @@ void check_statistics(Harness& h, const std::string& name, const OnDevice& d, co
   h.is_true(name + " counts batches", d.batches.host()[0] == 42);
   for (const unsigned ticket : d.tickets.host()) h.is_true(name + " tickets are back", ticket == 0);
 }
-void check_gradients(Harness& h, const std::string& name, const OnDevice& d, const Norm& r) {
+// `roundings`: of the terms and of their sum; over few rows terms cancel, and what is left has the error of all.
+void check_gradients(Harness& h, const std::string& name, const OnDevice& d, const Norm& r, int roundings) {
   h.close(name + " dx", d.dx.host(), r.dx, kBf16);
-  h.close(name + " dweight", d.dweight.host(), r.dweight, kBf16);
-  h.close(name + " dbias", d.dbias.host(), r.dbias, kBf16);
+  h.close(name + " dweight", d.dweight.host(), r.dweight, kBf16 * roundings);
+  h.close(name + " dbias", d.dbias.host(), r.dbias, kBf16 * roundings);
 }
 
 // Whether ReLU passes an element this close to 0 is a matter of rounding: its gradient is taken out.
@@ -135,7 +136,7 @@ void relu_case(Harness& h, std::int64_t rows, std::int64_t channels) {
   batch_norm_forward(f, nullptr);
   h.close(name + " forward", gy.host(), y, kBf16);
   batch_norm_backward({d.layer(), gdy.get(), d.gradients(), rows, channels, d.scratch()}, nullptr);
-  check_gradients(h, name, d, r);
+  check_gradients(h, name, d, r, 1);
 }
 
 // Added as it is (second = false) or normalised; with one or two gradients of the output.
@@ -174,8 +175,8 @@ void add_case(Harness& h, std::int64_t rows, std::int64_t channels, bool second,
   b.rows = rows, b.channels = channels, b.scratch = d.scratch();
   batch_norm_add_backward(b, nullptr);
   h.close(name + " gradient of the sum", gg.host(), g, kBf16);
-  check_gradients(h, name, d, r);
-  if (second) check_gradients(h, name + " second", d2, r2);
+  check_gradients(h, name, d, r, two ? 2 : 1);
+  if (second) check_gradients(h, name + " second", d2, r2, two ? 2 : 1);
 }
 
 // A block whose output is read by a convolution of stride 2 as well: that reads every other pixel in both directions.
@@ -263,7 +264,7 @@ void pool_case(Harness& h, std::int64_t images, std::int64_t side, std::int64_t 
   pooled_norm_backward({d.layer(), gdy.get(), chosen.get(), where.get(), d.gradients(), images, side, side, channels,
                         squares, d.scratch()},
                        nullptr);
-  check_gradients(h, name, d, r);
+  check_gradients(h, name, d, r, 1);
 }
 
 void pixels_case(Harness& h, std::int64_t images, std::int64_t side) {
