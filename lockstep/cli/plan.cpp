@@ -118,7 +118,7 @@ int judge_deadline(const planner::Explained& explained) {
 
 int show_plan_of(const PlanOptions& options) {
   const planner::Explained explained = planner::explain(request_of(options.flags), {.what_ifs = options.what_if});
-  const std::vector<std::string> notices = notices_of(options.flags, explained.request, explained.plan.best.batch);
+  const std::vector<std::string> notices = notices_of(options.flags, explained.request, explained.plan.best);
   if (!options.output.empty()) plan::save_plan(explained.plan, options.output);
   if (options.json) {
     for (const std::string& notice : notices) fmt::print(stderr, "lockstep: note: {}\n", notice);
@@ -168,7 +168,8 @@ void add_question_flags(CLI::App& verb, PlanFlags& flags) {
                   "Global batch in SEQUENCES (1024), or in tokens with the unit (4Mtok); default: the model's usual");
   verb.add_option("--micro", flags.micro, "Micro-batch: sequences per data rank and micro-step")->check(above_zero);
   verb.add_option("--layout", flags.layout, "Price this layout: dp=4,shard=8,tp=1 (absent axes are 1)");
-  verb.add_option("--precision", flags.precision, "Precisions to search: bf16,fp8 (default: bf16)");
+  verb.add_option("--precision", flags.precision,
+                  "Precisions to search: bf16,fp8 (default: bf16). `train` has fp8 on one GPU, for dense Llamas");
   verb.add_option("--fix", flags.fix, "Fix parts of the layout: tp=8,recompute=full,micro=2");
   verb.add_option("--at-most", flags.at_most, "Bound them: tp=4,pp=8");
   verb.add_option("--profile", flags.profile, "Profile by name or file (default: the generic one of the GPU)")

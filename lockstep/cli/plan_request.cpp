@@ -12,6 +12,7 @@
 #include "lockstep/cli/session.h"
 #include "lockstep/plan/nearest_layout.h"
 #include "lockstep/planner/explain_terms.h"
+#include "lockstep/planner/request.h"
 #include "lockstep/planner/suggest_recipe.h"
 
 namespace lockstep::cli {
@@ -253,8 +254,13 @@ planner::SearchRequest request_of(const PlanFlags& flags) {
 }
 
 std::vector<std::string> notices_of(const PlanFlags& flags, const planner::SearchRequest& request,
-                                    const plan::BatchPlan& batch) {
+                                    const plan::Candidate& best) {
   std::vector<std::string> notices;
+  if (const auto refusal = planner::find_untrained(request, best.layout)) {
+    const bool fp8 = best.layout.precision == spec::Precision::kFp8;
+    notices.push_back(*refusal + (fp8 ? "; priced as frameworks that train it" : "; priced with fp32 states"));
+  }
+  const plan::BatchPlan& batch = best.batch;
   const std::int64_t length = request.sequence_length, longest = request.model.max_sequence;
   if (request.model.is_language_model() && length > longest) {
     notices.push_back(fmt::format("sequence {} is longer than the model's maximum of {}", length, longest));

@@ -29,9 +29,10 @@ struct PlanFlags {
 planner::SearchRequest request_of(const PlanFlags& flags);
 
 // What was settled without being asked and a reader should know, one line each: a sequence as long as the model takes
-// or longer, micro-batch and accumulation of the job file not kept. `request` and `batch` are those of the plan.
+// or longer, micro-batch and accumulation of the job file not kept; and what `lockstep train` refuses of the plan
+// `best`. `request` is the plan's.
 std::vector<std::string> notices_of(const PlanFlags& flags, const planner::SearchRequest& request,
-                                    const plan::BatchPlan& batch);
+                                    const plan::Candidate& best);
 
 // The same question for another cluster, with that cluster's own profile unless --profile names one.
 planner::SearchRequest request_on(const planner::SearchRequest& request, const std::string& cluster,

@@ -39,8 +39,16 @@ DenseRun dense_run(const spec::Model& model);
 DenseRun dense_run(const spec::Model& model, const plan::Layout& layout, const plan::BatchPlan& batch);
 
 // Why the fused step does not run this model, as one clause; nothing where it does. The engine asks the same
-// (engine/cuda/dense_shape).
-std::optional<std::string> dense_problem(const spec::Model& model);
+// (engine/cuda/dense_shape). Products in 8 bits want rounder sizes.
+std::optional<std::string> dense_problem(const spec::Model& model, spec::Precision precision = spec::Precision::kBf16);
+// Why it does not train the model in this layout, and in its precision: also ranks, adapters, optimizer, offloading.
+std::optional<std::string> dense_problem(const spec::Model& model, const plan::Layout& layout,
+                                         spec::OptimizerKind optimizer, bool adapters);
+// What the fused step alone trains, where it does not run because of `why`: one sentence for `train`, `plan`, `tune`.
+std::string fp8_refusal(const std::string& why);
+std::string narrow_states_refusal(const std::string& why);  // AdamW's means in bf16
+// Tokens of a micro-batch are a multiple of it.
+std::int64_t dense_row_unit(spec::Precision precision);
 // Whether it runs a layout: one rank, bf16 or fp8, AdamW, nothing offloaded. Allocates nothing.
 bool is_dense_layout(const plan::Layout& layout, spec::OptimizerKind optimizer);
 

@@ -1,15 +1,8 @@
 // The fused step of one GPU inside the Pricer: layouts of one rank, where the profile was measured with it.
-#include <cmath>
-
 #include "lockstep/cost/dense_memory.h"
 #include "lockstep/cost/pricer_state.h"
 
 namespace lockstep::cost {
-namespace {
-
-constexpr double kRowUnit = 16, kRowUnitFp8 = 64;  // rows of a micro-batch are a multiple of it
-
-}  // namespace
 
 void Pricer::State::set_dense(const Profile& profile) {
   dense.reset();
@@ -19,17 +12,18 @@ void Pricer::State::set_dense(const Profile& profile) {
                        .time_sigma = profile.dense->time_sigma,
                        .memory_sigma = profile.dense->memory_sigma,
                        .model = dense_run(model),
-                       .device = cluster.groups.front().device};
+                       .device = cluster.groups.front().device,
+                       .fp8 = !dense_problem(model, spec::Precision::kFp8)};
 }
 
 bool Pricer::State::is_dense(const plan::Layout& layout) const {
-  return dense && is_dense_layout(layout, options.optimizer);
+  return dense && is_dense_layout(layout, options.optimizer) &&
+         (dense->fp8 || layout.precision != spec::Precision::kFp8);
 }
 
 bool Pricer::State::is_dense(const plan::Layout& layout, const plan::BatchPlan& batch) const {
   if (!is_dense(layout)) return false;
-  const double unit = layout.precision == spec::Precision::kFp8 ? kRowUnitFp8 : kRowUnit;
-  return std::fmod(static_cast<double>(batch.micro * sequence), unit) == 0;
+  return (batch.micro * sequence) % dense_row_unit(layout.precision) == 0;
 }
 
 DenseRun Pricer::State::dense_run_of(const plan::Layout& layout, const plan::BatchPlan& batch) const {

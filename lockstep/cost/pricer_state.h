@@ -74,6 +74,7 @@ struct DensePricing {
   double time_sigma = 0, memory_sigma = 0;
   DenseRun model;  // its sizes
   spec::Device device;
+  bool fp8 = false;  // its sizes allow products in 8 bits
 };
 
 struct Pricer::State {

@@ -1,7 +1,5 @@
 #include "lockstep/engine/device_step.h"
 
-#include <fmt/format.h>
-
 #include <map>
 
 #include "lockstep/base/error.h"
@@ -35,14 +33,10 @@ const torch::Tensor& require(const torch::Tensor* tensor, const std::string& nam
 std::optional<std::string> reason_for_general_path(const spec::Job& job, const plan::Layout& layout,
                                                    torch::Device device) {
   if (!device.is_cuda()) return "the device is no GPU";
-  if (layout.world() != 1) return fmt::format("the layout has {} ranks", layout.world());
-  if (auto problem = cost::dense_problem(job.model)) return problem;
-  if (job.lora.rank > 0) return "the job trains LoRA adapters";
-  if (job.optimizer.kind != spec::OptimizerKind::kAdamW) return "the optimizer is not AdamW";
-  if (job.precision != spec::Precision::kBf16 && job.precision != spec::Precision::kFp8) {
-    return fmt::format("the precision is {}", spec::to_string(job.precision));
-  }
-  if (layout.offload != plan::Offload::kNone || job.activation_offload) return "the job offloads to host memory";
+  plan::Layout run = layout;
+  run.precision = job.precision;
+  if (auto problem = cost::dense_problem(job.model, run, job.optimizer.kind, job.lora.rank > 0)) return problem;
+  if (job.activation_offload) return "the job offloads to host memory";
   if (job.communication.compression != spec::Compression::kNone) return "the job compresses gradients";
   return std::nullopt;
 }

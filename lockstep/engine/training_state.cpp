@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
+#include "lockstep/cost/dense_run.h"
 #include "lockstep/engine/whole_tensors.h"
 
 namespace lockstep::engine {
@@ -73,10 +74,9 @@ void build_device_step(TrainingState& state, const spec::Job& job, const plan::L
   if (state.device_step) {
     state.initial_parameters = load_initial_values(*state.device_step, job);
   } else if (job.precision == spec::Precision::kFp8) {
-    throw environment_error("precision fp8 is trained by the fused CUDA step alone: " + state.why_general, "use bf16");
+    throw environment_error(cost::fp8_refusal(state.why_general), "use bf16");
   } else if (job.optimizer.state_precision != spec::Precision::kFp32) {
-    throw environment_error("optimizer.state_precision bf16 is the fused CUDA step's alone: " + state.why_general,
-                            "use fp32");
+    throw environment_error(cost::narrow_states_refusal(state.why_general), "use state_precision fp32");
   }
 }
 

@@ -11,6 +11,7 @@
 #include "lockstep/planner/explain_terms.h"
 #include "lockstep/planner/explain_what_if.h"
 #include "lockstep/planner/planner.h"
+#include "lockstep/planner/request.h"
 
 namespace lockstep::planner {
 namespace {
@@ -111,6 +112,7 @@ Explained explain(const SearchRequest& asked, const ExplainOptions& options) {
   Explained explained;
   explained.request = complete(asked);
   const SearchRequest& request = explained.request;
+  require_trained(request);
   if (!request.profile.fitted && is_data_parallel(request.constraints)) return explain_measured(std::move(explained));
   const SearchResult result = search(request);
   if (result.best.empty()) throw nothing_fits(request, result);

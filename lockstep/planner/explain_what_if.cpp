@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "lockstep/cost/dense_run.h"
 #include "lockstep/planner/explain_terms.h"
+#include "lockstep/planner/request.h"
 #include "lockstep/planner/resize.h"
 
 namespace lockstep::planner {
@@ -125,9 +125,13 @@ class WhatIfs {
     const auto& tried = request_.precisions;
     if (!has_fp8 || std::count(tried.begin(), tried.end(), spec::Precision::kFp8) > 0) return;
     if (!request_.model.is_language_model()) return;
-    if (request_.cluster.devices() == 1 && cost::dense_problem(request_.model)) return;  // the fused step's alone there
     SearchRequest request = request_;
     request.precisions = {spec::Precision::kFp8};
+    if (request.cluster.devices() == 1) {  // the fused step's alone there
+      plan::Layout layout = plan_.layout;
+      layout.precision = spec::Precision::kFp8;
+      if (find_untrained(request, layout)) return;
+    }
     try_change(fmt::format("fp8 instead of {}", spec::to_string(plan_.layout.precision)), request);
   }
 

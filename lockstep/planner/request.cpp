@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/cost/dense_run.h"
 #include "lockstep/planner/space.h"
 #include "lockstep/spec/usual_precision.h"
 
@@ -139,6 +140,31 @@ Constraints constraints_of(const plan::Layout& layout, std::optional<std::int64_
 
 UserError contradiction(const SearchRequest& request) {
   return bad_input("constraints: " + why_no_layout(request), "relax a constraint, or change the batch or the cluster");
+}
+
+std::optional<std::string> find_untrained(const SearchRequest& request, plan::Layout layout) {
+  const bool fp8 = layout.precision == spec::Precision::kFp8;
+  if (!fp8 && request.state_precision == spec::Precision::kFp32) return std::nullopt;
+  const auto& fitted = request.profile.fitted;
+  if (fitted && fitted->stack != "generic" && fitted->stack != "lockstep") return std::nullopt;
+  const bool adapters = fitted && fitted->facts.trained_share < 1;
+  std::optional<std::string> why;
+  if (request.cluster.groups.front().device.is_cpu()) why = "the device is no GPU";
+  if (!why) why = cost::dense_problem(request.model, layout, request.optimizer, adapters);
+  if (!why) return std::nullopt;
+  return fp8 ? cost::fp8_refusal(*why) : cost::narrow_states_refusal(*why);
+}
+
+void require_trained(const SearchRequest& request) {
+  if (request.cluster.devices() != 1) return;
+  for (const spec::Precision precision : request.precisions) {
+    plan::Layout layout;
+    layout.precision = precision;
+    layout.offload = request.constraints.offload.value_or(layout.offload);
+    if (const auto problem = find_untrained(request, layout)) {
+      throw bad_input(*problem, precision == spec::Precision::kFp8 ? "use bf16" : "use state_precision fp32");
+    }
+  }
 }
 
 void require_passes(const std::vector<std::string>& switched_off) {

@@ -48,6 +48,11 @@ plan::BatchPlan batch_of(const spec::Job& job, const plan::Layout& layout) {
   return batch;
 }
 
+std::optional<std::string> fused_problem(const spec::Job& job, plan::Layout layout) {
+  layout.precision = job.precision;
+  return cost::dense_problem(job.model, layout, job.optimizer.kind, job.lora.rank > 0);
+}
+
 // What no launch of this configuration survives, however much memory there is.
 std::optional<std::string> find_problem(const spec::Job& job, const plan::Layout& layout) {
   if (auto problem = plan::find_layout_problem(layout, &job.model)) return problem;
@@ -63,9 +68,9 @@ std::optional<std::string> find_problem(const spec::Job& job, const plan::Layout
       return fmt::format("precision=fp8: {} has no fp8", group.device.kind);
     }
   }
+  // On several devices fp8 may be another framework's, which a command evaluator runs.
   if (job.precision == spec::Precision::kFp8 && layout.world() == 1) {
-    if (const auto problem = cost::dense_problem(job.model))
-      return fmt::format("precision=fp8: one GPU trains in fp8 by the fused step alone, and {}", *problem);
+    if (const auto problem = fused_problem(job, layout)) return cost::fp8_refusal(*problem);
   }
   if (!job.model.is_language_model()) return std::nullopt;
   try {

@@ -68,10 +68,30 @@ TEST(PlanRequest, a_job_file_on_gpus_gives_tokens_and_the_usual_precision_and_sa
   EXPECT_EQ(request.precisions, std::vector{spec::Precision::kBf16});
   EXPECT_EQ(request.global_sequences, 4 * 2 * 8);
   EXPECT_EQ(request.tokens, 100.0 * 64 * 256);
-  EXPECT_TRUE(notices_of(asked, request, {.micro = 4, .accumulation = 2}).empty());
-  const auto notices = notices_of(asked, request, {.micro = 8, .accumulation = 1});
+  plan::Candidate best;
+  best.batch = {.micro = 4, .accumulation = 2};
+  EXPECT_TRUE(notices_of(asked, request, best).empty());
+  best.batch = {.micro = 8, .accumulation = 1};
+  const auto notices = notices_of(asked, request, best);
   ASSERT_EQ(notices.size(), 1u);
   EXPECT_HAS(notices[0], "micro-batch 4 x 2 of the job file");
+}
+
+TEST(PlanRequest, fp8_that_train_refuses_is_noticed_unless_the_profile_is_of_another_framework) {
+  PlanFlags asked = flags();
+  asked.precision = "fp8";
+  plan::Candidate best;
+  best.layout.shard = 32;
+  best.layout.precision = spec::Precision::kFp8;
+  const auto notices = notices_of(asked, request_of(asked), best);
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_HAS(notices[0], "precision fp8 is trained by the fused CUDA step alone: the layout has 32 ranks");
+  asked.profile = "H100-nemo-25.05";
+  EXPECT_TRUE(notices_of(asked, request_of(asked), best).empty());
+  best.layout = {};
+  best.layout.precision = spec::Precision::kFp8;
+  asked.profile = "";
+  EXPECT_TRUE(notices_of(asked, request_of(asked), best).empty()) << "one rank of it is trained";
 }
 
 TEST(PlanRequest, a_job_file_compared_on_other_devices_takes_their_precision) {

@@ -52,6 +52,29 @@ TEST(Explain, what_ifs_are_only_those_that_mean_something) {
                              [](const WhatIf& a, const WhatIf& b) { return a.gain > b.gain; }));
 }
 
+// The words of `lockstep train`, which refuses the same.
+TEST(Explain, fp8_on_one_gpu_is_refused_where_train_refuses_it) {
+  const std::string words = "precision fp8 is trained by the fused CUDA step alone: ";
+  const auto refusal = [](SearchRequest request) {
+    request.precisions = {spec::Precision::kBf16, spec::Precision::kFp8};
+    return user_error([&] { explain(request, {.what_ifs = false}); });
+  };
+  EXPECT_HAS(refusal(request_of("bert-large", "1x1xH100", 64)), words + "the model is no dense Llama; use bf16");
+  SearchRequest odd = request_of("llama3.2-1b", "1x1xH100", 64);
+  odd.model.vocab = 32016;  // 16 divides it, 64 does not
+  EXPECT_HAS(refusal(odd), words + "a size is not a multiple of 64");
+  SearchRequest plain = request_of("llama3.2-1b", "1x1xH100", 64);
+  plain.optimizer = spec::OptimizerKind::kSgd;
+  EXPECT_HAS(refusal(plain), words + "the optimizer is not AdamW");
+  plain.optimizer = spec::OptimizerKind::kAdamW;
+  plain.precisions = {spec::Precision::kFp8};
+  EXPECT_EQ(explain(plain, {.what_ifs = false}).plan.best.layout.precision, spec::Precision::kFp8);
+  SearchRequest other = request_of("bert-large", "1x1xH100", 64);
+  other.precisions = {spec::Precision::kFp8};
+  other.profile = cost::find_profile("H100-nemo-25.05");
+  EXPECT_NO_THROW(explain(other, {.what_ifs = false})) << "another framework's own business";
+}
+
 TEST(Explain, changes_for_the_better_do_not_lose_and_for_the_worse_do_not_gain) {
   const Explained explained = explain(request_of("llama2-13b", "2x8xH100", 128));
   for (const WhatIf& change : explained.what_ifs) {
@@ -268,6 +291,15 @@ TEST(Compare, a_cluster_that_is_too_small_is_an_answer) {
   EXPECT_HAS(comparison.options[0].problem, "does not fit");
   EXPECT_HAS(comparison.verdict, "8x8xH100");
   EXPECT_EQ(to_json(comparison).at("options").at(0).at("fits"), false);
+}
+
+TEST(Compare, one_gpu_that_has_no_fp8_for_the_model_is_an_answer) {
+  std::vector<SearchRequest> requests{request_of("bert-large", "1x1xH100", 64),
+                                      request_of("bert-large", "1x8xH100", 64)};
+  for (SearchRequest& request : requests) request.precisions = {spec::Precision::kFp8};
+  const Comparison comparison = compare(requests);
+  EXPECT_HAS(comparison.options[0].problem, "precision fp8 is trained by the fused CUDA step alone");
+  EXPECT_TRUE(comparison.options[1].best);
 }
 
 TEST(Scale, efficiency_begins_at_one_and_marks_where_it_is_lost) {
