@@ -82,9 +82,9 @@ double kept_elements_per_token(const spec::Model& model, const plan::Layout& lay
 }
 
 plan::MemoryBreakdown engine_memory(const spec::Model& model, const plan::Layout& layout, const plan::BatchPlan& batch,
-                                    spec::OptimizerKind optimizer, std::int64_t stage) {
+                                    spec::OptimizerKind optimizer, std::int64_t stage, bool narrow_moments) {
   const Blocks blocks = blocks_of(model, layout, stage);
-  const ParameterBytes bytes = parameter_bytes(layout.precision, optimizer, StackFacts{});
+  const ParameterBytes bytes = parameter_bytes(layout.precision, optimizer, StackFacts{}, narrow_moments);
   const double shards = dense_shards(layout);
   const double element = bytes.weight;
   const double rows = static_cast<double>(batch.micro * batch.sequence_length) / static_cast<double>(layout.cp);

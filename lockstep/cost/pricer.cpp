@@ -100,7 +100,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
   Context context{.layout = layout,
                   .batch = batch,
                   .placements = placements_of(layout, groups.front().devices_per_node),
-                  .bytes = parameter_bytes(layout.precision, options.optimizer, fitted.facts)};
+                  .bytes = bytes_of(layout)};
   StageTime slow;
   StageTime before;
   std::int64_t layers_before = -1;
@@ -281,7 +281,7 @@ std::vector<StagePrice> Pricer::stages(const plan::Layout& layout, const plan::B
 
 double Pricer::memory_floor(const plan::Layout& layout) const {
   const State& state = *state_;
-  const ParameterBytes bytes = parameter_bytes(layout.precision, state.options.optimizer, state.fitted.facts);
+  const ParameterBytes bytes = state.bytes_of(layout);
   const Dimensions& d = state.dimensions;
   double dense = 0;
   double expert = 0;

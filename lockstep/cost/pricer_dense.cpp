@@ -7,13 +7,20 @@ namespace lockstep::cost {
 void Pricer::State::set_dense(const Profile& profile) {
   dense.reset();
   const bool whole = fitted.facts.trained_share == 1;  // adapters train through the general path
-  if (!profile.dense || !whole || cluster.groups.size() != 1 || dense_problem(model)) return;
+  is_dense_model = whole && !dense_problem(model);
+  if (!profile.dense || !is_dense_model || cluster.groups.size() != 1) return;
   dense = DensePricing{.constants = profile.dense->constants,
                        .time_sigma = profile.dense->time_sigma,
                        .memory_sigma = profile.dense->memory_sigma,
                        .model = dense_run(model),
                        .device = cluster.groups.front().device,
                        .fp8 = !dense_problem(model, spec::Precision::kFp8)};
+}
+
+ParameterBytes Pricer::State::bytes_of(const plan::Layout& layout) const {
+  const bool narrow =
+      options.state_precision == spec::Precision::kBf16 && is_dense_model && is_dense_layout(layout, options.optimizer);
+  return parameter_bytes(layout.precision, options.optimizer, fitted.facts, narrow);
 }
 
 bool Pricer::State::is_dense(const plan::Layout& layout) const {

@@ -92,6 +92,7 @@ struct Pricer::State {
   double image_parameters = 0;
   double image_kept_elements = 0;  // of one sample
   std::optional<DensePricing> dense;
+  bool is_dense_model = false;  // the fused step runs it, whether or not the profile was measured with that step
 
   struct Context {
     const plan::Layout& layout;
@@ -136,6 +137,7 @@ struct Pricer::State {
   Price walk(const plan::Layout& layout, const plan::BatchPlan& batch, Visit&& visit) const;
   Price price_image(const plan::Layout& layout, const plan::BatchPlan& batch) const;
   void finish(Price& price, const plan::Layout& layout) const;
+  ParameterBytes bytes_of(const plan::Layout& layout) const;
   void set_dense(const Profile& profile);           // after everything else
   bool is_dense(const plan::Layout& layout) const;  // for some batch
   bool is_dense(const plan::Layout& layout, const plan::BatchPlan& batch) const;

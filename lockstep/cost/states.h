@@ -28,12 +28,13 @@ inline double element_bytes(spec::Precision precision) {
   return precision == spec::Precision::kFp8 ? 2.0 : static_cast<double>(plan::bytes_per_element(precision));
 }
 
-inline ParameterBytes parameter_bytes(spec::Precision precision, spec::OptimizerKind optimizer,
-                                      const StackFacts& facts) {
+// `narrow_moments`: those of AdamW are bf16, as the fused step of one GPU keeps them where a job says so.
+inline ParameterBytes parameter_bytes(spec::Precision precision, spec::OptimizerKind optimizer, const StackFacts& facts,
+                                      bool narrow_moments = false) {
   const double element = element_bytes(precision);
   const bool narrow = is_narrow(precision);
   const double wide = narrow ? 4.0 : element;
-  const double moments = (optimizer == spec::OptimizerKind::kAdamW ? 2 : 1) * wide;
+  const double moments = (optimizer == spec::OptimizerKind::kAdamW ? 2 : 1) * (narrow_moments ? 2.0 : wide);
   return {.weight = element,
           .gradient = facts.trained_share * (narrow ? facts.kept_gradient_bytes : element),
           .optimizer = facts.trained_share * (moments + (narrow && facts.master_copy ? wide : 0.0))};

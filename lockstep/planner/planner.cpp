@@ -9,6 +9,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/units.h"
+#include "lockstep/cost/dense_run.h"
 #include "lockstep/cost/engine_memory.h"
 #include "lockstep/cost/flops.h"
 #include "lockstep/cost/memory.h"
@@ -134,8 +135,11 @@ void append_time_reasons(const cost::Profile& profile, const spec::Model& model,
 plan::MemoryBreakdown counted_memory(const spec::Job& job, const plan::Layout& layout, const plan::BatchPlan& batch) {
   plan::MemoryBreakdown most;
   if (job.model.is_language_model()) {
+    const bool narrow = job.optimizer.state_precision == spec::Precision::kBf16 &&
+                        !cost::dense_problem(job.model, layout, job.optimizer.kind, job.lora.rank > 0);
     for (std::int64_t stage = 0; stage < layout.pp; ++stage) {
-      const plan::MemoryBreakdown memory = cost::engine_memory(job.model, layout, batch, job.optimizer.kind, stage);
+      const plan::MemoryBreakdown memory =
+          cost::engine_memory(job.model, layout, batch, job.optimizer.kind, stage, narrow);
       if (memory.total() > most.total()) most = memory;
     }
     return most;

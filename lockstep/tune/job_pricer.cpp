@@ -72,6 +72,9 @@ std::optional<std::string> find_problem(const spec::Job& job, const plan::Layout
   if (job.precision == spec::Precision::kFp8 && layout.world() == 1) {
     if (const auto problem = fused_problem(job, layout)) return cost::fp8_refusal(*problem);
   }
+  if (job.optimizer.state_precision == spec::Precision::kBf16) {
+    if (const auto problem = fused_problem(job, layout)) return cost::narrow_states_refusal(*problem);
+  }
   if (!job.model.is_language_model()) return std::nullopt;
   try {
     plan::require_whole_sequence_pieces(layout, job.model, job.batch.sequence_length);

@@ -41,6 +41,15 @@ TEST(States, of_the_zero_papers_example) {
   }
 }
 
+// Master copy 4, two means of 2 bytes: 8 instead of 12 a parameter.
+TEST(States, of_narrow_means) {
+  const auto optimizer = [](bool narrow) {
+    return parameter_bytes(spec::Precision::kBf16, spec::OptimizerKind::kAdamW, StackFacts{}, narrow).optimizer;
+  };
+  EXPECT_EQ(optimizer(false), 12);
+  EXPECT_EQ(optimizer(true), 8);
+}
+
 TEST(States, gradients_are_held_whole_where_a_stack_reduces_once) {
   Layout layout;
   layout.zero = 2;

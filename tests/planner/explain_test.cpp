@@ -9,6 +9,7 @@
 #include "lockstep/planner/compare.h"
 #include "lockstep/planner/explain_reasons.h"
 #include "lockstep/planner/explain_terms.h"
+#include "lockstep/planner/request.h"
 #include "lockstep/planner/resize.h"
 #include "tests/base/expect_user_error.h"
 #include "tests/planner/small_requests.h"
@@ -73,6 +74,28 @@ TEST(Explain, fp8_on_one_gpu_is_refused_where_train_refuses_it) {
   other.precisions = {spec::Precision::kFp8};
   other.profile = cost::find_profile("H100-nemo-25.05");
   EXPECT_NO_THROW(explain(other, {.what_ifs = false})) << "another framework's own business";
+}
+
+TEST(Explain, narrow_optimizer_states_count_on_one_gpu_and_are_refused_where_train_refuses_them) {
+  const auto best = [](SearchRequest request, spec::Precision states) {
+    request.state_precision = states;
+    return explain(request, {.what_ifs = false}).plan.best;
+  };
+  SearchRequest one = request_of("llama3.2-1b", "1x1xH200", 64);
+  one.profile = cost::find_profile("H200-lockstep");
+  one.constraints.fixed["micro"] = 4;
+  const plan::Candidate wide = best(one, spec::Precision::kFp32), narrow = best(one, spec::Precision::kBf16);
+  EXPECT_NEAR(narrow.memory.optimizer, wide.memory.optimizer / 2, 1);
+  EXPECT_LT(narrow.breakdown->optimizer, wide.breakdown->optimizer);
+  const SearchRequest gpt = request_of("gpt2-124m", "1x1xH100", 64);
+  EXPECT_HAS(user_error([&] { best(gpt, spec::Precision::kBf16); }),
+             "optimizer.state_precision bf16 is the fused CUDA step's alone: the model is no dense Llama");
+  const SearchRequest two = request_of("llama3.2-1b", "1x2xH100", 64);
+  const plan::Candidate split = best(two, spec::Precision::kBf16);
+  EXPECT_EQ(split.memory.optimizer, best(two, spec::Precision::kFp32).memory.optimizer);
+  SearchRequest asked = two;
+  asked.state_precision = spec::Precision::kBf16;
+  EXPECT_HAS(find_untrained(asked, split.layout).value_or(""), "the layout has 2 ranks");
 }
 
 TEST(Explain, changes_for_the_better_do_not_lose_and_for_the_worse_do_not_gain) {

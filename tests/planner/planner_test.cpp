@@ -97,6 +97,22 @@ TEST(Planner, one_gpu_is_priced_by_the_fused_step_where_it_runs_the_model) {
   EXPECT_NE(reasons_of(make_plan(job)).find("the general formulas"), std::string::npos);
 }
 
+// No profile was measured with the fused step there; `lockstep train` runs it all the same.
+TEST(Planner, narrow_states_count_on_a_gpu_without_a_profile_of_the_fused_step) {
+  spec::Job job = job_of("tinyllama-1.1b", "1x1xH100");
+  job.precision = spec::Precision::kBf16;
+  for (const bool given : {true, false}) {  // counted, and searched
+    job.layout.reset();
+    if (given) job.layout = spec::LayoutRequest{.axes = {{"dp", 1}}};
+    job.optimizer.state_precision = spec::Precision::kFp32;
+    const plan::Candidate wide = make_plan(job).best;
+    job.optimizer.state_precision = spec::Precision::kBf16;
+    const plan::Candidate narrow = make_plan(job).best;
+    EXPECT_NEAR(narrow.memory.optimizer / wide.memory.optimizer, 8.0 / 12, 1e-9) << "4 + 2 + 2 of 4 + 4 + 4 bytes";
+    EXPECT_LT(narrow.breakdown->optimizer, wide.breakdown->optimizer);
+  }
+}
+
 TEST(Planner, prices_with_a_profile_and_counts_the_hours_of_the_whole_job) {
   const cost::Profile profile = simple_profile();
   const plan::Plan plan = make_plan(job_of("gpt2-124m", "1x8xH100"), &profile);

@@ -127,6 +127,21 @@ TEST(JobPricer, layouts_that_no_run_survives_are_invalid) {
   EXPECT_EQ(price_of(*older, {{"precision", "fp8"}}).outcome, Outcome::kInvalid);
 }
 
+TEST(JobPricer, what_the_fused_step_alone_trains_is_refused_in_its_words) {
+  spec::Job gpt = seven_billion();
+  gpt.model = spec::load_model("gpt2-124m");
+  gpt.cluster = spec::load_cluster("1x1xH100");
+  gpt.layout.reset();
+  const auto one = pricer_of("knobs: {precision: {choices: [bf16, fp8]}}", gpt);
+  EXPECT_NE(
+      price_of(*one, {{"precision", "fp8"}}).problem.find("precision fp8 is trained by the fused CUDA step alone"),
+      std::string::npos);
+  spec::Job narrow = seven_billion();
+  narrow.optimizer.state_precision = spec::Precision::kBf16;
+  const auto several = pricer_of("knobs: {micro_batch: {choices: [1, 2]}}", narrow);
+  EXPECT_NE(price_of(*several, {{"micro_batch", 1}}).problem.find("optimizer.state_precision bf16"), std::string::npos);
+}
+
 TEST(JobPricer, nccl_protocols_and_algorithms_order_as_nccl_knows_them) {
   const auto pricer = pricer_of(kNccl);
   const auto seconds = [&](const char* algo, const char* proto, int tp, int zero) {
