@@ -75,7 +75,7 @@ nlohmann::json plan(const std::string& model, const std::string& cluster, std::i
   planner::SearchRequest request;
   request.model = lockstep::spec::load_model(model);
   request.cluster = lockstep::spec::load_cluster(cluster);
-  request.profile = lockstep::cost::profile_for(request.cluster);
+  request.profile = lockstep::cost::engine_profile_for(request.cluster);
   request.sequence_length = sequence_length;
   request.global_sequences = global_batch;
   request.tokens = tokens;

@@ -127,14 +127,18 @@ spec::Model choose_model(const SuggestRequest& request, Suggestion& suggestion) 
   return model;
 }
 
+// The engine's own profile is about the engine alone: other stacks take the generic one of the GPU.
+cost::Profile profile_of(const Suggestion& suggestion) {
+  if (!suggestion.request.profile.empty()) return cost::find_profile(suggestion.request.profile);
+  return suggestion.request.stack == Stack::kLockstep ? cost::engine_profile_for(suggestion.cluster)
+                                                      : cost::profile_for(suggestion.cluster);
+}
+
 SearchRequest question_of(const Suggestion& suggestion, const Goal& goal) {
   SearchRequest question;
   question.model = suggestion.model;
   question.cluster = suggestion.cluster;
-  const std::string& profile = suggestion.request.profile;
-  question.profile =
-      with_adapters(profile.empty() ? cost::profile_for(suggestion.cluster) : cost::find_profile(profile),
-                    suggestion.lora, suggestion.model);
+  question.profile = with_adapters(profile_of(suggestion), suggestion.lora, suggestion.model);
   question.global_sequences = goal.global_sequences;
   question.sequence_length = goal.sequence_length;
   question.tokens = goal.tokens;

@@ -41,7 +41,8 @@ struct SuggestRequest {
   std::string gpu = "H100";
   std::int64_t gpus_per_node = 0;
   std::string cluster;  // as `lockstep plan --cluster`
-  std::string profile;  // as `lockstep plan --profile`; "": the generic one of the GPU
+  std::string
+      profile;  // as `lockstep plan --profile`; "": the engine's own on one GPU for its own stack, else the generic one
   double dataset_tokens = 0;
   double epochs = 0;
   std::int64_t sequence_length = 0;

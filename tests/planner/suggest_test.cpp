@@ -33,7 +33,7 @@ Explained planner_says(const Suggestion& suggestion) {
   SearchRequest request;
   request.model = suggestion.model;
   request.cluster = suggestion.cluster;
-  request.profile = cost::profile_for(suggestion.cluster);
+  request.profile = cost::engine_profile_for(suggestion.cluster);
   request.global_sequences = suggestion.candidate.batch.global_sequences;
   request.sequence_length = suggestion.candidate.batch.sequence_length;
   request.tokens = suggestion.tokens;
@@ -49,7 +49,7 @@ const EnvironmentVariable& variable(const Suggestion& suggestion, const std::str
 
 TEST(Suggest, AgreesWithThePlannerToTheLastBitWhereTheSearchIsComplete) {
   for (const SuggestRequest& request : {ask(7e9, 8, 1e9), ask(13e9, 8, 1e9, "A100"), ask(1.1e9, 4, 30e9, "A100"),
-                                        ask(124e6, 8, 10e9), ask(8e9, 16, 5e7, "H200")}) {
+                                        ask(124e6, 8, 10e9), ask(8e9, 16, 5e7, "H200"), ask(1.1e9, 1, 1e9, "H200")}) {
     const Suggestion suggestion = suggest(request);
     if (request.gpus <= 8) EXPECT_TRUE(suggestion.complete_search) << suggestion.model.name;
     const plan::Candidate plan = planner_says(suggestion).plan.best;
@@ -62,6 +62,15 @@ TEST(Suggest, AgreesWithThePlannerToTheLastBitWhereTheSearchIsComplete) {
     EXPECT_EQ(suggestion.candidate.cost, plan.cost);
     EXPECT_EQ(suggestion.candidate.checkpoint, plan.checkpoint);
   }
+}
+
+TEST(Suggest, OneGpuTakesTheProfileOfTheEngineThereAndOtherStacksTheGenericOne) {
+  SuggestRequest request = ask(1.1e9, 1, 1e9, "H200");
+  EXPECT_EQ(suggest(request).profile, cost::find_profile("H200-lockstep").identity());
+  request.stack = Stack::kDeepspeed;
+  EXPECT_EQ(suggest(request).profile, cost::profile_for("H200").identity());
+  request = ask(1.1e9, 8, 1e9, "H200");  // one GPU says nothing about links
+  EXPECT_EQ(suggest(request).profile, cost::profile_for("H200").identity());
 }
 
 TEST(Suggest, LosesLittleWhereItSearchesInStages) {
