@@ -5,6 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/cost/dense_run.h"
 #include "lockstep/engine/pretrained.h"
+#include "lockstep/nn/layers.h"
 #include "lockstep/nn/model.h"
 
 namespace lockstep::engine {
@@ -41,15 +42,40 @@ std::optional<std::string> reason_for_general_path(const spec::Job& job, const p
   return std::nullopt;
 }
 
+namespace {
+
+// One parameter at a time, so the device needs room for the largest alone.
+void draw_initial_values(DeviceStep& step, const spec::Job& job) {
+  nn::BuildOptions build;
+  build.device = torch::kMeta;
+  build.dtype = torch::kBFloat16;  // as the general path draws them
+  const auto model = nn::build_model(job.model, build);
+  std::map<std::string, nn::DeclaredParameter> declared;
+  for (const nn::DeclaredParameter& parameter : nn::declared_parameters(*model)) declared[parameter.name] = parameter;
+  for (std::size_t i = 0; i < step.parameters().size(); ++i) {
+    const auto& [name, sizes] = step.parameters()[i];
+    const auto found = declared.find(name);
+    LOCKSTEP_ASSERT(found != declared.end() && found->second.tensor.sizes().vec() == sizes,
+                    "the step has the model's parameters");
+    torch::Tensor values =
+        torch::empty({found->second.tensor.numel()}, torch::TensorOptions().dtype(build.dtype).device(step.device()));
+    found->second.initial(values, 0, static_cast<std::uint64_t>(job.seed), name);
+    step.write(DeviceStep::Part::kMaster, i, values.view(sizes));
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> load_initial_values(DeviceStep& step, const spec::Job& job) {
   const torch::NoGradGuard no_grad;
+  if (job.weights.empty()) {
+    draw_initial_values(step, job);
+    return {};
+  }
   nn::BuildOptions build;
   build.seed = static_cast<std::uint64_t>(job.seed);
-  // The general path draws values in the model's precision; files are read in the master's.
-  build.dtype = job.weights.empty() ? torch::kBFloat16 : torch::kFloat32;
-  const auto model = nn::build_model(job.model, build);
-  std::vector<std::string> missing;
-  if (!job.weights.empty()) missing = load_pretrained(*model, job.weights).initial;
+  const auto model = nn::build_model(job.model, build);  // fp32, as files are read
+  const std::vector<std::string> missing = load_pretrained(*model, job.weights).initial;
   const auto values = model->named_parameters();
   for (std::size_t i = 0; i < step.parameters().size(); ++i) {
     const DeviceStep::Parameter& parameter = step.parameters()[i];

@@ -37,13 +37,15 @@ class DeviceStep {
   };
   virtual const std::vector<Parameter>& parameters() const = 0;
 
+  // Where values are best drawn that write() takes.
+  virtual torch::Device device() const = 0;
   // What is kept of a parameter: what the model computes with, what the optimizer updates (exact fp32), AdamW's means.
   enum class Part { kWeight, kMaster, kFirstMoment, kSecondMoment };
   // With the parameter's sizes; it may be a view of live state on the device, valid until the next step. No step is in
   // flight.
   virtual torch::Tensor read(Part part, std::size_t parameter) = 0;
-  // `values`: any floating dtype, in host memory. Writing the master sets the weight too; weights alone are not
-  // written. No step is in flight.
+  // `values`: any floating dtype, in host memory or on the device. Writing the master sets the weight too; weights
+  // alone are not written. No step is in flight.
   virtual void write(Part part, std::size_t parameter, const torch::Tensor& values) = 0;
   // Updates made so far: what AdamW corrects its means with. Skipped steps are none.
   virtual std::int64_t updates() const = 0;
@@ -89,7 +91,8 @@ std::optional<std::string> reason_for_general_path(const spec::Job& job, const p
 DeviceStepChoice make_device_step(const spec::Job& job, const plan::Layout& layout, torch::Device device);
 
 // Values as the general path begins with: those of job.weights, or the model's initial ones, which depend on (seed,
-// name) alone. Needs host memory for the model once. Returns the parameters that job.weights lacked.
+// name) alone and are drawn on the step's device. Files need host memory for the model once. Returns the parameters
+// that job.weights lacked.
 std::vector<std::string> load_initial_values(DeviceStep& step, const spec::Job& job);
 
 // State by the names of the general path: weights; master weights, AdamW's means and "optimizer.step".

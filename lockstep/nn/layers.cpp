@@ -41,7 +41,7 @@ Placement whole_placement(std::vector<std::int64_t> sizes, const Sharing& sharin
 void fill_initial(const DeclaredParameter& parameter, std::uint64_t seed) {
   if (parameter.tensor.is_meta()) return;
   const torch::NoGradGuard no_grad;
-  Tensor local = torch::empty({parameter.tensor.numel()}, parameter.tensor.options().device(torch::kCPU));
+  Tensor local = torch::empty({parameter.tensor.numel()}, parameter.tensor.options());
   for (const Run& run : runs_of(parameter.placement, 0, local.numel())) {
     Tensor stretch = local.narrow(0, run.local, run.count);
     parameter.initial(stretch, run.whole, seed, parameter.name);

@@ -46,8 +46,8 @@ std::vector<Run> runs_of(const Placement& placement, std::int64_t first, std::in
 // Rank `rank`'s share of `total` things: as even as possible, in order.
 Segment share_of(std::int64_t total, std::int64_t rank, std::int64_t ranks);
 
-// Writes elements [first, first + out.numel()) of a whole tensor's initial value into `out` (1-D, contiguous, CPU, any
-// floating dtype). `name` is the parameter's full name. Depends on (seed, name, first) alone.
+// Writes elements [first, first + out.numel()) of a whole tensor's initial value into `out` (1-D, contiguous, any
+// device and floating dtype). `name` is the parameter's full name. Depends on (seed, name, first) alone.
 using InitialValue =
     std::function<void(torch::Tensor& out, std::int64_t first, std::uint64_t seed, const std::string& name)>;
 InitialValue constant_value(double value);

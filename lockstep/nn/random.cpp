@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "lockstep/kernels/parallel_blocks.h"
+#include "lockstep/nn/cuda/operators.h"
 
 namespace lockstep::nn {
 namespace {
@@ -94,7 +95,7 @@ PhiloxKey stream_key(std::uint64_t seed, std::string_view stream) {
 }
 
 void fill_normal(torch::Tensor& tensor, double mean, double std, PhiloxKey key, std::int64_t first) {
-  fill(tensor, mean, std, key, first, normal_draws);
+  if (!cuda::fill_normal(tensor, mean, std, key, first)) fill(tensor, mean, std, key, first, normal_draws);
 }
 
 void fill_uniform(torch::Tensor& tensor, double low, double high, PhiloxKey key, std::int64_t first) {

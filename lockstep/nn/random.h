@@ -23,8 +23,9 @@ PhiloxKey stream_key(std::uint64_t seed, std::string_view stream);
 
 // Fill `tensor` (any floating dtype, contiguous or not) with draws number `first`, first + 1, ... of the stream,
 // element i of the logical (row-major) order taking draw first + i: a slice of a tensor gets what the whole would have
-// there. Draws are computed in fp64 and rounded once to the tensor's dtype. Meta tensors are left alone; tensors on
-// another device are drawn on the CPU and copied.
+// there. Draws are computed in fp64 and rounded once to the tensor's dtype. Meta tensors are left alone. Normal draws
+// of contiguous CUDA tensors (fp64, fp32, bf16) are made on the device, where the last bit of a double may differ;
+// others are drawn on the CPU and copied.
 void fill_normal(torch::Tensor& tensor, double mean, double std, PhiloxKey key, std::int64_t first = 0);
 void fill_uniform(torch::Tensor& tensor, double low, double high, PhiloxKey key, std::int64_t first = 0);
 

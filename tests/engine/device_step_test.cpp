@@ -30,6 +30,7 @@ class FakeStep : public DeviceStep {
 
   std::string describe() const override { return "a fake"; }
   const std::vector<Parameter>& parameters() const override { return parameters_; }
+  torch::Device device() const override { return torch::kCPU; }
 
   torch::Tensor read(Part part, std::size_t i) override {
     if (part == Part::kWeight) return flat_->view(flat_->values(), i);

@@ -180,5 +180,21 @@ TEST_F(DeviceKernels, attention_draws_its_masks_again_in_backward) {
   }
 }
 
+TEST_F(DeviceKernels, draws_the_first_values_of_the_host) {
+  const PhiloxKey key = stream_key(7, "model.layers.0.mlp.gate_proj.weight");
+  for (const std::int64_t first : {0, 3, 4096, 1'000'001}) {
+    const auto draw = [&](torch::Dtype dtype, torch::Device device) {
+      Tensor values = torch::full({100'003}, std::nan(""), torch::dtype(dtype).device(device));
+      fill_normal(values, 0.5, 0.02, key, first);
+      return values.cpu();
+    };
+    EXPECT_TRUE(draw(torch::kDouble, torch::kCUDA).allclose(draw(torch::kDouble, torch::kCPU), 1e-13, 1e-15));
+    for (const torch::Dtype dtype : {torch::kFloat, torch::kBFloat16}) {
+      const Tensor differ = draw(dtype, torch::kCUDA) != draw(dtype, torch::kCPU);
+      EXPECT_LE(differ.sum().item<std::int64_t>(), 1) << "from " << first;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::nn

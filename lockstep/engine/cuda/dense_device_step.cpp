@@ -71,6 +71,7 @@ class DenseDeviceStep : public DeviceStep {
                        kRecompute[static_cast<int>(options_.recompute)]);
   }
   const std::vector<Parameter>& parameters() const override { return parameters_; }
+  torch::Device device() const override { return device_; }
 
   torch::Tensor read(Part part, std::size_t parameter) override {
     if (part != Part::kMaster) return view(part, parameter);
@@ -85,6 +86,7 @@ class DenseDeviceStep : public DeviceStep {
     const torch::NoGradGuard no_grad;
     if (part == Part::kMaster) {
       const cuda::NamedParameter& p = step_.parameters()[parameter];
+      if (values.is_cuda()) at::cuda::getCurrentCUDAStream(device_.index()).synchronize();  // they are there
       const bool narrow = values.scalar_type() == torch::kBFloat16;
       const torch::Tensor plain = (narrow ? values.detach() : values.detach().to(torch::kFloat32)).contiguous();
       if (narrow) return step_.load(p, static_cast<const cuda::Bf16*>(plain.data_ptr()));

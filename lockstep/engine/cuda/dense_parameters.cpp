@@ -122,18 +122,17 @@ class Temporary {
 };
 }  // namespace
 
-void DenseParameters::load(const NamedParameter& p, const float* host, cudaStream_t stream) {
+void DenseParameters::load(const NamedParameter& p, const float* values, cudaStream_t stream) {
   const Temporary temporary(p.place.count());
-  LOCKSTEP_CUDA(
-      cudaMemcpyAsync(temporary.get(), host, p.place.count() * sizeof(float), cudaMemcpyHostToDevice, stream));
+  LOCKSTEP_CUDA(cudaMemcpyAsync(temporary.get(), values, p.place.count() * sizeof(float), cudaMemcpyDefault, stream));
   kernels::cuda::split_master(temporary.get(), weight_ + p.place.offset, remainder_ + p.place.offset, p.place.count(),
                               stream);
   LOCKSTEP_CUDA(cudaStreamSynchronize(stream));
 }
 
-void DenseParameters::load(const NamedParameter& p, const Bf16* host, cudaStream_t stream) {
+void DenseParameters::load(const NamedParameter& p, const Bf16* values, cudaStream_t stream) {
   const std::size_t bytes = p.place.count() * sizeof(Bf16);
-  LOCKSTEP_CUDA(cudaMemcpyAsync(weight_ + p.place.offset, host, bytes, cudaMemcpyHostToDevice, stream));
+  LOCKSTEP_CUDA(cudaMemcpyAsync(weight_ + p.place.offset, values, bytes, cudaMemcpyDefault, stream));
   LOCKSTEP_CUDA(cudaMemsetAsync(remainder_ + p.place.offset, 0, bytes, stream));
   LOCKSTEP_CUDA(cudaStreamSynchronize(stream));
 }

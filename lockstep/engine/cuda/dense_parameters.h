@@ -63,9 +63,10 @@ class DenseParameters {
   // 1 / sqrt(in), norms 1; states 0.
   void initialize_as_torch(std::uint32_t seed, cudaStream_t stream);
   void zero_states(cudaStream_t stream);
-  void load(const NamedParameter& p, const float* host, cudaStream_t stream);  // waits
-  void load(const NamedParameter& p, const Bf16* host, cudaStream_t stream);   // the same for values that bf16 holds
-  void save(const NamedParameter& p, float* host, cudaStream_t stream) const;  // waits
+  // Values of host or device memory, ready when the call is made; it waits.
+  void load(const NamedParameter& p, const float* values, cudaStream_t stream);
+  void load(const NamedParameter& p, const Bf16* values, cudaStream_t stream);  // for values that bf16 holds
+  void save(const NamedParameter& p, float* host, cudaStream_t stream) const;   // waits
   std::vector<float> save_gradient(const NamedParameter& p, cudaStream_t stream) const;
 
   // Live device memory of a parameter: the bf16 weight, or AdamW's m and v in the states' precision.

@@ -1,4 +1,5 @@
 #include "lockstep/kernels/cuda/common.cuh"
+#include "lockstep/kernels/cuda/philox.cuh"
 #include "lockstep/kernels/cuda/random.h"
 
 namespace lockstep::kernels::cuda {
@@ -22,6 +23,39 @@ __global__ void normal_kernel(Bf16* weight, std::int16_t* remainder, std::int64_
   const float u = (static_cast<float>(a >> 8) + 1.0f) * 0x1p-24f, v = static_cast<float>(b >> 8) * 0x1p-24f;
   write(weight, remainder, i, deviation * sqrtf(-2.0f * logf(u)) * cospif(2.0f * v));
 }
+
+// The middle of one of 2^32 equal cells of (0, 1).
+__device__ double to_unit(std::uint32_t word) { return (static_cast<double>(word) + 0.5) * 0x1p-32; }
+__device__ void put(double& to, double value) { to = value; }
+__device__ void put(float& to, double value) { to = static_cast<float>(value); }
+__device__ void put(Bf16& to, double value) { to = __float2bfloat16(static_cast<float>(value)); }  // as the host rounds
+
+struct NormalStream {
+  std::int64_t count, first;
+  double mean, deviation;
+  std::uint32_t key0, key1;
+};
+// A thread has the four draws of one counter.
+template <class T>
+__global__ void __launch_bounds__(kThreads) stream_normal_kernel(T* out, NormalStream a) {
+  const std::int64_t counter = a.first / 4 + static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const auto bits = static_cast<std::uint64_t>(counter);
+  const uint4 words = philox(make_uint4(static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32), 0, 0),
+                             a.key0, a.key1);
+  const std::uint32_t word[4] = {words.x, words.y, words.z, words.w};
+  const std::int64_t at = 4 * counter - a.first;  // of the first draw
+#pragma unroll
+  for (int pair = 0; pair < 2; ++pair) {
+    const double radius = sqrt(-2.0 * log(to_unit(word[2 * pair])));
+    const double angle = 2.0 * 3.14159265358979323846 * to_unit(word[2 * pair + 1]);
+    double sine, cosine;
+    sincos(angle, &sine, &cosine);
+    const std::int64_t i = at + 2 * pair;
+    if (i >= 0 && i < a.count) put(out[i], a.mean + a.deviation * (radius * cosine));
+    if (i + 1 >= 0 && i + 1 < a.count) put(out[i + 1], a.mean + a.deviation * (radius * sine));
+  }
+}
+
 __global__ void uniform_kernel(Bf16* weight, std::int16_t* remainder, std::int64_t count, float bound,
                                std::uint32_t seed) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -43,6 +77,21 @@ void fill_normal(Bf16* weight, std::int16_t* remainder, std::int64_t count, floa
                                                                                            deviation, seed);
   LOCKSTEP_CUDA_LAUNCHED();
 }
+template <class T>
+void fill_stream_normal(T* out, std::int64_t count, std::int64_t first, double mean, double deviation,
+                        const std::uint32_t (&key)[2], cudaStream_t stream) {
+  if (count == 0) return;
+  const std::int64_t counters = (first + count + 3) / 4 - first / 4;
+  stream_normal_kernel<<<static_cast<unsigned>(ceil_div(counters, kThreads)), kThreads, 0, stream>>>(
+      out, NormalStream{count, first, mean, deviation, key[0], key[1]});
+  LOCKSTEP_CUDA_LAUNCHED();
+}
+template void fill_stream_normal(double*, std::int64_t, std::int64_t, double, double, const std::uint32_t (&)[2],
+                                 cudaStream_t);
+template void fill_stream_normal(float*, std::int64_t, std::int64_t, double, double, const std::uint32_t (&)[2],
+                                 cudaStream_t);
+template void fill_stream_normal(Bf16*, std::int64_t, std::int64_t, double, double, const std::uint32_t (&)[2],
+                                 cudaStream_t);
 void fill_uniform(Bf16* weight, std::int16_t* remainder, std::int64_t count, float bound, std::uint32_t seed,
                   cudaStream_t stream) {
   if (count == 0) return;

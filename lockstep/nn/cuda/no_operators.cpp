@@ -14,6 +14,7 @@ using torch::Tensor;
 bool takes(const Tensor&) { return false; }
 bool takes_dropout(const Tensor&) { return false; }
 bool takes_attention(const Tensor&) { return false; }
+bool fill_normal(Tensor&, double, double, const PhiloxKey&, std::int64_t) { return false; }
 
 Tensor dropout(const Tensor&, const Tensor&, const Tensor&, const Drop&) { absent(); }
 AddNorm add_norm(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, double, const Drop&) {

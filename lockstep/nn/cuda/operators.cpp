@@ -11,6 +11,7 @@
 #include "lockstep/kernels/cuda/gelu_erf.h"
 #include "lockstep/kernels/cuda/join_columns.h"
 #include "lockstep/kernels/cuda/layer_norm.h"
+#include "lockstep/kernels/cuda/random.h"
 #include "lockstep/kernels/cuda/rope.h"
 #include "lockstep/kernels/cuda/swiglu.h"
 
@@ -97,6 +98,18 @@ bool takes(const Tensor& x) {
          x.size(-1) <= raw::kLayerNormMaxCols;
 }
 
+bool fill_normal(Tensor& tensor, double mean, double std, const PhiloxKey& key, std::int64_t first) {
+  if (!tensor.is_cuda() || !tensor.is_contiguous()) return false;
+  const c10::cuda::CUDAGuard guard(tensor.device());
+  const std::uint32_t words[2] = {key[0], key[1]};
+  const auto fill = [&](auto* out) {
+    raw::fill_stream_normal(out, tensor.numel(), first, mean, std, words, stream_of(tensor));
+    return true;
+  };
+  if (tensor.scalar_type() == torch::kDouble) return fill(tensor.data_ptr<double>());
+  if (tensor.scalar_type() == torch::kFloat) return fill(tensor.data_ptr<float>());
+  return tensor.scalar_type() == torch::kBFloat16 && fill(bf16(tensor));
+}
 bool takes_dropout(const Tensor& x) {
   return x.is_cuda() && (x.scalar_type() == torch::kBFloat16 || x.scalar_type() == torch::kFloat) &&
          x.size(-1) % 8 == 0;

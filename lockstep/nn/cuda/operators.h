@@ -18,6 +18,10 @@ bool takes_dropout(const torch::Tensor& x);
 // Fused attention: on CUDA, bf16 or fp16, heads of up to 128, a multiple of 8.
 bool takes_attention(const torch::Tensor& q);
 
+// fill_normal() of random.h on the device, in place; false where it must be drawn on the host (not on CUDA, not
+// contiguous, fp16).
+bool fill_normal(torch::Tensor& tensor, double mean, double std, const PhiloxKey& key, std::int64_t first);
+
 // Where a mask of [samples, rows, features] is drawn (random.h).
 struct Drop {
   double probability = 0.0;  // 0: nothing is dropped
