@@ -143,6 +143,11 @@ class LateProgress {
 
 int predict(const PredictOptions& options) {
   const planner::PublishedTable table = planner::load_published_rows(options.rows);
+  for (const planner::PublishedRow& row : table.rows) {
+    if (const auto problem = planner::find_unknown_word(row)) {
+      throw bad_input(*problem, "correct it, or leave it blank (unknown: bf16)", {.file = options.rows});
+    }
+  }
   std::optional<cost::Profile> profile;
   if (!options.profile.empty()) profile = cost::find_profile(options.profile);
   planner::RowPredictor predictor(std::move(profile));
@@ -177,7 +182,9 @@ int predict(const PredictOptions& options) {
 void add_predict(CLI::App& app, Outcome& outcome) {
   auto options = std::make_shared<PredictOptions>();
   CLI::App* verb = app.add_subcommand("predict", "Prices a table of training runs, row by row");
-  verb->add_option("--rows", options->rows, "CSV with the columns of validation/published/throughput.csv")->required();
+  verb->add_option("--rows", options->rows,
+                   "CSV with the columns of validation/published/throughput.csv; `model` may be a preset")
+      ->required();
   verb->add_option("--output", options->output, "CSV to write, with the predictions appended; `-` is stdout");
   verb->add_option("--profile", options->profile, "Price every row under this profile (a name or a file)");
   verb->add_flag("--json", options->json, "JSON on stdout (lockstep.predict/1); with `--output -` every row is in it");

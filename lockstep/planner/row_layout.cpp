@@ -1,9 +1,11 @@
 // Layout and batch of a published row: its own degrees where it states them, the usual ones where it does not.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include <fmt/format.h>
 
+#include "lockstep/base/text.h"
 #include "lockstep/planner/row_parts.h"
 
 namespace lockstep::planner {
@@ -14,13 +16,15 @@ using plan::Recompute;
 using plan::Schedule;
 
 spec::Precision precision_of(const PublishedRow& row, RowNotes& notes) {
-  if (const auto precision = plan::parse_precision(row.precision)) return *precision;
-  if (row.precision == "mxfp8" || row.precision == "nvfp4") {
-    notes.add(row.precision + " is priced as fp8");
+  if (auto problem = find_unknown_word(row)) throw CannotPrice{std::move(*problem)};
+  const std::string word = to_lower(row.precision);
+  if (const auto precision = plan::parse_precision(word)) return *precision;
+  if (word == "mxfp8" || word == "nvfp4") {
+    notes.add(word + " is priced as fp8");
     return spec::Precision::kFp8;
   }
-  if (row.precision == "tf32") return spec::Precision::kFp32;
-  notes.add(row.precision.empty() ? "precision unknown: bf16" : fmt::format("precision {}: bf16", row.precision));
+  if (word == "tf32") return spec::Precision::kFp32;
+  notes.add("precision unknown: bf16");
   return spec::Precision::kBf16;
 }
 
@@ -184,6 +188,16 @@ std::int64_t guess_micro(double per_rank, std::int64_t sequence, std::int64_t pp
 }
 
 }  // namespace
+
+std::optional<std::string> find_unknown_word(const PublishedRow& row) {
+  const std::string word = to_lower(row.precision);
+  constexpr std::array kOthers{"tf32", "mxfp8", "nvfp4"};
+  const bool known = word.empty() || plan::parse_precision(word) ||
+                     std::any_of(kOthers.begin(), kOthers.end(), [&](const char* other) { return word == other; });
+  if (known) return std::nullopt;
+  return fmt::format("line {}, column precision: `{}` is none of fp64, fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4",
+                     row.line, printable(row.precision, 30));
+}
 
 plan::Layout layout_of(const PublishedRow& row, const spec::Model& model, const spec::Cluster& cluster,
                        const cost::StackFacts& facts, RowNotes& notes) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/planner/row_parts.h"
+#include "lockstep/spec/presets.h"
 
 namespace lockstep::planner {
 namespace {
@@ -145,9 +146,27 @@ void fill_style(spec::Model& model, const PublishedRow& row, const std::string& 
   if (model.arch == spec::Arch::kBert) model.type_vocab = 2;
 }
 
+// A row that states no dimensions may name a preset, as `lockstep plan --model` does; what it states besides wins.
+std::optional<spec::Model> preset_of(const PublishedRow& row, RowNotes& notes) {
+  if (row.layers || row.hidden || spec::find_embedded(spec::embedded_models(), row.model) == nullptr) {
+    return std::nullopt;
+  }
+  spec::Model model = spec::load_model(row.model);
+  if (!model.is_language_model()) throw CannotPrice{fmt::format("{} is no language model", row.model)};
+  notes.add("dimensions of the preset " + row.model);
+  model.heads = row.heads.value_or(model.heads);
+  model.kv_heads = row.kv_heads.value_or(model.kv_heads);
+  model.ffn_hidden = row.ffn.value_or(model.ffn_hidden);
+  model.vocab = row.vocab.value_or(model.vocab);
+  if (!row.seq_len) notes.add(fmt::format("sequence length unknown: {}", model.max_sequence));
+  model.max_sequence = row.seq_len.value_or(model.max_sequence);
+  return model;
+}
+
 }  // namespace
 
 spec::Model model_of(const PublishedRow& row, const std::string& stack, RowNotes& notes) {
+  if (auto preset = preset_of(row, notes)) return std::move(*preset);
   spec::Model model;
   model.name = row.model.empty() ? "inline" : row.model;
   model.arch = arch_of(row, notes);

@@ -60,6 +60,10 @@ struct RowReading {
   bool cannot_run = false;  // why_not is a rule of layouts (more stages than layers): no memory would help
 };
 
+// A word that its column does not have, with its line, its column and the words that are allowed; question_of() gives
+// it as why_not. Blank is unknown, not wrong.
+std::optional<std::string> find_unknown_word(const PublishedRow& row);
+
 // Never throws.
 RowReading question_of(const PublishedRow& row);
 

@@ -89,7 +89,9 @@ class Predict(EndToEnd):
                     "a,\"b\"\nc", "\u00e9\u00e9", " 8 ", "0x10", "1048576", "1000"]
         for row in table[1:]:
             for _ in range(generator.randint(1, 8)):
-                row[generator.randrange(len(row))] = generator.choice(nonsense)
+                place = generator.randrange(len(row))
+                if table[0][place] != "precision":  # a word, refused as such (below)
+                    row[place] = generator.choice(nonsense)
         text = io.StringIO()
         csv.writer(text).writerows(table)
         done = self.predict(self.write(text.getvalue()), "--output", "-")
@@ -99,6 +101,16 @@ class Predict(EndToEnd):
             self.assertTrue(row[-6] or row[-1], f"seed {seed}: {row}")
             self.assertNotIn("nan", row[-6] + row[-5] + row[-4] + row[-3], f"seed {seed}: {row}")
             self.assertNotIn("inf", row[-6] + row[-5] + row[-4] + row[-3], f"seed {seed}: {row}")
+
+    def test_a_preset_by_name_is_priced_as_plan_prices_it(self):
+        table = self.write("hardware,gpus,model,seq_len,precision\nH100-SXM-80GB,8,llama2-7b,4096,bf16\n")
+        self.assertGreater(float(read(self.predict(table, "--output", "-").stdout)[1][-6]), 0)
+
+    def test_an_unknown_precision_is_refused_with_line_column_and_words(self):
+        table = self.write("hardware,gpus,model,seq_len,precision\nH100-SXM-80GB,8,llama2-7b,4096,bf16\n"
+                           "H100-SXM-80GB,8,llama2-7b,4096,int4\n")
+        self.expect_error(2, ["rows.csv", "line 3, column precision", "`int4`", "fp64, fp32, tf32, fp16, bf16, fp8"],
+                          "predict", "--rows", table)
 
     def test_what_is_no_table_is_refused_with_its_place(self):
         self.expect_error(2, ["rows.csv:2", "fields"], "predict", "--rows", self.write("a,b\n1\n"))

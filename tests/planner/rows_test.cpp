@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/planner/csv.h"
 #include "lockstep/planner/predict_rows.h"
+#include "lockstep/spec/parameter_count.h"
 
 namespace lockstep::planner {
 namespace {
@@ -101,6 +102,31 @@ TEST(Rows, WhatIsUnknownGetsTheUsualChoiceAndANote) {
   for (const char* word : {"arch", "hidden", "layers", "recompute", "precision", "global batch", "micro-batch"}) {
     EXPECT_NE(usual.note.find(word), std::string::npos) << usual.note;
   }
+}
+
+TEST(Rows, APresetsNameGivesItsDimensionsAndStatedOnesWin) {
+  const std::string columns = "hardware,gpus,model,precision,seq_len,vocab,layers,hidden";
+  const RowQuestion named = question(row_of(columns, "H100-SXM-80GB,8,llama3-8b,bf16,4096,,,"));
+  const spec::Model preset = spec::load_model("llama3-8b");
+  EXPECT_EQ(named.model.hidden, preset.hidden);
+  EXPECT_EQ(named.model.kv_heads, preset.kv_heads);
+  EXPECT_EQ(spec::parameter_count(named.model), spec::parameter_count(preset));
+  EXPECT_EQ(named.batch.sequence_length, 4096);
+  EXPECT_NE(named.note.find("dimensions of the preset llama3-8b"), std::string::npos) << named.note;
+  EXPECT_EQ(question(row_of(columns, "H100-SXM-80GB,8,llama3-8b,bf16,4096,32000,,")).model.vocab, 32000);
+  EXPECT_EQ(question(row_of(columns, "H100-SXM-80GB,8,llama3-8b,bf16,4096,,12,1024")).model.hidden, 1024);
+  EXPECT_EQ(question_of(row_of(columns, "H100-SXM-80GB,8,resnet50,bf16,,,,")).why_not, "resnet50 is no language model");
+}
+
+TEST(Rows, AnUnknownPrecisionIsNotPricedAndNamesLineColumnAndWords) {
+  const std::string columns = "hardware,gpus,model,seq_len,precision";
+  const RowReading reading = question_of(row_of(columns, "H100-SXM-80GB,8,llama2-7b,4096,int4"));
+  EXPECT_FALSE(reading.question);
+  EXPECT_EQ(reading.why_not,
+            "line 2, column precision: `int4` is none of fp64, fp32, tf32, fp16, bf16, fp8, mxfp8, nvfp4");
+  EXPECT_EQ(question(row_of(columns, "H100-SXM-80GB,8,llama2-7b,4096,FP8")).layout.precision, spec::Precision::kFp8);
+  const RowQuestion blank = question(row_of(columns, "H100-SXM-80GB,8,llama2-7b,4096,"));
+  EXPECT_NE(blank.note.find("precision unknown: bf16"), std::string::npos) << blank.note;
 }
 
 TEST(Rows, MoreStagesThanLayersCannotRun) {
