@@ -9,8 +9,78 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t kLongestCompared = 256;
+constexpr int kDigitCost = 2;
+constexpr std::size_t kShortestStem = 3;  // letters that say what a longer word is
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v'; }
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_letter(char c) { return c >= 'a' && c <= 'z'; }  // of lower-case text
+
+// Damerau-Levenshtein; a digit inserted, deleted or replaced costs `digit`.
+int edits(std::string_view a, std::string_view b, int digit) {
+  a = a.substr(0, kLongestCompared);
+  b = b.substr(0, kLongestCompared);
+  const auto cost = [&](char c) { return is_digit(c) ? digit : 1; };
+  // Three rows of the dynamic programme are enough: a swap looks two rows back.
+  std::vector<int> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j < b.size(); ++j) last[j + 1] = last[j] + cost(b[j]);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    const char from = a[i - 1];
+    row[0] = last[0] + cost(from);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const char to = b[j - 1];
+      const int replace = last[j - 1] + (from == to ? 0 : std::max(cost(from), cost(to)));
+      row[j] = std::min({last[j] + cost(from), row[j - 1] + cost(to), replace});
+      if (i > 1 && j > 1 && from == b[j - 2] && a[i - 2] == to) row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    std::swap(before, last);
+    std::swap(last, row);
+  }
+  return last[b.size()];
+}
+
+// Runs of letters, and numbers: "llama3.2-1b" is llama, 3.2, 1, b.
+std::vector<std::string_view> words_of(std::string_view text) {
+  std::vector<std::string_view> words;
+  for (std::size_t i = 0; i < text.size();) {
+    std::size_t end = i;
+    if (is_letter(text[i])) {
+      while (end < text.size() && is_letter(text[end])) ++end;
+    } else {
+      while (end < text.size() && (is_digit(text[end]) || (end > i && text[end] == '.'))) ++end;
+    }
+    if (end > i) words.push_back(text.substr(i, end - i));
+    i = std::max(end, i + 1);
+  }
+  return words;
+}
+
+// Several words, all found in order in the candidate's, where they may be longer; both begin alike.
+bool is_shortened(std::string_view name, std::string_view candidate) {
+  const auto meant = [](std::string_view word, std::string_view whole) {
+    return word == whole || (word.size() >= kShortestStem && is_letter(word[0]) && whole.starts_with(word));
+  };
+  const std::vector<std::string_view> words = words_of(name), all = words_of(candidate);
+  if (words.size() < 2 || all.empty() || !meant(words[0], all[0])) return false;
+  std::size_t found = 0;
+  for (const std::string_view whole : all) {
+    if (found < words.size() && meant(words[found], whole)) ++found;
+  }
+  return found == words.size();
+}
+
+// How far `candidate` is from what was written, both in lower case; nothing where it is too far to be meant.
+std::optional<double> distance_to(std::string_view name, std::string_view candidate) {
+  const std::size_t longer = std::max(name.size(), candidate.size()), shorter = std::min(name.size(), candidate.size());
+  std::optional<double> distance = edits(name, candidate, kDigitCost);
+  if (*distance > std::max(1.0, static_cast<double>(longer / 3))) distance.reset();
+  const bool begins = shorter >= kShortestStem && (name.starts_with(candidate) || candidate.starts_with(name));
+  if (!begins && !is_shortened(name, candidate)) return distance;
+  // Behind one slip of the pen, before two; the less is left out the better.
+  const double left_out = 1.5 + 0.1 * static_cast<double>(longer - shorter) / static_cast<double>(longer);
+  return distance ? std::min(*distance, left_out) : left_out;
+}
 
 }  // namespace
 
@@ -48,35 +118,17 @@ std::string to_lower(std::string_view text) {
   return lower;
 }
 
-int edit_distance(std::string_view a, std::string_view b) {
-  a = a.substr(0, kLongestCompared);
-  b = b.substr(0, kLongestCompared);
-  // Three rows of the dynamic programme are enough: a swap looks two rows back.
-  std::vector<int> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) last[j] = static_cast<int>(j);
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    row[0] = static_cast<int>(i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const int replace = last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      row[j] = std::min({last[j] + 1, row[j - 1] + 1, replace});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) row[j] = std::min(row[j], before[j - 2] + 1);
-    }
-    std::swap(before, last);
-    std::swap(last, row);
-  }
-  return last[b.size()];
-}
+int edit_distance(std::string_view a, std::string_view b) { return edits(a, b, 1); }
 
 std::optional<std::string> nearest(std::string_view name, const std::vector<std::string>& candidates) {
   const std::string wanted = to_lower(name);
   std::optional<std::string> best;
-  int best_distance = 0;
+  double best_distance = 0;
   for (const std::string& candidate : candidates) {
-    const int distance = edit_distance(wanted, to_lower(candidate));
-    const int limit = std::max<int>(1, static_cast<int>(std::max(wanted.size(), candidate.size()) / 3));
-    if (distance <= limit && (!best || distance < best_distance)) {
+    const std::optional<double> distance = distance_to(wanted, to_lower(candidate));
+    if (distance && (!best || *distance < best_distance)) {
       best = candidate;
-      best_distance = distance;
+      best_distance = *distance;
     }
   }
   return best;

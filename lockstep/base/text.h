@@ -19,8 +19,12 @@ std::string to_lower(std::string_view text);   // ASCII
 // 256 characters are compared by their first 256.
 int edit_distance(std::string_view a, std::string_view b);
 
-// The candidate nearest to `name` (letter case ignored), if it is near enough to be a slip of the pen: distance at
-// most a third of the longer length, at least 1. Ties go to the earlier candidate.
+// The candidate nearest to `name` (letter case ignored), if it is near enough to be meant:
+// - a slip of the pen: distance at most a third of the longer length, at least 1. A digit too much, too few or another
+//   counts double, because numbers tell names apart (`fp4` is no `fp64`);
+// - one begins with the other (3 letters at least), or the words of `name` are those of the candidate, shortened or
+//   with some left out (`llama-1b` of `llama3.2-1b`, `seq_len` of `sequence_length`).
+// Ties go to the earlier candidate.
 std::optional<std::string> nearest(std::string_view name, const std::vector<std::string>& candidates);
 
 // The fix for an unknown name: "did you mean `micro`?" or "known: a, b, c" when nothing is near.

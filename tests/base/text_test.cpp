@@ -25,8 +25,27 @@ TEST(Text, nearest_is_the_closest_candidate_and_none_when_all_are_far) {
   EXPECT_EQ(nearest("seq_length", keys), "sequence_length");
   EXPECT_EQ(nearest("zzzzzz", keys), std::nullopt);
   EXPECT_EQ(nearest("dpp", {"pp", "dp"}), "pp");  // a tie goes to the earlier one
+  EXPECT_EQ(nearest("seq_len", keys), "sequence_length");
+  EXPECT_EQ(nearest("microbatch", keys), "micro");
   EXPECT_EQ(did_you_mean("mciro", keys), "did you mean `micro`?");
   EXPECT_EQ(did_you_mean("zzzzzz", keys), "known: micro, accumulation, sequence_length");
+}
+
+TEST(Text, numbers_tell_names_apart) {
+  const std::vector<std::string> precisions{"fp64", "fp32", "fp16", "bf16", "fp8"};
+  EXPECT_EQ(nearest("fp4", precisions), std::nullopt);
+  EXPECT_EQ(did_you_mean("fp4", precisions), "known: fp64, fp32, fp16, bf16, fp8");
+  EXPECT_EQ(nearest("pf16", precisions), "fp16");
+  EXPECT_EQ(nearest("fp61", precisions), "fp16") << "digits swapped";
+  const std::vector<std::string> models{"gpt2-124m", "llama2-13b",  "llama2-70b", "llama2-7b",
+                                        "llama3-8b", "llama3.2-1b", "mistral-7b", "tinyllama-1.1b"};
+  EXPECT_EQ(nearest("llama-1b", models), "llama3.2-1b");
+  EXPECT_EQ(nearest("llama-7b", models), "llama2-7b");
+  EXPECT_EQ(nearest("Llama-3-8B", models), "llama3-8b");
+  EXPECT_EQ(nearest("llama2-7b-hf", models), "llama2-7b");
+  EXPECT_EQ(nearest("mistrall-7b", models), "mistral-7b");
+  EXPECT_EQ(nearest("gpt2", models), "gpt2-124m");
+  EXPECT_EQ(nearest("llama-405b", models), std::nullopt);
 }
 
 TEST(Text, split_and_join_are_inverse) {
