@@ -159,7 +159,8 @@ std::string above_zero(const std::string& text) {
 
 void add_question_flags(CLI::App& verb, PlanFlags& flags) {
   verb.add_option("job", flags.job_file, "Job file, instead of --model and --cluster");
-  verb.add_option("overrides", flags.overrides, "key=value for any field of the job file");
+  verb.add_option("overrides", flags.overrides,
+                  "key=value for any field of the job file; batch.micro and batch.accumulation are then kept");
   verb.add_option("--model", flags.model, "Preset (llama2-13b), YAML file, or Hugging Face config.json or its folder");
   verb.add_option("--cluster", flags.cluster, "NODESxGPUSxKIND (4x8xH100), a kind, or a YAML file");
   verb.add_option("--seq", flags.sequence_length, "Sequence length in tokens (default: the model's)")

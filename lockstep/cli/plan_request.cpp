@@ -175,6 +175,15 @@ spec::Job job_of(const PlanFlags& flags) {
   return spec::load_job(flags.job_file, overrides);
 }
 
+// What the command line says of the job's batch is meant, whereas the file's own micro-batch gives the global batch.
+void keep_overridden_batch(const PlanFlags& flags, const spec::Job& job, planner::Constraints& constraints) {
+  for (const std::string& override : flags.overrides) {
+    const std::string key(trim(override.substr(0, override.find('='))));
+    if (key == "batch.micro") constraints.fixed.try_emplace("micro", job.batch.micro);
+    if (key == "batch.accumulation") constraints.fixed.try_emplace("accumulation", job.batch.accumulation);
+  }
+}
+
 // Everything that the job file settles; the flags then change it.
 planner::SearchRequest request_of_job(const spec::Job& job, std::string& layout) {
   planner::SearchRequest request;
@@ -245,6 +254,7 @@ planner::SearchRequest request_of(const PlanFlags& flags) {
   } else {
     apply_constraints(flags, request.constraints);
   }
+  if (job) keep_overridden_batch(flags, *job, request.constraints);
   request.profile = profile_of(request, flags.profile);
   if (job) request.profile = planner::with_adapters(std::move(request.profile), job->lora, request.model);
   // Tables of this machine price what the engine runs, without a search: the job's own micro-batch.
@@ -268,7 +278,7 @@ std::vector<std::string> notices_of(const PlanFlags& flags, const planner::Searc
   if (flags.sequence_length == 0 && length == longest && length > kUsualLongest) {
     notices.push_back(fmt::format("sequence {}: the model's maximum; --seq 4096 for pretraining", length));
   }
-  if (flags.job_file.empty() || flags.micro > 0) return notices;
+  if (flags.job_file.empty() || request.constraints.fixed.contains("micro")) return notices;
   const spec::Batch asked = job_of(flags).batch;
   if (asked.micro != batch.micro || asked.accumulation != batch.accumulation) {
     notices.push_back(

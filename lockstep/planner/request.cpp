@@ -70,6 +70,20 @@ plan::Layout fixed_part(const SearchRequest& request, const Bounds& bounds) {
   return layout;
 }
 
+// Micro-batch and accumulation that do not divide the sequences of one data rank; nothing where they do.
+std::optional<std::string> why_no_batch(const SearchRequest& request, const Bounds& bounds, std::int64_t data_ranks) {
+  const std::int64_t micro = bounds.fixed(Bounds::kMicro).value_or(1);
+  const std::int64_t accumulation = bounds.fixed(Bounds::kAccumulation).value_or(1);
+  const std::int64_t share = request.global_sequences / data_ranks;
+  const bool both = bounds.fixed(Bounds::kMicro) && bounds.fixed(Bounds::kAccumulation);
+  if (both ? share == micro * accumulation : share % (micro * accumulation) == 0) return std::nullopt;
+  std::string what = fmt::format("micro-batch {}", micro);
+  if (both) what += fmt::format(" x accumulation {}", accumulation);
+  if (!bounds.fixed(Bounds::kMicro)) what = fmt::format("accumulation {}", accumulation);
+  return fmt::format("{} does not divide a global batch of {} over {} data ranks ({} each)", what,
+                     request.global_sequences, data_ranks, share);
+}
+
 std::string why_no_layout(const SearchRequest& request) {
   const Bounds bounds(request.constraints);
   const plan::Layout layout = fixed_part(request, bounds);
@@ -91,6 +105,7 @@ std::string why_no_layout(const SearchRequest& request) {
     return fmt::format("a global batch of {} has no equal shares for {} data ranks", request.global_sequences,
                        filled.data_ranks());
   }
+  if (auto problem = why_no_batch(request, bounds, filled.data_ranks())) return *problem;
   if (request.sequence_length % layout.cp != 0) {
     return fmt::format("cp={} does not divide the sequence of {}", layout.cp, request.sequence_length);
   }

@@ -209,6 +209,27 @@ TEST(PlanRequest, a_job_file_gives_model_cluster_and_batch_and_flags_win) {
   EXPECT_EQ(request.sequence_length, 256);
 }
 
+TEST(PlanRequest, a_batch_given_on_the_command_line_is_kept_and_the_files_own_is_searched) {
+  const TemporaryFolder folder;
+  PlanFlags asked = job_flags(folder, "1x8xH100");
+  EXPECT_FALSE(request_of(asked).constraints.fixed.contains("micro"));
+  asked.overrides = {"batch.micro=512"};
+  planner::SearchRequest request = request_of(asked);
+  EXPECT_EQ(request.constraints.fixed.at("micro"), 512);
+  EXPECT_FALSE(request.constraints.fixed.contains("accumulation"));
+  EXPECT_EQ(request.global_sequences, 512 * 2 * 8);
+  plan::Candidate best;
+  best.batch = {.micro = 512, .accumulation = 4};
+  EXPECT_TRUE(notices_of(asked, request, best).empty()) << "fewer data ranks, more accumulation";
+  asked.overrides = {"batch.accumulation=16", "layout.dp=8"};
+  request = request_of(asked);
+  EXPECT_EQ(request.constraints.fixed.at("accumulation"), 16);
+  EXPECT_EQ(request.constraints.fixed.at("dp"), 8);
+  asked.micro = 2;
+  asked.overrides = {"batch.micro=8"};
+  EXPECT_EQ(request_of(asked).constraints.fixed.at("micro"), 2) << "the flag wins";
+}
+
 TEST(PlanRequest, a_machine_that_was_never_measured_is_told_to_calibrate) {
   PlanFlags asked = flags();
   asked.model = "gpt2-124m";

@@ -67,6 +67,15 @@ class Plan(EndToEnd):
         for key in ("binds", "what_ifs", "passes", "stages", "pareto"):
             self.assertIn(key, document)
 
+    def test_a_micro_batch_on_the_command_line_is_kept_or_refused_with_the_reason(self):
+        job = SOURCE / "specs" / "jobs" / "llama-1b-h200.yaml"
+        kept = self.plan_json(job, "batch.micro=8", "batch.accumulation=4", "--no-what-if")["best"]["batch"]
+        self.assertEqual((kept["micro"], kept["accumulation"]), (8, 4))
+        self.expect_error(3, ["at micro-batch 512 needs", "too much", "nearest that fits (another micro-batch)"],
+                          "plan", job, "batch.micro=512")
+        self.expect_error(2, ["micro-batch 3 does not divide a global batch of 16 over 1 data ranks"],
+                          "plan", job, "--micro", "3")
+
     def test_a_plan_file_is_written_and_read_by_train(self):
         (self.folder / "text.txt").write_text("the wolf and the lamb " * 400)
         job = self.folder / "job.yaml"

@@ -217,6 +217,12 @@ TEST(Search, contradictions_are_named) {
   EXPECT_HAS(user_error([&] { search(request); }), "did you mean `floor`");
   request.switched_off = {"divide"};
   EXPECT_HAS(user_error([&] { search(request); }), "cannot be switched off");
+  SearchRequest batch = request_of("gpt2-124m", "1x4xA100", 16);
+  batch.constraints.fixed = {{"micro", 3}};
+  EXPECT_HAS(user_error([&] { search(batch); }), "micro-batch 3 does not divide a global batch of 16");
+  batch.constraints.fixed = {{"micro", 2}, {"accumulation", 4}, {"dp", 4}};
+  EXPECT_HAS(user_error([&] { search(batch); }),
+             "micro-batch 2 x accumulation 4 does not divide a global batch of 16 over 4 data ranks (4 each)");
 }
 
 TEST(Search, says_what_lacks_least_memory_where_nothing_fits) {
