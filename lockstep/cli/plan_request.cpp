@@ -192,6 +192,7 @@ planner::SearchRequest request_of_job(const spec::Job& job, std::string& layout)
   request.sequence_length = job.batch.sequence_length;
   request.optimizer = job.optimizer.kind;
   request.state_precision = job.optimizer.state_precision;
+  request.lora = job.lora;
   request.precisions = {job.precision};
   request.tokens = static_cast<double>(job.tokens);  // 0 where the job counts steps or epochs
   std::int64_t data_ranks = job.cluster.devices();

@@ -82,9 +82,11 @@ double kept_elements_per_token(const spec::Model& model, const plan::Layout& lay
 }
 
 plan::MemoryBreakdown engine_memory(const spec::Model& model, const plan::Layout& layout, const plan::BatchPlan& batch,
-                                    spec::OptimizerKind optimizer, std::int64_t stage, bool narrow_moments) {
+                                    spec::OptimizerKind optimizer, std::int64_t stage, const EngineStates& states) {
   const Blocks blocks = blocks_of(model, layout, stage);
-  const ParameterBytes bytes = parameter_bytes(layout.precision, optimizer, StackFacts{}, narrow_moments);
+  const ParameterBytes bytes =
+      parameter_bytes(layout.precision, optimizer, {.trained_share = states.trained_share}, states.narrow_moments);
+  const double gradient_element = states.trained_share * bytes.weight;  // as autograd leaves it
   const double shards = dense_shards(layout);
   const double element = bytes.weight;
   const double rows = static_cast<double>(batch.micro * batch.sequence_length) / static_cast<double>(layout.cp);
@@ -102,7 +104,7 @@ plan::MemoryBreakdown engine_memory(const spec::Model& model, const plan::Layout
 
   const double kept = rows * layers * kept_elements_per_token(model, layout) * element * held +
                       (first ? rows * static_cast<double>(model.hidden) * element : 0.0);
-  const double head = last ? logits_bytes(model, layout, rows, element) + blocks.head_weight * element +
+  const double head = last ? logits_bytes(model, layout, rows, element) + blocks.head_weight * gradient_element +
                                  2 * rows * static_cast<double>(model.hidden) * element
                            : 0.0;
   // Gathered at once: a tied table from the embedding to the head, two neighbouring blocks beside it.
@@ -110,8 +112,8 @@ plan::MemoryBreakdown engine_memory(const spec::Model& model, const plan::Layout
       gathers ? (blocks.table + std::max(2 * blocks.layer, blocks.layer + blocks.head)) * element : 0.0;
   const double gathered_ends = gathers ? (blocks.table + blocks.embeddings) * element : 0.0;
   // A block's gradient: as autograd leaves it, and in the flat tensor that is reduced.
-  const double in_flight = blocks.layer * (element + 2 * bytes.gradient);
-  const double of_table = first ? blocks.table * (element + std::max(element, bytes.gradient)) : 0.0;
+  const double in_flight = blocks.layer * (gradient_element + 2 * bytes.gradient);
+  const double of_table = first ? blocks.table * (gradient_element + std::max(gradient_element, bytes.gradient)) : 0.0;
   const double rest = blocks.total() - (first ? blocks.table : 0.0);
   const double early = scatters ? blocks.head * bytes.gradient / shards : 0.0;
   const double late = scatters ? rest * bytes.gradient / shards : rest * bytes.gradient;
@@ -122,7 +124,7 @@ plan::MemoryBreakdown engine_memory(const spec::Model& model, const plan::Layout
   };
   const Moment moments[] = {
       {kept + head, 0.0, gathered_layers},
-      {kept, early + in_flight + (last ? blocks.head_weight * element : 0.0), gathered_layers},
+      {kept, early + in_flight + (last ? blocks.head_weight * gradient_element : 0.0), gathered_layers},
       {0.0, late + of_table, gathered_ends},
   };
   const Moment& peak = *std::max_element(std::begin(moments), std::end(moments),

@@ -11,13 +11,18 @@
 
 namespace lockstep::cost {
 
+struct EngineStates {
+  double trained_share = 1;     // of the parameters: below 1 adapters alone have gradients and optimizer state
+  bool narrow_moments = false;  // as in states.h
+};
+
 // Of a rank of stage `stage`; language models. `layout` is valid for the model. capacity and overhead are 0.
-// `narrow_moments` as in states.h.
 //
 // A step has three moments that can be the peak: the loss (all activations, and the head's gradient, which is made
 // there), the first backward (the same, and a layer's gradient beside its sum), and the last backward (all gradients).
 plan::MemoryBreakdown engine_memory(const spec::Model& model, const plan::Layout& layout, const plan::BatchPlan& batch,
-                                    spec::OptimizerKind optimizer, std::int64_t stage = 0, bool narrow_moments = false);
+                                    spec::OptimizerKind optimizer, std::int64_t stage = 0,
+                                    const EngineStates& states = {});
 
 // Elements that one layer keeps from forward to backward for one token: inputs of its parts, norms, projections,
 // attention's output, the MLP's pre-activations. Nothing of size sequence x sequence.

@@ -69,8 +69,8 @@ plan::MemoryBreakdown memory_of(const Workload& workload, const plan::Layout& la
   const StateBytes state = state_bytes_per_parameter(workload.precision, workload.optimizer);
   plan::MemoryBreakdown memory;
   memory.parameters = parameters * state.parameter;
-  memory.gradients = parameters * state.gradient;
-  memory.optimizer = parameters * state.optimizer;
+  memory.gradients = workload.trained_share * parameters * state.gradient;
+  memory.optimizer = workload.trained_share * parameters * state.optimizer;
   memory.activations =
       activation_bytes(workload.model, workload.batch.micro, workload.batch.sequence_length, workload.precision);
   // Gradients are reduced in place; the communicator stages one bucket at a time.

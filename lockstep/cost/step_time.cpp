@@ -233,15 +233,15 @@ plan::TimeBreakdown price_step(const Profile& profile, const Workload& workload,
     forward += static_cast<double>(op.count) * seconds.forward;
     backward += static_cast<double>(op.count) * seconds.backward;
   }
-  const double parameters = static_cast<double>(spec::parameter_count(workload.model));
+  const double trained = workload.trained_share * static_cast<double>(spec::parameter_count(workload.model));
   const StateBytes state = state_bytes_per_parameter(workload.precision, workload.optimizer);
   plan::TimeBreakdown time;
   time.compute = static_cast<double>(workload.batch.accumulation) * (forward + backward);
-  time.optimizer = parameters * optimizer_bytes_per_parameter(workload.precision, workload.optimizer) /
+  time.optimizer = trained * optimizer_bytes_per_parameter(workload.precision, workload.optimizer) /
                    profile.optimizer_bytes_per_second;
   if (layout.dp > 1) {
-    time.dp_comm = exposed_all_reduce_seconds(profile, parameters * state.gradient, workload.bucket_mib * kMiB,
-                                              layout.dp, backward);
+    time.dp_comm =
+        exposed_all_reduce_seconds(profile, trained * state.gradient, workload.bucket_mib * kMiB, layout.dp, backward);
   }
   return time;
 }

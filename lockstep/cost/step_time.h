@@ -20,6 +20,7 @@ struct Workload {
   spec::Precision precision = spec::Precision::kFp32;
   spec::OptimizerKind optimizer = spec::OptimizerKind::kAdamW;
   double bucket_mib = 25.0;
+  double trained_share = 1;  // of the parameters: below 1 adapters alone have gradients and optimizer state
 };
 
 struct OperatorSeconds {

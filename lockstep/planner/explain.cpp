@@ -52,6 +52,7 @@ Explained explain_measured(Explained explained) {
   job.cluster = request.cluster;
   job.precision = request.precisions.front();
   job.optimizer.kind = request.optimizer;
+  job.lora = request.lora;
   job.tokens = static_cast<std::int64_t>(request.tokens);
   job.batch.sequence_length = request.sequence_length;
   std::int64_t data_ranks = request.cluster.devices();

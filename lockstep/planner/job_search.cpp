@@ -18,6 +18,7 @@ SearchRequest request_of(const spec::Job& job, const cost::Profile* profile) {
   request.sequence_length = job.batch.sequence_length;
   request.optimizer = job.optimizer.kind;
   request.state_precision = job.optimizer.state_precision;
+  request.lora = job.lora;
   request.precisions = {job.precision};
   request = complete(request);
   const double work_per_step = static_cast<double>(request.global_sequences) *

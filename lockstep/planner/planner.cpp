@@ -139,12 +139,14 @@ plan::MemoryBreakdown counted_memory(const spec::Job& job, const plan::Layout& l
                         !cost::dense_problem(job.model, layout, job.optimizer.kind, job.lora.rank > 0);
     for (std::int64_t stage = 0; stage < layout.pp; ++stage) {
       const plan::MemoryBreakdown memory =
-          cost::engine_memory(job.model, layout, batch, job.optimizer.kind, stage, narrow);
+          cost::engine_memory(job.model, layout, batch, job.optimizer.kind, stage,
+                              {.trained_share = trained_share(job.lora, job.model), .narrow_moments = narrow});
       if (memory.total() > most.total()) most = memory;
     }
     return most;
   }
-  const cost::ParameterBytes bytes = cost::parameter_bytes(layout.precision, job.optimizer.kind, {});
+  const cost::ParameterBytes bytes = cost::parameter_bytes(layout.precision, job.optimizer.kind,
+                                                           {.trained_share = trained_share(job.lora, job.model)});
   const cost::StateBytesOnRank state =
       cost::state_on_rank(static_cast<double>(spec::parameter_count(job.model)), cost::dense_shards(layout), layout,
                           bytes, layout.zero >= 2 && batch.accumulation == 1);
@@ -214,8 +216,12 @@ void price(const spec::Job& job, const cost::Profile* profile, plan::Candidate& 
   if (!is_priced_by_tables(candidate.layout) || !operators_known || fitted) {
     return price_by_formulas(job, profile, candidate);
   }
-  const cost::Workload workload{job.model, candidate.batch, job.precision, job.optimizer.kind,
-                                job.communication.bucket_mib};
+  const cost::Workload workload{job.model,
+                                candidate.batch,
+                                job.precision,
+                                job.optimizer.kind,
+                                job.communication.bucket_mib,
+                                trained_share(job.lora, job.model)};
   const spec::Device& device = binding_device(job.cluster);
   candidate.memory = cost::memory_of(workload, candidate.layout, profile);
   candidate.memory.capacity = device.memory_bytes;
@@ -254,7 +260,9 @@ const spec::Device& binding_device(const spec::Cluster& cluster) {
 plan::Plan make_plan(const spec::Job& job, const cost::Profile* given) {
   const Stopwatch watch;
   std::optional<cost::Profile> of_kind;  // a GPU that was not measured is priced as others of its kind
-  if (given == nullptr && !has_cpu(job.cluster)) {
+  if (given != nullptr) {
+    if (job.lora.rank > 0) of_kind = with_adapters(*given, job.lora, job.model);
+  } else if (!has_cpu(job.cluster)) {
     of_kind = with_adapters(cost::engine_profile_for(job.cluster), job.lora, job.model);
   }
   const cost::Profile* profile = of_kind ? &*of_kind : given;

@@ -162,7 +162,7 @@ std::optional<std::string> find_untrained(const SearchRequest& request, plan::La
   if (!fp8 && request.state_precision == spec::Precision::kFp32) return std::nullopt;
   const auto& fitted = request.profile.fitted;
   if (fitted && fitted->stack != "generic" && fitted->stack != "lockstep") return std::nullopt;
-  const bool adapters = fitted && fitted->facts.trained_share < 1;
+  const bool adapters = request.lora.rank > 0 || (fitted && fitted->facts.trained_share < 1);
   std::optional<std::string> why;
   if (request.cluster.groups.front().device.is_cpu()) why = "the device is no GPU";
   if (!why) why = cost::dense_problem(request.model, layout, request.optimizer, adapters);

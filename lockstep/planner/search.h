@@ -58,6 +58,7 @@ struct SearchRequest {
   std::int64_t sequence_length = 0;   // 0: the model's
   spec::OptimizerKind optimizer = spec::OptimizerKind::kAdamW;
   spec::Precision state_precision = spec::Precision::kFp32;  // of AdamW's means
+  spec::Lora lora;  // of tables of this machine; a fitted profile carries the adapters itself (with_adapters)
   std::vector<spec::Precision> precisions;  // empty: bf16 (fp16 where the device has no bf16, fp32 on cpu)
   Constraints constraints;
   Objective objective = Objective::kThroughput;

@@ -193,12 +193,16 @@ std::int64_t adapter_parameters(const spec::Lora& lora, const spec::Model& model
   return lora.rank * 2 * model.hidden * static_cast<std::int64_t>(lora.targets.size()) * model.layers;
 }
 
+double trained_share(const spec::Lora& lora, const spec::Model& model) {
+  if (lora.rank == 0) return 1;
+  return std::min(1.0, static_cast<double>(adapter_parameters(lora, model)) /
+                           static_cast<double>(std::max<std::int64_t>(1, spec::parameter_count(model))));
+}
+
 cost::Profile with_adapters(cost::Profile profile, const spec::Lora& lora, const spec::Model& model) {
   if (lora.rank == 0 || !profile.fitted) return profile;
-  const double share = static_cast<double>(adapter_parameters(lora, model)) /
-                       static_cast<double>(std::max<std::int64_t>(1, spec::parameter_count(model)));
-  profile.fitted->facts.trained_share = std::min(1.0, share);
-  profile.fitted->facts.reduced_gradient_bytes *= std::min(1.0, share);
+  profile.fitted->facts.trained_share = trained_share(lora, model);
+  profile.fitted->facts.reduced_gradient_bytes *= trained_share(lora, model);
   return profile;
 }
 

@@ -11,6 +11,7 @@
 #include "lockstep/cost/states.h"
 #include "lockstep/plan/nearest_layout.h"
 #include "lockstep/planner/planner.h"
+#include "lockstep/planner/suggest_recipe.h"
 #include "lockstep/tune/job_fields.h"
 
 namespace lockstep::tune {
@@ -165,7 +166,7 @@ JobPrice JobPricer::price_on_devices(const Config& config, const spec::Job& job,
   const bool reshards = knobs_.find(config, "communication.reshard_after_forward") != nullptr;
   const bool reduces = knobs_.find(config, "communication.reduce_each_micro_step") != nullptr;
   std::optional<cost::Profile> changed;
-  if (compresses || reshards || reduces) {
+  if (compresses || reshards || reduces || job.lora.rank > 0) {
     changed = profile;
     cost::StackFacts& facts = changed->fitted->facts;
     const bool once = out.layout.zero == 0;
@@ -174,6 +175,7 @@ JobPrice JobPricer::price_on_devices(const Config& config, const spec::Job& job,
     }
     if (reshards) facts.reshards_after_forward = job.communication.reshard_after_forward;
     if (reduces) facts.reduces_each_micro_batch = job.communication.reduce_each_micro_step;
+    changed = planner::with_adapters(std::move(*changed), job.lora, job.model);
   }
   const cost::Pricer pricer(job.model, job.cluster, changed ? *changed : profile, options);
   cost::Price price = pricer.price(out.layout, out.batch);

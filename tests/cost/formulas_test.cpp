@@ -50,6 +50,25 @@ TEST(States, of_narrow_means) {
   EXPECT_EQ(optimizer(true), 8);
 }
 
+// Llama 2 7B with LoRA of rank 8 on q and v (Hu et al. 2021): 2 x 32 layers of 8 x (4096 + 4096) = 4,194,304 trained
+// parameters of 6,738,415,616. Frozen weights take 2 bytes and nothing else; each trained one 4 for its gradient and
+// 12 for AdamW's means and the master copy: 13.48 GB + 0.017 GB + 0.050 GB, where full training takes 121.3 GB.
+TEST(States, of_adapters_are_those_of_the_adapters_alone) {
+  constexpr double kParameters = 6738415616, kTrained = 4194304;
+  const auto bytes_of = [&](double share) {
+    StackFacts facts;
+    facts.kept_gradient_bytes = 4;
+    facts.trained_share = share;
+    const ParameterBytes bytes = parameter_bytes(spec::Precision::kBf16, spec::OptimizerKind::kAdamW, facts);
+    return state_on_rank(kParameters, 1, Layout{}, bytes, false);
+  };
+  const StateBytesOnRank adapters = bytes_of(kTrained / kParameters), whole = bytes_of(1);
+  EXPECT_NEAR(adapters.parameters.value(), 13.4768e9, 1e6);
+  EXPECT_NEAR(adapters.gradients.value(), 4 * kTrained, 1);
+  EXPECT_NEAR(adapters.optimizer.value(), 12 * kTrained, 1);
+  EXPECT_NEAR((whole.parameters + whole.gradients + whole.optimizer).value(), 121.29e9, 1e7);
+}
+
 TEST(States, gradients_are_held_whole_where_a_stack_reduces_once) {
   Layout layout;
   layout.zero = 2;

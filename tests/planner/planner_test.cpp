@@ -113,6 +113,29 @@ TEST(Planner, narrow_states_count_on_a_gpu_without_a_profile_of_the_fused_step) 
   }
 }
 
+// 6.7 billion parameters and AdamW do not fit one H100; 2 bytes each and an adapter of 4.2 million do.
+TEST(Planner, a_job_of_adapters_holds_the_state_of_adapters) {
+  spec::Job job = job_of("llama2-7b", "1x1xH100");
+  job.precision = spec::Precision::kBf16;
+  job.batch = {.micro = 1, .accumulation = 1, .sequence_length = 2048};
+  job.layout = spec::LayoutRequest{.axes = {{"dp", 1}}};
+  EXPECT_THROW(make_plan(job), UserError);
+  job.lora.rank = 8;
+  job.lora.targets = {"q_proj", "v_proj"};
+  const plan::Plan plan = make_plan(job);
+  EXPECT_NEAR(plan.best.memory.optimizer, 12 * 4194304.0, 1e4);
+  EXPECT_LT(plan.best.memory.gradients, 1e8);
+  const cost::Profile tables = simple_profile();
+  job = job_of("gpt2-124m", "1x8xH100");
+  const plan::Candidate whole = make_plan(job, &tables).best;
+  job.lora.rank = 8;
+  job.lora.targets = {"q_proj"};
+  const plan::Candidate adapters = make_plan(job, &tables).best;
+  EXPECT_EQ(adapters.memory.parameters, whole.memory.parameters);
+  EXPECT_LT(adapters.memory.optimizer, 0.01 * whole.memory.optimizer);
+  EXPECT_LT(adapters.breakdown->optimizer, 0.01 * whole.breakdown->optimizer);
+}
+
 TEST(Planner, prices_with_a_profile_and_counts_the_hours_of_the_whole_job) {
   const cost::Profile profile = simple_profile();
   const plan::Plan plan = make_plan(job_of("gpt2-124m", "1x8xH100"), &profile);

@@ -142,6 +142,22 @@ TEST(JobPricer, what_the_fused_step_alone_trains_is_refused_in_its_words) {
   EXPECT_NE(price_of(*several, {{"micro_batch", 1}}).problem.find("optimizer.state_precision bf16"), std::string::npos);
 }
 
+TEST(JobPricer, adapters_alone_have_gradients_and_optimizer_state) {
+  spec::Job job = seven_billion();
+  job.cluster = spec::load_cluster("1x1xH100");
+  job.layout.reset();
+  job.batch.micro = 1;
+  const std::string space = "knobs: {recompute: {choices: [none, full]}}";
+  const auto whole = price_of(*pricer_of(space, job), {{"recompute", "full"}});
+  EXPECT_EQ(whole.outcome, Outcome::kOutOfMemory) << "18 bytes x 6.7 billion";
+  job.lora.rank = 8;
+  job.lora.targets = {"q_proj", "v_proj"};
+  const auto adapters = price_of(*pricer_of(space, job), {{"recompute", "full"}});
+  EXPECT_EQ(adapters.outcome, Outcome::kMeasured) << adapters.problem;
+  EXPECT_NEAR((whole.memory_bytes - adapters.memory_bytes) / 6.738e9, 16, 3) << "as far as the stack's factors go";
+  EXPECT_LT(adapters.step_seconds, whole.step_seconds);
+}
+
 TEST(JobPricer, nccl_protocols_and_algorithms_order_as_nccl_knows_them) {
   const auto pricer = pricer_of(kNccl);
   const auto seconds = [&](const char* algo, const char* proto, int tp, int zero) {
