@@ -204,8 +204,10 @@ void add_recipe(CLI::App& app, Outcome& outcome) {
                    "Folder, or a file that ends in .html, .pdf or .md; none: Markdown on stdout");
   verb->add_option("--format", options->formats, "html, pdf, md (default: all, or by the file's name)")->delimiter(',');
   verb->add_flag("--full", options->full, "Also study_page.html: the recipe with every plot");
-  verb->add_flag("--check", options->check,
-                 "Launch recipe and default afresh, in pairs, and say whether the gain still holds");
+  verb->add_flag(
+      "--check", options->check,
+      "Launch recipe and default afresh, in pairs: the gain holds (or is larger: exit code 0), no longer holds, is "
+      "within noise (says how many more pairs would tell), or does not run (exit code 3)");
   verb->add_option("--pairs", options->pairs, "Pairs of launches for --check (default 3)");
   verb->add_flag("--dry-run", options->dry_run, "Only say what --check would launch");
   verb->add_flag("--json", options->json, "JSON on stdout (lockstep.recipe/1)");
@@ -213,7 +215,7 @@ void add_recipe(CLI::App& app, Outcome& outcome) {
                "  lockstep recipe last\n"
                "  lockstep recipe 20261115 --output recipe.pdf\n"
                "  lockstep recipe last --output page --full      recipe.html, recipe.pdf, recipe.md, study_page.html\n"
-               "  lockstep recipe last --check                   exit code 3 when the gain no longer holds");
+               "  lockstep recipe last --check                   exit code 3 unless the gain holds");
   verb->callback([options, &outcome] {
     outcome.json = options->json;
     outcome.exit_code = recipe_verb(*options);

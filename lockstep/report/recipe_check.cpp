@@ -17,6 +17,9 @@ namespace {
 constexpr std::array<std::string_view, 6> kVerdicts{"holds",   "better",       "faded",
                                                     "unclear", "does_not_run", "no_comparison"};
 
+constexpr double kPartThatCounts = 0.5;  // of the promised gain: less is another answer
+constexpr std::int64_t kMostPairs = 1000;
+
 // How far apart two launches of one configuration lie, from every configuration of the study that has two.
 tune::PooledSpread spread_of(std::span<const tune::Trial> trials) {
   std::vector<tune::Config> configs;
@@ -36,12 +39,47 @@ tune::PooledSpread spread_of(std::span<const tune::Trial> trials) {
 
 double to_percent(double log_ratio) { return (std::exp(log_ratio) - 1) * 100; }
 
+double to_log_ratio(double percent) { return std::log1p(percent / 100); }
+
+// Percent below which a gain is no longer what was promised. Overlap alone says little: the wider an interval, the more
+// it overlaps.
+double least_gain(const tune::Estimate& then) { return kPartThatCounts * then.value; }
+
 CheckVerdict verdict_of(const tune::Estimate& now, const tune::Estimate& then) {
   constexpr double kSlack = 0.05;  // points: what rounding shows as equal is equal
   if (now.high + kSlack < then.low) return CheckVerdict::kFaded;
   if (now.low - kSlack > then.high) return CheckVerdict::kBetter;
-  if (then.low > 0 && now.low <= 0) return CheckVerdict::kUnclear;
+  if (then.value > 0 && now.low + kSlack < least_gain(then)) return CheckVerdict::kUnclear;
   return CheckVerdict::kHolds;
+}
+
+// Pairs beyond `pairs` after which the interval is narrow enough to say holds or faded, the estimate staying where it
+// is; 0 where neither is ever reached, because the study's own interval is so wide.
+std::int64_t pairs_that_would_tell(const tune::LogEstimate& ratio, std::int64_t pairs, const tune::Estimate& then) {
+  const double to_hold = ratio.mean - to_log_ratio(least_gain(then));
+  const double to_fade = to_log_ratio(then.low) - ratio.mean;
+  const double narrow_enough = std::max(to_hold, to_fade);
+  if (narrow_enough <= 0) return 0;
+  for (std::int64_t more = 1; more <= kMostPairs; ++more) {
+    const tune::LogEstimate later{ratio.mean,
+                                  ratio.variance * static_cast<double>(pairs) / static_cast<double>(pairs + more),
+                                  ratio.degrees_of_freedom + static_cast<double>(more)};
+    if (later.half_width() <= narrow_enough) return more;
+  }
+  return kMostPairs;
+}
+
+std::string overlap_of(const CheckResult& check) {
+  return fmt::format("The intervals overlap from {:+.1f}% to {:+.1f}%",
+                     std::max(check.gain_percent.low, check.expected_percent.low),
+                     std::min(check.gain_percent.high, check.expected_percent.high));
+}
+
+std::string way_out_of(const CheckResult& check) {
+  if (check.more_pairs == 0) return "No number of pairs would tell, the study's own interval is too wide: tune again";
+  if (check.more_pairs >= kMostPairs) return fmt::format("More than {} pairs would be needed", kMostPairs);
+  return fmt::format("About {} more pairs would tell: --pairs {}", check.more_pairs,
+                     check.gain_percent.launches + check.more_pairs);
 }
 
 std::string sentence_of(const CheckResult& check) {
@@ -51,13 +89,15 @@ std::string sentence_of(const CheckResult& check) {
                                        check.expected_percent.low, check.expected_percent.high);
   switch (check.verdict) {
     case CheckVerdict::kHolds:
-      return fmt::format("Holds: {}; {}.", now, then);
+      return fmt::format("Holds: {}; {}. {}.", now, then, overlap_of(check));
     case CheckVerdict::kBetter:
       return fmt::format("More than promised: {}; {}.", now, then);
     case CheckVerdict::kFaded:
       return fmt::format("No longer holds: {}; {}. Tune again.", now, then);
     case CheckVerdict::kUnclear:
-      return fmt::format("Cannot be told: {}; {}. Check with more pairs.", now, then);
+      return fmt::format(
+          "Within noise, cannot be told apart: {}; {}. {}, but less than half the gain is possible too. {}.", now, then,
+          overlap_of(check), way_out_of(check));
     case CheckVerdict::kDoesNotRun:
       return fmt::format("The recommended setting does not run here: {}.", check.failure);
     case CheckVerdict::kNoComparison:
@@ -83,6 +123,9 @@ CheckResult judge_check(const tune::Conclusion& conclusion, std::span<const tune
   if (conclusion.gain) {
     check.expected_percent = conclusion.gain->percent;
     check.verdict = verdict_of(check.gain_percent, check.expected_percent);
+    if (check.verdict == CheckVerdict::kUnclear) {
+      check.more_pairs = pairs_that_would_tell(ratio, check.gain_percent.launches, check.expected_percent);
+    }
   }
   check.sentence = sentence_of(check);
   return check;
@@ -137,6 +180,7 @@ nlohmann::json to_json(const CheckResult& check) {
           {"expected_percent", estimate(check.expected_percent)},
           {"best", check.best},
           {"default", check.standard},
+          {"more_pairs", check.more_pairs},
           {"failure", check.failure},
           {"checked_at", check.checked_at},
           {"gpu_seconds", check.gpu_seconds},
@@ -156,6 +200,7 @@ std::optional<CheckResult> check_from_json(const nlohmann::json& document) try {
   check.expected_percent = estimate(document.at("expected_percent"));
   check.best = document.at("best").get<std::vector<double>>();
   check.standard = document.at("default").get<std::vector<double>>();
+  check.more_pairs = document.value("more_pairs", std::int64_t{0});  // absent in older files
   check.failure = document.at("failure");
   check.checked_at = document.at("checked_at");
   check.gpu_seconds = document.at("gpu_seconds");

@@ -16,10 +16,10 @@
 namespace lockstep::report {
 
 enum class CheckVerdict {
-  kHolds,        // the gain's intervals, then and now, overlap, and there is a gain now if there was one then
+  kHolds,        // the gain's intervals, then and now, overlap, and now's shows at least half of what was promised
   kBetter,       // the gain is larger than the study said
   kFaded,        // the gain is smaller than the study said
-  kUnclear,      // they overlap, but now a gain of nothing is possible too: more pairs would tell
+  kUnclear,      // they overlap, but now's reaches below half of what was promised: noise hides which it is
   kDoesNotRun,   // the recommended setting failed
   kNoComparison  // the default failed, or the study had no gain to compare with
 };
@@ -30,6 +30,7 @@ struct CheckResult {
   tune::Estimate gain_percent;         // now; launches counts pairs
   tune::Estimate expected_percent;     // then
   std::vector<double> best, standard;  // launch figures, pair by pair
+  std::int64_t more_pairs = 0;         // kUnclear: that would tell, if the estimate stays; 0: no number would
   std::string failure;                 // of the first launch that failed
   double checked_at = 0;               // unix time
   double gpu_seconds = 0;

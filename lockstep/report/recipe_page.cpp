@@ -31,7 +31,7 @@ std::string check_word(const CheckResult& check) {
     case CheckVerdict::kFaded:
       return "no longer holds";
     case CheckVerdict::kUnclear:
-      return "unclear";
+      return "within noise";
     case CheckVerdict::kDoesNotRun:
       return "does not run";
     case CheckVerdict::kNoComparison:

@@ -82,6 +82,39 @@ TEST(RecipeCheck, ASmallGainThatThreePairsCannotShowIsUnclear) {
   EXPECT_FALSE(result.ok());
 }
 
+// Launches that lie 20% apart overlap with nearly everything: that is no confirmation.
+TEST(RecipeCheck, AnOverlapOfWideIntervalsIsNoiseAndSaysHowManyPairsWouldTell) {
+  MadeUpStudy study = usual_study();
+  study.trials.clear();  // no spread of the study's: the pairs alone
+  const std::vector<double> standard{41500, 41500, 41500, 41500}, best{51500, 45500, 58000, 50500};
+  const CheckResult wide = judge_check(study.conclusion, study.trials, best, standard);
+  EXPECT_GT(wide.gain_percent.low, 0) << "a gain, but of what size?";
+  EXPECT_LT(wide.gain_percent.low, 23.4 / 2);
+  EXPECT_EQ(wide.verdict, CheckVerdict::kUnclear) << wide.sentence;
+  EXPECT_FALSE(wide.ok());
+  ASSERT_GT(wide.more_pairs, 0);
+  EXPECT_NE(wide.sentence.find("Within noise, cannot be told apart"), std::string::npos) << wide.sentence;
+  EXPECT_NE(wide.sentence.find("overlap from +21.0% to +25.8%"), std::string::npos) << wide.sentence;
+  EXPECT_NE(wide.sentence.find("--pairs " + std::to_string(4 + wide.more_pairs)), std::string::npos) << wide.sentence;
+  // With about so many pairs of the same spread the answer is there.
+  const auto repeated = [&](std::size_t pairs) {
+    std::vector<double> more;
+    for (std::size_t i = 0; i < pairs; ++i) more.push_back(best[i % best.size()]);
+    return judge_check(study.conclusion, study.trials, more, std::vector<double>(pairs, 41500));
+  };
+  EXPECT_EQ(repeated(4 * (static_cast<std::size_t>(wide.more_pairs) / 4 + 2)).verdict, CheckVerdict::kHolds);
+}
+
+TEST(RecipeCheck, NoPairsHelpWhereTheStudyItselfCannotTell) {
+  MadeUpStudy study = usual_study();
+  study.trials.clear();
+  study.conclusion.gain->percent = {8, -2, 18, 3};
+  const CheckResult check = judge_check(study.conclusion, study.trials, {42300, 42700, 42400}, {41500, 41500, 41500});
+  EXPECT_EQ(check.verdict, CheckVerdict::kUnclear) << check.sentence;
+  EXPECT_EQ(check.more_pairs, 0);
+  EXPECT_NE(check.sentence.find("the study's own interval is too wide"), std::string::npos) << check.sentence;
+}
+
 TEST(RecipeCheck, ASettingThatNoLongerRunsEndsTheCheck) {
   const MadeUpStudy study = usual_study();
   FakeEvaluator evaluator(study, 51000, 41500);
