@@ -27,6 +27,7 @@ constexpr double kPeakFlops = 989.5e12;  // H200, dense bf16
 
 struct Arguments {
   std::string model = "1.36b", shape, precision = "bf16", scaling = "delayed", state = "fp32", graph = "on";
+  std::string fused_mlp = "on", fused_rope = "on";
   std::string recompute = "none", gradients = "auto", init = "normal", trace, weights, tokens, save_gradients,
               gemm_table, save_gemm_table;
   std::int64_t micro_batch = 16, accumulation = 1, sequence = 0, warmup = 4, steps = 8, chunk_mib = 3200;
@@ -48,6 +49,10 @@ Arguments parse(int argc, char** argv) {
   app.add_option("--state", a.state, "of AdamW's m and v")->check(CLI::IsMember({"fp32", "bf16"}));
   app.add_option("--gradients", a.gradients, "of matrices")->check(CLI::IsMember({"auto", "fp32", "bf16"}));
   app.add_option("--graph", a.graph, "CUDA graphs")->check(CLI::IsMember({"on", "off"}));
+  app.add_option("--fused-mlp", a.fused_mlp, "products with SwiGLU inside, where they are faster")
+      ->check(CLI::IsMember({"on", "off"}));
+  app.add_option("--fused-rope", a.fused_rope, "the product with rotary positions inside, where it is faster")
+      ->check(CLI::IsMember({"on", "off"}));
   app.add_option("--recompute", a.recompute, "")->check(CLI::IsMember({"none", "selective", "full"}));
   app.add_option("--candidates", a.candidates, "GEMM algorithms timed per shape")->check(CLI::Range(1, 64));
   app.add_option("--gemm-table", a.gemm_table, "algorithms chosen before, for this library and device");
@@ -119,6 +124,8 @@ DenseOptions options_of(const Arguments& a) {
                 : a.recompute == "selective" ? Recompute::kSelective
                                              : Recompute::kFull;
   o.graph = a.graph == "on";
+  o.fused_mlp = a.fused_mlp == "on";
+  o.fused_rope = a.fused_rope == "on";
   o.gemm_candidates = a.candidates;
   o.loss_chunk_bytes = a.chunk_mib << 20;
   o.clip = a.clip;

@@ -26,6 +26,8 @@ struct DenseOptions {
   StatePrecision states = StatePrecision::kFloat;
   GradientPrecision gradients = GradientPrecision::kAutomatic;
   Recompute recompute = Recompute::kNone;
+  // Products of bf16 with SwiGLU or rotary positions inside: used where the device has them and they are faster.
+  bool fused_mlp = true, fused_rope = true;
   bool graph = true;                             // replay captured CUDA graphs
   std::int64_t loss_chunk_bytes = 3200LL << 20;  // of logits held at a time; few chunks: each reads the head's gradient
   int gemm_candidates = 8;                       // algorithms timed per shape; 1: the library's first

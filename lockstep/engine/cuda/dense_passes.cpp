@@ -2,6 +2,8 @@
 
 #include "lockstep/kernels/cuda/cross_entropy.h"
 #include "lockstep/kernels/cuda/embedding.h"
+#include "lockstep/kernels/cuda/fused_rope_gemm.h"
+#include "lockstep/kernels/cuda/fused_swiglu_gemm.h"
 #include "lockstep/kernels/cuda/rms_norm.h"
 #include "lockstep/kernels/cuda/rope.h"
 #include "lockstep/kernels/cuda/swiglu.h"
@@ -67,24 +69,82 @@ void DensePasses::norm(const Bf16* x, const Placed& weight, Bf16* y, float* rstd
   settle(layer, reader, Role::kInput, y, p_.shape.rows() * p_.shape.hidden);
 }
 
+void DensePasses::rope(std::int64_t layer) {
+  const DenseShape& s = p_.shape;
+  const Scope scope(p_.timeline, Family::kRope, "rope");
+  kernels::cuda::Rope r;
+  r.x = p_.activations.layers[layer].qkv;
+  r.cos = p_.activations.cos;
+  r.sin = p_.activations.sin;
+  r.tokens = s.rows();
+  r.seq = s.seq;
+  r.heads = s.heads + 2 * s.kv_heads;
+  r.rotated = s.heads + s.kv_heads;
+  r.dim = s.head_dim;
+  kernels::cuda::rope(r, p_.stream);
+}
+
+void DensePasses::qkv_and_rope(std::int64_t layer) {
+  const LayerActivations& a = p_.activations.layers[layer];
+  const auto plain = [&] {
+    linear(layer, Linear::kQkv, a.normed, a.qkv, nullptr, "qkv");
+    rope(layer);
+  };
+  const auto fused = [&] {
+    const Scope scope(p_.timeline, Family::kGemm, "qkv rope");
+    const DenseShape& s = p_.shape;
+    kernels::cuda::FusedRope f;
+    f.x = a.normed;
+    f.w = p_.parameters.weight(p_.parameters.matrix(layer, Linear::kQkv));
+    f.qkv = a.qkv;
+    f.cos = p_.activations.cos;
+    f.sin = p_.activations.sin;
+    f.rows = s.rows();
+    f.hidden = s.hidden;
+    f.seq = s.seq;
+    f.heads = s.heads + 2 * s.kv_heads;
+    f.rotated = s.heads + s.kv_heads;
+    f.dim = s.head_dim;
+    kernels::cuda::fused_rope(f, p_.stream);
+  };
+  if (p_.fp8 != nullptr) return plain();
+  p_.fused.qkv.run(p_.gemm, p_.stream, fused, plain);
+}
+
+void DensePasses::swiglu(std::int64_t layer) {
+  const LayerActivations& a = p_.activations.layers[layer];
+  const Scope scope(p_.timeline, Family::kSwiglu, "swiglu");
+  kernels::cuda::SwigluForward w;
+  w.gate_up = a.gate_up;
+  w.h8 = output8(layer, Linear::kDown, Role::kInput);
+  w.h = w.h8.data != nullptr && only_fp8() ? nullptr : a.h;
+  w.rows = p_.shape.rows();
+  w.cols = p_.shape.ffn;
+  kernels::cuda::swiglu_forward(w, p_.stream);
+}
+
+void DensePasses::gate_up_and_swiglu(std::int64_t layer, bool with_h) {
+  const LayerActivations& a = p_.activations.layers[layer];
+  const auto plain = [&] {
+    linear(layer, Linear::kGateUp, a.middle_normed, a.gate_up, nullptr, "gate up");
+    if (with_h) swiglu(layer);
+  };
+  const auto fused = [&] {
+    const Scope scope(p_.timeline, Family::kGemm, "gate up swiglu");
+    const Bf16* const w = p_.parameters.weight(p_.parameters.matrix(layer, Linear::kGateUp));
+    kernels::cuda::fused_swiglu_forward(
+        {a.middle_normed, w, a.gate_up, with_h ? a.h : nullptr, p_.shape.rows(), p_.shape.hidden, p_.shape.ffn},
+        p_.stream);
+  };
+  if (p_.fp8 != nullptr) return plain();
+  p_.fused.gate_up.run(p_.gemm, p_.stream, fused, plain);
+}
+
 void DensePasses::forward_attention(std::int64_t layer) {
   const DenseShape& s = p_.shape;
   const LayerActivations& a = p_.activations.layers[layer];
   norm(a.x, p_.parameters.attention_norm(layer), a.normed, a.rstd, layer, Linear::kQkv);
-  linear(layer, Linear::kQkv, a.normed, a.qkv, nullptr, "qkv");
-  {
-    const Scope scope(p_.timeline, Family::kRope, "rope");
-    kernels::cuda::Rope r;
-    r.x = a.qkv;
-    r.cos = p_.activations.cos;
-    r.sin = p_.activations.sin;
-    r.tokens = s.rows();
-    r.seq = s.seq;
-    r.heads = s.heads + 2 * s.kv_heads;
-    r.rotated = s.heads + s.kv_heads;
-    r.dim = s.head_dim;
-    kernels::cuda::rope(r, p_.stream);
-  }
+  qkv_and_rope(layer);
   const Bf16* attended = nullptr;
   {
     const Scope scope(p_.timeline, Family::kAttention, "attention");
@@ -101,18 +161,8 @@ void DensePasses::forward_mlp(std::int64_t layer, Bf16* out) {
   const DenseShape& s = p_.shape;
   const LayerActivations& a = p_.activations.layers[layer];
   norm(a.middle, p_.parameters.mlp_norm(layer), a.middle_normed, a.middle_rstd, layer, Linear::kGateUp);
-  linear(layer, Linear::kGateUp, a.middle_normed, a.gate_up, nullptr, "gate up");
+  gate_up_and_swiglu(layer, out != nullptr);
   if (out == nullptr) return;  // backward makes h itself
-  {
-    const Scope scope(p_.timeline, Family::kSwiglu, "swiglu");
-    kernels::cuda::SwigluForward w;
-    w.gate_up = a.gate_up;
-    w.h8 = output8(layer, Linear::kDown, Role::kInput);
-    w.h = w.h8.data != nullptr && only_fp8() ? nullptr : a.h;
-    w.rows = s.rows();
-    w.cols = s.ffn;
-    kernels::cuda::swiglu_forward(w, p_.stream);
-  }
   settle(layer, Linear::kDown, Role::kInput, a.h, s.rows() * s.ffn);
   linear(layer, Linear::kDown, a.h, out, a.middle, "down");
 }
@@ -175,24 +225,44 @@ void DensePasses::loss_and_head(const std::int32_t* targets, bool accumulate, st
   settle(layers - 1, Linear::kDown, Role::kGradient, a.dx, s.rows() * s.hidden);
 }
 
+void DensePasses::swiglu_backward(std::int64_t layer) {
+  const LayerActivations& a = p_.activations.layers[layer];
+  const Scope scope(p_.timeline, Family::kSwiglu, "swiglu backward");
+  kernels::cuda::SwigluBackward w;
+  w.gate_up = a.gate_up;
+  w.dh = p_.activations.dh;
+  w.dgate_up = a.gate_up;
+  w.dgate_up8 = output8(layer, Linear::kGateUp, Role::kGradient);
+  w.h = p_.options.recompute == Recompute::kNone ? nullptr : p_.activations.dh;
+  w.rows = p_.shape.rows();
+  w.cols = p_.shape.ffn;
+  kernels::cuda::swiglu_backward(w, p_.stream);
+}
+
+void DensePasses::down_and_swiglu_backward(std::int64_t layer) {
+  const DenseActivations& all = p_.activations;
+  const auto plain = [&] {
+    data_gradient(layer, Linear::kDown, all.dx, all.dh, "down dgrad");
+    swiglu_backward(layer);
+  };
+  const auto fused = [&] {
+    const Scope scope(p_.timeline, Family::kGemm, "down dgrad swiglu");
+    const Bf16* const w = p_.parameters.weight(p_.parameters.matrix(layer, Linear::kDown));
+    kernels::cuda::fused_swiglu_backward(
+        {all.dx, w, all.layers[layer].gate_up, p_.options.recompute == Recompute::kNone ? nullptr : all.dh,
+         p_.shape.rows(), p_.shape.hidden, p_.shape.ffn},
+        p_.stream);
+  };
+  if (p_.fp8 != nullptr) return plain();
+  p_.fused.down.run(p_.gemm, p_.stream, fused, plain);
+}
+
 void DensePasses::backward_mlp(std::int64_t layer, bool accumulate) {
   const DenseShape& s = p_.shape;
   const DenseActivations& all = p_.activations;
   const LayerActivations& a = all.layers[layer];
   const bool kept = p_.options.recompute == Recompute::kNone;
-  data_gradient(layer, Linear::kDown, all.dx, all.dh, "down dgrad");
-  {
-    const Scope scope(p_.timeline, Family::kSwiglu, "swiglu backward");
-    kernels::cuda::SwigluBackward w;
-    w.gate_up = a.gate_up;
-    w.dh = all.dh;
-    w.dgate_up = a.gate_up;
-    w.dgate_up8 = output8(layer, Linear::kGateUp, Role::kGradient);
-    w.h = kept ? nullptr : all.dh;
-    w.rows = s.rows();
-    w.cols = s.ffn;
-    kernels::cuda::swiglu_backward(w, p_.stream);
-  }
+  down_and_swiglu_backward(layer);
   settle(layer, Linear::kGateUp, Role::kGradient, a.gate_up, s.rows() * 2 * s.ffn);
   weight_gradient(layer, Linear::kDown, all.dx, kept ? a.h : all.dh, accumulate, "down wgrad");
   data_gradient(layer, Linear::kGateUp, a.gate_up, all.dnormed, "gate up dgrad");

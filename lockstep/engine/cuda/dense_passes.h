@@ -5,6 +5,7 @@
 #include "lockstep/engine/cuda/dense_activations.h"
 #include "lockstep/engine/cuda/dense_fp8.h"
 #include "lockstep/engine/cuda/dense_parameters.h"
+#include "lockstep/engine/cuda/faster_way.h"
 #include "lockstep/engine/cuda/gemm.h"
 #include "lockstep/engine/cuda/step_timeline.h"
 
@@ -19,6 +20,7 @@ struct DenseParts {
   Gemm& gemm;
   Attention& attention;
   DenseFp8* fp8;  // null: bf16
+  FusedWays& fused;
   StepTimeline& timeline;
   cudaStream_t stream;
 };
@@ -54,6 +56,14 @@ class DensePasses {
   void backward_mlp(std::int64_t layer, bool accumulate);
   void backward_attention(std::int64_t layer, bool accumulate);
 
+  // Two operations that can be one: by the faster way in bf16.
+  void qkv_and_rope(std::int64_t layer);
+  void gate_up_and_swiglu(std::int64_t layer, bool with_h);
+  void down_and_swiglu_backward(std::int64_t layer);
+
+  void rope(std::int64_t layer);
+  void swiglu(std::int64_t layer);
+  void swiglu_backward(std::int64_t layer);
   void linear(std::int64_t layer, Linear which, const Bf16* x, Bf16* y, const Bf16* residual, const char* name);
   void data_gradient(std::int64_t layer, Linear which, const Bf16* dy, Bf16* dx, const char* name);
   void weight_gradient(std::int64_t layer, Linear which, const Bf16* dy, const Bf16* x, bool accumulate,

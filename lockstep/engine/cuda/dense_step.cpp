@@ -50,6 +50,7 @@ struct DenseStep::Impl {
   DenseActivations activations;
   std::unique_ptr<DenseFp8> fp8;
   Gemm gemm;
+  FusedWays fused;
   char* gemm_workspace = nullptr;
   Attention attention;
   StepTimeline timeline;
@@ -73,6 +74,7 @@ struct DenseStep::Impl {
         parameters(shape, bf16_gradients(o), o.states),
         activations(shape, o.loss_chunk_bytes),
         gemm(o.gemm_candidates),
+        fused(shape, o),
         attention({shape.batch, shape.seq, shape.heads, shape.kv_heads, shape.head_dim}, static_cast<int>(shape.layers),
                   stream.get()),
         flights{InFlight(shape.rows() * o.accumulation), InFlight(shape.rows() * o.accumulation)},
@@ -108,7 +110,7 @@ struct DenseStep::Impl {
   }
 
   DenseParts parts() {
-    return {shape, options, parameters, activations, gemm, attention, fp8.get(), timeline, stream.get()};
+    return {shape, options, parameters, activations, gemm, attention, fp8.get(), fused, timeline, stream.get()};
   }
   void run_micro(bool accumulate) {
     if (fp8 != nullptr && !accumulate) {
@@ -346,7 +348,12 @@ std::vector<StepTimeline::Operation> DenseStep::profile(const std::int32_t* toke
 }
 
 DenseStep::Memory DenseStep::memory() const { return {impl_->arena.bytes(), impl_->attention.peak_bytes()}; }
-std::vector<Gemm::Choice> DenseStep::gemm_choices() const { return impl_->gemm.choices(); }
+std::vector<Gemm::Choice> DenseStep::gemm_choices() const {
+  auto all = impl_->gemm.choices();
+  for (const FasterWay* way : {&impl_->fused.qkv, &impl_->fused.gate_up, &impl_->fused.down})
+    all.push_back(way->choice());
+  return all;
+}
 void DenseStep::tune_gemms(int rounds) { impl_->tune_gemms(rounds); }
 bool DenseStep::use_gemm_table(const std::string& text) { return impl_->gemm.use_table(text); }
 std::string DenseStep::gemm_table() const { return impl_->gemm.table(); }

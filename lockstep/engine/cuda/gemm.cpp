@@ -224,6 +224,11 @@ std::string Gemm::table() const {
   return table.dump(1) + "\n";
 }
 
+const std::string* Gemm::noted(const std::string& what) const {
+  const auto found = table_.find(what);
+  return found == table_.end() ? nullptr : &found->second;
+}
+
 bool Gemm::take_from_table(Plan& plan) {
   const auto found = table_.find(plan.choice.shape);
   if (found == table_.end() || found->second.size() != 16 * std::size(plan.algorithm.data)) return false;

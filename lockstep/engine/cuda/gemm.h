@@ -68,6 +68,9 @@ class Gemm {
   // it are not timed again. A table of another library or device is not used: false.
   bool use_table(const std::string& text);
   std::string table() const;
+  // Other choices made by timing travel in the same table: null where nothing is known of `what`.
+  const std::string* noted(const std::string& what) const;
+  void note(const std::string& what, const std::string& choice) { table_[what] = choice; }
 
   // Choosing in place: a GPU under its power limit settles at clocks that depend on all that runs, so the fastest in a
   // short test need not be the fastest inside a step. For each k the caller says begin_trial(k), runs a step that is
@@ -114,7 +117,7 @@ class Gemm {
     Stopwatch watch;
   };
   std::vector<Trial> trials_;
-  std::map<std::string, std::string> table_;  // shape -> the algorithm's 64 bytes in hexadecimal
+  std::map<std::string, std::string> table_;  // shape -> the algorithm's 64 bytes in hexadecimal; and notes
   std::map<Key, std::unique_ptr<Plan>> plans_;
 };
 

@@ -1,12 +1,11 @@
 #include "lockstep/kernels/cuda/common.cuh"
 #include "lockstep/kernels/cuda/swiglu.h"
+#include "lockstep/kernels/cuda/swiglu_math.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-__device__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
 // Place of vector `index` of the rows: element offset in [rows, cols] and in [rows, 2, cols].
 struct Place {
@@ -27,7 +26,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(SwigluForward a, unsi
     const Vector gate = load_once(a.gate_up + place.gate), up = load_once(a.gate_up + place.gate + a.cols);
     float f[kVector];
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) f[i] = gate[i] * sigmoid(gate[i]) * up[i];
+    for (int i = 0; i < kVector; ++i) f[i] = swiglu(gate[i], up[i]);
     if (a.h != nullptr) store(a.h + place.single, pack(f));
     if (kExtra != Extra::kNone) largest = store_fp8<kFormatOf<kExtra>>(a.h8.data + place.single, f, *a.h8.scale);
   }
@@ -45,10 +44,8 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(SwigluBackward a, un
     float dgate[kVector], dup[kVector], h[kVector];
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      const float s = sigmoid(gate[i]), silu = gate[i] * s;
-      h[i] = silu * up[i];
-      dup[i] = dh[i] * silu;
-      dgate[i] = dh[i] * up[i] * s * (1.0f + gate[i] * (1.0f - s));
+      const SwigluGradient g = swiglu_gradient(gate[i], up[i], dh[i]);
+      dgate[i] = g.dgate, dup[i] = g.dup, h[i] = g.h;
     }
     store(a.dgate_up + place.gate, pack(dgate));
     store(a.dgate_up + place.gate + a.cols, pack(dup));

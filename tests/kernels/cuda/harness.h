@@ -132,6 +132,7 @@ class Harness {
 void test_norms(Harness& h);
 void test_rope(Harness& h);
 void test_swiglu(Harness& h);
+void test_fused(Harness& h);
 void test_cross_entropy(Harness& h);
 void test_embedding(Harness& h);
 void test_optimizer(Harness& h);

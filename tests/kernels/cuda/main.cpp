@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
     test_norms(h);
     test_rope(h);
     test_swiglu(h);
+    test_fused(h);
     test_cross_entropy(h);
     test_embedding(h);
     test_optimizer(h);

@@ -1,0 +1,47 @@
+// Starting persistent_gemm, and where it can be used.
+#pragma once
+
+#include "lockstep/kernels/cuda/common.cuh"
+#include "lockstep/kernels/cuda/hopper/persistent_gemm.cuh"
+#include "lockstep/kernels/cuda/hopper/tensor_map.h"
+
+namespace lockstep::kernels::cuda::hopper {
+
+// a [m, k]; b [columns of c, k] for Major::kK, [k, columns of c] for Major::kRows.
+struct Product {
+  const Bf16 *a = nullptr, *b = nullptr;
+  std::int64_t m = 0, n = 0, k = 0;
+  std::int64_t pair_offset = 0;
+};
+
+// Compute capability 9.0: the instructions are of this chip alone.
+inline bool device_fits() {
+  int device = 0, major = 0, minor = 0;
+  LOCKSTEP_CUDA(cudaGetDevice(&device));
+  LOCKSTEP_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  LOCKSTEP_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return major == 9 && minor == 0;
+}
+inline bool product_fits(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return m > 0 && n > 0 && k > 0 && m % (kCluster * kTileRows) == 0 && n % kTileColumns == 0 && k % kTileK == 0 &&
+         m < (1 << 30) && n < (1 << 30) && k < (1 << 30);
+}
+
+template <class E>
+void run_persistent(const Product& p, const typename E::Arguments& arguments, cudaStream_t stream, unsigned rows = 8) {
+  const bool k_major = E::kMajor == Major::kK;
+  const CUtensorMap a = tensor_map(p.a, p.m, p.k, kTileRows);
+  const CUtensorMap b = k_major ? tensor_map(p.b, p.n, p.k, kTileColumns / 2) : tensor_map(p.b, p.k, p.n, kTileK);
+  Walk walk{};
+  walk.row_tiles = static_cast<unsigned>(p.m / (kCluster * kTileRows));
+  walk.column_tiles = static_cast<unsigned>(p.n / kTileColumns);
+  walk.k_blocks = static_cast<unsigned>(p.k / kTileK);
+  walk.group = rows;
+  walk.pair_offset = static_cast<unsigned>(p.pair_offset);
+  const unsigned blocks = static_cast<unsigned>(multiprocessors()) / kCluster * kCluster;
+  LOCKSTEP_CUDA(cudaFuncSetAttribute(persistent_gemm<E>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  persistent_gemm<E><<<blocks, kThreads, kSharedBytes, stream>>>(a, b, walk, arguments);
+  LOCKSTEP_CUDA_LAUNCHED();
+}
+
+}  // namespace lockstep::kernels::cuda::hopper
