@@ -27,14 +27,19 @@ constexpr double kPeakFlops = 989.5e12;  // H200, dense bf16
 
 struct Arguments {
   std::string model = "1.36b", shape, precision = "bf16", scaling = "delayed", state = "fp32", graph = "on";
-  std::string fused_mlp = "on", fused_rope = "on";
+  std::string fused_mlp = "on", fused_rope = "on", own_attention = "on";
   std::string recompute = "none", gradients = "auto", init = "normal", trace, weights, tokens, save_gradients,
               gemm_table, save_gemm_table;
   std::int64_t micro_batch = 16, accumulation = 1, sequence = 0, warmup = 4, steps = 8, chunk_mib = 3200;
   int candidates = 8, tune_rounds = 0;
   double learning_rate = 1e-4, clip = 0;
+  std::int64_t rate_warmup = 0;
   bool as_json = false, losses = false, choices = false, no_pipelined = false;
 };
+
+double rate_at(const Arguments& a, std::int64_t step) {
+  return a.learning_rate * std::min(1.0, static_cast<double>(step + 1) / static_cast<double>(a.rate_warmup + 1));
+}
 
 Arguments parse(int argc, char** argv) {
   Arguments a;
@@ -51,6 +56,8 @@ Arguments parse(int argc, char** argv) {
   app.add_option("--graph", a.graph, "CUDA graphs")->check(CLI::IsMember({"on", "off"}));
   app.add_option("--fused-mlp", a.fused_mlp, "products with SwiGLU inside, where they are faster")
       ->check(CLI::IsMember({"on", "off"}));
+  app.add_option("--own-attention", a.own_attention, "cuDNN's graphs where the build has its frontend; off: libtorch's")
+      ->check(CLI::IsMember({"on", "off"}));
   app.add_option("--fused-rope", a.fused_rope, "the product with rotary positions inside, where it is faster")
       ->check(CLI::IsMember({"on", "off"}));
   app.add_option("--recompute", a.recompute, "")->check(CLI::IsMember({"none", "selective", "full"}));
@@ -62,6 +69,7 @@ Arguments parse(int argc, char** argv) {
   app.add_option("--init", a.init, "first values: normal of the model's deviation, or as torch.nn's modules")
       ->check(CLI::IsMember({"normal", "torch"}));
   app.add_option("--lr", a.learning_rate, "learning rate");
+  app.add_option("--lr-warmup", a.rate_warmup, "steps over which the rate rises to it")->check(CLI::NonNegativeNumber);
   app.add_option("--clip", a.clip, "limit of the gradient's norm; 0: none");
   app.add_option("--warmup", a.warmup, "steps before the measured ones");
   app.add_option("--steps", a.steps, "measured steps");
@@ -126,6 +134,7 @@ DenseOptions options_of(const Arguments& a) {
   o.graph = a.graph == "on";
   o.fused_mlp = a.fused_mlp == "on";
   o.fused_rope = a.fused_rope == "on";
+  o.own_attention_graphs = a.own_attention == "on";
   o.gemm_candidates = a.candidates;
   o.loss_chunk_bytes = a.chunk_mib << 20;
   o.clip = a.clip;
@@ -190,7 +199,7 @@ Measured train(DenseStep& step, const Batches& batches, const Arguments& a) {
   Measured m;
   for (std::int64_t i = 0; i < a.warmup + a.steps; ++i) {
     const auto begin = std::chrono::steady_clock::now();
-    const auto r = step.step(batches.tokens(i), batches.targets(i), a.learning_rate);
+    const auto r = step.step(batches.tokens(i), batches.targets(i), rate_at(a, i));
     if (i == 0) m.first_step_s = lockstep::bench::seconds_since_process_start();
     m.losses.push_back(r.loss);
     if (!std::isfinite(r.loss)) throw std::runtime_error(fmt::format("the loss of step {} is {}", i, r.loss));

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_backward_cuda_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_cudnn_attention_cuda_dispatch.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -24,7 +25,13 @@ struct Attention::Impl {
   AttentionShape shape;
   c10::cuda::CUDAStream stream;
   std::vector<Slot> slots;
+  std::unique_ptr<CudnnGraphs> graphs;  // null: libtorch's binding
   at::Tensor dq, dk, dv;
+
+  at::Tensor memory(at::IntArrayRef sizes, at::ScalarType type) const {
+    return at::empty(sizes, at::TensorOptions().dtype(type).device(stream.device()));
+  }
+  at::Tensor workspace() const { return memory({static_cast<std::int64_t>(graphs->workspace_bytes())}, at::kByte); }
 
   // A [batch, heads, seq, dim] view of `count` heads that begin at `first` of a token of `width` heads.
   at::Tensor view(const Bf16* base, std::int64_t first, std::int64_t count, std::int64_t width) const {
@@ -55,14 +62,25 @@ c10::cuda::CUDAStream external(cudaStream_t stream) {
 }
 }  // namespace
 
-Attention::Attention(const AttentionShape& shape, int slots, cudaStream_t stream)
-    : impl_(new Impl{shape, external(stream), std::vector<Impl::Slot>(slots), {}, {}, {}}) {}
+Attention::Attention(const AttentionShape& shape, int slots, bool own_graphs, cudaStream_t stream)
+    : impl_(new Impl{shape, external(stream), std::vector<Impl::Slot>(slots), {}, {}, {}, {}}) {
+  if (own_graphs) impl_->graphs = CudnnGraphs::make(shape, stream);
+}
 Attention::~Attention() = default;
 
 const Bf16* Attention::forward(int slot, const Bf16* qkv) {
   const c10::InferenceMode no_autograd;
   const c10::cuda::CUDAStreamGuard guard(impl_->stream);
   auto& s = impl_->slots.at(slot);
+  const auto& shape = impl_->shape;
+  if (impl_->graphs != nullptr) {
+    s = {};  // its block serves again
+    s.out = impl_->memory({shape.batch, shape.seq, shape.heads, shape.dim}, at::kBFloat16).transpose(1, 2);
+    s.logsumexp = impl_->memory({shape.batch, shape.heads, shape.seq}, at::kFloat);
+    impl_->graphs->forward(qkv, static_cast<Bf16*>(s.out.data_ptr()), s.logsumexp.data_ptr<float>(),
+                           impl_->workspace().data_ptr());
+    return Impl::packed(s.out);
+  }
   auto result = at::cuda::_scaled_dot_product_cudnn_attention(impl_->q(qkv), impl_->k(qkv), impl_->v(qkv), std::nullopt,
                                                               /*compute_log_sumexp=*/true, 0.0, /*is_causal=*/true);
   s = {std::get<0>(result), std::get<1>(result), std::get<6>(result), std::get<7>(result)};
@@ -71,16 +89,21 @@ const Bf16* Attention::forward(int slot, const Bf16* qkv) {
 
 const Bf16* Attention::output(int slot) const { return Impl::packed(impl_->slots.at(slot).out); }
 
-Attention::Gradients Attention::backward(int slot, const Bf16* qkv, const Bf16* dout) {
+std::optional<Attention::Gradients> Attention::backward(int slot, const Bf16* qkv, const Bf16* dout, Bf16* dqkv) {
   const c10::InferenceMode no_autograd;
   const c10::cuda::CUDAStreamGuard guard(impl_->stream);
   auto& s = impl_->slots.at(slot);
-  impl_->dq = impl_->dk = impl_->dv = at::Tensor();  // their blocks serve again
   const auto& shape = impl_->shape;
+  if (impl_->graphs != nullptr) {
+    impl_->graphs->backward(qkv, Impl::packed(s.out), s.logsumexp.data_ptr<float>(), dout, dqkv,
+                            impl_->workspace().data_ptr());
+    return std::nullopt;
+  }
+  impl_->dq = impl_->dk = impl_->dv = at::Tensor();  // their blocks serve again
   std::tie(impl_->dq, impl_->dk, impl_->dv) = at::cuda::_scaled_dot_product_cudnn_attention_backward(
       impl_->view(dout, 0, shape.heads, shape.heads), impl_->q(qkv), impl_->k(qkv), impl_->v(qkv), s.out, s.logsumexp,
       s.seed, s.offset, at::Tensor(), at::Tensor(), at::Tensor(), shape.seq, shape.seq, 0.0, /*is_causal=*/true);
-  return {Impl::packed(impl_->dq), Impl::packed(impl_->dk), Impl::packed(impl_->dv)};
+  return Gradients{Impl::packed(impl_->dq), Impl::packed(impl_->dk), Impl::packed(impl_->dv)};
 }
 
 void Attention::release(int slot) { impl_->slots.at(slot) = {}; }

@@ -1,28 +1,20 @@
-// Causal attention on packed q, k, v through cuDNN, as libtorch binds it, without autograd. libtorch stays behind this
-// header. Buffers of outputs and workspaces come from libtorch's caching allocator.
+// Causal attention on packed q, k, v through cuDNN: by graphs of our own where they can be built (cudnn_graphs.h), else
+// as libtorch binds it, without autograd. libtorch stays behind this header. Buffers of outputs and workspaces come
+// from its caching allocator.
 #pragma once
 
-#include <cuda_runtime_api.h>
+#include <optional>
 
-#include <cstdint>
-#include <memory>
-
-#include "lockstep/kernels/cuda/types.h"
+#include "lockstep/engine/cuda/cudnn_graphs.h"
 
 namespace lockstep::engine::cuda {
-
-using kernels::cuda::Bf16;
-
-struct AttentionShape {
-  std::int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, dim = 0;
-};
 
 // Everything is enqueued on one stream, which nobody else uses with libtorch's allocator: a graph captured here keeps
 // using the blocks it was captured with.
 class Attention {
  public:
-  // `slots`: how many forward results are held at a time (one per layer).
-  Attention(const AttentionShape& shape, int slots, cudaStream_t stream);
+  // `slots`: how many forward results are held at a time (one per layer). `own_graphs` false: libtorch's binding.
+  Attention(const AttentionShape& shape, int slots, bool own_graphs, cudaStream_t stream);
   ~Attention();
   Attention(const Attention&) = delete;
   Attention& operator=(const Attention&) = delete;
@@ -33,8 +25,9 @@ class Attention {
   struct Gradients {
     const Bf16 *dq, *dk, *dv;  // [tokens, heads or kv_heads, dim], valid until the next backward
   };
-  // dout [tokens, heads, dim]; qkv as given to forward.
-  Gradients backward(int slot, const Bf16* qkv, const Bf16* dout);
+  // dout [tokens, heads, dim]; qkv as given to forward. Own graphs write dqkv, which is packed like qkv, and return
+  // nothing; libtorch's binding leaves dqkv alone.
+  std::optional<Gradients> backward(int slot, const Bf16* qkv, const Bf16* dout, Bf16* dqkv);
   void release(int slot);
 
   // Bytes libtorch's allocator held at most, and its peak since the start.

@@ -32,6 +32,7 @@ struct DenseOptions {
   std::int64_t loss_chunk_bytes = 3200LL << 20;  // of logits held at a time; few chunks: each reads the head's gradient
   int gemm_candidates = 8;                       // algorithms timed per shape; 1: the library's first
   std::string gemm_table;  // file of algorithms chosen before (DenseStep::save_gemm_table); empty: time them now
+  bool own_attention_graphs = true;  // cuDNN's, where the build has its frontend; false: libtorch's binding
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
   double clip = 0;             // limit of the gradient's norm; 0: none
   bool gradient_norm = false;  // computed also without a limit; a gradient that is not finite then changes nothing

@@ -69,11 +69,12 @@ void DensePasses::norm(const Bf16* x, const Placed& weight, Bf16* y, float* rstd
   settle(layer, reader, Role::kInput, y, p_.shape.rows() * p_.shape.hidden);
 }
 
-void DensePasses::rope(std::int64_t layer) {
+void DensePasses::turn(Bf16* qkv, bool back) {
   const DenseShape& s = p_.shape;
-  const Scope scope(p_.timeline, Family::kRope, "rope");
+  const Scope scope(p_.timeline, Family::kRope, back ? "rope backward" : "rope");
   kernels::cuda::Rope r;
-  r.x = p_.activations.layers[layer].qkv;
+  r.x = qkv;
+  r.inverse = back;
   r.cos = p_.activations.cos;
   r.sin = p_.activations.sin;
   r.tokens = s.rows();
@@ -88,7 +89,7 @@ void DensePasses::qkv_and_rope(std::int64_t layer) {
   const LayerActivations& a = p_.activations.layers[layer];
   const auto plain = [&] {
     linear(layer, Linear::kQkv, a.normed, a.qkv, nullptr, "qkv");
-    rope(layer);
+    turn(a.qkv, false);
   };
   const auto fused = [&] {
     const Scope scope(p_.timeline, Family::kGemm, "qkv rope");
@@ -272,6 +273,25 @@ void DensePasses::backward_mlp(std::int64_t layer, bool accumulate) {
   weight_gradient(layer, Linear::kGateUp, a.gate_up, a.middle_normed, accumulate, "gate up wgrad");
 }
 
+void DensePasses::pack_turned_back(std::int64_t layer, const Attention::Gradients& gradients) {
+  const Scope scope(p_.timeline, Family::kRope, "rope backward");
+  const DenseShape& s = p_.shape;
+  kernels::cuda::RopeBackward r;
+  r.dq = gradients.dq;
+  r.dk = gradients.dk;
+  r.dv = gradients.dv;
+  r.packed = p_.activations.dqkv;
+  r.packed8 = output8(layer, Linear::kQkv, Role::kGradient);
+  r.cos = p_.activations.cos;
+  r.sin = p_.activations.sin;
+  r.tokens = s.rows();
+  r.seq = s.seq;
+  r.heads = s.heads;
+  r.kv_heads = s.kv_heads;
+  r.dim = s.head_dim;
+  kernels::cuda::rope_backward(r, p_.stream);
+}
+
 void DensePasses::backward_attention(std::int64_t layer, bool accumulate) {
   const DenseShape& s = p_.shape;
   const DenseActivations& all = p_.activations;
@@ -280,29 +300,16 @@ void DensePasses::backward_attention(std::int64_t layer, bool accumulate) {
   const bool kept = p_.options.recompute == Recompute::kNone;
   data_gradient(layer, Linear::kAttentionOut, all.dx, all.dnormed, "attention out dgrad");
   weight_gradient(layer, Linear::kAttentionOut, all.dx, p_.attention.output(slot), accumulate, "attention out wgrad");
-  Attention::Gradients g{};
+  std::optional<Attention::Gradients> gradients;
   {
     const Scope scope(p_.timeline, Family::kAttention, "attention backward");
-    g = p_.attention.backward(slot, a.qkv, all.dnormed);
+    gradients = p_.attention.backward(slot, a.qkv, all.dnormed, all.dqkv);
     p_.attention.release(slot);
   }
-  {
-    const Scope scope(p_.timeline, Family::kRope, "rope backward");
-    kernels::cuda::RopeBackward r;
-    r.dq = g.dq;
-    r.dk = g.dk;
-    r.dv = g.dv;
-    r.packed = all.dqkv;
-    r.packed8 = output8(layer, Linear::kQkv, Role::kGradient);
-    r.cos = all.cos;
-    r.sin = all.sin;
-    r.tokens = s.rows();
-    r.seq = s.seq;
-    r.heads = s.heads;
-    r.kv_heads = s.kv_heads;
-    r.dim = s.head_dim;
-    kernels::cuda::rope_backward(r, p_.stream);
-  }
+  if (gradients)
+    pack_turned_back(layer, *gradients);
+  else
+    turn(all.dqkv, true);
   settle(layer, Linear::kQkv, Role::kGradient, all.dqkv, s.rows() * s.qkv_width());
   data_gradient(layer, Linear::kQkv, all.dqkv, all.dnormed, "qkv dgrad");
   norm_backward(a.x, p_.parameters.attention_norm(layer), a.rstd, true, kept ? nullptr : a.normed, accumulate,

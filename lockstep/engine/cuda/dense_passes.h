@@ -61,7 +61,9 @@ class DensePasses {
   void gate_up_and_swiglu(std::int64_t layer, bool with_h);
   void down_and_swiglu_backward(std::int64_t layer);
 
-  void rope(std::int64_t layer);
+  // Rotary positions of packed q and k, in place; `back`: of their gradients.
+  void turn(Bf16* qkv, bool back);
+  void pack_turned_back(std::int64_t layer, const Attention::Gradients& gradients);
   void swiglu(std::int64_t layer);
   void swiglu_backward(std::int64_t layer);
   void linear(std::int64_t layer, Linear which, const Bf16* x, Bf16* y, const Bf16* residual, const char* name);

@@ -76,7 +76,8 @@ struct DenseStep::Impl {
         gemm(o.gemm_candidates),
         fused(shape, o),
         attention({shape.batch, shape.seq, shape.heads, shape.kv_heads, shape.head_dim}, static_cast<int>(shape.layers),
-                  stream.get()),
+                  // 8-bit gradients are made while they are packed.
+                  o.own_attention_graphs && o.precision == LinearPrecision::kBf16, stream.get()),
         flights{InFlight(shape.rows() * o.accumulation), InFlight(shape.rows() * o.accumulation)},
         use_graph(o.graph) {
     if (o.precision == LinearPrecision::kFp8) fp8 = std::make_unique<DenseFp8>(shape, parameters);

@@ -30,64 +30,95 @@ struct Random {
   __device__ std::uint32_t operator()(int i) const { return mix(mix(index_low + i) ^ seed ^ index_high); }
 };
 
-__device__ void load_state(const float* p, float (&f)[kVector]) {
-  const float4 a = __ldcs(reinterpret_cast<const float4*>(p)), b = __ldcs(reinterpret_cast<const float4*>(p) + 1);
-  f[0] = a.x, f[1] = a.y, f[2] = a.z, f[3] = a.w, f[4] = b.x, f[5] = b.y, f[6] = b.z, f[7] = b.w;
+// Four neighbours at a time: 16 bytes of floats or 8 of bf16, so that the loads of a warp are contiguous whatever the
+// type. Eight per thread would read floats in two halves of every sector.
+constexpr int kFour = 4;
+struct alignas(8) Halfwords {
+  std::uint32_t word[2];
+  __device__ std::uint32_t operator[](int i) const { return (word[i / 2] >> (i % 2 * 16)) & 0xffffu; }
+};
+__device__ Halfwords load_halfwords(const void* p) {
+  const uint2 u = __ldcs(static_cast<const uint2*>(p));
+  return {{u.x, u.y}};
 }
-__device__ void load_state(const Bf16* p, float (&f)[kVector]) { unpack(load_once(p), f); }
-
-__device__ void store_state(float* p, const float (&f)[kVector], const Random&, int) {
+__device__ void store_halfwords(void* p, const std::uint32_t (&h)[kFour]) {
+  *static_cast<uint2*>(p) = make_uint2(h[0] | h[1] << 16, h[2] | h[3] << 16);
+}
+__device__ void load_four(const float* p, float (&f)[kFour]) {
+  const float4 a = __ldcs(reinterpret_cast<const float4*>(p));
+  f[0] = a.x, f[1] = a.y, f[2] = a.z, f[3] = a.w;
+}
+__device__ void load_four(const Bf16* p, float (&f)[kFour]) {
+  const Halfwords h = load_halfwords(p);
+#pragma unroll
+  for (int i = 0; i < kFour; ++i) f[i] = __uint_as_float(h[i] << 16);
+}
+__device__ void store_four(float* p, const float (&f)[kFour], const Random&, int) {
   __stcs(reinterpret_cast<float4*>(p), make_float4(f[0], f[1], f[2], f[3]));
-  __stcs(reinterpret_cast<float4*>(p) + 1, make_float4(f[4], f[5], f[6], f[7]));
 }
 // `shift` 0 or 16: m takes the low half of each random word and v the high one.
-__device__ void store_state(Bf16* p, const float (&f)[kVector], const Random& random, int shift) {
-  Vector v;
+__device__ void store_four(Bf16* p, const float (&f)[kFour], const Random& random, int shift) {
+  std::uint32_t h[kFour];
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    v.word[i] = round_stochastically(f[2 * i], (random(2 * i) >> shift) & 0xffffu) |
-                (round_stochastically(f[2 * i + 1], (random(2 * i + 1) >> shift) & 0xffffu) << 16);
-  store(p, v);
+  for (int i = 0; i < kFour; ++i) h[i] = round_stochastically(f[i], (random(i) >> shift) & 0xffffu);
+  store_halfwords(p, h);
+}
+
+// What one thread updates at a time.
+struct Piece {
+  float g[kFour], m[kFour], v[kFour];
+  Halfwords weight, remainder;
+};
+
+template <class Gradient, class State>
+__device__ Piece load_piece(const AdamW<Gradient, State>& a, std::int64_t i) {
+  Piece piece;
+  load_four(a.gradient + i, piece.g);
+  load_four(a.m + i, piece.m);
+  load_four(a.v + i, piece.v);
+  piece.weight = load_halfwords(a.weight + i);
+  piece.remainder = load_halfwords(a.remainder + i);
+  return piece;
 }
 
 template <class Gradient, class State>
-__global__ void __launch_bounds__(kThreads) adamw_kernel(AdamW<Gradient, State> a) {
-  const std::int64_t i = (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kVector;
-  const float factor = a.gradient_factor != nullptr ? *a.gradient_factor : 1.0f;
-  if (i >= a.count || isnan(factor)) return;
-  float g[kVector], m[kVector], v[kVector];
-  load_state(a.gradient + i, g);
-  load_state(a.m + i, m);
-  load_state(a.v + i, v);
-  const Vector weight = load(a.weight + i), remainder = load_once(reinterpret_cast<const Bf16*>(a.remainder + i));
-  const AdamWStep s = *a.step;
+__device__ void update_piece(const AdamW<Gradient, State>& a, std::int64_t i, Piece& piece, const AdamWStep& s,
+                             float factor) {
   const float rate = s.learning_rate / s.correction1, keep = 1.0f - s.learning_rate * a.weight_decay;
   const float inverse_root = 1.0f / s.correction2_root;
-  Vector new_weight, new_remainder;
+  std::uint32_t weight[kFour], remainder[kFour];
 #pragma unroll
-  for (int k = 0; k < kVector; ++k) {
-    const int shift = k % 2 * 16;
-    const float gradient = g[k] * factor;
-    m[k] = s.beta1 * m[k] + (1.0f - s.beta1) * gradient;
-    v[k] = s.beta2 * v[k] + (1.0f - s.beta2) * gradient * gradient;
-    float w = join((weight.word[k / 2] >> shift) & 0xffffu,
-                   static_cast<std::int16_t>((remainder.word[k / 2] >> shift) & 0xffffu));
-    w = w * keep - rate * __fdividef(m[k], sqrtf(v[k]) * inverse_root + s.epsilon);
+  for (int k = 0; k < kFour; ++k) {
+    const float gradient = piece.g[k] * factor;
+    piece.m[k] = s.beta1 * piece.m[k] + (1.0f - s.beta1) * gradient;
+    piece.v[k] = s.beta2 * piece.v[k] + (1.0f - s.beta2) * gradient * gradient;
+    float w = join(piece.weight[k], static_cast<std::int16_t>(piece.remainder[k]));
+    w = w * keep - rate * __fdividef(piece.m[k], sqrtf(piece.v[k]) * inverse_root + s.epsilon);
     const Halves h = split(w);
-    if (shift == 0) {
-      new_weight.word[k / 2] = h.weight;
-      new_remainder.word[k / 2] = h.remainder;
-    } else {
-      new_weight.word[k / 2] |= h.weight << 16;
-      new_remainder.word[k / 2] |= h.remainder << 16;
-    }
+    weight[k] = h.weight;
+    remainder[k] = h.remainder;
   }
   const std::int64_t place = a.first_index + i;
   const Random random{s.seed, static_cast<std::uint32_t>(place), mix(static_cast<std::uint32_t>(place >> 32))};
-  store(a.weight + i, new_weight);
-  store(reinterpret_cast<Bf16*>(a.remainder + i), new_remainder);
-  store_state(a.m + i, m, random, 0);
-  store_state(a.v + i, v, random, 16);
+  store_halfwords(a.weight + i, weight);
+  store_halfwords(a.remainder + i, remainder);
+  store_four(a.m + i, piece.m, random, 0);
+  store_four(a.v + i, piece.v, random, 16);
+}
+
+// Two pieces per thread, a block apart, all loads before the first use.
+template <class Gradient, class State>
+__global__ void __launch_bounds__(kThreads) adamw_kernel(AdamW<Gradient, State> a) {
+  constexpr int kApart = kThreads * kFour;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * 2 * kApart + threadIdx.x * kFour;
+  const std::int64_t second = first + kApart;
+  const float factor = a.gradient_factor != nullptr ? *a.gradient_factor : 1.0f;
+  if (first >= a.count || isnan(factor)) return;
+  Piece one = load_piece(a, first), two{};
+  if (second < a.count) two = load_piece(a, second);
+  const AdamWStep s = *a.step;
+  update_piece(a, first, one, s, factor);
+  if (second < a.count) update_piece(a, second, two, s, factor);
 }
 
 __global__ void split_kernel(const float* master, Bf16* weight, std::int16_t* remainder, std::int64_t count) {
@@ -109,7 +140,7 @@ __global__ void __launch_bounds__(kThreads) squares_kernel(const Gradient* gradi
   const std::int64_t vectors = count / kVector, stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < vectors; i += stride) {
     float g[kVector];
-    load_state(gradient + i * kVector, g);
+    load_as_floats(gradient + i * kVector, g);
 #pragma unroll
     for (float value : g) sum += value * value;
   }
@@ -153,7 +184,7 @@ template <class Gradient, class State>
 void adamw(const AdamW<Gradient, State>& a, cudaStream_t stream) {
   require(a.count % kVector == 0, "adamw", "the count must be a multiple of 8");
   if (a.count == 0) return;
-  adamw_kernel<<<blocks_of(a.count / kVector), kThreads, 0, stream>>>(a);
+  adamw_kernel<<<static_cast<unsigned>(ceil_div(a.count, 2 * kThreads * kFour)), kThreads, 0, stream>>>(a);
   LOCKSTEP_CUDA_LAUNCHED();
 }
 template void adamw(const AdamW<float, float>&, cudaStream_t);
