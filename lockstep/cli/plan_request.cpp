@@ -267,7 +267,7 @@ planner::SearchRequest request_of(const PlanFlags& flags) {
 std::vector<std::string> notices_of(const PlanFlags& flags, const planner::SearchRequest& request,
                                     const plan::Candidate& best) {
   std::vector<std::string> notices;
-  if (const auto refusal = planner::find_untrained(request, best.layout)) {
+  if (const auto refusal = planner::find_untrained(request, best.layout, best.batch.micro)) {
     const bool fp8 = best.layout.precision == spec::Precision::kFp8;
     notices.push_back(*refusal + (fp8 ? "; priced as frameworks that train it" : "; priced with fp32 states"));
   }

@@ -157,7 +157,8 @@ UserError contradiction(const SearchRequest& request) {
   return bad_input("constraints: " + why_no_layout(request), "relax a constraint, or change the batch or the cluster");
 }
 
-std::optional<std::string> find_untrained(const SearchRequest& request, plan::Layout layout) {
+std::optional<std::string> find_untrained(const SearchRequest& request, const plan::Layout& layout,
+                                          std::int64_t micro) {
   const bool fp8 = layout.precision == spec::Precision::kFp8;
   if (!fp8 && request.state_precision == spec::Precision::kFp32) return std::nullopt;
   const auto& fitted = request.profile.fitted;
@@ -166,6 +167,8 @@ std::optional<std::string> find_untrained(const SearchRequest& request, plan::La
   std::optional<std::string> why;
   if (request.cluster.groups.front().device.is_cpu()) why = "the device is no GPU";
   if (!why) why = cost::dense_problem(request.model, layout, request.optimizer, adapters);
+  const std::int64_t unit = cost::dense_row_unit(layout.precision);
+  if (!why && micro * request.sequence_length % unit != 0) why = fmt::format("a size is not a multiple of {}", unit);
   if (!why) return std::nullopt;
   return fp8 ? cost::fp8_refusal(*why) : cost::narrow_states_refusal(*why);
 }

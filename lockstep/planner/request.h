@@ -15,7 +15,9 @@ UserError contradiction(const SearchRequest& request);
 
 // What `lockstep train` says against the layout: fp8 or narrow optimizer states without the fused step, which alone
 // trains them. Nothing where it trains, and where the profile is of another framework, whose plan this is then.
-std::optional<std::string> find_untrained(const SearchRequest& request, plan::Layout layout);
+// `micro`: of the plan; 0: some micro-batch will do.
+std::optional<std::string> find_untrained(const SearchRequest& request, const plan::Layout& layout,
+                                          std::int64_t micro = 0);
 // Throws it as a UserError (exit code 2) where the cluster is one device, so that every layout is refused. On several
 // devices fp8 is a fair question about another framework.
 void require_trained(const SearchRequest& request);

@@ -91,7 +91,12 @@ TEST(PlanRequest, fp8_that_train_refuses_is_noticed_unless_the_profile_is_of_ano
   best.layout = {};
   best.layout.precision = spec::Precision::kFp8;
   asked.profile = "";
-  EXPECT_TRUE(notices_of(asked, request_of(asked), best).empty()) << "one rank of it is trained";
+  best.batch.micro = 1;
+  planner::SearchRequest request = request_of(asked);
+  request.sequence_length = 4096;
+  EXPECT_TRUE(notices_of(asked, request, best).empty()) << "one rank of it is trained";
+  request.sequence_length = 4080;
+  EXPECT_HAS(notices_of(asked, request, best).at(0), "a size is not a multiple of 64");
 }
 
 TEST(PlanRequest, a_job_file_compared_on_other_devices_takes_their_precision) {

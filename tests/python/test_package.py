@@ -50,6 +50,11 @@ class Package(unittest.TestCase):
         document.pop("search")
         self.assertEqual(document, expected)
 
+    def test_one_h200_is_priced_by_the_profile_of_our_engine(self):
+        one = basic(model_size="1.1B", gpus=1, gpu="H200").to_dict()["profile"]
+        self.assertNotEqual(one, basic(gpus=1, gpu="H200", model_size="1.1B", stack="deepspeed").to_dict()["profile"])
+        self.assertEqual(lockstep.plan("tinyllama-1.1b", "1x1xH200")["profile"], one)
+
     def test_attributes_have_the_types_that_the_annotations_promise(self):
         s = basic()
         self.assertIsInstance(s.layout.stage_layers, list)
