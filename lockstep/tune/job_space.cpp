@@ -10,6 +10,7 @@
 #include "lockstep/base/map_reader.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/yaml.h"
+#include "lockstep/cost/dense_run.h"
 #include "lockstep/plan/plan.h"
 #include "lockstep/planner/planner.h"
 #include "lockstep/spec/presets.h"
@@ -191,6 +192,13 @@ class Fitting {
     return target == "layout.zero" || target.starts_with("communication.") || name.starts_with("NCCL_");
   }
 
+  bool trains_fp8() const {
+    plan::Layout layout = job_.layout ? plan::layout_from_request(*job_.layout, job_.precision) : plan::Layout();
+    layout.precision = spec::Precision::kFp8;
+    return job_.cluster.devices() == 1 &&
+           !cost::dense_problem(job_.model, layout, job_.optimizer.kind, job_.lora.rank > 0);
+  }
+
   bool can_run(const std::string& name, const std::string& target, const YamlNode& level) const {
     const auto number = number_of(level.scalar);
     if (target == "batch.micro" || target == "batch.accumulation") {
@@ -199,6 +207,8 @@ class Fitting {
     const std::int64_t node = job_.cluster.groups.front().devices_per_node;
     if (target == "layout.tp" && number && *number > static_cast<double>(node)) return false;
     if (target == "ranks" && number && *number > static_cast<double>(job_.cluster.devices())) return false;
+    // A preset is of the engine's own jobs, and its `train` has fp8 in one step alone.
+    if (target == "precision" && level.scalar == "fp8" && !trains_fp8()) return false;
     const std::string one =
         fmt::format("nccl_rules: false\nknobs: {{{}: {{choices: [{}], target: {}}}}}", name,
                     level.quoted ? yaml_quote(level.scalar) : level.scalar, target.empty() ? "arg" : target);
