@@ -86,9 +86,10 @@ class DenseDeviceStep : public DeviceStep {
     const torch::NoGradGuard no_grad;
     if (part == Part::kMaster) {
       const cuda::NamedParameter& p = step_.parameters()[parameter];
-      if (values.is_cuda()) at::cuda::getCurrentCUDAStream(device_.index()).synchronize();  // they are there
       const bool narrow = values.scalar_type() == torch::kBFloat16;
       const torch::Tensor plain = (narrow ? values.detach() : values.detach().to(torch::kFloat32)).contiguous();
+      // Drawn, widened and made contiguous on libtorch's stream, read on the step's own.
+      if (plain.is_cuda()) at::cuda::getCurrentCUDAStream(device_.index()).synchronize();
       if (narrow) return step_.load(p, static_cast<const cuda::Bf16*>(plain.data_ptr()));
       return step_.load(p, plain.data_ptr<float>());
     }

@@ -190,6 +190,8 @@ void Gemm::settle_trials() {
       plan->choice.chosen = static_cast<int>(k);
       plan->algorithm = plan->candidates[k];
     }
+    // What the trials' steps did not run (a product that a fused kernel stands for) goes back to its first choice.
+    if (best == kNever && !plan->candidates.empty()) plan->algorithm = plan->candidates[plan->choice.chosen];
   }
 }
 

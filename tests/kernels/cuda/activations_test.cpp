@@ -147,6 +147,11 @@ void rope_case(Harness& h, std::int64_t batch, std::int64_t seq, std::int64_t he
   a.dim = dim;
   rope(a, nullptr);
   h.close(name, gx.host(), forward, kBf16);
+  DeviceArray<Bf16> gradient(x);
+  a.x = gradient.get();
+  a.inverse = true;
+  rope(a, nullptr);
+  h.close(name + " turned back in place", gradient.host(), back, kBf16);
 
   std::vector<Bf16> parts[3];  // q, k, v apart
   for (std::int64_t t = 0; t < tokens; ++t)

@@ -206,6 +206,8 @@ void test_optimizer(Harness& h) {
   master_is_kept_exactly(h);
   adamw_case<float, float>(h, 4096, false);
   adamw_case<Bf16, float>(h, 5000, true);
+  adamw_case<Bf16, float>(h, 3464, false);  // the last block ends within its second half
+  adamw_case<float, float>(h, 8, false);
   adamw_case<float, Bf16>(h, 65536, false);
   adamw_case<Bf16, Bf16>(h, 65536, true);
   norm_case<float>(h, 100003);
