@@ -27,6 +27,27 @@ inline bool product_fits(std::int64_t m, std::int64_t n, std::int64_t k) {
          m < (1 << 30) && n < (1 << 30) && k < (1 << 30);
 }
 
+// Blocks of so many clusters as the current device runs at a time; asked once per kernel and process.
+template <class E>
+unsigned resident_blocks() {
+  static const int clusters = [] {
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(multiprocessors()) / kCluster * kCluster);
+    config.blockDim = dim3(kThreads);
+    config.dynamicSmemBytes = kSharedBytes;
+    cudaLaunchAttribute size{};
+    size.id = cudaLaunchAttributeClusterDimension;
+    size.val.clusterDim = {kCluster, 1, 1};
+    config.attrs = &size;
+    config.numAttrs = 1;
+    int count = 0;
+    LOCKSTEP_CUDA(cudaOccupancyMaxActiveClusters(&count, persistent_gemm<E>, &config));
+    return count;
+  }();
+  require(clusters > 0, "persistent_gemm", "no cluster fits on this device");
+  return static_cast<unsigned>(clusters) * kCluster;
+}
+
 template <class E>
 void run_persistent(const Product& p, const typename E::Arguments& arguments, cudaStream_t stream, unsigned rows = 8) {
   const bool k_major = E::kMajor == Major::kK;
@@ -38,9 +59,8 @@ void run_persistent(const Product& p, const typename E::Arguments& arguments, cu
   walk.k_blocks = static_cast<unsigned>(p.k / kTileK);
   walk.group = rows;
   walk.pair_offset = static_cast<unsigned>(p.pair_offset);
-  const unsigned blocks = static_cast<unsigned>(multiprocessors()) / kCluster * kCluster;
   LOCKSTEP_CUDA(cudaFuncSetAttribute(persistent_gemm<E>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  persistent_gemm<E><<<blocks, kThreads, kSharedBytes, stream>>>(a, b, walk, arguments);
+  persistent_gemm<E><<<resident_blocks<E>(), kThreads, kSharedBytes, stream>>>(a, b, walk, arguments);
   LOCKSTEP_CUDA_LAUNCHED();
 }
 
