@@ -148,6 +148,9 @@ int predict(const PredictOptions& options) {
       throw bad_input(*problem, "correct it, or leave it blank (unknown: bf16)", {.file = options.rows});
     }
   }
+  for (const std::string& notice : planner::find_misnamed_columns(table)) {
+    fmt::print(stderr, "lockstep: note: {}\n", notice);
+  }
   std::optional<cost::Profile> profile;
   if (!options.profile.empty()) profile = cost::find_profile(options.profile);
   planner::RowPredictor predictor(std::move(profile));

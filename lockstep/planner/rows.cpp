@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <map>
 
 #include <fmt/format.h>
@@ -174,6 +175,23 @@ PublishedTable read_published_rows(std::string_view csv_text, const std::string&
 }
 
 PublishedTable load_published_rows(const std::string& path) { return read_published_rows(read_file(path), path); }
+
+std::vector<std::string> find_misnamed_columns(const PublishedTable& table) {
+  std::vector<std::string> known, absent, found;
+  for (const TextColumn& column : kTexts) known.emplace_back(column.name);
+  for (const CountColumn& column : kCounts) known.emplace_back(column.name);
+  for (const NumberColumn& column : kNumbers) known.emplace_back(column.name);
+  const auto has = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  std::copy_if(known.begin(), known.end(), std::back_inserter(absent),
+               [&](const std::string& name) { return !has(table.columns, name); });
+  for (const std::string& column : table.columns) {
+    const auto meant = has(known, column) ? std::nullopt : nearest(column, absent);
+    if (meant) found.push_back(fmt::format("column {} is not read; did you mean `{}`?", printable(column, 30), *meant));
+  }
+  return found;
+}
 
 RowReading question_of(const PublishedRow& row) {
   try {

@@ -60,6 +60,10 @@ struct RowReading {
   bool cannot_run = false;  // why_not is a rule of layouts (more stages than layers): no memory would help
 };
 
+// A sentence for every column that is not read but is named almost like one that is read and is not there: a slip of
+// the pen would leave its values unknown without a word.
+std::vector<std::string> find_misnamed_columns(const PublishedTable& table);
+
 // A word that its column does not have, with its line, its column and the words that are allowed; question_of() gives
 // it as why_not. Blank is unknown, not wrong.
 std::optional<std::string> find_unknown_word(const PublishedRow& row);

@@ -17,9 +17,9 @@ spec::Job job_to_tune(spec::Job job);
 // preset lockstep-gpu or lockstep-cpu. Defaults that the space does not give are the job's own values.
 //
 // Presets are narrowed to the job: levels that it cannot run with (tensor ranks that do not divide its heads, fp8 on
-// devices without, or where `train` has none) are left out, its own values are added and become the defaults, and knobs with one level left go.
-// The global batch stays what the job has: where the space does not tie micro-batch and accumulation together itself, a
-// constraint is added. Throws UserError (exit code 2) with file:line:column.
+// devices without, or where `train` has none) are left out, its own values are added and become the defaults, and knobs
+// with one level left go. The global batch stays what the job has: where the space does not tie micro-batch and
+// accumulation together itself, a constraint is added. Throws UserError (exit code 2) with file:line:column.
 Space space_for_job(const spec::Job& job, const std::string& job_file, const std::string& space_name);
 
 // What is known about NCCL on the job's cluster.

@@ -50,6 +50,13 @@ class Predict(EndToEnd):
                 else:
                     self.assertTrue(note, row[0])
 
+    def test_a_column_with_a_slip_in_its_name_is_pointed_at(self):
+        done = self.predict(self.write("model,hardware,gpus,global_batch,remark\nllama2-7b,H100,8,64,mine\n"))
+        self.assertIn("note: column global_batch is not read; did you mean `global_batch_seqs`?", done.stderr)
+        self.assertNotIn("column remark", done.stderr)
+        for name in FILES:
+            self.assertNotIn("is not read", self.predict(PUBLISHED / name, "--output", "out.csv").stderr)
+
     def test_a_dash_prints_the_table_and_nothing_else(self):
         done = self.predict(PUBLISHED / "vtrain_a100.csv", "--output", "-")
         self.assertEqual(len(read(done.stdout)), 754)
