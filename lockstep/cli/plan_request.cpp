@@ -249,6 +249,10 @@ planner::SearchRequest request_of(const PlanFlags& flags) {
   request.switched_off = flags.switch_off;
   if (!layout.empty()) {
     if (!flags.fix.empty() || !flags.at_most.empty()) {
+      if (flags.layout.empty()) {
+        throw bad_input("the job file names the whole layout, --fix and --at-most parts of one",
+                        "change parts of the file's (layout.recompute=full), or take the layout out of it");
+      }
       throw bad_input("--layout names the whole layout, --fix and --at-most parts of it", "use one or the other");
     }
     apply_layout(layout, flags, request);

@@ -78,8 +78,8 @@ std::string overlap_of(const CheckResult& check) {
 std::string way_out_of(const CheckResult& check) {
   if (check.more_pairs == 0) return "No number of pairs would tell, the study's own interval is too wide: tune again";
   if (check.more_pairs >= kMostPairs) return fmt::format("More than {} pairs would be needed", kMostPairs);
-  return fmt::format("About {} more pairs would tell: --pairs {}", check.more_pairs,
-                     check.gain_percent.launches + check.more_pairs);
+  return fmt::format("About {} more {} would tell: --pairs {}", check.more_pairs,
+                     check.more_pairs == 1 ? "pair" : "pairs", check.gain_percent.launches + check.more_pairs);
 }
 
 std::string sentence_of(const CheckResult& check) {

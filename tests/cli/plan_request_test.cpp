@@ -235,6 +235,17 @@ TEST(PlanRequest, a_batch_given_on_the_command_line_is_kept_and_the_files_own_is
   EXPECT_EQ(request_of(asked).constraints.fixed.at("micro"), 2) << "the flag wins";
 }
 
+TEST(PlanRequest, parts_of_a_layout_beside_a_whole_one_are_refused_by_where_the_whole_one_is) {
+  const TemporaryFolder folder;
+  PlanFlags asked = job_flags(folder, "1x8xH100");
+  asked.fix = "recompute=full";
+  EXPECT_EQ(request_of(asked).constraints.recompute, plan::Recompute::kFull);
+  asked.overrides = {"layout.dp=8"};
+  EXPECT_HAS(user_error([&] { request_of(asked); }), "the job file names the whole layout");
+  asked.layout = "dp=8";
+  EXPECT_HAS(user_error([&] { request_of(asked); }), "--layout names the whole layout");
+}
+
 TEST(PlanRequest, a_machine_that_was_never_measured_is_told_to_calibrate) {
   PlanFlags asked = flags();
   asked.model = "gpt2-124m";
