@@ -29,11 +29,13 @@ struct Observed {
   std::vector<Part> parts;
 };
 
-Observed observed(const DensePoint& point) {
+Observed observed(const DensePoint& point, const spec::Device& device) {
   Observed o{point.run(), point.seconds, {}};
+  const DenseOperationSeconds expected = dense_operation_seconds(o.run, {}, device);
   for (const auto& [name, seconds] : point.operations) {
     for (std::size_t i = 0; i < static_cast<std::size_t>(DenseOperation::kCount); ++i) {
-      if (name != to_string(static_cast<DenseOperation>(i)) || seconds <= 0) continue;
+      // Not expected: the step took another way there, fused or not, than its sizes say.
+      if (name != to_string(static_cast<DenseOperation>(i)) || seconds <= 0 || expected[i] <= 0) continue;
       o.parts.push_back({i, seconds, std::sqrt(seconds / point.seconds) / kOperationSigma});
     }
   }
@@ -116,7 +118,7 @@ DenseProfile fit_dense(DenseProfile profile, const spec::Device& device) {
   std::vector<Observed> all;
   std::vector<double> memory_errors;
   for (const DensePoint& point : points) {
-    all.push_back(observed(point));
+    all.push_back(observed(point, device));
     if (point.peak_bytes > 0) {
       memory_errors.push_back(std::log(point.peak_bytes / dense_memory(point.run()).total()));
     }

@@ -29,10 +29,11 @@ double activation_bytes_per_row(const DenseRun& run) {
   return run.layers * stream + (full ? 1 : run.layers) * (kept + attention) + (none ? run.layers : 1) * cheap + last;
 }
 
-// Gradients of activations, for one row; libtorch holds those of q, k, v and cuDNN's fp32 sum of q's.
+// Gradients of activations, for one row, and cuDNN's fp32 sum of q's. In 8 bits libtorch holds those of q, k, v once
+// more (in bf16 too where the build has no cudnn-frontend).
 double gradient_bytes_per_row(const DenseRun& run) {
   const double streams = run.hidden + std::max(run.hidden, run.attention_width());
-  return kNarrow * (streams + run.ffn + 2 * run.qkv_width()) + kWide * run.attention_width();
+  return kNarrow * (streams + run.ffn + (run.fp8 ? 2 : 1) * run.qkv_width()) + kWide * run.attention_width();
 }
 
 double fp8_bytes(const DenseRun& run) {

@@ -2,6 +2,7 @@
 // dense_memory.h and dense_time.h. Pure functions.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -25,12 +26,18 @@ struct DenseRun {
   double attention_width() const { return heads * head_dim; }
   // A single micro-batch's gradient is not summed: it stays in bf16 but for the head's and the norms'.
   bool narrow_gradients() const { return accumulation == 1; }
+  // The MLP's products that do SwiGLU on the way (kernels/cuda/fused_swiglu_gemm.h).
+  bool fuses_swiglu() const { return !fp8 && divides(rows(), 256) && divides(hidden, 64) && divides(ffn, 128); }
+  bool fuses_swiglu_backward() const { return fuses_swiglu() && divides(ffn, 256); }
   // Elements, by where their gradients are: the layers' matrices and an embedding of its own, the head, the norms.
   double matrix_parameters() const { return layers * hidden * (qkv_width() + attention_width() + 3 * ffn); }
   double body_parameters() const { return (tied ? 0.0 : vocab * hidden) + matrix_parameters(); }
   double head_parameters() const { return vocab * hidden; }
   double norm_parameters() const { return (2 * layers + 1) * hidden; }
   double parameters() const { return body_parameters() + head_parameters() + norm_parameters(); }
+
+ private:
+  static bool divides(double size, int unit) { return static_cast<std::int64_t>(size) % unit == 0; }
 };
 
 // The model's sizes; one micro-batch of one sequence of the model's length.

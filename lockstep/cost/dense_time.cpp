@@ -10,7 +10,7 @@ namespace {
 using C = DenseConstants;
 using Op = DenseOperation;
 
-constexpr std::array<DenseConstantInfo, 14> kTable{{
+constexpr std::array<DenseConstantInfo, 15> kTable{{
     {"forward_efficiency", &C::forward_efficiency, 0.2, "forward products, share of the bf16 peak"},
     {"data_gradient_efficiency", &C::data_gradient_efficiency, 0.2, "products of data gradients"},
     {"weight_gradient_efficiency", &C::weight_gradient_efficiency, 0.2, "products of weight gradients"},
@@ -24,6 +24,7 @@ constexpr std::array<DenseConstantInfo, 14> kTable{{
     {"stream_efficiency", &C::stream_efficiency, 0.2, "kernels that move memory, share of its bandwidth"},
     {"loss_efficiency", &C::loss_efficiency, 0.2, "cross-entropy"},
     {"optimizer_efficiency", &C::optimizer_efficiency, 0.2, "AdamW"},
+    {"epilogue_share", &C::epilogue_share, 0.5, "of an epilogue's memory traffic, what is not hidden"},
     {"kernel_seconds", &C::kernel_seconds, 0.5, "of every kernel beside its work"},
 }};
 
@@ -49,6 +50,8 @@ constexpr std::array<const char*, static_cast<std::size_t>(Op::kCount)> kNames{"
                                                                                "rope backward",
                                                                                "swiglu",
                                                                                "swiglu backward",
+                                                                               "gate up swiglu",
+                                                                               "down dgrad swiglu",
                                                                                "cross entropy",
                                                                                "embedding",
                                                                                "embedding backward",
@@ -85,6 +88,13 @@ class Operations {
   }
   double stream(double bytes, double efficiency) const { return bytes / (bandwidth_ * efficiency) + c_.kernel_seconds; }
   double stream(double bytes) const { return stream(bytes, c_.stream_efficiency); }
+  double epilogue(double bytes) const { return c_.epilogue_share * bytes / (bandwidth_ * c_.stream_efficiency); }
+
+  // The product's seconds go to the fused operation, which takes `more`.
+  void move(Op product, Op fused, double more) {
+    at(fused) = at(product) + more;
+    at(product) = 0;
+  }
 
   struct Linear {
     Op forward, data, weight;
@@ -137,8 +147,15 @@ class Operations {
         (2 * layers() + r_.accumulation) * (stream(hidden * (4 * kNarrow + eight + remade)) + c_.kernel_seconds);
     at(Op::kRope) = again() * layers() * stream(2 * kNarrow * rows * (r_.heads + r_.kv_heads) * r_.head_dim);
     at(Op::kRopeBackward) = layers() * stream((2 * kNarrow + eight) * rows * r_.qkv_width());
-    at(Op::kSwiglu) = layers() * stream(ffn * (2 * kNarrow + written));
-    at(Op::kSwigluBackward) = layers() * stream(ffn * (5 * kNarrow + 2 * eight + remade));
+    // Fused, the product also writes h; backward's reads gate and up and writes two results instead of one.
+    if (r_.fuses_swiglu())
+      move(Op::kGateUp, Op::kGateUpSwiglu, layers() * epilogue(ffn * kNarrow));
+    else
+      at(Op::kSwiglu) = layers() * stream(ffn * (2 * kNarrow + written));
+    if (r_.fuses_swiglu_backward())
+      move(Op::kDownData, Op::kDownDataSwiglu, layers() * epilogue(ffn * (3 * kNarrow + remade)));
+    else
+      at(Op::kSwigluBackward) = layers() * stream(ffn * (5 * kNarrow + 2 * eight + remade));
     at(Op::kEmbedding) = r_.accumulation * stream(2 * kNarrow * hidden);
     const double gradient = r_.narrow_gradients() ? kNarrow : kWide;
     at(Op::kEmbeddingBackward) = r_.accumulation * (stream(hidden * 2 * kNarrow + r_.head_parameters() * gradient) +
@@ -183,16 +200,16 @@ DenseSeconds dense_seconds(const DenseRun& run, const DenseConstants& constants,
     return seconds;
   };
   const double twice = run.recompute == plan::Recompute::kFull ? 0.5 : 1.0;  // half of it is backward's
-  const double layer_forward =
-      sum({Op::kQkv, Op::kAttentionOut, Op::kGateUp, Op::kAttention, Op::kRope, Op::kNorm, Op::kQuantizeAttention});
+  const double layer_forward = sum({Op::kQkv, Op::kAttentionOut, Op::kGateUp, Op::kGateUpSwiglu, Op::kAttention,
+                                    Op::kRope, Op::kNorm, Op::kQuantizeAttention});
   DenseSeconds seconds;
   seconds.forward = twice * layer_forward +
                     sum({Op::kDown, Op::kHead, Op::kSwiglu, Op::kCrossEntropy, Op::kEmbedding, Op::kQuantizeWeights});
   seconds.weight_gradient = sum({Op::kQkvWeight, Op::kAttentionOutWeight, Op::kGateUpWeight, Op::kDownWeight});
-  seconds.backward =
-      (1 - twice) * layer_forward + seconds.weight_gradient +
-      sum({Op::kQkvData, Op::kAttentionOutData, Op::kGateUpData, Op::kDownData, Op::kAttentionBackward,
-           Op::kNormBackward, Op::kRopeBackward, Op::kSwigluBackward, Op::kHeadBackward, Op::kEmbeddingBackward});
+  seconds.backward = (1 - twice) * layer_forward + seconds.weight_gradient +
+                     sum({Op::kQkvData, Op::kAttentionOutData, Op::kGateUpData, Op::kDownData, Op::kDownDataSwiglu,
+                          Op::kAttentionBackward, Op::kNormBackward, Op::kRopeBackward, Op::kSwigluBackward,
+                          Op::kHeadBackward, Op::kEmbeddingBackward});
   seconds.optimizer = sum({Op::kAdamW});
   return seconds;
 }

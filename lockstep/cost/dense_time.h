@@ -31,7 +31,9 @@ struct DenseConstants {
   double stream_efficiency = 0.82;    // norms, RoPE, SwiGLU, embedding, quantising
   double loss_efficiency = 0.7;       // cross-entropy over a chunk's logits
   double optimizer_efficiency = 0.8;  // AdamW
-  double kernel_seconds = 2e-6;       // of every kernel beyond its work: launch, first loads, last stores
+  double epilogue_share =
+      0.5;  // of the memory traffic of a product's epilogue, what the products beside it do not hide
+  double kernel_seconds = 2e-6;  // of every kernel beyond its work: launch, first loads, last stores
   bool operator==(const DenseConstants&) const = default;
 };
 
@@ -67,6 +69,8 @@ enum class DenseOperation {
   kRopeBackward,
   kSwiglu,
   kSwigluBackward,
+  kGateUpSwiglu,
+  kDownDataSwiglu,
   kCrossEntropy,
   kEmbedding,
   kEmbeddingBackward,

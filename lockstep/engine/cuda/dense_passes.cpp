@@ -255,7 +255,7 @@ void DensePasses::down_and_swiglu_backward(std::int64_t layer) {
         p_.stream);
   };
   if (p_.fp8 != nullptr) return plain();
-  p_.fused.down.run(p_.gemm, p_.stream, fused, plain);
+  p_.fused.down.run(p_.gemm, p_.stream, fused, plain, [&] { gate_up_and_swiglu(layer, false); });
 }
 
 void DensePasses::backward_mlp(std::int64_t layer, bool accumulate) {

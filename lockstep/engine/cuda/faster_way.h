@@ -17,15 +17,23 @@ class FasterWay {
   FasterWay(std::string name, bool allowed) : name_(std::move(name)), way_(allowed ? Way::kUnknown : Way::kPlain) {}
 
   // Both enqueue the same work on `stream`. The first call asks gemm's table, or else does the work several times
-  // each way, times that, waits and notes the choice: it must not be captured, and where the work changes its own input
-  // the result is then meaningless (run once and discard).
-  template <class Fused, class Plain>
-  void run(Gemm& gemm, cudaStream_t stream, const Fused& fused, const Plain& plain) {
-    if (way_ == Way::kUnknown) choose(gemm, stream, fused, plain);
+  // each way, times that, waits and notes the choice: it must not be captured. Where the work changes its own input,
+  // `restore` makes it anew after the timing: products that come next choose their algorithms on real values (zeros,
+  // which repeated gradients sink to, cost less power).
+  template <class Fused, class Plain, class Restore>
+  void run(Gemm& gemm, cudaStream_t stream, const Fused& fused, const Plain& plain, const Restore& restore) {
+    if (way_ == Way::kUnknown) {
+      choose(gemm, stream, fused, plain);
+      restore();
+    }
     if (way_ == Way::kFused)
       fused();
     else
       plain();
+  }
+  template <class Fused, class Plain>
+  void run(Gemm& gemm, cudaStream_t stream, const Fused& fused, const Plain& plain) {
+    run(gemm, stream, fused, plain, [] {});
   }
   // As one more choice among algorithms: first_ms is the plain way's; chosen 1 is the fused one.
   Gemm::Choice choice() const;

@@ -212,10 +212,18 @@ std::string to_hex(const cublasLtMatmulAlgo_t& algorithm) {
 
 bool Gemm::use_table(const std::string& text) {
   const auto table = nlohmann::json::parse(text, nullptr, false);
-  if (!table.is_object() || table.value("cublaslt", std::size_t{0}) != cublasLtGetVersion() ||
-      table.value("device", "") != device_name())
-    return false;
-  table_ = table.value("algorithms", decltype(table_){});
+  const nlohmann::json ours{{"cublaslt", cublasLtGetVersion()}, {"device", device_name()}};
+  if (!table.is_object()) return false;
+  for (const auto& [key, value] : ours.items())
+    if (!table.contains(key) || table[key] != value) return false;
+  const auto algorithms = table.find("algorithms");
+  if (algorithms == table.end() || !algorithms->is_object()) return false;
+  decltype(table_) read;
+  for (const auto& [shape, algorithm] : algorithms->items()) {
+    if (!algorithm.is_string()) return false;
+    read[shape] = algorithm.get<std::string>();
+  }
+  table_ = std::move(read);
   return true;
 }
 
@@ -234,6 +242,7 @@ const std::string* Gemm::noted(const std::string& what) const {
 bool Gemm::take_from_table(Plan& plan) {
   const auto found = table_.find(plan.choice.shape);
   if (found == table_.end() || found->second.size() != 16 * std::size(plan.algorithm.data)) return false;
+  if (found->second.find_first_not_of("0123456789abcdef") != std::string::npos) return false;
   cublasLtMatmulAlgo_t algorithm{};
   for (std::size_t i = 0; i < std::size(algorithm.data); ++i)
     algorithm.data[i] = std::stoull(found->second.substr(16 * i, 16), nullptr, 16);
