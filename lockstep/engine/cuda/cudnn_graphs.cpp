@@ -34,9 +34,11 @@ void check(frontend::error_t error, const char* what) {
 struct Handle {
   cudnnHandle_t handle = nullptr;
   explicit Handle(cudaStream_t stream) {
-    if (frontend::detail::create_handle(&handle) != CUDNN_STATUS_SUCCESS ||
-        frontend::detail::set_stream(handle, stream) != CUDNN_STATUS_SUCCESS)
+    if (frontend::detail::create_handle(&handle) != CUDNN_STATUS_SUCCESS)
       throw std::runtime_error("[attention] cuDNN gives no handle");
+    if (frontend::detail::set_stream(handle, stream) == CUDNN_STATUS_SUCCESS) return;
+    frontend::detail::destroy_handle(handle);
+    throw std::runtime_error("[attention] cuDNN does not take the stream");
   }
   ~Handle() { frontend::detail::destroy_handle(handle); }
   Handle(const Handle&) = delete;

@@ -30,11 +30,11 @@ FusedWays::FusedWays(const DenseShape& s, const DenseOptions& o)
                                                           .heads = s.heads + 2 * s.kv_heads,
                                                           .dim = s.head_dim})) {}
 
-void FasterWay::choose(Gemm& gemm, cudaStream_t stream, const std::function<void()>& fused,
+bool FasterWay::choose(Gemm& gemm, cudaStream_t stream, const std::function<void()>& fused,
                        const std::function<void()>& plain) {
   if (const std::string* known = gemm.noted(name_)) {
     way_ = *known == kFusedNote ? Way::kFused : Way::kPlain;
-    return;
+    return false;
   }
   constexpr int kRounds = 5;  // the first loads kernels and chooses the product's algorithm
   const auto timed = [&](const std::function<void()>& work) {
@@ -53,6 +53,7 @@ void FasterWay::choose(Gemm& gemm, cudaStream_t stream, const std::function<void
   }
   way_ = fused_ms_ < plain_ms_ ? Way::kFused : Way::kPlain;
   gemm.note(name_, way_ == Way::kFused ? kFusedNote : "plain");
+  return true;
 }
 
 Gemm::Choice FasterWay::choice() const {

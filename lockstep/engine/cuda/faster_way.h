@@ -22,10 +22,7 @@ class FasterWay {
   // which repeated gradients sink to, cost less power).
   template <class Fused, class Plain, class Restore>
   void run(Gemm& gemm, cudaStream_t stream, const Fused& fused, const Plain& plain, const Restore& restore) {
-    if (way_ == Way::kUnknown) {
-      choose(gemm, stream, fused, plain);
-      restore();
-    }
+    if (way_ == Way::kUnknown && choose(gemm, stream, fused, plain)) restore();
     if (way_ == Way::kFused)
       fused();
     else
@@ -40,7 +37,8 @@ class FasterWay {
 
  private:
   enum class Way { kUnknown, kPlain, kFused };
-  void choose(Gemm& gemm, cudaStream_t stream, const std::function<void()>& fused, const std::function<void()>& plain);
+  // Whether the work was done for it; false: the table knew.
+  bool choose(Gemm& gemm, cudaStream_t stream, const std::function<void()>& fused, const std::function<void()>& plain);
 
   std::string name_;
   Way way_;

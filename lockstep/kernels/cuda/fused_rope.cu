@@ -1,5 +1,6 @@
 #include "lockstep/kernels/cuda/fused_rope_gemm.h"
 #include "lockstep/kernels/cuda/hopper/launch.cuh"
+#include "lockstep/kernels/cuda/rope_math.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -34,7 +35,7 @@ struct RopeEpilogue {
         if (r >= rows) continue;
         Vector one = tile.read(r, chunk), other = tile.read(r, chunk + kPairs);
         const std::int64_t row = tile.row + r;
-        if (turned) turn(a, static_cast<unsigned>(row) % a.seq * (kDim / 2) + column, one, other);
+        if (turned) turn_pair(a, static_cast<unsigned>(row) % a.seq * (kDim / 2) + column, one, other);
         Bf16* const to = a.qkv + (row * a.heads + head) * kDim + column;
         hopper::store_once(to, one, true);
         hopper::store_once(to + kDim / 2, other, true);
@@ -43,15 +44,9 @@ struct RopeEpilogue {
     }
   }
 
-  static __device__ void turn(const Arguments& a, unsigned place, Vector& first, Vector& second) {
-    float cos[kVector], sin[kVector], f[kVector], s[kVector];
-    load_floats(a.cos + place, cos);
-    load_floats(a.sin + place, sin);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      f[i] = first[i] * cos[i] - second[i] * sin[i];
-      s[i] = first[i] * sin[i] + second[i] * cos[i];
-    }
+  static __device__ void turn_pair(const Arguments& a, unsigned place, Vector& first, Vector& second) {
+    float f[kVector], s[kVector];
+    turn(first, second, load_angles(a.cos, a.sin, place), 1.0f, f, s);
     first = pack(f);
     second = pack(s);
   }

@@ -37,8 +37,8 @@ struct ForwardEpilogue {
 #pragma unroll
         for (int j = 0; j < kVector; ++j) f[j] = swiglu(gate[i][j], up[i][j]);
         Bf16* const to = a.gate_up + (tile.row + r) * 2 * a.ffn + column;
-        hopper::store_once(to, gate[i], r < rows && a.gate_up != nullptr);
-        hopper::store_once(to + a.ffn, up[i], r < rows && a.gate_up != nullptr);
+        hopper::store_once(to, gate[i], r < rows);
+        hopper::store_once(to + a.ffn, up[i], r < rows);
         hopper::store_once(a.h + (tile.row + r) * a.ffn + column, pack(f), r < rows && a.h != nullptr);
       }
       tile.done_below(first + kBatch * step);

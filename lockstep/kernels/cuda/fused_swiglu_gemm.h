@@ -16,7 +16,7 @@ bool fused_swiglu_backward_fits(std::int64_t rows, std::int64_t hidden, std::int
 struct FusedSwigluForward {
   const Bf16* x = nullptr;  // [rows, hidden]
   const Bf16* w = nullptr;  // [2 ffn, hidden]: gate's rows, then up's
-  Bf16* gate_up = nullptr;  // [rows, 2, ffn]; null: not wanted
+  Bf16* gate_up = nullptr;  // [rows, 2, ffn]
   Bf16* h = nullptr;        // [rows, ffn]; null: not wanted
   std::int64_t rows = 0, hidden = 0, ffn = 0;
 };

@@ -1,8 +1,8 @@
 #include <cmath>
 #include <vector>
 
-#include "lockstep/kernels/cuda/common.cuh"
 #include "lockstep/kernels/cuda/rope.h"
+#include "lockstep/kernels/cuda/rope_math.cuh"
 
 namespace lockstep::kernels::cuda {
 namespace {
@@ -20,24 +20,6 @@ __device__ Task task_of(unsigned pairs, unsigned groups) {
   return {token, rest / pairs, rest % pairs};
 }
 
-struct Angles {
-  float cos[kVector], sin[kVector];
-};
-__device__ Angles angles_of(const float* cos, const float* sin, unsigned position, int half, int column) {
-  Angles a;
-  load_floats(cos + static_cast<std::int64_t>(position) * half + column, a.cos);
-  load_floats(sin + static_cast<std::int64_t>(position) * half + column, a.sin);
-  return a;
-}
-__device__ void turn(const Vector& first, const Vector& second, const Angles& a, float sign, float (&f)[kVector],
-                     float (&s)[kVector]) {
-#pragma unroll
-  for (int i = 0; i < kVector; ++i) {
-    f[i] = first[i] * a.cos[i] - sign * second[i] * a.sin[i];
-    s[i] = sign * first[i] * a.sin[i] + second[i] * a.cos[i];
-  }
-}
-
 __global__ void __launch_bounds__(kThreads) rope_kernel(Rope a, unsigned pairs, unsigned groups) {
   const Task task = task_of(pairs, groups);
   if (task.token >= a.tokens) return;
@@ -51,7 +33,8 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(Rope a, unsigned pairs, 
     first[k] = load(base + head * a.dim);
     second[k] = load(base + head * a.dim + half);
   }
-  const Angles angles = angles_of(a.cos, a.sin, task.token % static_cast<unsigned>(a.seq), half, column);
+  const Angles angles =
+      load_angles(a.cos, a.sin, static_cast<std::int64_t>(task.token % static_cast<unsigned>(a.seq)) * half + column);
 #pragma unroll
   for (int k = 0; k < kHeadsPerThread; ++k) {
     const unsigned head = task.group + k * groups;
@@ -87,7 +70,8 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(RopeBackward a, unsi
       first[k] = load_once(source);
       second[k] = load_once(source + half);
     }
-    const Angles angles = angles_of(a.cos, a.sin, task.token % static_cast<unsigned>(a.seq), half, column);
+    const Angles angles =
+        load_angles(a.cos, a.sin, static_cast<std::int64_t>(task.token % static_cast<unsigned>(a.seq)) * half + column);
 #pragma unroll
     for (int k = 0; k < kHeadsPerThread; ++k) {
       const unsigned head = task.group + k * groups;

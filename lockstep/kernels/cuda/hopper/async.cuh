@@ -33,13 +33,8 @@ __device__ inline bool barrier_try_wait(std::uint32_t barrier, unsigned parity) 
 }
 // Returns once the phase of this parity is over.
 __device__ inline void barrier_wait(std::uint32_t barrier, unsigned parity) {
-#ifdef LOCKSTEP_HOPPER_SPIN_LIMIT  // for laboratories: a deadlock ends the kernel instead of the job
-  for (unsigned tries = 0; !barrier_try_wait(barrier, parity); ++tries)
-    if (tries > LOCKSTEP_HOPPER_SPIN_LIMIT) __trap();
-#else
   while (!barrier_try_wait(barrier, parity)) {
   }
-#endif
 }
 __device__ inline void barrier_arrive(std::uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
