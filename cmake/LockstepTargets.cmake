@@ -10,7 +10,6 @@ find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 
 add_library(lockstep_options INTERFACE)
-target_include_directories(lockstep_options INTERFACE ${PROJECT_SOURCE_DIR})
 # nvcc takes none of these.
 target_compile_options(lockstep_options INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers>")
@@ -74,10 +73,21 @@ function(_lockstep_use_torch target)
   _lockstep_use_pch(${target} lockstep_torch_pch)
 endfunction()
 
+# Headers are included as "lockstep/<folder>/...". Each folder has an include root of its own that holds nothing but
+# that folder, so a target sees only the folders it depends on: an include the wrong way does not compile.
+function(lockstep_headers_of target folder)
+  set(root ${CMAKE_BINARY_DIR}/include/${folder})
+  file(MAKE_DIRECTORY ${root}/lockstep)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/lockstep/${folder} ${root}/lockstep/${folder} SYMBOLIC)
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${root}> $<INSTALL_INTERFACE:include>)
+endfunction()
+
 function(lockstep_folder name)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPENDS;LIBRARIES;PRIVATE_LIBRARIES" ${ARGN})
   set(target lockstep_${name})
   add_library(${target} STATIC ${ARG_SOURCES})
+  get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+  lockstep_headers_of(${target} ${folder})
   target_link_libraries(${target} PUBLIC lockstep_options ${ARG_LIBRARIES} PRIVATE ${ARG_PRIVATE_LIBRARIES})
   foreach(dependency ${ARG_DEPENDS})
     target_link_libraries(${target} PUBLIC lockstep_${dependency})

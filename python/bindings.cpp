@@ -7,9 +7,9 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/planner/explain.h"
-#include "lockstep/planner/suggest.h"
-#include "lockstep/planner/suggest_files.h"
+#include "lockstep/planner/explain/explain.h"
+#include "lockstep/planner/suggest/files.h"
+#include "lockstep/planner/suggest/suggest.h"
 #include "lockstep/telemetry/recorder.h"
 
 namespace py = pybind11;

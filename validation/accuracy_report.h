@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/report/draw.h"
+#include "lockstep/report/terminal/draw.h"
 #include "validation/accuracy.h"
 
 namespace lockstep::validation {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/cost/constants.h"
+#include "lockstep/cost/profile/constants.h"
 
 namespace lockstep::validation {
 

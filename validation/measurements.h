@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/cost/pricer.h"
-#include "lockstep/planner/rows.h"
+#include "lockstep/cost/pricer/pricer.h"
+#include "lockstep/planner/rows/rows.h"
 
 namespace lockstep::validation {
 

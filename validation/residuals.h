@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/cost/constants.h"
+#include "lockstep/cost/profile/constants.h"
 
 namespace lockstep::validation {
 

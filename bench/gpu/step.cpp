@@ -15,7 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
-#include "lockstep/engine/cuda/dense_step.h"
+#include "lockstep/engine/fused/step.h"
 
 namespace {
 
@@ -119,8 +119,8 @@ lockstep::spec::Model model_of_shape(const std::string& text) {
   return m;
 }
 
-DenseOptions options_of(const Arguments& a) {
-  DenseOptions o;
+FusedOptions options_of(const Arguments& a) {
+  FusedOptions o;
   o.micro_batch = a.micro_batch;
   o.accumulation = a.accumulation;
   o.sequence_length = a.sequence;
@@ -195,7 +195,7 @@ struct Measured {
   std::vector<float> losses;
 };
 
-Measured train(DenseStep& step, const Batches& batches, const Arguments& a) {
+Measured train(FusedStep& step, const Batches& batches, const Arguments& a) {
   Measured m;
   for (std::int64_t i = 0; i < a.warmup + a.steps; ++i) {
     const auto begin = std::chrono::steady_clock::now();
@@ -213,7 +213,7 @@ Measured train(DenseStep& step, const Batches& batches, const Arguments& a) {
 }
 
 // The same with the next step submitted before the last is waited for, as a training loop would.
-double pipelined_ms(DenseStep& step, const Batches& batches, const Arguments& a) {
+double pipelined_ms(FusedStep& step, const Batches& batches, const Arguments& a) {
   const std::int64_t steps = std::min<std::int64_t>(a.steps, 8);
   const auto begin = std::chrono::steady_clock::now();
   step.submit(batches.tokens(0), batches.targets(0), a.learning_rate);
@@ -225,13 +225,13 @@ double pipelined_ms(DenseStep& step, const Batches& batches, const Arguments& a)
   return seconds_since(begin) * 1e3 / static_cast<double>(steps);
 }
 
-void load_weights(DenseStep& step, const std::string& file) {
+void load_weights(FusedStep& step, const std::string& file) {
   const lockstep::bench::TensorFile tensors(file);
   for (const auto& p : step.parameters()) step.load(p.name, tensors.read(p.name));
 }
 
-json report(const Arguments& a, DenseStep& step, const Measured& m, const Batches& batches) {
-  const DenseShape& s = step.shape();
+json report(const Arguments& a, FusedStep& step, const Measured& m, const Batches& batches) {
+  const FusedShape& s = step.shape();
   const double median = m.step_ms[m.step_ms.size() / 2];
   std::int64_t parameters = 0;
   for (const auto& p : step.parameters()) parameters += p.place.count();
@@ -279,7 +279,7 @@ json report(const Arguments& a, DenseStep& step, const Measured& m, const Batche
 }
 
 int run(const Arguments& a) {
-  DenseStep step(a.shape.empty() ? model_of(a.model) : model_of_shape(a.shape), options_of(a));
+  FusedStep step(a.shape.empty() ? model_of(a.model) : model_of_shape(a.shape), options_of(a));
   a.init == "torch" ? step.initialize_as_torch(1) : step.initialize(1);
   if (!a.weights.empty()) load_weights(step, a.weights);
   const Batches batches(a, step.shape().rows() * a.accumulation, step.shape().vocab);

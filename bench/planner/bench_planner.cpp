@@ -19,8 +19,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/planner/search.h"
-#include "lockstep/planner/space.h"
+#include "lockstep/planner/search/search.h"
+#include "lockstep/planner/search/space.h"
 
 namespace {
 

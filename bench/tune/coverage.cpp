@@ -21,7 +21,7 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/tune/coverage_truth.h"
-#include "lockstep/tune/statistics.h"
+#include "lockstep/tune/models/statistics.h"
 
 namespace {
 

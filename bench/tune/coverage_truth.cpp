@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "lockstep/tune/importance.h"
+#include "lockstep/tune/importance/importance.h"
 
 namespace lockstep::bench {
 namespace {

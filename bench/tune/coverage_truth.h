@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/tune/surfaces.h"
-#include "lockstep/tune/conclusion.h"
+#include "lockstep/tune/study/conclusion.h"
 
 namespace lockstep::bench {
 

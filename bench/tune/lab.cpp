@@ -19,8 +19,8 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/tune/surfaces.h"
-#include "lockstep/tune/statistics.h"
-#include "lockstep/tune/strategy.h"
+#include "lockstep/tune/models/statistics.h"
+#include "lockstep/tune/study/strategy.h"
 
 namespace {
 

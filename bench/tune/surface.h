@@ -15,9 +15,9 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/tune/counter_random.h"
-#include "lockstep/tune/config.h"
-#include "lockstep/tune/prior.h"
-#include "lockstep/tune/trial.h"
+#include "lockstep/tune/models/prior.h"
+#include "lockstep/tune/space/config.h"
+#include "lockstep/tune/study/trial.h"
 
 namespace lockstep::bench {
 

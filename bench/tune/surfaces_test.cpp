@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "bench/tune/surfaces.h"
-#include "lockstep/tune/space.h"
+#include "lockstep/tune/space/space.h"
 
 namespace lockstep::bench {
 namespace {

@@ -10,7 +10,7 @@
 #include "lockstep/cli/profiles.h"
 #include "lockstep/cli/signals.h"
 #include "lockstep/cli/verbs.h"
-#include "lockstep/cost/constants_from_tables.h"
+#include "lockstep/cost/profile/constants_from_tables.h"
 
 namespace lockstep::cli {
 namespace {
@@ -40,7 +40,7 @@ void add_constants(cost::Profile& profile) {
   if (kind.empty()) return;
   const spec::NodeGroup node = spec::load_cluster(kind).groups.front();
   if (!profile.matmuls.empty()) profile.fitted = cost::fitted_from_tables(profile, node);
-  if (profile.dense) profile.dense = cost::fit_dense(std::move(*profile.dense), node.device);
+  if (profile.dense) profile.dense = cost::fit_fused(std::move(*profile.dense), node.device);
 }
 
 int finish_calibration(const CalibrateOptions& options, const cost::Profile& profile, const std::string& path,
@@ -154,7 +154,7 @@ void show_profile(std::FILE* out, const cost::Profile& profile) {
     fmt::print(out, "  all-reduce  {} in {} over {} ranks\n", format_bytes(static_cast<double>(point.bytes)),
                format_seconds(point.seconds), point.ranks);
   }
-  for (const cost::CheckPoint& check : profile.checks) {
+  for (const cost::CalibrationCheck& check : profile.checks) {
     fmt::print(out, "  check       {}: predicted {}, measured {} ({:+.1f}%)\n", check.name,
                format_seconds(check.predicted_seconds), format_seconds(check.measured_seconds),
                100.0 * (check.measured_seconds / check.predicted_seconds - 1.0));
@@ -163,7 +163,7 @@ void show_profile(std::FILE* out, const cost::Profile& profile) {
     fmt::print(out, "  fused step  {} steps measured: products at {:.0f}% of the peak, predictions off by {:.0f}%\n",
                profile.dense->points.size(), 100.0 * profile.dense->constants.forward_efficiency,
                100.0 * profile.dense->time_sigma);
-    for (const cost::DensePoint& point : profile.dense->points) {
+    for (const cost::FusedPoint& point : profile.dense->points) {
       if (point.spread < kBusySpread) continue;
       fmt::print(out, "  note        {} varied by {:.0f}%: was the GPU busy with something else? Measure again\n",
                  point.name(), 100.0 * point.spread);

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "lockstep/cli/session.h"
-#include "lockstep/cost/profile.h"
+#include "lockstep/cost/profile/profile.h"
 
 namespace lockstep::cli {
 

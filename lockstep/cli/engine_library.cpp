@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "lockstep/base/error.h"
-#include "lockstep/engine/engine_api.h"
+#include "lockstep/elastic/engine_api.h"
 
 namespace lockstep::cli {
 namespace {

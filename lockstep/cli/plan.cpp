@@ -10,7 +10,7 @@
 #include "lockstep/cli/plan_request.h"
 #include "lockstep/cli/verbs.h"
 #include "lockstep/planner/compare.h"
-#include "lockstep/planner/explain.h"
+#include "lockstep/planner/explain/explain.h"
 #include "lockstep/report/plan_text.h"
 #include "lockstep/telemetry/progress.h"
 

@@ -11,9 +11,9 @@
 #include "lockstep/cli/profiles.h"
 #include "lockstep/cli/session.h"
 #include "lockstep/plan/nearest_layout.h"
-#include "lockstep/planner/explain_terms.h"
-#include "lockstep/planner/request.h"
-#include "lockstep/planner/suggest_recipe.h"
+#include "lockstep/planner/explain/terms.h"
+#include "lockstep/planner/search/request.h"
+#include "lockstep/planner/suggest/recipe.h"
 
 namespace lockstep::cli {
 namespace {

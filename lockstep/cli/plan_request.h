@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/planner/search.h"
+#include "lockstep/planner/search/search.h"
 
 namespace lockstep::cli {
 

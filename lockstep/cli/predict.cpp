@@ -11,8 +11,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/cli/verbs.h"
-#include "lockstep/planner/csv.h"
-#include "lockstep/planner/predict_rows.h"
+#include "lockstep/planner/rows/csv.h"
+#include "lockstep/planner/rows/predict_rows.h"
 #include "lockstep/telemetry/progress.h"
 
 namespace lockstep::cli {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lockstep/cli/session.h"
-#include "lockstep/cost/profile.h"
+#include "lockstep/cost/profile/profile.h"
 
 namespace lockstep::cli {
 

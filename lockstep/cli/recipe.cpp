@@ -17,11 +17,11 @@
 #include "lockstep/cli/tune_evaluators.h"
 #include "lockstep/cli/tune_progress.h"
 #include "lockstep/cli/verbs.h"
-#include "lockstep/report/recipe.h"
-#include "lockstep/report/recipe_check.h"
-#include "lockstep/report/study_page.h"
+#include "lockstep/report/recipe/check.h"
+#include "lockstep/report/recipe/recipe.h"
+#include "lockstep/report/study/page.h"
 #include "lockstep/telemetry/recorder.h"
-#include "lockstep/tune/statistics.h"
+#include "lockstep/tune/models/statistics.h"
 
 namespace lockstep::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/report/recipe_check.h"
+#include "lockstep/report/recipe/check.h"
 
 namespace lockstep::cli {
 

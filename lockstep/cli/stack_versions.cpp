@@ -14,7 +14,7 @@
 #include "lockstep/cli/doctor.h"
 #include "lockstep/cli/engine_library.h"
 #include "lockstep/spec/job.h"
-#include "lockstep/tune/evaluator_process.h"
+#include "lockstep/tune/evaluators/process.h"
 
 namespace lockstep::cli {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/tune/store_journal.h"
+#include "lockstep/tune/study/store_journal.h"
 
 namespace lockstep::cli {
 

@@ -8,9 +8,9 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cli/verbs.h"
-#include "lockstep/planner/suggest.h"
-#include "lockstep/planner/suggest_files.h"
-#include "lockstep/report/draw.h"
+#include "lockstep/planner/suggest/files.h"
+#include "lockstep/planner/suggest/suggest.h"
+#include "lockstep/report/terminal/draw.h"
 #include "lockstep/telemetry/progress.h"
 #include "lockstep/telemetry/recorder.h"
 

@@ -13,7 +13,7 @@
 #include "lockstep/cli/tune_request.h"
 #include "lockstep/cli/tune_show.h"
 #include "lockstep/cli/verbs.h"
-#include "lockstep/report/study_text.h"
+#include "lockstep/report/study/text.h"
 #include "lockstep/telemetry/recorder.h"
 
 namespace lockstep::cli {

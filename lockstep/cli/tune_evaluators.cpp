@@ -9,9 +9,9 @@
 #include "lockstep/base/text.h"
 #include "lockstep/cli/tune_job.h"
 #include "lockstep/telemetry/recorder.h"
-#include "lockstep/tune/evaluator_command.h"
-#include "lockstep/tune/evaluator_process.h"
-#include "lockstep/tune/evaluator_worker.h"
+#include "lockstep/tune/evaluators/command.h"
+#include "lockstep/tune/evaluators/process.h"
+#include "lockstep/tune/evaluators/worker.h"
 
 namespace lockstep::cli {
 namespace {

@@ -1,4 +1,4 @@
-// What makes the trials of a study, from what the study's record says (tune/store_journal.h).
+// What makes the trials of a study, from what the study's record says (tune/study/store_journal.h).
 #pragma once
 
 #include <filesystem>
@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/tune/evaluator.h"
-#include "lockstep/tune/prior.h"
-#include "lockstep/tune/store_journal.h"
+#include "lockstep/tune/evaluators/evaluator.h"
+#include "lockstep/tune/models/prior.h"
+#include "lockstep/tune/study/store_journal.h"
 
 namespace lockstep::cli {
 

@@ -8,10 +8,10 @@
 #include "lockstep/base/json.h"
 #include "lockstep/cli/profiles.h"
 #include "lockstep/cli/session.h"
-#include "lockstep/tune/evaluator_engine.h"
-#include "lockstep/tune/evaluator_simulate.h"
-#include "lockstep/tune/job_space.h"
-#include "lockstep/tune/planner_prior.h"
+#include "lockstep/tune/evaluators/engine.h"
+#include "lockstep/tune/evaluators/simulate.h"
+#include "lockstep/tune/job/space.h"
+#include "lockstep/tune/models/planner_prior.h"
 
 namespace lockstep::cli {
 namespace {

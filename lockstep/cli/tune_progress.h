@@ -6,8 +6,8 @@
 #include <string>
 
 #include "lockstep/telemetry/progress.h"
-#include "lockstep/tune/store_journal.h"
-#include "lockstep/tune/study.h"
+#include "lockstep/tune/study/store_journal.h"
+#include "lockstep/tune/study/study.h"
 
 namespace lockstep::cli {
 

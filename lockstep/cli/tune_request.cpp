@@ -11,8 +11,8 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cli/tune_job.h"
-#include "lockstep/tune/evaluator_process.h"
-#include "lockstep/tune/evaluator_template.h"
+#include "lockstep/tune/evaluators/process.h"
+#include "lockstep/tune/evaluators/template.h"
 
 namespace lockstep::cli {
 namespace {

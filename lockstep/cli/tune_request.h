@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/tune/space.h"
-#include "lockstep/tune/store_journal.h"
+#include "lockstep/tune/space/space.h"
+#include "lockstep/tune/study/store_journal.h"
 
 namespace lockstep::cli {
 

@@ -8,11 +8,11 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/tune_progress.h"
-#include "lockstep/report/study_text.h"
+#include "lockstep/report/study/text.h"
 #include "lockstep/telemetry/recorder.h"
-#include "lockstep/tune/evaluator_template.h"
-#include "lockstep/tune/export_csv.h"
-#include "lockstep/tune/export_optuna.h"
+#include "lockstep/tune/evaluators/template.h"
+#include "lockstep/tune/study/export_csv.h"
+#include "lockstep/tune/study/export_optuna.h"
 
 namespace lockstep::cli {
 namespace {

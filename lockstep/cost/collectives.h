@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "lockstep/cost/profile.h"
+#include "lockstep/cost/profile/profile.h"
 
 namespace lockstep::cost {
 

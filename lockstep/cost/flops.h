@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/cost/profile.h"
+#include "lockstep/cost/profile/profile.h"
 #include "lockstep/spec/model.h"
 
 namespace lockstep::cost {

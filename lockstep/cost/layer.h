@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "lockstep/cost/constants.h"
 #include "lockstep/cost/gemm.h"
 #include "lockstep/cost/links.h"
+#include "lockstep/cost/profile/constants.h"
 #include "lockstep/plan/layout.h"
 #include "lockstep/spec/model.h"
 

@@ -7,7 +7,7 @@
 
 #include "lockstep/base/units.h"
 #include "lockstep/cost/nccl_knobs.h"
-#include "lockstep/cost/profile.h"
+#include "lockstep/cost/profile/profile.h"
 
 namespace lockstep::cost {
 

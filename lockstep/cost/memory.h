@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "lockstep/cost/profile.h"
+#include "lockstep/cost/profile/profile.h"
 #include "lockstep/cost/step_time.h"
 #include "lockstep/plan/plan.h"
 

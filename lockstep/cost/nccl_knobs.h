@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/cost/profile.h"
+#include "lockstep/cost/profile/profile.h"
 
 namespace lockstep::cost {
 

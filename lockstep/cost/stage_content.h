@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "lockstep/cost/constants.h"
 #include "lockstep/cost/layer.h"
+#include "lockstep/cost/profile/constants.h"
 #include "lockstep/plan/layout.h"
 
 namespace lockstep::cost {

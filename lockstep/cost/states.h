@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "lockstep/base/units.h"
-#include "lockstep/cost/constants.h"
+#include "lockstep/cost/profile/constants.h"
 #include "lockstep/plan/layout.h"
 
 namespace lockstep::cost {

@@ -165,10 +165,10 @@ double student_t_95(std::size_t degrees) {
   return degrees <= kTable.size() ? kTable[degrees - 1] : 1.812;
 }
 
-std::vector<const CheckPoint*> checks_of(const Profile& profile, const spec::Model& model) {
+std::vector<const CalibrationCheck*> checks_of(const Profile& profile, const spec::Model& model) {
   const CheckFamily family = model.is_language_model() ? CheckFamily::kTransformer : CheckFamily::kImage;
-  std::vector<const CheckPoint*> checks;
-  for (const CheckPoint& check : profile.checks) {
+  std::vector<const CalibrationCheck*> checks;
+  for (const CalibrationCheck& check : profile.checks) {
     if (check.family == family) checks.push_back(&check);
   }
   return checks;
@@ -248,18 +248,18 @@ plan::TimeBreakdown price_step(const Profile& profile, const Workload& workload,
 
 Correction correction_of(const Profile& profile, const spec::Model& model) {
   Correction correction;
-  const std::vector<const CheckPoint*> checks = checks_of(profile, model);
+  const std::vector<const CalibrationCheck*> checks = checks_of(profile, model);
   correction.checks = static_cast<std::int64_t>(checks.size());
   const double count = static_cast<double>(checks.size());
   double residual = 0;
   double noise = median_spread(profile);
   if (!checks.empty()) {
-    const auto log_ratio = [](const CheckPoint& check) {
+    const auto log_ratio = [](const CalibrationCheck& check) {
       return std::log(check.measured_seconds / check.predicted_seconds);
     };
     double sum = 0;
     double spreads = 0;
-    for (const CheckPoint* check : checks) {
+    for (const CalibrationCheck* check : checks) {
       sum += log_ratio(*check);
       spreads += check->spread;
     }
@@ -268,7 +268,7 @@ Correction correction_of(const Profile& profile, const spec::Model& model) {
     // A whole step averages over its operators: its own repetitions say how steady it is.
     noise = spreads / count;
     double squares = 0;
-    for (const CheckPoint* check : checks) squares += (log_ratio(*check) - mean) * (log_ratio(*check) - mean);
+    for (const CalibrationCheck* check : checks) squares += (log_ratio(*check) - mean) * (log_ratio(*check) - mean);
     // One check says how far off the tables are but not how steady that is: all of its residual is uncertainty.
     residual = checks.size() == 1
                    ? std::abs(mean)

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "lockstep/cost/flops.h"
-#include "lockstep/cost/profile.h"
+#include "lockstep/cost/profile/profile.h"
 #include "lockstep/plan/plan.h"
 #include "lockstep/spec/job.h"
 

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "lockstep/cost/constants.h"
 #include "lockstep/cost/layer.h"
+#include "lockstep/cost/profile/constants.h"
 #include "lockstep/cost/states.h"
 #include "lockstep/plan/layout.h"
 

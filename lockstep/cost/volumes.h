@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "lockstep/cost/constants.h"
 #include "lockstep/cost/parameter_blocks.h"
-#include "lockstep/cost/profile.h"
+#include "lockstep/cost/profile/constants.h"
+#include "lockstep/cost/profile/profile.h"
 #include "lockstep/plan/plan.h"
 #include "lockstep/spec/model.h"
 

@@ -2,7 +2,7 @@
 //
 // A rank process gets LOCKSTEP_RANK, LOCKSTEP_LOCAL_RANK, LOCKSTEP_WORLD_SIZE, LOCKSTEP_LOCAL_WORLD_SIZE,
 // LOCKSTEP_MASTER_ADDR / _PORT (the agent's rendezvous store) and LOCKSTEP_MESSAGE_FD, a pipe on which it writes one
-// JSON object per line (engine/engine_api.h has their meaning). What it prints goes to `log_folder`/rank-00003.log.
+// JSON object per line (elastic/engine_api.h has their meaning). What it prints goes to `log_folder`/rank-00003.log.
 #pragma once
 
 #include <filesystem>

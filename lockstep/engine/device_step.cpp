@@ -3,7 +3,7 @@
 #include <map>
 
 #include "lockstep/base/error.h"
-#include "lockstep/cost/dense_run.h"
+#include "lockstep/cost/fused/run.h"
 #include "lockstep/engine/pretrained.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/model.h"
@@ -36,7 +36,7 @@ std::optional<std::string> reason_for_general_path(const spec::Job& job, const p
   if (!device.is_cuda()) return "the device is no GPU";
   plan::Layout run = layout;
   run.precision = job.precision;
-  if (auto problem = cost::dense_problem(job.model, run, job.optimizer.kind, job.lora.rank > 0)) return problem;
+  if (auto problem = cost::fused_problem(job.model, run, job.optimizer.kind, job.lora.rank > 0)) return problem;
   if (job.activation_offload) return "the job offloads to host memory";
   if (job.communication.compression != spec::Compression::kNone) return "the job compresses gradients";
   return std::nullopt;

@@ -1,4 +1,4 @@
-#include "lockstep/engine/engine_api.h"
+#include "lockstep/elastic/engine_api.h"
 
 #include <string>
 

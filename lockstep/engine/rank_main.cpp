@@ -17,7 +17,7 @@
 #include "lockstep/comm/local.h"
 #include "lockstep/elastic/host_address.h"
 #include "lockstep/elastic/store.h"
-#include "lockstep/engine/calibration.h"
+#include "lockstep/engine/calibrate/calibration.h"
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/trainer.h"
 #include "lockstep/nn/device_thread.h"

@@ -10,9 +10,9 @@
 #include <string>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/elastic/engine_api.h"
 #include "lockstep/elastic/rank_request.h"
 #include "lockstep/engine/device_step.h"
-#include "lockstep/engine/engine_api.h"
 #include "lockstep/spec/job.h"
 #include "lockstep/telemetry/recorder.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
-#include "lockstep/cost/dense_run.h"
+#include "lockstep/cost/fused/run.h"
 #include "lockstep/engine/whole_tensors.h"
 
 namespace lockstep::engine {

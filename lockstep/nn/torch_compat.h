@@ -73,8 +73,8 @@ using ReportedTotal = std::size_t;
 using ReportedTotal = std::int64_t;
 #endif
 
-// targets[i] = sources[i], or += with `add`, dtypes may differ: in few launches where libtorch has it (2.4 and later on a
-// device), one by one elsewhere.
+// targets[i] = sources[i], or += with `add`, dtypes may differ: in few launches where libtorch has it (2.4 and later on
+// a device), one by one elsewhere.
 void copy_all(const std::vector<torch::Tensor>& targets, const std::vector<torch::Tensor>& sources, bool add);
 
 // Gives memory that libtorch keeps for later tensors back to the device (2.9 and later).

@@ -8,8 +8,8 @@
 
 namespace lockstep::plan {
 
-// Layers of each of the pp x virtual_stages positions, along the model: layout.stage_layers, or as even as possible with
-// the longer ones first.
+// Layers of each of the pp x virtual_stages positions, along the model: layout.stage_layers, or as even as possible
+// with the longer ones first.
 std::vector<std::int64_t> layers_by_position(const Layout& layout, std::int64_t layers);
 
 }  // namespace lockstep::plan

@@ -7,9 +7,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/units.h"
-#include "lockstep/planner/explain_fix.h"
-#include "lockstep/planner/request.h"
+#include "lockstep/planner/explain/fix.h"
 #include "lockstep/planner/resize.h"
+#include "lockstep/planner/search/request.h"
 
 namespace lockstep::planner {
 namespace {

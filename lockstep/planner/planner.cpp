@@ -9,16 +9,16 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/units.h"
-#include "lockstep/cost/dense_run.h"
 #include "lockstep/cost/engine_memory.h"
 #include "lockstep/cost/flops.h"
+#include "lockstep/cost/fused/run.h"
 #include "lockstep/cost/memory.h"
-#include "lockstep/cost/pricer.h"
+#include "lockstep/cost/pricer/pricer.h"
 #include "lockstep/cost/states.h"
 #include "lockstep/cost/step_time.h"
 #include "lockstep/plan/nearest_layout.h"
-#include "lockstep/planner/job_search.h"
-#include "lockstep/planner/suggest_recipe.h"
+#include "lockstep/planner/search/job_search.h"
+#include "lockstep/planner/suggest/recipe.h"
 
 namespace lockstep::planner {
 namespace {
@@ -136,7 +136,7 @@ plan::MemoryBreakdown counted_memory(const spec::Job& job, const plan::Layout& l
   plan::MemoryBreakdown most;
   if (job.model.is_language_model()) {
     const bool narrow = job.optimizer.state_precision == spec::Precision::kBf16 &&
-                        !cost::dense_problem(job.model, layout, job.optimizer.kind, job.lora.rank > 0);
+                        !cost::fused_problem(job.model, layout, job.optimizer.kind, job.lora.rank > 0);
     for (std::int64_t stage = 0; stage < layout.pp; ++stage) {
       const plan::MemoryBreakdown memory =
           cost::engine_memory(job.model, layout, batch, job.optimizer.kind, stage,

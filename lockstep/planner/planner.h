@@ -2,7 +2,7 @@
 // (job_search.h); or plain data parallel over every rank, priced by the tables of a calibrated profile.
 #pragma once
 
-#include "lockstep/cost/profile.h"
+#include "lockstep/cost/profile/profile.h"
 #include "lockstep/plan/plan.h"
 #include "lockstep/spec/job.h"
 

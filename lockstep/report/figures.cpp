@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/units.h"
-#include "lockstep/planner/explain_terms.h"
+#include "lockstep/planner/explain/terms.h"
 
 namespace lockstep::report {
 

@@ -9,9 +9,9 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
-#include "lockstep/planner/explain_terms.h"
+#include "lockstep/planner/explain/terms.h"
 #include "lockstep/report/figures.h"
-#include "lockstep/report/timeline.h"
+#include "lockstep/report/terminal/timeline.h"
 
 namespace lockstep::report {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "lockstep/planner/compare.h"
-#include "lockstep/planner/explain.h"
-#include "lockstep/report/draw.h"
+#include "lockstep/planner/explain/explain.h"
+#include "lockstep/report/terminal/draw.h"
 
 namespace lockstep::report {
 

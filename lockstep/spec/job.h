@@ -1,5 +1,5 @@
 // Job: Model + Cluster + data + goals, as the user wrote them. Fields keep the names of the job file
-// (docs/job-file.md). Its `tune:` section is for the tuner alone (tune/job_space.h) and leaves nothing here.
+// (docs/job-file.md). Its `tune:` section is for the tuner alone (tune/job/space.h) and leaves nothing here.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "lockstep/cost/constants_from_tables.h"
+#include "lockstep/cost/profile/constants_from_tables.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include "lockstep/cost/gemm.h"
 #include "lockstep/cost/least_squares.h"
 #include "lockstep/cost/links.h"
-#include "lockstep/cost/pricer.h"
+#include "lockstep/cost/pricer/pricer.h"
 
 namespace lockstep::cost {
 namespace {
@@ -233,7 +233,7 @@ TEST(FittedFromTables, the_profile_kept_for_h200_prices_the_steps_measured_there
   ASSERT_TRUE(profile.fitted.has_value());
   EXPECT_EQ(profile.fitted->facts, lockstep_facts());
   ASSERT_GE(profile.checks.size(), 6u);
-  for (const CheckPoint& check : profile.checks) {
+  for (const CalibrationCheck& check : profile.checks) {
     ASSERT_TRUE(check.workload.has_value());
     const CheckWorkload& workload = *check.workload;
     const Pricer pricer(workload.model, spec::load_cluster("1x1xH200"), profile,

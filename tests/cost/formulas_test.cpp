@@ -6,7 +6,7 @@
 #include "lockstep/cost/gemm.h"
 #include "lockstep/cost/layer.h"
 #include "lockstep/cost/links.h"
-#include "lockstep/cost/pricer.h"
+#include "lockstep/cost/pricer/pricer.h"
 #include "lockstep/cost/states.h"
 
 namespace lockstep::cost {

@@ -1,4 +1,4 @@
-#include "lockstep/cost/profile.h"
+#include "lockstep/cost/profile/profile.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What calibration must get right whatever the machine is doing meanwhile; how accurate it is belongs to bench/.
-#include "lockstep/engine/calibration.h"
+#include "lockstep/engine/calibrate/calibration.h"
 
 #include <gtest/gtest.h>
 
@@ -13,10 +13,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/local.h"
-#include "lockstep/cost/constants_from_tables.h"
-#include "lockstep/cost/dense_memory.h"
-#include "lockstep/cost/pricer.h"
-#include "lockstep/engine/calibration_dense.h"
+#include "lockstep/cost/fused/memory.h"
+#include "lockstep/cost/pricer/pricer.h"
+#include "lockstep/cost/profile/constants_from_tables.h"
+#include "lockstep/engine/calibrate/fused.h"
 #include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::engine {
@@ -81,7 +81,7 @@ TEST(Calibration, gives_every_rank_the_same_complete_and_readable_profile) {
   EXPECT_FALSE(profile.collectives.empty());
   EXPECT_GE(profile.checks.size(), 3u);
   EXPECT_GT(profile.framework_bytes, 1e7);
-  for (const cost::CheckPoint& check : profile.checks) {
+  for (const cost::CalibrationCheck& check : profile.checks) {
     ASSERT_TRUE(check.workload.has_value());
     EXPECT_EQ(check.workload->ranks, 2);
   }
@@ -144,14 +144,14 @@ TEST(Calibration, constants_of_the_tables_price_data_parallel_steps_as_the_table
 }
 
 TEST(Calibration, measures_steps_that_the_fused_step_runs_and_that_tell_its_parts_apart) {
-  const std::vector<cost::DensePoint> points = dense_calibration_points(false), quick = dense_calibration_points(true);
+  const std::vector<cost::FusedPoint> points = fused_calibration_points(false), quick = fused_calibration_points(true);
   EXPECT_LT(quick.size(), points.size());
   EXPECT_GE(quick.size(), 3u);  // what the constants need at least
   std::set<plan::Recompute> recomputes;
   std::set<std::int64_t> widths, head_dims, sequences;
-  for (const cost::DensePoint& point : points) {
-    EXPECT_EQ(cost::dense_problem(point.model), std::nullopt) << point.name();
-    EXPECT_LT(cost::dense_memory(point.run()).total(), 120e9) << point.name();
+  for (const cost::FusedPoint& point : points) {
+    EXPECT_EQ(cost::fused_problem(point.model), std::nullopt) << point.name();
+    EXPECT_LT(cost::fused_memory(point.run()).total(), 120e9) << point.name();
     recomputes.insert(point.recompute);
     widths.insert(point.model.hidden);
     head_dims.insert(point.model.head_dim);
@@ -162,7 +162,7 @@ TEST(Calibration, measures_steps_that_the_fused_step_runs_and_that_tell_its_part
   EXPECT_GE(head_dims.size(), 2u);
   EXPECT_GE(sequences.size(), 2u);
   if (!nn::compat::built_with_cuda()) {
-    EXPECT_TRUE(measure_dense_points(points).empty());
+    EXPECT_TRUE(measure_fused_points(points).empty());
   }
 }
 

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "lockstep/engine/cuda/dense_step.h"
+#include "lockstep/engine/fused/step.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/nn/torch_compat.h"
 #include "lockstep/spec/model.h"
@@ -127,12 +127,12 @@ void expect_gradients_agree(const std::string& model_text, cuda::Recompute recom
   const spec::Model model = TrainingRuns().job({}, model_text).model;
   const auto drawn = nn::build_model(model, {.dtype = torch::kBFloat16, .seed = 3});
   const auto reference = nn::build_model(model, {.dtype = torch::kFloat32, .seed = 3});
-  cuda::DenseOptions options;
+  cuda::FusedOptions options;
   options.micro_batch = 4;
   options.sequence_length = 128;
   options.accumulation = accumulation;
   options.recompute = recompute;
-  cuda::DenseStep step(model, options);
+  cuda::FusedStep step(model, options);
   {
     const torch::NoGradGuard no_grad;
     const auto values = drawn->named_parameters();

@@ -1,5 +1,5 @@
 #include "fuzz_one.h"
-#include "lockstep/planner/predict_rows.h"
+#include "lockstep/planner/rows/predict_rows.h"
 
 // Rows are also priced: `lockstep predict` promises a figure or a note for each.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,5 +1,5 @@
 #include "fuzz_one.h"
-#include "lockstep/tune/space.h"
+#include "lockstep/tune/space/space.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace lockstep;

@@ -1,4 +1,4 @@
-#include "lockstep/planner/explain.h"
+#include "lockstep/planner/explain/explain.h"
 
 #include <gtest/gtest.h>
 
@@ -7,10 +7,10 @@
 
 #include "lockstep/base/units.h"
 #include "lockstep/planner/compare.h"
-#include "lockstep/planner/explain_reasons.h"
-#include "lockstep/planner/explain_terms.h"
-#include "lockstep/planner/request.h"
+#include "lockstep/planner/explain/reasons.h"
+#include "lockstep/planner/explain/terms.h"
 #include "lockstep/planner/resize.h"
+#include "lockstep/planner/search/request.h"
 #include "tests/base/expect_user_error.h"
 #include "tests/planner/small_requests.h"
 

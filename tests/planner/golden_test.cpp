@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <map>
 
-#include "lockstep/planner/explain.h"
+#include "lockstep/planner/explain/explain.h"
 #include "lockstep/report/plan_text.h"
 #include "tests/planner/golden_text.h"
 

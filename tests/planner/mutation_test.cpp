@@ -10,8 +10,8 @@
 
 #include "../spec/mutation.h"
 #include "lockstep/base/error.h"
-#include "lockstep/planner/explain.h"
-#include "lockstep/planner/search.h"
+#include "lockstep/planner/explain/explain.h"
+#include "lockstep/planner/search/search.h"
 #include "lockstep/spec/cluster_reader.h"
 #include "lockstep/spec/model_reader.h"
 #include "lockstep/spec/presets.h"

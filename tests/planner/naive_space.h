@@ -4,8 +4,8 @@
 
 #include <functional>
 
-#include "lockstep/planner/search.h"
-#include "lockstep/planner/stage_split.h"
+#include "lockstep/planner/search/search.h"
+#include "lockstep/planner/search/stage_split.h"
 
 namespace lockstep::planner::testing {
 

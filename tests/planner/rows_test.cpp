@@ -1,4 +1,4 @@
-#include "lockstep/planner/rows.h"
+#include "lockstep/planner/rows/rows.h"
 
 #include <algorithm>
 #include <set>
@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/planner/csv.h"
-#include "lockstep/planner/predict_rows.h"
+#include "lockstep/planner/rows/csv.h"
+#include "lockstep/planner/rows/predict_rows.h"
 #include "lockstep/spec/parameter_count.h"
 
 namespace lockstep::planner {

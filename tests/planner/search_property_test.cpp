@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/planner/search.h"
-#include "lockstep/planner/space.h"
+#include "lockstep/planner/search/search.h"
+#include "lockstep/planner/search/space.h"
 #include "tests/planner/small_requests.h"
 
 namespace lockstep::planner {

@@ -1,5 +1,5 @@
-#include "lockstep/planner/search.h"
-#include "lockstep/planner/objective.h"
+#include "lockstep/planner/search/search.h"
+#include "lockstep/planner/search/objective.h"
 
 #include <gtest/gtest.h>
 

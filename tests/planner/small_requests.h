@@ -5,7 +5,7 @@
 #include <string>
 
 #include "lockstep/base/units.h"
-#include "lockstep/planner/search.h"
+#include "lockstep/planner/search/search.h"
 
 namespace lockstep::planner::testing {
 

@@ -1,4 +1,4 @@
-#include "lockstep/planner/space.h"
+#include "lockstep/planner/search/space.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/planner/stage_split.h"
+#include "lockstep/planner/search/stage_split.h"
 #include "tests/base/expect_user_error.h"
 #include "tests/planner/naive_space.h"
 #include "tests/planner/small_requests.h"

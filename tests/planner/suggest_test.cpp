@@ -1,6 +1,6 @@
 // `lockstep suggest` as a function: it agrees with the planner, respects the data, refuses nonsense, learns from
 // studies.
-#include "lockstep/planner/suggest.h"
+#include "lockstep/planner/suggest/suggest.h"
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
-#include "lockstep/planner/explain.h"
-#include "lockstep/planner/suggest_files.h"
-#include "lockstep/planner/suggest_model.h"
-#include "lockstep/planner/suggest_studies.h"
+#include "lockstep/planner/explain/explain.h"
+#include "lockstep/planner/suggest/files.h"
+#include "lockstep/planner/suggest/model.h"
+#include "lockstep/planner/suggest/studies.h"
 #include "lockstep/spec/job.h"
 #include "lockstep/telemetry/recorder.h"
 #include "lockstep/telemetry/study_store.h"

@@ -1,10 +1,10 @@
-#include "lockstep/report/chart.h"
+#include "lockstep/report/canvas/chart.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "lockstep/report/svg_canvas.h"
+#include "lockstep/report/canvas/svg_canvas.h"
 
 namespace lockstep::report {
 namespace {

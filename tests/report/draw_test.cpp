@@ -1,4 +1,4 @@
-#include "lockstep/report/draw.h"
+#include "lockstep/report/terminal/draw.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/report/recipe.h"
+#include "lockstep/report/recipe/recipe.h"
 
 namespace lockstep::report {
 

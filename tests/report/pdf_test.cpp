@@ -1,13 +1,13 @@
-#include "lockstep/report/pdf.h"
+#include "lockstep/report/canvas/pdf.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <regex>
 
-#include "lockstep/report/lettering.h"
-#include "lockstep/report/recipe.h"
-#include "lockstep/report/svg_canvas.h"
+#include "lockstep/report/canvas/lettering.h"
+#include "lockstep/report/canvas/svg_canvas.h"
+#include "lockstep/report/recipe/recipe.h"
 #include "made_up_study.h"
 
 namespace lockstep::report {

@@ -1,4 +1,4 @@
-#include "lockstep/report/recipe_check.h"
+#include "lockstep/report/recipe/check.h"
 
 #include <gtest/gtest.h>
 

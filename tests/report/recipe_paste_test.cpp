@@ -1,10 +1,10 @@
-#include "lockstep/report/recipe_paste.h"
+#include "lockstep/report/recipe/paste.h"
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/process.h"
 #include "lockstep/base/text.h"
-#include "lockstep/report/sheet.h"
+#include "lockstep/report/canvas/sheet.h"
 #include "made_up_study.h"
 
 namespace lockstep::report {

@@ -1,12 +1,12 @@
-#include "lockstep/report/recipe.h"
+#include "lockstep/report/recipe/recipe.h"
 
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/report/recipe_paste.h"
-#include "lockstep/report/study_page.h"
-#include "lockstep/report/svg_canvas.h"
+#include "lockstep/report/canvas/svg_canvas.h"
+#include "lockstep/report/recipe/paste.h"
+#include "lockstep/report/study/page.h"
 #include "made_up_study.h"
 
 namespace lockstep::report {

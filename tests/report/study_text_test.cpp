@@ -1,4 +1,4 @@
-#include "lockstep/report/study_text.h"
+#include "lockstep/report/study/text.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/report/timeline.h"
+#include "lockstep/report/terminal/timeline.h"
 
 #include <gtest/gtest.h>
 

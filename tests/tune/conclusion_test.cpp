@@ -1,11 +1,11 @@
-#include "lockstep/tune/conclusion.h"
+#include "lockstep/tune/study/conclusion.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
-#include "lockstep/tune/importance.h"
+#include "lockstep/tune/importance/importance.h"
 
 namespace lockstep::tune {
 namespace {

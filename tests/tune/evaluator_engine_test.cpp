@@ -1,5 +1,5 @@
 // Trials by our own engine, with a program in the engine's place that says what it was told.
-#include "lockstep/tune/evaluator_engine.h"
+#include "lockstep/tune/evaluators/engine.h"
 
 #include <gtest/gtest.h>
 

@@ -5,11 +5,11 @@
 #include <thread>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/tune/evaluator_metric.h"
-#include "lockstep/tune/evaluator_process.h"
-#include "lockstep/tune/evaluator_template.h"
-#include "lockstep/tune/evaluator_worker.h"
-#include "lockstep/tune/failure.h"
+#include "lockstep/tune/evaluators/metric.h"
+#include "lockstep/tune/evaluators/process.h"
+#include "lockstep/tune/evaluators/template.h"
+#include "lockstep/tune/evaluators/worker.h"
+#include "lockstep/tune/study/failure.h"
 #include "tests/base/expect_user_error.h"
 
 namespace lockstep::tune {

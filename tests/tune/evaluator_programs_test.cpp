@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/tune/evaluator_command.h"
-#include "lockstep/tune/evaluator_worker.h"
+#include "lockstep/tune/evaluators/command.h"
+#include "lockstep/tune/evaluators/worker.h"
 #include "tests/base/expect_user_error.h"
 
 namespace lockstep::tune {

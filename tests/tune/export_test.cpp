@@ -6,11 +6,11 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
-#include "lockstep/planner/csv.h"
+#include "lockstep/planner/rows/csv.h"
 #include "lockstep/telemetry/recorder.h"
 #include "lockstep/telemetry/sqlite.h"
-#include "lockstep/tune/export_csv.h"
-#include "lockstep/tune/export_optuna.h"
+#include "lockstep/tune/study/export_csv.h"
+#include "lockstep/tune/study/export_optuna.h"
 #include "tests/tune/stored_study_fixture.h"
 
 namespace lockstep::tune {

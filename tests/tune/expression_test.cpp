@@ -1,4 +1,4 @@
-#include "lockstep/tune/expression.h"
+#include "lockstep/tune/space/expression.h"
 
 #include <gtest/gtest.h>
 

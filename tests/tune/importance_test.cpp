@@ -1,11 +1,11 @@
-#include "lockstep/tune/importance.h"
+#include "lockstep/tune/importance/importance.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
-#include "lockstep/tune/evidence.h"
+#include "lockstep/tune/study/evidence.h"
 
 namespace lockstep::tune {
 namespace {
@@ -241,7 +241,8 @@ TEST(VarianceShares, are_the_same_for_the_same_trials) {
   const Space space = small_space();
   const std::vector<Trial> history = searched(space, 9, 30);
   const Evidence evidence(space, nullptr, history);
-  EXPECT_EQ(variance_shares(evidence.beliefs(), history, 1).total[0].high, variance_shares(evidence.beliefs(), history, 1).total[0].high);
+  EXPECT_EQ(variance_shares(evidence.beliefs(), history, 1).total[0].high,
+            variance_shares(evidence.beliefs(), history, 1).total[0].high);
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
 // Configurations of spaces onto jobs: by fields, and by the words of `lockstep train`, which must mean the same.
-#include "lockstep/tune/job_knobs.h"
+#include "lockstep/tune/job/knobs.h"
 
 #include <gtest/gtest.h>
 
 #include "../base/expect_user_error.h"
 #include "lockstep/base/file.h"
-#include "lockstep/tune/job_space.h"
+#include "lockstep/tune/job/space.h"
 
 namespace lockstep::tune {
 namespace {

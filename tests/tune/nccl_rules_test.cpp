@@ -1,4 +1,4 @@
-#include "lockstep/tune/nccl_rules.h"
+#include "lockstep/tune/job/nccl_rules.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/process.h"
 #include "lockstep/telemetry/recorder.h"
-#include "lockstep/tune/export_optuna.h"
+#include "lockstep/tune/study/export_optuna.h"
 #include "tests/tune/stored_study_fixture.h"
 
 namespace lockstep::tune {

@@ -1,5 +1,5 @@
 // The planner's price as evaluator and as prior: what `lockstep plan` says, plus the terms of knobs that plans lack.
-#include "lockstep/tune/evaluator_simulate.h"
+#include "lockstep/tune/evaluators/simulate.h"
 
 #include <gtest/gtest.h>
 
@@ -7,10 +7,10 @@
 
 #include "../base/expect_user_error.h"
 #include "lockstep/base/clock.h"
-#include "lockstep/planner/explain.h"
-#include "lockstep/tune/job_space.h"
-#include "lockstep/tune/planner_prior.h"
-#include "lockstep/tune/statistics.h"
+#include "lockstep/planner/explain/explain.h"
+#include "lockstep/tune/job/space.h"
+#include "lockstep/tune/models/planner_prior.h"
+#include "lockstep/tune/models/statistics.h"
 
 namespace lockstep::tune {
 namespace {

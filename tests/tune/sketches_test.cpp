@@ -1,8 +1,8 @@
 // What the usual names of knobs tell before and after trials: memory_sketch.h, speed_sketch.h.
 #include <gtest/gtest.h>
 
-#include "lockstep/tune/memory_sketch.h"
-#include "lockstep/tune/speed_sketch.h"
+#include "lockstep/tune/models/memory_sketch.h"
+#include "lockstep/tune/models/speed_sketch.h"
 
 namespace lockstep::tune {
 namespace {

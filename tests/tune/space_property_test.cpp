@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/yaml.h"
-#include "lockstep/tune/space.h"
+#include "lockstep/tune/space/space.h"
 
 namespace lockstep::tune {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/tune/space.h"
+#include "lockstep/tune/space/space.h"
 
 #include <gtest/gtest.h>
 

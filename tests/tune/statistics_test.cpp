@@ -1,4 +1,4 @@
-#include "lockstep/tune/statistics.h"
+#include "lockstep/tune/models/statistics.h"
 
 #include <gtest/gtest.h>
 

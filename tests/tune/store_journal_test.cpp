@@ -1,4 +1,4 @@
-#include "lockstep/tune/store_journal.h"
+#include "lockstep/tune/study/store_journal.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

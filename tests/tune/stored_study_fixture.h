@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "lockstep/tune/store_journal.h"
+#include "lockstep/tune/study/store_journal.h"
 
 namespace lockstep::tune {
 

@@ -1,4 +1,4 @@
-#include "lockstep/tune/strategy.h"
+#include "lockstep/tune/study/strategy.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <cmath>
 #include <set>
 
-#include "lockstep/tune/feasibility.h"
-#include "lockstep/tune/memory_sketch.h"
+#include "lockstep/tune/models/feasibility.h"
+#include "lockstep/tune/models/memory_sketch.h"
 
 namespace lockstep::tune {
 namespace {

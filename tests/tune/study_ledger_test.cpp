@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "lockstep/tune/racing.h"
-#include "lockstep/tune/study_ledger.h"
+#include "lockstep/tune/study/racing.h"
+#include "lockstep/tune/study/study_ledger.h"
 
 namespace lockstep::tune {
 namespace {

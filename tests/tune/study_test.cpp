@@ -1,5 +1,5 @@
 // The loop of a study: charges, bounds, resuming, lanes, stopping. Evaluators are made up; seconds are virtual.
-#include "lockstep/tune/study.h"
+#include "lockstep/tune/study/study.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,10 @@
-#include "lockstep/tune/surrogate.h"
+#include "lockstep/tune/models/surrogate.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "lockstep/tune/linear_algebra.h"
+#include "lockstep/tune/models/linear_algebra.h"
 
 namespace lockstep::tune {
 namespace {

@@ -1,0 +1,106 @@
+// Image networks, priced operator by operator.
+#include "lockstep/cost/pricer/state.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/base/error.h"
+#include "lockstep/cost/flops.h"
+#include "lockstep/cost/layer.h"
+#include "lockstep/cost/links.h"
+#include "lockstep/cost/profile/constants_from_tables.h"
+#include "lockstep/cost/stage_content.h"
+#include "lockstep/cost/states.h"
+#include "lockstep/cost/traffic.h"
+
+namespace lockstep::cost {
+
+// Image networks: every operator of one sample, scaled to the micro-batch; convolutions as the products they amount to.
+Price Pricer::State::price_image(const plan::Layout& layout, const plan::BatchPlan& batch) const {
+  const GroupRates* group = &groups.front();
+  double memory_bytes = group->memory_bytes;
+  for (const GroupRates& other : groups) {
+    if (other.peak_bf16 < group->peak_bf16) group = &other;
+    memory_bytes = std::min(memory_bytes, other.memory_bytes);
+  }
+  const DeviceRates& rates = group->rates[static_cast<std::size_t>(layout.precision)];
+  const Constants& k = fitted.constants;
+  const double samples = static_cast<double>(batch.micro);
+  const double element = element_bytes(layout.precision);
+  double forward = 0;
+  double backward = 0;
+  double kernels = 0;
+  for (const Operator& op : operators) {
+    const double count = static_cast<double>(op.count);
+    kernels += count;
+    if (op.kind == OperatorKind::kPointwise) {
+      const double seconds =
+          stream_seconds(rates, Bytes(2 * static_cast<double>(op.elements) * samples * element)).value();
+      forward += count * seconds;
+      backward += 2 * count * seconds;
+      continue;
+    }
+    const double m = static_cast<double>(op.m) * samples;
+    const double n = static_cast<double>(op.n);
+    const double inner = static_cast<double>(op.k);
+    // Few channels leave a convolution bound by its traffic.
+    const double traffic = stream_seconds(rates, Bytes((m * n + m * inner) * element)).value();
+    forward += count * smooth_max(gemm_seconds(rates, m, n, inner).value(), traffic);
+    backward += count * k.gemm_backward *
+                ((op.needs_input_gradient ? smooth_max(gemm_seconds(rates, m, inner, n).value(), traffic) : 0.0) +
+                 smooth_max(gemm_seconds(rates, n, inner, m).value(), traffic));
+  }
+  // A layer's host cost in Constants is that of about a dozen kernels.
+  const double host = kernels * k.layer_host_seconds / 12;
+  const double gpu = forward + backward;
+  const double micro = smooth_max(gpu, host * (1 + k.layer_host_backward)) + k.micro_batch_seconds;
+  const double micro_batches = static_cast<double>(batch.accumulation);
+
+  Context context{.layout = layout,
+                  .batch = batch,
+                  .placements = placements_of(layout, group->devices_per_node),
+                  .bytes = parameter_bytes(layout.precision, options.optimizer, fitted.facts)};
+  const StagePlace place{.group = group, .straddles = groups.size() > 1, .memory_bytes = memory_bytes};
+  const LinkRates links = links_of(place, layout);
+  Price price;
+  price.time.compute = micro_batches * gpu;
+  price.time.dp_comm = data_parallel_seconds(context, links, image_parameters, 0, backward);
+  if (layout.zero == 3) {
+    const double gather = collective_on_links(links, context.placements.shard, CollectiveOp::kAllGather,
+                                              Bytes(image_parameters * context.bytes.weight))
+                              .value();
+    const DataTraffic traffic = data_traffic(layout, fitted.facts, context.bytes, image_parameters, 0, 1);
+    const double scatter = traffic.scatters_each_micro_batch
+                               ? collective_on_links(links, context.placements.shard, CollectiveOp::kReduceScatter,
+                                                     Bytes(traffic.scatter.bytes))
+                                     .value()
+                               : 0.0;
+    const auto exposed = [&](double communication, double compute) {
+      return exposed_seconds(Seconds(communication), Seconds(compute), k.zero3_exposed, k.overlap_slowdown).value();
+    };
+    price.time.dp_comm += micro_batches * (exposed(gather, forward) + exposed(gather + scatter, backward));
+  }
+  price.time.optimizer = optimizer_seconds(context, rates, image_parameters, 0);
+  price.time.other = micro_batches * std::max(0.0, micro - gpu) + k.step_seconds;
+
+  const StateBytesOnRank state = state_on_rank(image_parameters, dense_shards(layout), layout, context.bytes,
+                                               divides_gradients(layout, fitted.facts, batch.accumulation));
+  price.memory.parameters = state.parameters.value();
+  price.memory.gradients = state.gradients.value();
+  price.memory.optimizer = state.optimizer.value();
+  const double kept = layout.recompute == plan::Recompute::kFull        ? 0.25
+                      : layout.recompute == plan::Recompute::kSelective ? 0.6
+                                                                        : 1.0;
+  price.memory.activations = k.activation_factor * kept * image_kept_elements * samples * element;
+  // Selective keeps the convolutions' outputs and redoes normalisation and activation, about a third of forward.
+  if (layout.recompute == plan::Recompute::kFull) price.time.compute += micro_batches * forward;
+  if (layout.recompute == plan::Recompute::kSelective) price.time.compute += micro_batches * forward / 3;
+  price.memory.buffers =
+      k.framework_bytes + (layout.data_ranks() > 1 ? kBucketBytes + options.bucket_bytes - kUsualBucketBytes : 0.0);
+  price.memory.capacity = memory_bytes;
+  add_overhead(layout, price.memory);
+  finish(price, layout);
+  return price;
+}
+
+}  // namespace lockstep::cost

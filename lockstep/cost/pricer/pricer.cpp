@@ -1,0 +1,345 @@
+#include "lockstep/cost/pricer/pricer.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/cost/flops.h"
+#include "lockstep/cost/fused/memory.h"
+#include "lockstep/cost/layer.h"
+#include "lockstep/cost/links.h"
+#include "lockstep/cost/pricer/state.h"
+#include "lockstep/cost/profile/constants_from_tables.h"
+#include "lockstep/cost/schedule.h"
+#include "lockstep/cost/stage_content.h"
+#include "lockstep/cost/states.h"
+#include "lockstep/cost/traffic.h"
+#include "lockstep/plan/pipeline_schedule.h"
+
+namespace lockstep::cost {
+namespace {
+
+constexpr double kNinetyPercent = 1.6449;  // two-sided
+
+double peak_of(const spec::Device& device, spec::Precision precision, const Constants& constants) {
+  switch (precision) {
+    case spec::Precision::kFp64:
+      return device.peak_fp32_flops / 2;
+    case spec::Precision::kFp32:
+      return device.peak_fp32_flops;
+    case spec::Precision::kFp16:
+    case spec::Precision::kBf16:
+      return device.peak_bf16_flops;
+    case spec::Precision::kFp8:
+      return device.peak_fp8_flops > 0 ? device.peak_bf16_flops * constants.fp8_speedup : device.peak_bf16_flops;
+  }
+  return device.peak_bf16_flops;
+}
+
+DeviceRates rates_of(const spec::Device& device, spec::Precision precision, const Constants& constants) {
+  DeviceRates rates;
+  rates.gemm = FlopsPerSecond(peak_of(device, precision, constants) * constants.gemm_efficiency);
+  const double attention_peak = is_narrow(precision) ? device.peak_bf16_flops : peak_of(device, precision, constants);
+  rates.attention = FlopsPerSecond(attention_peak * constants.attention_efficiency);
+  rates.vector = FlopsPerSecond(device.peak_fp32_flops);
+  rates.memory = BytesPerSecond(device.memory_bytes_per_second * kStreamEfficiency);
+  rates.m_half = constants.gemm_m_half;
+  rates.n_half = constants.gemm_n_half;
+  rates.k_half = constants.gemm_k_half;
+  rates.attention_half = constants.attention_half;
+  return rates;
+}
+
+// NVLink SHARP came with Hopper's switches; their devices are the first with fp8.
+bool has_nvls(const spec::NodeGroup& group) {
+  return group.intra.kind == spec::LinkKind::kNvlink && group.device.peak_fp8_flops > 0;
+}
+
+GroupRates group_rates(const spec::NodeGroup& group, std::int64_t first_rank, const Constants& constants) {
+  GroupRates out;
+  out.kind = group.device.kind;
+  out.first_rank = first_rank;
+  out.devices_per_node = group.devices_per_node;
+  out.memory_bytes = group.device.memory_bytes;
+  out.peak_bf16 = group.device.peak_bf16_flops;
+  for (std::size_t i = 0; i < out.rates.size(); ++i) {
+    out.rates[i] = rates_of(group.device, static_cast<spec::Precision>(i), constants);
+  }
+  const double per_device = static_cast<double>(group.nics_per_node) / static_cast<double>(group.devices_per_node);
+  out.links.intra = BytesPerSecond(std::max(1.0, group.intra.bytes_per_second) * constants.intra_efficiency);
+  out.links.nic = BytesPerSecond(std::max(1.0, group.nic.bytes_per_second) * per_device * constants.inter_efficiency);
+  out.links.intra_latency = Seconds(constants.intra_latency);
+  out.links.inter_latency = Seconds(constants.inter_latency + group.nic.latency_seconds);
+  out.links.node_falloff = constants.node_falloff;
+  out.links.gather_efficiency = constants.gather_efficiency;
+  out.links.has_nvls = has_nvls(group);
+  return out;
+}
+
+PassSeconds passes_of(const StageTime& time) {
+  return {time.forward, time.backward - time.weight_gradient, time.weight_gradient};
+}
+
+}  // namespace
+
+template <bool kEveryStage, class Visit>
+Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& batch, Visit&& visit) const {
+  Price price;
+  const bool uniform = groups.size() == 1;
+  const std::int64_t stages = layout.pp;
+  const double micro_batches = static_cast<double>(batch.accumulation);
+
+  LayerPrices prices;
+  const GroupRates* priced_on = nullptr;
+  LinkRates links;
+  Context context{.layout = layout,
+                  .batch = batch,
+                  .placements = placements_of(layout, groups.front().devices_per_node),
+                  .bytes = bytes_of(layout)};
+  StageTime slow;
+  StageTime before;
+  std::int64_t layers_before = -1;
+  PassSeconds others;  // of all stages, then less the slowest
+  double reduction = 0;
+  double optimizer = 0;
+  double worst_excess = -1e300;
+  for (std::int64_t stage = 0; stage < stages; ++stage) {
+    const StagePlace place =
+        uniform ? StagePlace{&groups.front(), false, groups.front().memory_bytes} : place_of(layout, stage);
+    if (place.group != priced_on || place.straddles || links.between.value() > 0) {
+      links = links_of(place, layout);
+      if (!uniform) context.placements = placements_of(layout, place.group->devices_per_node);
+      prices = layer_prices(context, *place.group, links, context.placements);
+      priced_on = place.group;
+    }
+    const std::int64_t layers = layers_of(layout, stage);
+    // An inner stage with as many layers as the inner one before takes as long and, holding fewer micro-batches, less
+    // memory.
+    if (uniform && !kEveryStage && stage > 1 && stage < stages - 1 && layers == layers_before) {
+      others += passes_of(before);
+      continue;
+    }
+    const StageTime time = stage_time(context, prices, links, stage, layers);
+    before = time;
+    layers_before = layers;
+    others += passes_of(time);
+    if (stage == 0 || time.total() > slow.total()) {
+      slow = time;
+      price.slow_stage = static_cast<std::int32_t>(stage);
+    }
+    const double dense = dense_parameters(layout, stage, layers);
+    const double expert = expert_parameters(layout, layers);
+    reduction = std::max(reduction, data_parallel_seconds(context, links, dense, expert, time.backward));
+    optimizer = std::max(
+        optimizer,
+        optimizer_seconds(context, place.group->rates[static_cast<std::size_t>(layout.precision)], dense, expert));
+    plan::MemoryBreakdown memory = stage_memory(context, prices, time, stage, layers);
+    memory.capacity = place.memory_bytes;
+    add_overhead(layout, memory);
+    const double excess = memory.total() - place.memory_bytes;
+    if (excess > worst_excess) {
+      worst_excess = excess;
+      price.memory = memory;
+      price.memory_stage = static_cast<std::int32_t>(stage);
+    }
+    visit(stage, layers, time, memory, *place.group);
+  }
+
+  plan::TimeBreakdown& time = price.time;
+  time.compute = micro_batches * slow.compute;
+  time.tp_comm = micro_batches * slow.tp;
+  time.cp_comm = micro_batches * slow.cp;
+  time.ep_comm = micro_batches * slow.ep;
+  time.pp_comm = micro_batches * slow.send;
+  time.dp_comm = micro_batches * slow.dp + reduction;
+  others -= passes_of(slow);
+  time.bubble = fitted.constants.bubble *
+                bubble_seconds(layout.schedule, layout.pp, layout.virtual_stages, batch.accumulation, others);
+  time.optimizer = optimizer;
+  time.other = micro_batches * slow.host + fitted.constants.step_seconds;
+  if (layout.offload == plan::Offload::kParameters) {
+    const double weights = dense_parameters(layout, 0, layers_of(layout, 0)) * context.bytes.weight;
+    const double moved = 2 * micro_batches * weights / kHostLinkBytesPerSecond;
+    time.other += std::max(0.0, moved - time.compute);
+  }
+  finish(price, layout);
+  return price;
+}
+
+// Stragglers: the step grows with the number of nodes that must agree.
+void Pricer::State::finish(Price& price, const plan::Layout& layout) const {
+  const double nodes =
+      std::max(1.0, static_cast<double>(layout.world()) / static_cast<double>(groups.front().devices_per_node));
+  plan::TimeBreakdown& time = price.time;
+  time.other += fitted.constants.jitter * std::log2(nodes) * time.total();
+  const double total = time.total();
+  price.exposed_share = total > 0 ? 1 - (time.compute + time.optimizer) / total : 0.0;
+  const Residuals& residuals = fitted.residuals;
+  price.time_sigma = std::hypot(residuals.time, residuals.time_exposed * price.exposed_share);
+  price.memory_sigma = residuals.memory;
+}
+
+double Price::out_of_memory_probability() const {
+  if (memory.capacity <= 0 || memory.total() <= 0) return 0;
+  const double margin = std::log(memory.capacity / memory.total());
+  if (memory_sigma <= 0) return margin < 0 ? 1.0 : 0.0;
+  return 0.5 * std::erfc(margin / memory_sigma / std::sqrt(2.0));
+}
+
+bool Price::fits() const { return memory.capacity <= 0 || memory.total() <= memory.capacity; }
+
+Pricer::Pricer(const spec::Model& model, const spec::Cluster& cluster, const Profile& profile,
+               const PricerOptions& options)
+    : state_(std::make_unique<State>()) {
+  LOCKSTEP_ASSERT(!cluster.groups.empty(), "a cluster without node groups");
+  State& state = *state_;
+  state.model = model;
+  state.options = options;
+  state.cluster = with_measured_speeds(cluster, profile);
+  for (const spec::NodeGroup& group : state.cluster.groups) {
+    if (group.device.peak_bf16_flops <= 0 || group.device.memory_bytes_per_second <= 0) {
+      throw bad_input(fmt::format("cluster {}: no speeds are known for {}", cluster.name, group.device.kind),
+                      "give peak_bf16 and memory_bandwidth in the cluster file, or calibrate this machine");
+    }
+  }
+  const spec::NodeGroup& node = state.cluster.groups.front();
+  state.fitted = profile.fitted ? *profile.fitted : fitted_from_tables(profile, node);
+  state.context_bytes = node.device.is_cpu() ? 0.0 : kContextBytes;
+  if (options.nccl.is_set()) {
+    double& slowdown = state.fitted.constants.overlap_slowdown;
+    slowdown = 1 + (slowdown - 1) * nccl_contention(options.nccl);
+  }
+  recalibrate(state.fitted.constants);
+  if (model.is_language_model()) {
+    state.dimensions = dimensions_of(model);
+    state.sequence =
+        options.sequence_length > 0 ? options.sequence_length : std::max<std::int64_t>(1, model.max_sequence);
+  } else {
+    state.operators = list_operators(model, 1, 0);
+    state.image_parameters = static_cast<double>(spec::parameter_count(model));
+    for (const Operator& op : state.operators) {
+      state.image_kept_elements += static_cast<double>(op.count) * static_cast<double>(op.saved_elements);
+    }
+  }
+  state.set_fused(profile);
+}
+
+void Pricer::recalibrate(const Constants& constants) {
+  State& state = *state_;
+  state.fitted.constants = constants;
+  state.groups.clear();
+  state.devices = 0;
+  for (const spec::NodeGroup& group : state.cluster.groups) {
+    state.groups.push_back(group_rates(group, state.devices, constants));
+    state.groups.back().links.nccl = state.options.nccl;
+    state.devices += group.nodes * group.devices_per_node;
+  }
+  if (state.groups.size() > 1) {
+    state.between_bytes_per_second =
+        std::max(1.0, state.cluster.between_groups.bytes_per_second) * constants.inter_efficiency;
+  }
+}
+
+Pricer::~Pricer() = default;
+Pricer::Pricer(Pricer&&) noexcept = default;
+Pricer& Pricer::operator=(Pricer&&) noexcept = default;
+
+Price Pricer::price(const plan::Layout& layout, const plan::BatchPlan& batch) const {
+  if (state_->model.is_image_model()) return state_->price_image(layout, batch);
+  if (state_->is_fused(layout, batch)) return state_->price_fused(layout, batch);
+  return state_->walk<false>(
+      layout, batch,
+      [](std::int64_t, std::int64_t, const StageTime&, const plan::MemoryBreakdown&, const GroupRates&) {});
+}
+
+std::vector<StagePrice> Pricer::stages(const plan::Layout& layout, const plan::BatchPlan& batch) const {
+  std::vector<StagePrice> out;
+  if (state_->model.is_image_model()) return out;
+  if (state_->is_fused(layout, batch)) return {state_->fused_stage(layout, batch)};
+  state_->walk<true>(layout, batch,
+                     [&](std::int64_t stage, std::int64_t layers, const StageTime& time,
+                         const plan::MemoryBreakdown& memory, const GroupRates& group) {
+                       StagePrice price;
+                       price.forward_seconds = time.forward;
+                       price.backward_seconds = time.backward;
+                       price.weight_gradient_seconds = time.weight_gradient;
+                       price.send_seconds = time.send / 2;
+                       price.layers = layers;
+                       price.in_flight = plan::chunks_in_flight(layout.schedule, layout.pp, stage,
+                                                                layout.virtual_stages, batch.accumulation);
+                       price.device = group.kind;
+                       price.memory = memory;
+                       out.push_back(std::move(price));
+                     });
+  return out;
+}
+
+double Pricer::memory_floor(const plan::Layout& layout) const {
+  const State& state = *state_;
+  const ParameterBytes bytes = state.bytes_of(layout);
+  const Dimensions& d = state.dimensions;
+  double dense = 0;
+  double expert = 0;
+  if (state.model.is_image_model()) {
+    dense = state.image_parameters;
+  } else {
+    const double pp = static_cast<double>(layout.pp);
+    const double around = d.embedding_parameters + (d.tied && layout.pp == 1 ? 0.0 : d.head_parameters);
+    dense = (d.layers * d.dense_parameters_per_layer + around) / (static_cast<double>(layout.tp) * pp);
+    expert = d.layers * d.expert_parameters_per_layer / (static_cast<double>(layout.tp * layout.ep) * pp);
+  }
+  const bool divided = layout.zero >= 2;  // the least any batch holds
+  const StateBytesOnRank a = state_on_rank(dense, dense_shards(layout), layout, bytes, divided);
+  const StateBytesOnRank b = state_on_rank(expert, expert_shards(layout), layout, bytes, divided);
+  const double states = (a.parameters + a.gradients + a.optimizer + b.parameters + b.gradients + b.optimizer).value();
+  const Constants& k = state.fitted.constants;
+  if (state.is_fused(layout)) {
+    FusedRun run = state.dense->model;
+    run.bf16_states = state.options.state_precision == spec::Precision::kBf16;
+    return fused_memory_floor(run) + state.context_bytes;
+  }
+  const double factor = state.model.is_image_model() ? 1.0 : k.state_factor;
+  return k.reserve_factor * (factor * states + k.framework_bytes) + state.context_bytes;
+}
+
+plan::Prediction Pricer::predict(const Price& price, const plan::Layout& layout, const plan::BatchPlan& batch) const {
+  const double expected = price.step_seconds();
+  const double width = std::exp(kNinetyPercent * price.time_sigma);
+  plan::Prediction prediction;
+  // No interval reaches beyond compute at the peak.
+  const double fastest = std::min(expected, price.time.compute * state_->fitted.constants.gemm_efficiency);
+  const double low = std::max(expected / width, fastest);
+  prediction.step_seconds = {low, expected, expected * width};
+  const double samples = static_cast<double>(batch.global_sequences);
+  const auto rate = [&](double amount) {
+    return plan::Interval{amount / (expected * width), amount / expected, amount / low};
+  };
+  prediction.samples_per_second = rate(samples);
+  if (state_->model.is_language_model()) {
+    const double tokens = samples * static_cast<double>(state_->sequence);
+    prediction.tokens_per_second = rate(tokens);
+    double peak = 0;  // of the whole world
+    for (std::size_t i = 0; i < state_->groups.size(); ++i) {
+      const std::int64_t end = i + 1 < state_->groups.size() ? state_->groups[i + 1].first_rank : state_->devices;
+      const std::int64_t used = std::clamp<std::int64_t>(layout.world() - state_->groups[i].first_rank, 0,
+                                                         end - state_->groups[i].first_rank);
+      peak += static_cast<double>(used) * state_->groups[i].peak_bf16;
+    }
+    if (peak > 0) {
+      const double flops = mfu_flops_per_token(state_->model, state_->sequence);
+      const plan::Interval& tokens_rate = prediction.tokens_per_second;
+      prediction.mfu = {tokens_rate.low * flops / peak, tokens_rate.expected * flops / peak,
+                        tokens_rate.high * flops / peak};
+    }
+  }
+  return prediction;
+}
+
+std::int64_t Pricer::sequence_length() const { return state_->sequence; }
+
+}  // namespace lockstep::cost

@@ -1,0 +1,335 @@
+// One pipeline stage: what it takes, sends, reduces and holds.
+#include "lockstep/cost/pricer/state.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/base/error.h"
+#include "lockstep/cost/flops.h"
+#include "lockstep/cost/layer.h"
+#include "lockstep/cost/links.h"
+#include "lockstep/cost/profile/constants_from_tables.h"
+#include "lockstep/cost/stage_content.h"
+#include "lockstep/cost/states.h"
+#include "lockstep/cost/traffic.h"
+#include "lockstep/plan/pipeline_schedule.h"
+
+namespace lockstep::cost {
+
+Pricer::State::StagePlace Pricer::State::place_of(const plan::Layout& layout, std::int64_t stage) const {
+  StagePlace place{.group = &groups.front(), .memory_bytes = groups.front().memory_bytes};
+  if (groups.size() == 1) return place;
+  const std::int64_t per_stage = layout.world() / layout.pp;
+  const std::int64_t first = stage * per_stage;
+  const std::int64_t last = first + per_stage - 1;
+  bool found = false;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const std::int64_t end = i + 1 < groups.size() ? groups[i + 1].first_rank : devices;
+    if (last < groups[i].first_rank || first >= end) continue;
+    if (!found) {
+      place = {.group = &groups[i], .memory_bytes = groups[i].memory_bytes};
+      found = true;
+      continue;
+    }
+    place.straddles = true;
+    place.memory_bytes = std::min(place.memory_bytes, groups[i].memory_bytes);
+    if (groups[i].peak_bf16 < place.group->peak_bf16) place.group = &groups[i];
+  }
+  return place;
+}
+
+GroupPlacements Pricer::State::placements_of(const plan::Layout& layout, std::int64_t node) const {
+  const std::int64_t weights = layout.tp;  // stride between ranks that hold the same weights
+  const std::int64_t same = layout.dp * layout.shard * layout.cp;
+  return {.tp = place_group(layout.tp, 1, node),
+          .cp = place_group(layout.cp, weights, node),
+          .shard = place_group(layout.sharding_ranks(), weights, node),
+          .replica = place_group(layout.dp, weights * layout.sharding_ranks(), node),
+          .data = place_group(same, weights, node),
+          .ep = place_group(layout.ep, weights, node),
+          .expert_data = place_group(std::max<std::int64_t>(1, same / layout.ep), weights * layout.ep, node),
+          .expert_shard =
+              place_group(std::max<std::int64_t>(1, layout.sharding_ranks() / layout.ep), weights * layout.ep, node)};
+}
+
+LinkRates Pricer::State::links_of(const StagePlace& place, const plan::Layout& layout) const {
+  LinkRates links = place.group->links;
+  if (place.straddles) {
+    // Every data group (one per tensor-parallel rank) crosses the one link between node groups.
+    links.between = BytesPerSecond(between_bytes_per_second / static_cast<double>(layout.tp));
+  }
+  return links;
+}
+
+LayerPrices Pricer::State::layer_prices(const Context& context, const GroupRates& group, const LinkRates& links,
+                                        const GroupPlacements& placements) const {
+  const plan::Layout& layout = context.layout;
+  LayerContext layer{.model = dimensions,
+                     .layout = layout,
+                     .constants = fitted.constants,
+                     .facts = fitted.facts,
+                     .rates = group.rates[static_cast<std::size_t>(layout.precision)],
+                     .links = links,
+                     .groups = placements,
+                     .micro = static_cast<double>(context.batch.micro),
+                     .sequence = static_cast<double>(sequence)};
+  LayerPrices prices;
+  prices.layer = layer_seconds(layer);
+  prices.bytes = layer_bytes(layer);
+  const DeviceRates& head_rates =
+      is_narrow(layout.precision) ? group.rates[static_cast<std::size_t>(spec::Precision::kBf16)] : layer.rates;
+  const LayerContext wide{.model = layer.model,
+                          .layout = layout,
+                          .constants = layer.constants,
+                          .facts = layer.facts,
+                          .rates = head_rates,
+                          .links = links,
+                          .groups = placements,
+                          .micro = layer.micro,
+                          .sequence = layer.sequence};
+  prices.head = head_seconds(wide);
+  prices.embedding = embedding_seconds(wide);
+  prices.logits = logits_bytes(wide);
+  return prices;
+}
+
+double Pricer::State::send_seconds(const Context& context, std::int64_t stage, const LinkRates& links) const {
+  const plan::Layout& layout = context.layout;
+  // Around the ring only with several chunks per rank that do not lie in a V; otherwise the last stage sends over the
+  // link it shares with the one before.
+  const bool wraps = layout.virtual_stages > 1 && !plan::makes_a_v(layout);
+  if (layout.pp == 1) return 0;
+  const LocalSizes local =
+      local_sizes(dimensions, layout, static_cast<double>(context.batch.micro), static_cast<double>(sequence));
+  const Bytes bytes(boundary_bytes(dimensions, local, fitted.facts));
+  const std::int64_t stride = layout.world() / layout.pp;
+  const std::int64_t from = !wraps && stage == layout.pp - 1 ? stage - 1 : stage;
+  const StagePlace here = place_of(layout, from);
+  const StagePlace next = place_of(layout, (from + 1) % layout.pp);
+  if (here.group != next.group && between_bytes_per_second > 0) {
+    return (bytes * static_cast<double>(stride) / BytesPerSecond(between_bytes_per_second) + links.inter_latency)
+        .value();
+  }
+  const GroupPlacement pair{.ranks = 2, .per_node = 1, .nodes = stride >= here.group->devices_per_node ? 2 : 1};
+  return collective_on_links(links, pair, CollectiveOp::kSendReceive, bytes).value();
+}
+
+StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& prices, const LinkRates& links,
+                                    std::int64_t stage, std::int64_t layers) const {
+  const plan::Layout& layout = context.layout;
+  const Constants& k = fitted.constants;
+  const bool ends = stage == plan::head_rank(layout);
+  const double n = static_cast<double>(layers);
+  const double with_head = ends ? 1.0 : 0.0;
+  const double with_embedding = stage == 0 ? 1.0 : 0.0;
+  const auto sum = [&](double LayerSeconds::*part) {
+    return n * prices.layer.*part + with_head * prices.head.*part + with_embedding * prices.embedding.*part;
+  };
+  const double dense = dense_parameters(layout, stage, layers);
+  const double expert = expert_parameters(layout, layers);
+
+  StageTime time;
+  const double forward = sum(&LayerSeconds::forward);
+  // Each micro-batch adds its weight gradients to the kept ones: read both, write one.
+  const double accumulate = (dense + expert) * (2 * context.bytes.gradient + context.bytes.weight) /
+                            place_of(layout, stage).group->rates[0].memory.value();
+  const double backward = sum(&LayerSeconds::backward) + sum(&LayerSeconds::recompute) + accumulate;
+  time.compute = forward + backward;
+  time.weight_gradient = sum(&LayerSeconds::weight_gradient) + accumulate;
+  const double tp_forward = k.tp_exposed * sum(&LayerSeconds::tp_forward);
+  const double tp_backward = k.tp_exposed * sum(&LayerSeconds::tp_backward);
+  const double cp_forward = k.cp_exposed * sum(&LayerSeconds::cp_forward);
+  const double cp_backward = k.cp_exposed * sum(&LayerSeconds::cp_backward);
+  const double ep_forward = k.ep_exposed * sum(&LayerSeconds::ep_forward);
+  const double ep_backward = k.ep_exposed * sum(&LayerSeconds::ep_backward);
+  time.tp = tp_forward + tp_backward;
+  time.cp = cp_forward + cp_backward;
+  time.ep = ep_forward + ep_backward;
+
+  const double host_layers = n + with_head + with_embedding;
+  const double again = layout.recompute == plan::Recompute::kFull ? 1.0 : 0.0;
+  const double host_forward = host_layers * k.layer_host_seconds + n * prices.layer.tp_host_forward;
+  const double host_backward =
+      host_layers * k.layer_host_seconds * (k.layer_host_backward + again) + n * prices.layer.tp_host_backward;
+  const double stream_forward = forward + tp_forward + cp_forward + ep_forward;
+  const double stream_backward = backward + tp_backward + cp_backward + ep_backward;
+  time.forward = smooth_max(stream_forward, host_forward) + k.micro_batch_seconds / 3;
+  time.backward = smooth_max(stream_backward, host_backward) + k.micro_batch_seconds * 2 / 3;
+  if (layout.pp > 1) {
+    const double nodes =
+        static_cast<double>(layout.world()) / static_cast<double>(place_of(layout, stage).group->devices_per_node);
+    const double scale = std::min(1.0, nodes / 64);  // nobody has measured more
+    const double slot = k.pipeline_scale_seconds * scale * scale * scale;
+    time.forward += slot / 2;
+    time.backward += slot / 2;
+  }
+  time.host = std::max(0.0, time.forward + time.backward - stream_forward - stream_backward);
+  const double ratio = context.placements.tp.nodes > 1
+                           ? 0.0  // a ring between nodes keeps the host in step
+                           : 4.0 / 3 * (stream_forward + stream_backward) / (host_forward + host_backward);
+  const double ratio4 = ratio * ratio * ratio * ratio;
+  time.device_ahead = ratio4 / (1 + ratio4);
+
+  if (layout.zero == 3) {
+    const auto collective = [&](const GroupPlacement& group, CollectiveOp op, double bytes) {
+      return bytes > 0 ? collective_on_links(links, group, op, Bytes(bytes)).value() : 0.0;
+    };
+    const GroupPlacement& shard = context.placements.shard;
+    const GroupPlacement& expert_shard = context.placements.expert_shard;
+    const double micro_batches = static_cast<double>(context.batch.accumulation);
+    const DataTraffic traffic = data_traffic(layout, fitted.facts, context.bytes, dense, expert, micro_batches);
+    // Forward and backward gather alike; weights that stay gathered are spread over all passes of the step.
+    const double gathers = traffic.gather.count / (2 * micro_batches);
+    const double gather = gathers * (collective(shard, CollectiveOp::kAllGather, traffic.gather.bytes) +
+                                     collective(expert_shard, CollectiveOp::kAllGather, traffic.expert_gather.bytes));
+    const double scatter =
+        traffic.scatters_each_micro_batch
+            ? collective(shard, CollectiveOp::kReduceScatter, traffic.scatter.bytes) +
+                  collective(expert_shard, CollectiveOp::kReduceScatter, traffic.expert_scatter.bytes)
+            : 0.0;
+    const double in_forward =
+        exposed_seconds(Seconds(gather), Seconds(stream_forward), k.zero3_exposed, k.overlap_slowdown).value();
+    const double in_backward =
+        exposed_seconds(Seconds(gather + scatter), Seconds(stream_backward), k.zero3_exposed, k.overlap_slowdown)
+            .value();
+    time.dp = in_forward + in_backward;
+    time.forward += in_forward;
+    time.backward += in_backward;
+  }
+  if (layout.pp > 1) {
+    const double send = k.pp_exposed * send_seconds(context, stage, links) * static_cast<double>(layout.virtual_stages);
+    time.send = 2 * send;
+    time.forward += send;
+    time.backward += send;
+  }
+  return time;
+}
+
+// Buckets smaller than the usual ones: their collectives in messages of that size, less the same for the usual size.
+// Larger ones save nothing: prices count the gradients as one message.
+double Pricer::State::bucket_extra_seconds(const Context& context, const LinkRates& links,
+                                           const DataTraffic& traffic) const {
+  const double bucket = options.bucket_bytes;
+  if (bucket == kUsualBucketBytes || context.layout.zero > 2) return 0;
+  const bool whole = context.layout.zero == 0;
+  const Transfer& sum = whole ? traffic.reduce : traffic.scatter;
+  const GroupPlacement& group = whole ? context.placements.data : context.placements.shard;
+  const CollectiveOp op = whole ? CollectiveOp::kAllReduce : CollectiveOp::kReduceScatter;
+  const auto in_pieces = [&](double piece) {
+    const double bytes = std::min(piece, sum.bytes);
+    return bytes > 0 ? sum.total() / bytes * collective_on_links(links, group, op, Bytes(bytes)).value() : 0.0;
+  };
+  return std::max(0.0, in_pieces(bucket) - in_pieces(kUsualBucketBytes));
+}
+
+// The last bucket has no backward left to hide behind.
+double Pricer::State::bucket_exposed(const DataTraffic& traffic) const {
+  const double exposed = fitted.constants.dp_exposed;
+  const double bytes = std::max(traffic.reduce.bytes, traffic.scatter.bytes);
+  if (options.bucket_bytes == kUsualBucketBytes || bytes <= 0) return exposed;
+  const auto last = [&](double bucket) { return std::min(1.0, bucket / bytes); };
+  return std::clamp(exposed + (1 - exposed) * (last(options.bucket_bytes) - last(kUsualBucketBytes)), 0.0, 1.0);
+}
+
+// What traffic.h's DataTraffic takes, less what ZeRO-3 does inside the micro-batches.
+double Pricer::State::data_parallel_seconds(const Context& context, const LinkRates& links, double dense, double expert,
+                                            double backward) const {
+  const plan::Layout& layout = context.layout;
+  const StackFacts& facts = fitted.facts;
+  const Constants& k = fitted.constants;
+  const GroupPlacements& at = context.placements;
+  const auto seconds = [&](const GroupPlacement& group, CollectiveOp op, const Transfer& transfer) {
+    if (transfer.count <= 0) return 0.0;
+    return transfer.count * collective_on_links(links, group, op, Bytes(transfer.bytes)).value();
+  };
+  const DataTraffic traffic =
+      data_traffic(layout, facts, context.bytes, dense, expert, static_cast<double>(context.batch.accumulation));
+  double total = bucket_extra_seconds(context, links, traffic) +
+                 seconds(at.data, CollectiveOp::kAllReduce, traffic.reduce) +
+                 seconds(at.replica, CollectiveOp::kAllReduce, traffic.replicas) +
+                 seconds(at.expert_data, CollectiveOp::kAllReduce, traffic.experts) +
+                 seconds(at.replica, CollectiveOp::kAllReduce, traffic.expert_replicas);
+  if (layout.zero < 3) {
+    total += seconds(at.shard, CollectiveOp::kAllGather, traffic.gather) +
+             seconds(at.expert_shard, CollectiveOp::kAllGather, traffic.expert_gather);
+  }
+  const bool in_micro_batches = layout.zero == 3 && traffic.scatters_each_micro_batch;
+  if (!in_micro_batches) {
+    total += seconds(at.shard, CollectiveOp::kReduceScatter, traffic.scatter) +
+             seconds(at.expert_shard, CollectiveOp::kReduceScatter, traffic.expert_scatter);
+  }
+  const bool overlaps =
+      layout.zero == 1 || layout.zero == 2 ? facts.zero_overlaps && facts.dp_overlaps : facts.dp_overlaps;
+  const double exposed = overlaps ? bucket_exposed(traffic) : 1.0;
+  // Each micro-batch that scatters has its own backward to hide behind.
+  const double windows = layout.zero == 2 ? std::max(1.0, traffic.scatter.count) : 1.0;
+  const double window = overlaps ? windows * backward : 0.0;
+  return exposed_seconds(Seconds(total), Seconds(window), exposed, k.overlap_slowdown).value();
+}
+
+// AdamW reads gradient, master weight and both moments and writes the last three and the narrow weight; the gradient
+// norm reads the gradient once more.
+double Pricer::State::optimizer_seconds(const Context& context, const DeviceRates& rates, double dense,
+                                        double expert) const {
+  const plan::Layout& layout = context.layout;
+  const double mine = dense / dense_shards(layout) + expert / expert_shards(layout);
+  const double traffic = 2 * context.bytes.gradient + 2 * (context.bytes.optimizer + context.bytes.weight);
+  const double here = fitted.constants.optimizer_passes * mine * traffic / rates.memory.value();
+  if (layout.offload == plan::Offload::kNone) return here;
+  const double moved = mine * (context.bytes.gradient + context.bytes.weight) / kHostLinkBytesPerSecond;
+  return std::max(moved, mine / kHostOptimizerParametersPerSecond);
+}
+
+plan::MemoryBreakdown Pricer::State::stage_memory(const Context& context, const LayerPrices& prices,
+                                                  const StageTime& time, std::int64_t stage,
+                                                  std::int64_t layers) const {
+  const plan::Layout& layout = context.layout;
+  const Constants& k = fitted.constants;
+  const double dense = dense_parameters(layout, stage, layers);
+  const double expert = expert_parameters(layout, layers);
+  const bool divided = divides_gradients(layout, fitted.facts, context.batch.accumulation);
+  const StateBytesOnRank a = state_on_rank(dense, dense_shards(layout), layout, context.bytes, divided);
+  const StateBytesOnRank b = state_on_rank(expert, expert_shards(layout), layout, context.bytes, divided);
+  plan::MemoryBreakdown memory;
+  memory.parameters = k.state_factor * (a.parameters + b.parameters).value();
+  memory.gradients = k.state_factor * (a.gradients + b.gradients).value();
+  memory.optimizer = k.state_factor * (a.optimizer + b.optimizer).value();
+
+  const double chunks = static_cast<double>(
+      plan::chunks_in_flight(layout.schedule, layout.pp, stage, layout.virtual_stages, context.batch.accumulation));
+  const double held = chunks / static_cast<double>(layout.virtual_stages);
+  const double n = static_cast<double>(layers);
+  const bool all_kept = layout.pp == 1 || fitted.facts.keeps_gathered_until_backward;
+  const double gathered = prices.bytes.gathered * (all_kept ? 1.0 : time.device_ahead);
+  memory.activations = k.activation_factor * held * n * (prices.bytes.kept + gathered);
+  double transient = k.transient_factor * prices.bytes.transient;
+  // A host that runs ahead starts the next micro-batch before the device has let go of the last one's logits.
+  const bool runs_ahead = fitted.facts.keeps_gathered_inputs && layout.pp == 1 && context.batch.accumulation > 1;
+  const double logits = prices.logits * (runs_ahead ? 1.5 : 1.0);
+  if (stage == plan::head_rank(layout)) transient = std::max(transient, k.logits_factor * logits);
+  memory.activations += transient;
+
+  const double per_layer = dimensions.dense_parameters_per_layer / static_cast<double>(layout.tp) +
+                           dimensions.expert_parameters_per_layer / static_cast<double>(layout.tp * layout.ep);
+  const double largest = std::max(per_layer, stage == 0 || stage == plan::head_rank(layout)
+                                                 ? dimensions.head_parameters / static_cast<double>(layout.tp)
+                                                 : 0.0);
+  // ZeRO-3 holds the block at work and the one being gathered, and the gradient of one before it is scattered; weights
+  // kept in host memory come the same way.
+  if (layout.zero == 3 || layout.offload == plan::Offload::kParameters) {
+    memory.buffers += 2 * largest * context.bytes.weight;
+  }
+  if (layout.zero >= 2) memory.buffers += largest * context.bytes.gradient;
+  if (layout.data_ranks() * layout.cp > 1) memory.buffers += kBucketBytes + options.bucket_bytes - kUsualBucketBytes;
+  memory.buffers += k.framework_bytes;
+  return memory;
+}
+
+void Pricer::State::add_overhead(const plan::Layout& layout, plan::MemoryBreakdown& memory) const {
+  const Constants& k = fitted.constants;
+  const double communicators = (layout.tp > 1 ? 1 : 0) + (layout.cp > 1 ? 1 : 0) + (layout.data_ranks() > 1 ? 1 : 0) +
+                               (layout.pp > 1 ? 2 : 0) + (layout.ep > 1 ? 2 : 0);
+  memory.overhead += (k.reserve_factor - 1) * memory.total() + communicators * k.communicator_bytes + context_bytes;
+}
+
+}  // namespace lockstep::cost

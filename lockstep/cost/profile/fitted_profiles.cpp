@@ -1,0 +1,204 @@
+// The fitted part of a Profile in files, and the profiles that are compiled in.
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
+#include "lockstep/base/text.h"
+#include "lockstep/cost/profile/fitted_json.h"
+#include "lockstep/cost/profile/profile.h"
+#include "lockstep/spec/presets.h"
+
+namespace lockstep::cost {
+namespace {
+
+// Kinds without runs of their own take the constants of a relative: the same chip with another memory or package, or
+// the nearest one whose runs were fitted. Shares of another datasheet are known less well.
+struct Relative {
+  std::string_view kind;
+  std::string_view fitted;
+  double widening;
+};
+constexpr std::array<Relative, 12> kRelatives{{{"A100-40", "A100", 1.0},
+                                               {"V100-16", "V100", 1.0},
+                                               {"H800", "H100", 1.2},
+                                               {"H200", "H100", 1.2},
+                                               {"H100-PCIe", "H100", 1.5},
+                                               {"GB200", "B200", 1.0},
+                                               {"B300", "B200", 1.2},
+                                               {"GB300", "B200", 1.2},
+                                               {"A10G", "A100", 1.5},
+                                               {"L4", "A100", 1.5},
+                                               {"L40S", "H100", 1.5},
+                                               {"RTX4090", "H100", 1.5}}};
+constexpr std::string_view kOwnStack = "lockstep";
+constexpr double kUnknownTimeSigma = 0.3;
+constexpr double kUnknownMemorySigma = 0.15;
+
+// What few stacks do otherwise: files say it where it is not the default.
+struct RareFact {
+  const char* name;
+  bool StackFacts::*member;
+};
+constexpr std::array<RareFact, 9> kRareFacts{
+    {{"scatters_boundaries", &StackFacts::scatters_boundaries},
+     {"gathers_before_dispatch", &StackFacts::gathers_before_dispatch},
+     {"scatters_experts", &StackFacts::scatters_experts},
+     {"recomputes_attention_block", &StackFacts::recomputes_attention_block},
+     {"keeps_gathered_until_backward", &StackFacts::keeps_gathered_until_backward},
+     {"reshards_after_forward", &StackFacts::reshards_after_forward},
+     {"copies_shared_keys", &StackFacts::copies_shared_keys},
+     {"whole_state_exchanges", &StackFacts::whole_state_exchanges},
+     {"small_exchanges", &StackFacts::small_exchanges}}};
+
+nlohmann::json facts_to_json(const StackFacts& facts) {
+  nlohmann::json json = {{"flash_attention", facts.flash_attention},
+                         {"fused_pointwise", facts.fused_pointwise},
+                         {"reduced_gradient_bytes", facts.reduced_gradient_bytes},
+                         {"kept_gradient_bytes", facts.kept_gradient_bytes},
+                         {"master_copy", facts.master_copy},
+                         {"dp_overlaps", facts.dp_overlaps},
+                         {"zero_overlaps", facts.zero_overlaps},
+                         {"keeps_gathered_inputs", facts.keeps_gathered_inputs},
+                         {"reduces_each_micro_batch", facts.reduces_each_micro_batch},
+                         {"sequence_parallel", facts.sequence_parallel},
+                         {"stage_split", facts.stage_split == StageSplit::kEven ? "even" : "by_cost"}};
+  for (const auto& [name, member] : kRareFacts) {
+    if (facts.*member != StackFacts{}.*member) json[name] = facts.*member;
+  }
+  return json;
+}
+
+StackFacts read_facts(plan::StrictReader reader) {
+  StackFacts facts;
+  facts.flash_attention = reader.boolean("flash_attention");
+  facts.fused_pointwise = reader.boolean("fused_pointwise");
+  facts.reduced_gradient_bytes = reader.non_negative("reduced_gradient_bytes");
+  facts.kept_gradient_bytes = reader.non_negative("kept_gradient_bytes");
+  facts.master_copy = reader.boolean("master_copy");
+  facts.dp_overlaps = reader.boolean("dp_overlaps");
+  facts.zero_overlaps = reader.boolean("zero_overlaps");
+  facts.keeps_gathered_inputs = reader.boolean("keeps_gathered_inputs");
+  facts.reduces_each_micro_batch = reader.boolean("reduces_each_micro_batch");
+  facts.sequence_parallel = reader.boolean("sequence_parallel");
+  facts.stage_split = static_cast<StageSplit>(reader.choice("stage_split", {"even", "by_cost"}));
+  for (const auto& [name, member] : kRareFacts) {
+    if (reader.has(name)) facts.*member = reader.boolean(name);
+  }
+  reader.finish();
+  return facts;
+}
+
+Profile read_embedded(const spec::EmbeddedSpec& embedded) {
+  const std::string name = fmt::format("profile {}", embedded.name);
+  return read_profile(parse_json(std::string(embedded.text), name), name);
+}
+
+const spec::EmbeddedSpec* find_by_parts(std::string_view kind, std::string_view stack) {
+  const std::string name = stack.empty() ? std::string(kind) : fmt::format("{}-{}", kind, stack);
+  return spec::find_embedded(spec::embedded_profiles(), name);
+}
+
+}  // namespace
+
+nlohmann::json fitted_to_json(const Fitted& fitted) {
+  nlohmann::json constants = nlohmann::json::object();
+  for (const ConstantInfo& info : constant_table()) constants[info.name] = fitted.constants.*info.member;
+  constants["communicator_bytes"] = fitted.constants.communicator_bytes;
+  constants["reserve_factor"] = fitted.constants.reserve_factor;
+  return {{"hardware", fitted.hardware},
+          {"stack", fitted.stack},
+          {"runs", fitted.runs},
+          {"constants", std::move(constants)},
+          {"facts", facts_to_json(fitted.facts)},
+          {"residuals",
+           {{"time", fitted.residuals.time},
+            {"time_exposed", fitted.residuals.time_exposed},
+            {"memory", fitted.residuals.memory}}}};
+}
+
+Fitted read_fitted(plan::StrictReader reader) {
+  Fitted fitted;
+  fitted.hardware = reader.text("hardware");
+  fitted.stack = reader.text("stack");
+  fitted.runs = reader.integer("runs");
+  plan::StrictReader constants = reader.object("constants");
+  const auto positive = [&](const char* name) {
+    const double value = constants.number(name);
+    if (value <= 0) constants.fail(name, "expected a number above 0");
+    return value;
+  };
+  for (const ConstantInfo& info : constant_table()) fitted.constants.*info.member = positive(info.name);
+  fitted.constants.communicator_bytes = positive("communicator_bytes");
+  fitted.constants.reserve_factor = positive("reserve_factor");
+  constants.finish();
+  fitted.facts = read_facts(reader.object("facts"));
+  plan::StrictReader residuals = reader.object("residuals");
+  fitted.residuals = {.time = residuals.non_negative("time"),
+                      .time_exposed = residuals.non_negative("time_exposed"),
+                      .memory = residuals.non_negative("memory")};
+  residuals.finish();
+  reader.finish();
+  return fitted;
+}
+
+std::vector<std::string> profile_names() { return spec::embedded_names(spec::embedded_profiles()); }
+
+Profile find_profile(const std::string& name) {
+  if (const spec::EmbeddedSpec* embedded = spec::find_embedded(spec::embedded_profiles(), name)) {
+    return read_embedded(*embedded);
+  }
+  if (name.find('/') == std::string::npos && !name.ends_with(".json")) {
+    throw bad_input(fmt::format("no profile is called \"{}\"", printable(name)), did_you_mean(name, profile_names()));
+  }
+  return load_profile(name);
+}
+
+Profile profile_for(const std::string& device_kind, const std::string& stack) {
+  if (!stack.empty()) {
+    if (const spec::EmbeddedSpec* exact = find_by_parts(device_kind, stack)) return read_embedded(*exact);
+  }
+  if (const spec::EmbeddedSpec* generic = find_by_parts(device_kind, "")) return read_embedded(*generic);
+  for (const auto& [kind, relative, widening] : kRelatives) {
+    if (kind != device_kind) continue;
+    for (const std::string_view wanted : {std::string_view(stack), std::string_view()}) {
+      const spec::EmbeddedSpec* found = find_by_parts(relative, wanted);
+      if (found == nullptr) continue;
+      Profile profile = read_embedded(*found);
+      profile.fitted->residuals.time *= widening;
+      profile.fitted->residuals.memory *= widening;
+      profile.fitted->residuals.time_exposed *= widening;
+      return profile;
+    }
+  }
+  Profile profile;
+  profile.provenance.hardware = device_kind;
+  profile.provenance.software = "unknown";
+  profile.provenance.method = "defaults: no run of this hardware has been fitted";
+  profile.fitted = Fitted{.hardware = device_kind, .stack = "generic"};
+  profile.fitted->residuals.time = kUnknownTimeSigma;
+  profile.fitted->residuals.memory = kUnknownMemorySigma;
+  return profile;
+}
+
+Profile profile_for(const spec::Cluster& cluster) {
+  LOCKSTEP_ASSERT(!cluster.groups.empty(), "a cluster without node groups");
+  const auto devices = [](const spec::NodeGroup& group) { return group.nodes * group.devices_per_node; };
+  const auto most =
+      std::max_element(cluster.groups.begin(), cluster.groups.end(),
+                       [&](const spec::NodeGroup& a, const spec::NodeGroup& b) { return devices(a) < devices(b); });
+  return profile_for(most->device.kind);
+}
+
+Profile engine_profile_for(const spec::Cluster& cluster) {
+  LOCKSTEP_ASSERT(!cluster.groups.empty(), "a cluster without node groups");
+  const spec::EmbeddedSpec* own = find_by_parts(cluster.groups.front().device.kind, kOwnStack);
+  return cluster.devices() == 1 && own != nullptr ? read_embedded(*own) : profile_for(cluster);
+}
+
+}  // namespace lockstep::cost

@@ -1,0 +1,38 @@
+// Run: how a job is executed, completely resolved. The one value that verbs, cost, search, tuner and engine share: what
+// is priced is what is judged (verdict.h) and what is trained. A plain value.
+#pragma once
+
+#include <optional>
+
+#include "lockstep/plan/executor.h"
+#include "lockstep/plan/plan.h"
+#include "lockstep/spec/job.h"
+
+namespace lockstep::plan {
+
+struct Run {
+  spec::Model model;
+  spec::Cluster cluster;
+  Layout layout;  // its precision is the run's
+  BatchPlan batch;
+  spec::Optimizer optimizer;
+  spec::Lora lora;
+  spec::Communication communication;
+  bool activation_offload = false;
+  Executor executor = Executor::kSharded;
+
+  bool operator==(const Run&) const = default;
+};
+
+// The only way from a job to the run that it becomes under `layout`: batch from the job, the executor chosen.
+Run run_of(const spec::Job& job, const Layout& layout);
+// The same with the batch of a plan: what a plan decides wins over the job's own micro-batch and accumulation.
+Run run_of(const spec::Job& job, const Candidate& planned);
+
+// The layout that the job's file gives; nothing where it leaves the choice to the planner.
+std::optional<Layout> given_layout(const spec::Job& job);
+
+// micro x accumulation x data ranks, and the sequence length (the model's own where the job has none).
+BatchPlan batch_of(const spec::Job& job, const Layout& layout);
+
+}  // namespace lockstep::plan

@@ -1,0 +1,183 @@
+#include "lockstep/report/canvas/sheet.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lockstep/base/text.h"
+#include "lockstep/report/canvas/lettering.h"
+
+namespace lockstep::report {
+namespace {
+
+constexpr double kTextSize = 7.8;
+constexpr double kHeadingSize = 9.5;
+constexpr double kCodeSize = 6.9;
+constexpr double kLeading = 1.28;
+
+// Words of a shell with their quotes: spaces inside '...', "..." and $'...' do not separate.
+std::vector<std::string> shell_words(const std::string& line) {
+  std::vector<std::string> words{""};
+  char quote = 0;
+  bool escapes = false;  // a backslash guards the next character
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (c == ' ' && quote == 0) {
+      if (!words.back().empty()) words.emplace_back();
+      continue;
+    }
+    words.back() += c;
+    if (c == '\\' && (quote != '\'' || escapes) && i + 1 < line.size()) {
+      words.back() += line[++i];
+    } else if (quote == 0 && (c == '\'' || c == '"')) {
+      quote = c;
+      escapes = c == '\'' && i > 0 && line[i - 1] == '$';
+    } else if (c == quote) {
+      quote = 0, escapes = false;
+    }
+  }
+  if (words.back().empty()) words.pop_back();
+  return words;
+}
+
+Typeface face_of_cell(std::size_t row, std::size_t column) {
+  return row == 0 || column == 2 ? Typeface::kBold : Typeface::kRegular;
+}
+
+// What columns need, and an equal part of what is left over. When it is not enough, the widest give way, alike.
+std::vector<double> column_shares(const std::vector<std::vector<std::string>>& rows, double size, double padding,
+                                  double width) {
+  std::vector<double> needed(rows.empty() ? 0 : rows.front().size(), 0.0);
+  for (std::size_t r = 0; r < rows.size(); ++r)
+    for (std::size_t c = 0; c < std::min(needed.size(), rows[r].size()); ++c)
+      needed[c] = std::max(needed[c], text_width(rows[r][c], face_of_cell(r, c), size) + padding + 0.1);
+  double sum = 0;
+  for (const double column : needed) sum += column;
+  double low = 0, cap = width;
+  for (int step = 0; step < 50 && sum > width; ++step) {
+    const double middle = (low + cap) / 2;
+    double capped = 0;
+    for (const double column : needed) capped += std::min(column, middle);
+    (capped > width ? low : cap) = middle;
+  }
+  const double rest = std::max(0.0, width - sum) / static_cast<double>(needed.size());
+  for (double& column : needed) column = (std::min(column, cap) + rest) / width;
+  return needed;
+}
+
+}  // namespace
+
+std::vector<std::string> shell_lines(const std::string& line, std::size_t columns) {
+  std::vector<std::string> lines{""};
+  for (const std::string& word : shell_words(line)) {
+    std::string& last = lines.back();
+    if (!last.empty() && last.size() + 1 + word.size() + 2 > columns) {
+      last += " \\";
+      lines.push_back("  " + word);
+    } else {
+      last += last.empty() ? word : " " + word;
+    }
+  }
+  return lines;
+}
+
+void Sheet::heading(const std::string& text) {
+  const double size = scaled(kHeadingSize);
+  y_ += size * 1.05;
+  canvas_.text({x_, y_}, fitted(text, Typeface::kBold, size, width_), {Typeface::kBold, size, Tint::kAccent});
+  y_ += scaled(2.8);
+  draw_line(canvas_, {x_, y_}, {x_ + width_, y_}, {Tint::kGrid, 0.75});
+  y_ += scaled(2);
+}
+
+void Sheet::paragraph(const std::string& text, const Lettering& lettering) {
+  Lettering scaled_lettering = lettering;
+  scaled_lettering.size = scaled(lettering.size);
+  for (const std::string& line : broken(text, lettering.face, scaled_lettering.size, width_)) {
+    y_ += scaled_lettering.size * kLeading;
+    canvas_.text({x_, y_}, line, scaled_lettering);
+  }
+}
+
+void Sheet::bullets(const std::vector<std::string>& items, bool numbered) {
+  const double size = scaled(kTextSize), indent = scaled(9);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    y_ += scaled(0.8);
+    bool first = true;
+    for (const std::string& line : broken(items[i], Typeface::kRegular, size, width_ - indent)) {
+      y_ += size * kLeading;
+      if (first && numbered) canvas_.text({x_, y_}, fmt::format("{}", i + 1), {Typeface::kBold, size, Tint::kAccent});
+      if (first && !numbered) canvas_.circle({x_ + scaled(2.2), y_ - size * 0.3}, scaled(1.2), {Tint::kAccent, {}, 1});
+      canvas_.text({x_ + indent, y_}, line, {Typeface::kRegular, size});
+      first = false;
+    }
+  }
+}
+
+void Sheet::pairs(const std::vector<std::pair<std::string, std::string>>& rows) {
+  const double size = scaled(kTextSize);
+  double names = 0;
+  for (const auto& [name, value] : rows) names = std::max(names, text_width(name, Typeface::kRegular, size));
+  names = std::min(names, width_ * 0.35) + scaled(6);
+  for (const auto& [name, value] : rows) {
+    bool first = true;
+    for (const std::string& line : broken(value, Typeface::kRegular, size, width_ - names)) {
+      y_ += size * kLeading;
+      if (first)
+        canvas_.text({x_, y_}, fitted(name, Typeface::kRegular, size, names - scaled(4)),
+                     {Typeface::kRegular, size, Tint::kMuted});
+      canvas_.text({x_ + names, y_}, line, {Typeface::kRegular, size});
+      first = false;
+    }
+  }
+}
+
+void Sheet::table(const std::vector<std::vector<std::string>>& rows) {
+  const double size = scaled(kTextSize), padding = scaled(3);
+  const std::vector<double> shares = column_shares(rows, size, 2 * padding, width_);
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const bool header = r == 0;
+    std::vector<std::vector<std::string>> cells;
+    std::size_t lines = 1;
+    for (std::size_t c = 0; c < shares.size(); ++c) {
+      cells.push_back(
+          broken(c < rows[r].size() ? rows[r][c] : "", face_of_cell(r, c), size, shares[c] * width_ - 2 * padding));
+      lines = std::max(lines, cells.back().size());
+    }
+    const double height = size * kLeading * static_cast<double>(lines) + scaled(2.2);
+    if (header) canvas_.rectangle({x_, y_, width_, height}, {Tint::kShadeStrong, {}, 1});
+    double left = x_;
+    for (std::size_t c = 0; c < shares.size(); ++c) {
+      for (std::size_t l = 0; l < cells[c].size(); ++l) {
+        canvas_.text({left + padding, y_ + size * (kLeading * static_cast<double>(l) + 1.05)}, cells[c][l],
+                     {face_of_cell(r, c), size, header ? Tint::kMuted : Tint::kText});
+      }
+      left += shares[c] * width_;
+    }
+    y_ += height;
+    draw_line(canvas_, {x_, y_}, {x_ + width_, y_}, {Tint::kGrid, 0.5});
+  }
+}
+
+void Sheet::code(const std::string& text, bool shell) {
+  const double size = scaled(kCodeSize), padding = scaled(4);
+  const double room = width_ - 2 * padding;
+  const auto columns = static_cast<std::size_t>(std::max(20.0, room / (0.6 * size)));
+  std::vector<std::string> lines;
+  for (const std::string& line : split(trim(text), '\n')) {
+    for (const std::string& piece : shell ? shell_lines(line, columns) : std::vector<std::string>{line}) {
+      for (std::string& part : broken(piece, Typeface::kMono, size, room)) lines.push_back(std::move(part));
+    }
+  }
+  y_ += scaled(2);
+  const double height = size * kLeading * static_cast<double>(lines.size()) + 2 * padding;
+  canvas_.rectangle({x_, y_, width_, height}, {Tint::kShade, Stroke{Tint::kGrid, 0.5}, 1}, scaled(2));
+  double base = y_ + padding + size * 0.95;
+  for (const std::string& line : lines) {
+    canvas_.text({x_ + padding, base}, line, {Typeface::kMono, size});
+    base += size * kLeading;
+  }
+  y_ += height + scaled(2);
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,36 @@
+// `--worker CMD`: a long-lived program that measures one configuration after the other (docs/tuning.md).
+//
+// Per trial one JSON line goes in, {"trial":n,"config":{...},"budget_seconds":s} (inactive knobs are left out), and one
+// comes back: {"samples":[...],"seconds":s}, or {"failed":"oom|invalid|timeout","seconds":s}. Other lines on its output
+// are taken for logs. What it answers wrongly, its death and its silence are outcomes of the trial; a worker that died
+// or hung is started again. A worker that dies before it reads anything, three times in a row, or on six trials in a
+// row, is given up with a UserError.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "lockstep/tune/evaluators/evaluator.h"
+#include "lockstep/tune/space/space.h"
+
+namespace lockstep::tune {
+
+struct WorkerOptions {
+  std::string command;
+  std::string devices;                             // that a trial holds: a number or the name of a knob; "": 1
+  std::map<std::string, std::string> environment;  // added to the worker's
+  std::string directory;                           // working directory; "": ours
+  std::filesystem::path log;                       // gets all but the answers; "": none
+  std::string unit = "tokens/s";
+};
+
+// UserError (exit 2) for a command that cannot be split or a `devices` that is none.
+std::unique_ptr<Evaluator> make_worker_evaluator(Space space, WorkerOptions options);
+
+// What one line of a worker says; nullopt for one that is no answer to `trial`. `seconds` below 0: not told.
+std::optional<Measurement> parse_worker_line(const std::string& line, std::int64_t trial);
+
+}  // namespace lockstep::tune

@@ -1,0 +1,68 @@
+// Strategy: the next trial, as a pure function of what happened so far.
+//
+// The same (space, options, history) always gives the same proposal: a study that was killed and resumed goes on as
+// the undisturbed one would. Stages, in order: baseline, explore with replication of the leaders, then the winner is
+// chosen, then fresh launches of winner, control and set-backs, interleaved.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "lockstep/tune/models/prior.h"
+#include "lockstep/tune/space/space.h"
+#include "lockstep/tune/study/trial.h"
+
+namespace lockstep::tune {
+
+struct StrategyOptions {
+  std::int64_t trials = 45;   // every evaluation counts
+  double gpu_seconds = 0;     // 0: bounded by trials alone
+  double trial_seconds = 60;  // what one evaluation may take
+  std::uint64_t seed = 1;
+  bool importance = true;           // reserve trials for set-backs
+  std::int64_t confirmations = -1;  // fresh launches of the winner; -1: chosen from the number of trials
+  const Prior* prior = nullptr;     // outlives the strategy
+};
+
+struct Proposal {
+  Config config;
+  Purpose purpose = Purpose::kExplore;
+  std::string set_back_knob;  // kSetBack
+  double budget_seconds = 0;
+  std::string reason;  // one line for people: "expected improvement 2.1%, runs with 0.97"
+};
+
+// What is left of the trials and of the budget goes to whom.
+struct Allocation {
+  std::int64_t search = 0;    // baseline, explore, replicate
+  std::int64_t confirm = 0;   // the winner afresh
+  std::int64_t control = 0;   // the default afresh
+  std::int64_t set_back = 0;  // all knobs together
+};
+
+class Strategy {
+ public:
+  Strategy(Space space, StrategyOptions options);
+
+  // nullopt: the study is over. `pending` are trials under way (parallel studies); `devices` tells how many devices
+  // a trial of average size holds, for the budget.
+  std::optional<Proposal> next(std::span<const Trial> history, std::span<const Trial> pending = {},
+                               double devices = 1) const;
+
+  // The configuration that the search data point to (highest posterior mean among those that ran); nullopt while
+  // nothing ran. Uses baseline, explore and replicate trials only.
+  std::optional<Config> winner(std::span<const Trial> history) const;
+
+  Allocation allocation(std::span<const Trial> history) const;
+
+  const Space& space() const { return space_; }
+  const StrategyOptions& options() const { return options_; }
+
+ private:
+  Space space_;
+  StrategyOptions options_;
+};
+
+}  // namespace lockstep::tune
