@@ -1,36 +1,50 @@
-# make          installs what is missing, builds build/release/lockstep
-# make demo     the same, then trains a GPT on 4 ranks of this machine
-# make test     the same, then the tests (under 30 minutes on 2 cores)
+# make           installs what is missing, builds what a user runs: build/release/lockstep, its engine and backends
+# make demo      builds only what the demo opens, then trains a GPT on 4 ranks of this machine
+# make test      builds the tests too and runs them (under 40 minutes on 2 cores); WERROR=1: warnings are errors
+# make test-all  also slow and timing tests, the comparison with PyTorch, and everything again against PyPI's torch
+# make lint      clang-format and clang-tidy over everything; lint-changed: over what the last commits touched
 # make accuracy  cross-validates the cost model on published runs (validation/results)
-# make fuzz     libFuzzer over the readers of models, clusters, config.json, published rows and spaces (clang)
-# make test-all slow tests, comparison with PyTorch, and everything again against PyPI's torch
+# make fuzz      libFuzzer over the readers of models, clusters, config.json, published rows and spaces (clang)
+# make install   programs, headers and find_package(Lockstep) under PREFIX
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 VENV ?= .cache/venv
 TORCH_REQUIREMENT ?= torch==2.13.0
-CTEST = ctest --output-on-failure --timeout 600
+WERROR ?=
 
-.PHONY: all build setup demo test test-all fuzz lint format bench bench-planner bench-tune accuracy profiles install data-mnist data-cifar-like cuda dev tsan pypi venv clean
+.PHONY: all build setup demo test test-all timing fuzz lint lint-changed format bench bench-planner bench-tune accuracy profiles install data-mnist data-cifar-like cuda dev tsan pypi venv clean
 all: build
 
 setup:
 	@scripts/setup.sh build
 
-define configure_and_build
-	@cmake --preset $(1) $(2) >build/$(1).configure.log 2>&1 || { cat build/$(1).configure.log; exit 4; }
-	@cmake --build --preset $(1) -j $(JOBS)
+# $(call configure,PRESET,OPTIONS): keeps quiet unless it fails.
+define configure
+	@mkdir -p build
+	@cmake --preset $(1) -DLOCKSTEP_WERROR=$(if $(WERROR),ON,OFF) $(2) >build/$(1).configure.log 2>&1 || \
+	  { cat build/$(1).configure.log; exit 4; }
 endef
 
 build: setup
-	@mkdir -p build
-	$(call configure_and_build,release)
+	$(call configure,release)
+	@cmake --build --preset release -j $(JOBS)
 
-demo: build
+demo: setup
+	$(call configure,release)
+	@cmake --build --preset release -j $(JOBS) --target lockstep_cli
 	@build/release/lockstep demo
 
-test: build
-	cd build/release && $(CTEST) -LE 'slow|interop'
+test: setup
+	$(call configure,release)
+	@cmake --build --preset release -j $(JOBS) --target lockstep_tests
+	ctest --preset release
+
+# Tests that judge a time: for a machine that does nothing else.
+timing: setup
+	$(call configure,release)
+	@cmake --build --preset release -j $(JOBS) --target lockstep_tests
+	ctest --preset timing
 
 venv:
 	@scripts/setup.sh build interop
@@ -42,47 +56,44 @@ venv:
 	    DS_BUILD_OPS=0 $(VENV)/bin/pip install --quiet --no-build-isolation deepspeed; }
 
 pypi: setup venv
-	@mkdir -p build
-	$(call configure_and_build,pypi,-DLOCKSTEP_TORCH_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3)
+	$(call configure,pypi,-DLOCKSTEP_TORCH_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3)
+	@cmake --build --preset pypi -j $(JOBS)
 
 test-all: venv
-	@mkdir -p build
-	$(call configure_and_build,release,-DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_STACKS_PYTHON=$(CURDIR)/$(VENV)/bin/python3)
-	cd build/release && $(CTEST)
+	$(call configure,release,-DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_STACKS_PYTHON=$(CURDIR)/$(VENV)/bin/python3)
+	@cmake --build --preset release -j $(JOBS) --target lockstep_tests
+	ctest --preset release-all
 	$(MAKE) pypi
-	cd build/pypi && $(CTEST)
+	@cmake --build --preset pypi -j $(JOBS) --target lockstep_tests
+	ctest --preset pypi-all
 
-dev: setup
-	@mkdir -p build
-	$(call configure_and_build,dev)
-	cd build/dev && $(CTEST) -LE 'slow|interop'
-
-tsan: setup
-	@mkdir -p build
-	$(call configure_and_build,tsan)
-	cd build/tsan && $(CTEST) -LE 'slow|interop'
+dev tsan: setup
+	$(call configure,$@)
+	@cmake --build --preset $@ -j $(JOBS) --target lockstep_tests
+	ctest --preset $@
 
 cuda:
-	@mkdir -p build
-	$(call configure_and_build,cuda,-DLOCKSTEP_TORCH_PYTHON=$(or $(LOCKSTEP_TORCH_PYTHON),$(shell command -v python3)))
+	$(call configure,cuda,-DLOCKSTEP_TORCH_PYTHON=$(or $(LOCKSTEP_TORCH_PYTHON),$(shell command -v python3)))
+	@cmake --build --preset cuda -j $(JOBS)
 
 # Each libFuzzer target runs for FUZZ_SECONDS.
 FUZZ_SECONDS ?= 60
 fuzz:
 	@scripts/setup.sh build fuzz
-	@mkdir -p build
-	$(call configure_and_build,fuzz,-DLOCKSTEP_FUZZ_SECONDS=$(FUZZ_SECONDS))
-	cd build/fuzz && ctest --output-on-failure -R '^fuzz_'
+	$(call configure,fuzz,-DLOCKSTEP_FUZZ_SECONDS=$(FUZZ_SECONDS))
+	@cmake --build --preset fuzz -j $(JOBS)
+	ctest --preset fuzz
 
-lint: setup
-	@scripts/setup.sh lint
-	@scripts/lint.sh
+lint lint-changed:
+	@scripts/setup.sh build lint
+	$(call configure,release)
+	@scripts/lint.sh $(if $(filter lint-changed,$@),changed,all)
 
 format:
 	@scripts/setup.sh lint
-	@git ls-files '*.h' '*.cpp' '*.cu' | xargs clang-format -i
+	@git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs clang-format -i
 
-bench: build pypi
+bench: timing pypi
 	$(VENV)/bin/python3 bench/ddp_vs_pytorch/run.py
 	$(VENV)/bin/python3 bench/parallel_vs_pytorch/run.py
 	python3 bench/scaling/run.py
@@ -102,18 +113,23 @@ profiles: setup
 	$(call build_validation)
 	build/validation/validation_fit --published validation/published --profiles specs/profiles
 
-# Torch-free; writes bench/reports/planner.md.
-bench-planner: setup
-	@cmake -S . -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_ENGINE=OFF -DLOCKSTEP_BENCH=ON -DLOCKSTEP_TESTS=OFF
-	@cmake --build build/bench -j $(JOBS) --target bench_planner lockstep
+# $(call build_bench,TARGETS): torch-free.
+define build_bench
+	@scripts/setup.sh build bench
+	@cmake -S . -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_ENGINE=OFF -DLOCKSTEP_BENCH=ON -DLOCKSTEP_TESTS=OFF >/dev/null
+	@cmake --build build/bench -j $(JOBS) --target $(1) lockstep_cli
+endef
+
+# Writes bench/reports/planner.md.
+bench-planner:
+	$(call build_bench,bench_planner)
 	python3 bench/planner/run.py
 
-# Torch-free; Optuna and what its Gaussian process needs come from PyPI. Writes bench/reports/tune.md and
-# tune_coverage.md; 40 minutes on two cores, three with BENCH_TUNE_FLAGS=--quick.
+# Optuna and what its Gaussian process needs come from PyPI. Writes bench/reports/tune.md and tune_coverage.md; 40
+# minutes on two cores, three with BENCH_TUNE_FLAGS=--quick.
 BENCH_TUNE_VENV ?= .cache/venv-bench
-bench-tune: setup
-	@cmake -S . -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_ENGINE=OFF -DLOCKSTEP_BENCH=ON -DLOCKSTEP_TESTS=OFF >/dev/null
-	@cmake --build build/bench -j $(JOBS) --target surface_worker tune_lab tune_coverage bench_surfaces_test lockstep
+bench-tune:
+	$(call build_bench,surface_worker tune_lab tune_coverage bench_surfaces_test)
 	@build/bench/tests/bench_surfaces_test --gtest_brief=1
 	@test -x $(BENCH_TUNE_VENV)/bin/python3 || python3 -m venv $(BENCH_TUNE_VENV)
 	@$(BENCH_TUNE_VENV)/bin/python3 -c 'import optuna, scipy, torch' 2>/dev/null || \

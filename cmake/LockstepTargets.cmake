@@ -4,15 +4,20 @@
 #   lockstep_folder(nn TORCH SOURCES ... DEPENDS spec)                          the libtorch half
 #   lockstep_test(spec_units SOURCES units_test.cpp FOLDERS spec LABELS fast)
 #
+#   lockstep_test(data_loader ... TIMING)    its suites named *Timing* become a test of their own, label `timing`
+#
 # tests/architecture checks that DEPENDS and the #include lines agree with the order of folders in docs/architecture.md.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 
+# How this build compiles; none of it reaches those who link an installed library.
 add_library(lockstep_options INTERFACE)
-# nvcc takes none of these.
-target_compile_options(lockstep_options INTERFACE
-  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers>")
+set(LOCKSTEP_WARNINGS -Wall -Wextra -Wshadow -Wno-missing-field-initializers)
+if(LOCKSTEP_WERROR)
+  list(APPEND LOCKSTEP_WARNINGS -Werror)
+endif()
+target_compile_options(lockstep_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${LOCKSTEP_WARNINGS}>")  # nvcc takes none
 target_link_libraries(lockstep_options INTERFACE Threads::Threads fmt::fmt nlohmann_json::nlohmann_json)
 if(LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_options INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -O1 -g)
@@ -86,9 +91,13 @@ function(lockstep_folder name)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPENDS;LIBRARIES;PRIVATE_LIBRARIES" ${ARGN})
   set(target lockstep_${name})
   add_library(${target} STATIC ${ARG_SOURCES})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
   get_filename_component(folder ${CMAKE_CURRENT_SOURCE_DIR} NAME)
   lockstep_headers_of(${target} ${folder})
-  target_link_libraries(${target} PUBLIC lockstep_options ${ARG_LIBRARIES} PRIVATE ${ARG_PRIVATE_LIBRARIES})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_link_libraries(${target}
+    PUBLIC $<BUILD_INTERFACE:lockstep_options> Threads::Threads fmt::fmt nlohmann_json::nlohmann_json ${ARG_LIBRARIES}
+    PRIVATE ${ARG_PRIVATE_LIBRARIES})
   foreach(dependency ${ARG_DEPENDS})
     target_link_libraries(${target} PUBLIC lockstep_${dependency})
   endforeach()
@@ -99,8 +108,11 @@ function(lockstep_folder name)
   endif()
 endfunction()
 
+# Seconds after which a test counts as hung. Generous: it must hold on a machine that is busy with something else.
+set(LOCKSTEP_TEST_TIMEOUT 1200)
+
 function(lockstep_test name)
-  cmake_parse_arguments(ARG "TORCH" "TIMEOUT" "SOURCES;FOLDERS;LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;TIMING" "TIMEOUT" "SOURCES;FOLDERS;LIBRARIES;LABELS" ${ARGN})
   find_package(GTest REQUIRED)
   set(target ${name}_test)
   add_executable(${target} ${ARG_SOURCES})
@@ -117,8 +129,25 @@ function(lockstep_test name)
     _lockstep_use_pch(${target} lockstep_plain_pch)
   endif()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 300)
+    set(ARG_TIMEOUT ${LOCKSTEP_TEST_TIMEOUT})
   endif()
-  add_test(NAME ${name} COMMAND ${target})
+  if(ARG_TIMING)
+    add_test(NAME ${name} COMMAND ${target} --gtest_filter=-*Timing*.*)
+    add_test(NAME ${name}_timing COMMAND ${target} --gtest_filter=*Timing*.*)
+    set_tests_properties(${name}_timing PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS timing RUN_SERIAL ON)
+  else()
+    add_test(NAME ${name} COMMAND ${target})
+  endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+endfunction()
+
+# Every executable and library that a folder and those below it declare.
+function(lockstep_targets_in folder result)
+  get_property(found DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
+  get_property(below DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
+  foreach(child ${below})
+    lockstep_targets_in(${child} more)
+    list(APPEND found ${more})
+  endforeach()
+  set(${result} ${found} PARENT_SCOPE)
 endfunction()

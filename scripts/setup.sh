@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the build needs from Debian's packages: scripts/setup.sh [build] [lint] [interop] [fuzz]
+# Installs what the build needs from Debian's packages: scripts/setup.sh [build] [bench] [lint] [interop] [fuzz]
 # Idempotent; takes a fraction of a second when nothing is missing. Set LOCKSTEP_NO_INSTALL=1 to never install.
 set -euo pipefail
 
@@ -8,10 +8,11 @@ build_packages=(
   libtorch-dev        # the engine
   libopenblas-dev     # Debian's libtorch otherwise falls back to the reference BLAS, some 30 times slower
   libgloo-dev libopenmpi-dev openmpi-bin
-  libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libspdlog-dev libsqlite3-dev libutf8proc-dev
-  libgtest-dev libbenchmark-dev
+  libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libsqlite3-dev libutf8proc-dev
+  libgtest-dev
   pybind11-dev python3-dev  # the Python package
 )
+bench_packages=(libbenchmark-dev)
 lint_packages=(clang-format clang-tidy)
 interop_packages=(python3-venv)
 fuzz_packages=(clang libclang-rt-14-dev)
@@ -20,10 +21,11 @@ wanted=()
 for group in "${@:-build}"; do
   case "$group" in
     build) wanted+=("${build_packages[@]}") ;;
+    bench) wanted+=("${bench_packages[@]}") ;;
     lint) wanted+=("${lint_packages[@]}") ;;
     interop) wanted+=("${interop_packages[@]}") ;;
     fuzz) wanted+=("${fuzz_packages[@]}") ;;
-    *) echo "setup: unknown group '$group'; use build, lint, interop, fuzz" >&2; exit 2 ;;
+    *) echo "setup: unknown group '$group'; use build, bench, lint, interop, fuzz" >&2; exit 2 ;;
   esac
 done
 
