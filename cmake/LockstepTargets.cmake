@@ -141,6 +141,22 @@ function(lockstep_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
 endfunction()
 
+# lockstep_python_test(cli_plan test_plan.py LABELS fast TIMING PlanTiming): a Python file that drives the built
+# programs; its class PlanTiming becomes the test cli_plan_timing, label `timing`.
+function(lockstep_python_test name file)
+  cmake_parse_arguments(ARG "" "TIMING" "LABELS" ${ARGN})
+  find_package(Python3 COMPONENTS Interpreter REQUIRED)
+  set(environment LOCKSTEP_BUILD_DIR=${CMAKE_BINARY_DIR} LOCKSTEP_SOURCE_DIR=${PROJECT_SOURCE_DIR})
+  set(command ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/${file})
+  add_test(NAME ${name} COMMAND ${command})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 2400 LABELS "${ARG_LABELS}" ENVIRONMENT "${environment}")
+  if(ARG_TIMING)
+    add_test(NAME ${name}_timing COMMAND ${command} ${ARG_TIMING})
+    set_tests_properties(${name}_timing PROPERTIES TIMEOUT 2400 LABELS timing RUN_SERIAL ON
+      ENVIRONMENT "${environment};LOCKSTEP_TIMING=1")
+  endif()
+endfunction()
+
 # Every executable and library that a folder and those below it declare.
 function(lockstep_targets_in folder result)
   get_property(found DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)

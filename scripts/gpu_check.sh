@@ -29,7 +29,8 @@ must() {  # name, command...
 
 must configure cmake --preset cuda || exit 1
 must build_tests cmake --build --preset cuda --target \
-  exact_layouts_test lockstep_engine_library comm_nccl_test comm_local_device_test comm_nccl_backend_test -- -k 0
+  exact_layouts_test lockstep_engine_library comm_nccl_test comm_local_device_test comm_nccl_backend_test \
+  cuda_kernels_test engine_cuda_device_step_test nn_device_test nn_device_encoder_test nn_image_device_test -- -k 0
 [ -e build/cuda/tests/exact_layouts_test ] || exit 1
 # One case first: whatever is wrong with all of them shows in a second.
 LOCKSTEP_EXACT_DEVICE=cuda must first_case timeout 60 build/cuda/tests/exact_layouts_test \
@@ -40,7 +41,10 @@ timeout "${EXACT_SECONDS:-400}" python3 tests/exact/gpu_gate.py build/cuda/tests
   { say "exactness gate FAILED"; failed=1; }
 say "exactness gate over"
 tail -60 "$folder/exact.log" | cut -c1-220
-must nccl build/cuda/tests/comm_nccl_test
+must device_exchange build/cuda/tests/comm_local_device_test
+must nccl_backend build/cuda/tests/comm_nccl_backend_test
+# Everything with the label: kernels, the fused step, layers on the device, NCCL. The gate above was `exact`.
+must gpu_tests ctest --preset gpu -LE exact
 wait
 if [ -x build/cuda/lockstep ]; then
   cat docs/*.md >"$folder/text.txt"

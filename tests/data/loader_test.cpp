@@ -317,8 +317,15 @@ TEST(Loader, counts_the_seconds_the_trainer_waited) {
   release.join();
   EXPECT_GT(loader.statistics().stall_seconds, 0.05);
   EXPECT_EQ(loader.statistics().micro_batches, 1);
+}
+
+TEST(LoaderTiming, the_trainers_own_time_is_no_stall) {
+  const auto stuck = std::make_shared<Stuck>();
+  stuck->go = true;
+  Loader loader(stuck, options(1, 1, 1));
+  loader.next();
   const double before = loader.statistics().stall_seconds;
-  std::this_thread::sleep_for(std::chrono::milliseconds(150));  // now prefetched: the trainer's own time is no stall
+  std::this_thread::sleep_for(std::chrono::milliseconds(150));  // now prefetched
   loader.next();
   EXPECT_LT(loader.statistics().stall_seconds - before, 0.1);
 }

@@ -58,7 +58,6 @@ TEST(LocalAgent, gives_each_rank_its_number_and_hears_its_messages) {
 
 TEST(LocalAgent, ends_the_others_when_one_rank_is_killed) {
   TemporaryFolder folder;
-  const double begin = monotonic_seconds();
   const AgentResult result =
       run_local_ranks(ranks_running("if [ $LOCKSTEP_RANK = 1 ]; then kill -9 $$; fi; trap '' TERM; "
                                     "while true; do sleep 0.1; done",
@@ -67,16 +66,16 @@ TEST(LocalAgent, ends_the_others_when_one_rank_is_killed) {
   EXPECT_EQ(result.exit_code, 1);
   ASSERT_TRUE(result.cause);
   EXPECT_EQ(result.cause->rank, 1);
-  EXPECT_LT(monotonic_seconds() - begin, 10.0);
 }
 
 TEST(LocalAgent, passes_a_stop_on_and_reports_it) {
   TemporaryFolder folder;
-  const double begin = monotonic_seconds();
   AgentCallbacks callbacks;
-  callbacks.stop_requests = [&] { return monotonic_seconds() - begin > 0.5 ? 1 : 0; };
-  const AgentResult result =
-      run_local_ranks(ranks_running("trap 'exit 130' INT; while true; do sleep 0.05; done", 2, folder), callbacks);
+  const auto is_ready = [&](const char* rank) { return std::filesystem::exists(folder.path() / rank); };
+  callbacks.stop_requests = [&] { return is_ready("0") && is_ready("1") ? 1 : 0; };
+  const std::string script =
+      "trap 'exit 130' INT; touch " + folder.path().string() + "/$LOCKSTEP_RANK; while true; do sleep 0.05; done";
+  const AgentResult result = run_local_ranks(ranks_running(script, 2, folder), callbacks);
   EXPECT_EQ(result.exit_code, 130);
   EXPECT_FALSE(result.cause);
 }
@@ -89,7 +88,6 @@ TEST(LocalAgent, kills_ranks_that_ignore_a_second_stop) {
   const AgentResult result =
       run_local_ranks(ranks_running("trap '' INT; while true; do sleep 0.05; done", 2, folder), callbacks);
   EXPECT_EQ(result.exit_code, 130);
-  EXPECT_LT(monotonic_seconds() - begin, 10.0);
 }
 
 }  // namespace

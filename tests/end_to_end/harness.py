@@ -16,6 +16,8 @@ import unittest
 BUILD = pathlib.Path(os.environ["LOCKSTEP_BUILD_DIR"])
 SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
 LOCKSTEP = str(BUILD / "lockstep")
+# For classes that judge a time; CMake runs them by their names, as tests of their own with the label `timing`.
+timing = unittest.skipUnless(os.environ.get("LOCKSTEP_TIMING"), "judges a time: ctest -L timing")
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -34,7 +36,7 @@ class EndToEnd(unittest.TestCase):
                                 env={**self.environment, **(environment or {})}, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, **options)
 
-    def run_lockstep(self, *arguments, prefix=(), timeout=240, environment=None):
+    def run_lockstep(self, *arguments, prefix=(), timeout=900, environment=None):
         process = self.start(*arguments, prefix=prefix, environment=environment)
         try:
             out, err = process.communicate(timeout=timeout)
@@ -121,7 +123,7 @@ class EndToEnd(unittest.TestCase):
         return path
 
 
-def rank_processes(parent):
+def rank_processes(parent, variable=b"LOCKSTEP_RANK"):
     """{rank: pid} of the rank processes below `parent`."""
     found = {}
     for entry in pathlib.Path("/proc").iterdir():
@@ -133,13 +135,13 @@ def rank_processes(parent):
         except (OSError, IndexError):
             continue
         if int(fields[1]) == parent:
-            for variable in variables:
-                if variable.startswith(b"LOCKSTEP_RANK="):
-                    found[int(variable.split(b"=")[1])] = int(entry.name)
+            for one in variables:
+                if one.startswith(variable + b"="):
+                    found[int(one.split(b"=")[1])] = int(entry.name)
     return found
 
 
-def wait_for(condition, timeout=120, interval=0.05):
+def wait_for(condition, timeout=600, interval=0.05):
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         value = condition()
@@ -155,5 +157,5 @@ def free_port():
         return probe.getsockname()[1]
 
 
-__all__ = ["EndToEnd", "rank_processes", "wait_for", "free_port", "LOCKSTEP", "SOURCE", "BUILD", "signal", "json",
+__all__ = ["EndToEnd", "rank_processes", "timing", "wait_for", "free_port", "LOCKSTEP", "SOURCE", "BUILD", "signal", "json",
            "random", "time", "unittest"]

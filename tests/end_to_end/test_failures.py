@@ -2,30 +2,32 @@
 import os
 import sqlite3
 import struct
-import subprocess
 
 from harness import *
 
 
-class Failures(EndToEnd):
-    def test_a_killed_rank_ends_the_run_within_ten_seconds(self):
+class Killing(EndToEnd):
+    def kill_one_of_four(self):
+        """Kills rank 2 of a run; returns what the run said, its exit code, and the seconds it took to end."""
         job = self.text_job(ranks=4, steps=100000)
         process = self.start("train", job)
         ranks = wait_for(lambda: (found := rank_processes(process.pid)) and len(found) == 4 and found)
-        log = self.folder / "home" / "runs.db"
         wait_for(lambda: self.recorded_steps() > 3)
         killed = time.monotonic()
         os.kill(ranks[2], signal.SIGKILL)
-        out, err = process.communicate(timeout=60)
-        taken = time.monotonic() - killed
-        print(f"ended {taken:.2f} s after the kill: {err.strip()}")
-        self.assertEqual(process.returncode, 1)
-        self.assertLess(taken, 10)
+        _, err = process.communicate(timeout=600)
+        return err, process.returncode, time.monotonic() - killed
+
+
+class Failures(Killing):
+    def test_a_killed_rank_ends_the_run_and_is_named(self):
+        err, code, _ = self.kill_one_of_four()
+        self.assertEqual(code, 1)
         messages = [line for line in err.splitlines() if line.startswith("lockstep: ")]
         self.assertEqual(len(messages), 1, err)
         self.assertIn("rank 2", messages[0])
         self.assertIn("SIGKILL", messages[0])
-        with sqlite3.connect(log) as store:
+        with sqlite3.connect(self.folder / "home" / "runs.db") as store:
             self.assertEqual(store.execute("PRAGMA integrity_check").fetchone()[0], "ok")
         report = json.loads(self.run_lockstep("report", "last", "--json").stdout)
         self.assertEqual(report["run"]["status"], "failed")
@@ -36,24 +38,18 @@ class Failures(EndToEnd):
         ranks = wait_for(lambda: (found := rank_processes(process.pid)) and len(found) == 2 and found)
         wait_for(lambda: self.recorded_steps() > 3)
         os.kill(ranks[1], signal.SIGSTOP)
-        stopped = time.monotonic()
-        out, err = process.communicate(timeout=90)
-        print(f"ended {time.monotonic() - stopped:.1f} s after the stall: {err.strip()}")
+        out, err = process.communicate(timeout=600)
         self.assertEqual(process.returncode, 1, out + err)
-        self.assertIn("rank", err)
+        self.assertRegex(err, r"rank 1\b")
 
     def test_a_killed_mpi_rank_ends_the_job(self):
         job = self.text_job(ranks=3, steps=100000)
         process = self.start("train", job, prefix=("mpirun", "--oversubscribe", "-np", "3"))
         wait_for(lambda: self.recorded_steps() > 3)
-        children = [int(pid) for pid in subprocess.run(
-            ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True).stdout.split()]
-        killed = time.monotonic()
-        os.kill(children[1], signal.SIGKILL)
-        out, err = process.communicate(timeout=90)
+        os.kill(rank_processes(process.pid, b"OMPI_COMM_WORLD_RANK")[1], signal.SIGKILL)
+        out, err = process.communicate(timeout=600)
         self.assertNotEqual(process.returncode, 0)
-        self.assertLess(time.monotonic() - killed, 30)
-        self.assertRegex(out + err, "rank|process")
+        self.assertRegex(out + err, r"rank 1\b")
 
     def test_wrong_keys_units_and_files(self):
         job = self.text_job()
@@ -97,6 +93,14 @@ class Failures(EndToEnd):
     def test_errors_speak_json_when_asked(self):
         done = self.run_lockstep("train", "nowhere.yaml", "--json")
         self.assertEqual(json.loads(done.stdout)["exit_code"], 4)
+
+
+@timing
+class FailuresTiming(Killing):
+    def test_a_killed_rank_ends_the_run_within_ten_seconds(self):
+        err, _, taken = self.kill_one_of_four()
+        print(f"ended {taken:.2f} s after the kill: {err.strip()}")
+        self.assertLess(taken, 10)
 
 
 if __name__ == "__main__":

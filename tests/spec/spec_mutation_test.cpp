@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -57,7 +56,6 @@ void expect_sound(const Cluster& cluster) {
 
 struct Tally {
   int values = 0, errors = 0;
-  double slowest_seconds = 0;
 };
 
 // `read` throws, or returns after checking what it read.
@@ -68,7 +66,6 @@ Tally feed(const std::vector<std::string>& corpus, int mutants, std::uint64_t se
   for (int i = 0; i < mutants; ++i) {
     const std::string mutant = mutate(corpus[static_cast<std::size_t>(i) % corpus.size()], random);
     SCOPED_TRACE(mutant.substr(0, 4000));
-    const auto start = std::chrono::steady_clock::now();
     try {
       read(mutant);
       ++tally.values;
@@ -80,18 +77,15 @@ Tally feed(const std::vector<std::string>& corpus, int mutants, std::uint64_t se
     } catch (const std::exception& error) {
       ADD_FAILURE() << "mutant " << i << " escaped with: " << error.what();
     }
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    tally.slowest_seconds = std::max(tally.slowest_seconds, took.count());
     if (::testing::Test::HasFailure()) break;  // one mutant is enough to work on
   }
   return tally;
 }
 
-// Both outcomes happen often, so the damage neither misses nor drowns the reader; and nothing takes long.
+// Both outcomes happen often, so the damage neither misses nor drowns the reader.
 void expect_both(const Tally& tally, int at_least) {
   EXPECT_GT(tally.values, at_least);
   EXPECT_GT(tally.errors, at_least);
-  EXPECT_LT(tally.slowest_seconds, 2.0);
 }
 
 TEST(SpecMutation, every_damaged_model_file_is_a_model_or_a_user_error) {

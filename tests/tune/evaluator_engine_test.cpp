@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "../base/expect_user_error.h"
-#include "lockstep/base/clock.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
 
@@ -100,23 +99,20 @@ TEST_F(EngineTrial, exit_codes_say_why_it_failed) {
 TEST_F(EngineTrial, racing_and_the_budget_end_it_and_what_was_measured_counts) {
   const std::string endless = "while true; do echo '{\"step\":1,\"tokens_per_second\":50}'; sleep 0.05; done\n";
   keep_going_ = [](std::span<const double> samples) { return samples.size() < 4; };
-  const Stopwatch watch;
   const Measurement raced = measure(*evaluator(endless));
   EXPECT_TRUE(raced.stopped_early);
   EXPECT_GE(raced.samples.size(), 4u);
   keep_going_ = {};
-  const Measurement cut = measure(*evaluator(endless), 0.6);
+  const Measurement cut = measure(*evaluator(endless), 3);
   EXPECT_EQ(cut.outcome, Outcome::kMeasured);
   EXPECT_FALSE(cut.samples.empty());
-  EXPECT_LT(watch.seconds(), 15);
 }
 
 TEST_F(EngineTrial, silence_is_a_hang) {
   EngineOptions options;
   options.hang_seconds = 0.5;
-  const Measurement measurement = measure(*evaluator("sleep 60\n", options));
+  const Measurement measurement = measure(*evaluator("sleep 100000\n", options));
   EXPECT_EQ(measurement.outcome, Outcome::kHang);
-  EXPECT_LT(measurement.seconds, 10);
 }
 
 }  // namespace

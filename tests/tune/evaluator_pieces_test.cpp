@@ -221,11 +221,11 @@ bool is_there(pid_t pid) { return ::kill(pid, 0) == 0; }
 // Its children leave the process group and outlive it.
 TEST(TrialProgram, EndsAlsoWhatLeftTheGroup) {
   SpawnOptions options;
-  options.argv = {"/bin/sh", "-c", "setsid sleep 100 & echo $!; exec sleep 100"};
+  options.argv = {"/bin/sh", "-c", "setsid sleep 100000 & echo $!; exec sleep 100000"};
   TrialProgram program = TrialProgram::start(options);
   LineReader out(std::move(program.process().stdout_fd()));
   std::vector<std::string> lines;
-  for (const Deadline deadline = Deadline::after(5); lines.empty() && !deadline.expired();) {
+  for (const Deadline deadline = Deadline::after(300); lines.empty() && !deadline.expired();) {
     out.read(lines);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
@@ -234,7 +234,7 @@ TEST(TrialProgram, EndsAlsoWhatLeftTheGroup) {
   EXPECT_TRUE(is_there(child));
   EXPECT_GT(program.memory_bytes(), 0);
   program.end(0.2);
-  for (const Deadline deadline = Deadline::after(5); is_there(child) && !deadline.expired();)
+  for (const Deadline deadline = Deadline::after(300); is_there(child) && !deadline.expired();)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   EXPECT_FALSE(is_there(child));
 }

@@ -5,7 +5,6 @@
 #include <fstream>
 #include <thread>
 
-#include "lockstep/base/clock.h"
 #include "lockstep/tune/evaluators/command.h"
 #include "lockstep/tune/evaluators/worker.h"
 #include "tests/base/expect_user_error.h"
@@ -84,13 +83,12 @@ TEST(WorkerEvaluator, WrongAnswersAreOutcomesAndTheNextTrialIsRight) {
 
 TEST(WorkerEvaluator, GarbageInsteadOfAnAnswerIsNotWaitedForUntilTheBudgetEnds) {
   Worker worker("--misbehave 0:garbage --misbehave 1:typo");
-  const Stopwatch watch;
-  const Measurement garbage = worker.ask(0, 60);
+  // A budget of ten hours: waiting for its end would be the end of the test.
+  const Measurement garbage = worker.ask(0, 36000);
   EXPECT_EQ(garbage.outcome, Outcome::kCrash);
   EXPECT_HAS(garbage.message, "this is no answer");
-  EXPECT_EQ(worker.ask(1, 60).outcome, Outcome::kCrash);
-  EXPECT_EQ(worker.ask(2, 60).outcome, Outcome::kMeasured);
-  EXPECT_LT(watch.seconds(), 30);
+  EXPECT_EQ(worker.ask(1, 36000).outcome, Outcome::kCrash);
+  EXPECT_EQ(worker.ask(2, 36000).outcome, Outcome::kMeasured);
 }
 
 TEST(WorkerEvaluator, ADeadWorkerIsStartedAgain) {
@@ -108,11 +106,9 @@ TEST(WorkerEvaluator, ADeadWorkerIsStartedAgain) {
 TEST(WorkerEvaluator, AHangEndsAtTheHardLimit) {
   Worker worker("--misbehave 1:hang");
   EXPECT_EQ(worker.ask(0).outcome, Outcome::kMeasured);
-  const Stopwatch watch;
   const Measurement hung = worker.ask(1, 0.5, 0.6);
   EXPECT_EQ(hung.outcome, Outcome::kHang);
   EXPECT_GE(hung.seconds, 0.6);
-  EXPECT_LT(watch.seconds(), 5);
   EXPECT_EQ(worker.ask(2).outcome, Outcome::kMeasured);
 }
 
@@ -134,14 +130,12 @@ TEST(WorkerEvaluator, AWorkerThatDiesOnEveryTrialIsGivenUp) {
   EXPECT_HAS(error, "6 trials in a row");
 }
 
-TEST(WorkerEvaluator, EndsSoonWhenTold) {
-  Worker worker("--sleep 100");
+TEST(WorkerEvaluator, EndsWhenTold) {
+  Worker worker("--sleep 100000");
   std::atomic<bool> stop = true;
-  EvaluationRequest request = request_of(synthetic_space(), 0, 200);
+  EvaluationRequest request = request_of(synthetic_space(), 0, 200000);
   request.stop = &stop;
-  const Stopwatch watch;
-  worker.evaluator().evaluate(request);
-  EXPECT_LT(watch.seconds(), 5);
+  worker.evaluator().evaluate(request);  // comes back at all
 }
 
 // A training script in small: what it does is told by micro_batch.
@@ -159,15 +153,15 @@ class Command {
            "if how == 'refused': sys.exit(2)\n"
            "if how == 'crash': raise ZeroDivisionError('division by zero')\n"
            "if how == 'mute': speak('bye')\n"
-           "if how == 'hang': speak('working'); time.sleep(100)\n"
+           "if how == 'hang': speak('working'); time.sleep(100000)\n"
            "if how == 'endless':\n"
            "    while True: rate(50); time.sleep(0.02)\n"
            "if how == 'hungry':\n"
-           "    block = bytearray(os.urandom(1 << 20) * 200); speak('ate', len(block)); time.sleep(100)\n"
+           "    block = bytearray(os.urandom(1 << 20) * 200); speak('ate', len(block)); time.sleep(100000)\n"
            "if how == 'killed': os.kill(os.getpid(), 9)\n"
            "if how == 'folder': rate(1 + len(os.listdir('.'))); open('litter', 'w')\n"
            "if how == 'late': import signal; signal.signal(signal.SIGTERM, lambda *a: (rate(77), "
-           "sys.exit(0))); time.sleep(100)\n";
+           "sys.exit(0))); time.sleep(100000)\n";
     options_ = std::move(options);
   }
 
@@ -209,37 +203,31 @@ TEST(CommandEvaluator, ClassifiesFailures) {
 }
 
 TEST(CommandEvaluator, WhatWasSeenUntilTheBudgetEndsCounts) {
-  const Stopwatch watch;
-  const Measurement endless = Command().run("endless", 1.5);
+  const Measurement endless = Command().run("endless", 4);
   EXPECT_EQ(endless.outcome, Outcome::kMeasured) << endless.message;
   EXPECT_GT(endless.samples.size(), 2u);
-  EXPECT_LT(watch.seconds(), 6);
-  EXPECT_EQ(Command().run("late", 1.5).samples, (std::vector<double>{77})) << "printed on the way out";
+  EXPECT_EQ(Command().run("late", 4).samples, (std::vector<double>{77})) << "printed on the way out";
 }
 
 TEST(CommandEvaluator, SilenceIsAHang) {
-  const Measurement hang = Command({.hang_seconds = 1}).run("hang", 30);
+  const Measurement hang = Command({.hang_seconds = 1}).run("hang", 36000);
   EXPECT_EQ(hang.outcome, Outcome::kHang);
-  EXPECT_LT(hang.seconds, 10);
-  const Measurement timeout = Command().run("hang", 1.5);
+  const Measurement timeout = Command().run("hang", 4);
   EXPECT_EQ(timeout.outcome, Outcome::kTimeout);
   EXPECT_HAS(timeout.message, "last line: working");
 }
 
 TEST(CommandEvaluator, RacingEndsIt) {
-  const Stopwatch watch;
   const Measurement stopped =
-      Command().run("endless", 60, [](std::span<const double> samples) { return samples.size() < 3; });
+      Command().run("endless", 36000, [](std::span<const double> samples) { return samples.size() < 3; });
   EXPECT_EQ(stopped.outcome, Outcome::kMeasured);
   EXPECT_TRUE(stopped.stopped_early);
   EXPECT_GE(stopped.samples.size(), 3u);
-  EXPECT_LT(watch.seconds(), 10);
 }
 
 TEST(CommandEvaluator, MoreMemoryThanAllowedIsOutOfMemory) {
-  const Measurement hungry = Command({.memory_bytes = 100.0 * (1 << 20)}).run("hungry", 60);
+  const Measurement hungry = Command({.memory_bytes = 100.0 * (1 << 20)}).run("hungry", 36000);
   EXPECT_EQ(hungry.outcome, Outcome::kOutOfMemory) << hungry.message;
-  EXPECT_LT(hungry.seconds, 20);
 }
 
 TEST(CommandEvaluator, AFolderOfItsOwnIsEmptyAndGoesAway) {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <map>
 #include <set>
@@ -368,13 +367,11 @@ TEST(SpaceProperties, large_and_real_spaces_can_be_moved_in) {
 }
 
 TEST(SpaceProperties, equality_over_wide_ranges_is_found_without_trying_all) {
-  const auto start = std::chrono::steady_clock::now();
+  // Trying all would not end: a million to the third.
   const Space space = Space::parse(
       "knobs: {a: {int: [1, 1000000]}, b: {int: [1, 1000000]}, c: {int: [1, 1000000]}}\nconstraints: [a * b * c == 64]",
       "wide.yaml");
   EXPECT_EQ(space.count(), 28u);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  EXPECT_LT(seconds, 2.0);
 }
 
 }  // namespace
