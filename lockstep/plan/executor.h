@@ -4,6 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/spec/job.h"
+
 namespace lockstep::plan {
 
 struct Run;
@@ -19,6 +21,9 @@ const char* to_string(Executor executor);
 // where it runs. Whether a GPU with the right kernels is there is the engine's to find out. The limits are
 // fused_limits.h's.
 std::optional<std::string> why_not_fused(const Run& run);
+
+// The part of it that the model alone decides; 8-bit products want rounder sizes.
+std::optional<std::string> why_model_is_not_fused(const spec::Model& model, spec::Precision precision);
 
 // kFused where nothing speaks against it.
 Executor choose_executor(const Run& run);

@@ -59,13 +59,17 @@ void require_valid_layout(const Layout& layout, const spec::Model* model = nullp
 // by cp, and so do key/value heads, or several ranks share one. No for models without attention.
 bool can_exchange_heads(const Layout& layout, const spec::Model& model);
 
+// Equal pieces that context ranks and sequence parallel ranks cut a sequence into: its length is a multiple. 1 for
+// models without a sequence.
+std::int64_t sequence_pieces(const Layout& layout, const spec::Model& model);
+
 // "dp=4,shard=8,tp=1": axes by name, absent ones keep their default. Also zero, virtual_stages, sequence_parallel
 // (true or false), schedule, recompute, context_exchange, offload, precision, stage_layers=8+8+7+9 (8x3+7 is 8+8+8+7).
 // Where `zero` is absent and shard > 1, zero is 3 (plain FSDP); where `schedule` is absent and pp > 1, it is 1f1b, or
 // interleaved with virtual stages. Throws UserError naming the nearest right key. The result is valid without a model.
 Layout parse_layout(std::string_view text);
 
-// The same for the `layout:` of a job file; what does not work is found by require_runnable_layout (nearest_layout.h).
+// The same for the `layout:` of a job file; what does not work is the verdict's to say (verdict.h).
 Layout layout_from_request(const spec::LayoutRequest& request, spec::Precision precision);
 
 // Text that parse_layout() reads back to the same value; axes that are 1 and choices at their default are left out

@@ -131,7 +131,7 @@ std::optional<std::string> find_tensor_problem(const Layout& layout, const spec:
 
 std::optional<std::string> find_context_problem(const Layout& layout, const spec::Model& model) {
   if (layout.cp == 1) return std::nullopt;
-  if (model.arch == spec::Arch::kBert && model.classes > 0) {
+  if (model.classes > 0) {
     return fmt::format("cp={}: {} classifies by one token, which one rank has", layout.cp, model.name);
   }
   if (layout.context_exchange == ContextExchange::kRing) return std::nullopt;
@@ -173,6 +173,14 @@ std::optional<std::string> find_model_problem(const Layout& layout, const spec::
 bool can_exchange_heads(const Layout& layout, const spec::Model& model) {
   return model.heads > 0 && (model.heads / layout.tp) % layout.cp == 0 &&
          divide_each_other(kv_heads_of_rank(layout, model), layout.cp);
+}
+
+// A ring of causal attention is balanced by giving every rank two pieces, one early and one late.
+std::int64_t sequence_pieces(const Layout& layout, const spec::Model& model) {
+  if (!model.is_language_model()) return 1;
+  const bool balanced = layout.context_exchange == ContextExchange::kRing && model.arch != spec::Arch::kMamba;
+  const std::int64_t held = layout.cp > 1 && balanced ? 2 * layout.cp : layout.cp;
+  return held * (layout.sequence_parallel ? layout.tp : 1);
 }
 
 std::optional<std::string> find_layout_problem(const Layout& layout, const spec::Model* model) {

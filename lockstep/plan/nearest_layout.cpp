@@ -63,8 +63,12 @@ Distance distance(const Layout& wanted, const Layout& layout) {
 
 class NearestSearch {
  public:
-  NearestSearch(const Layout& wanted, const spec::Model& model, std::int64_t ranks)
-      : wanted_(wanted), model_(model), expert_splits_(divisors(std::max<std::int64_t>(1, model.experts))) {
+  NearestSearch(const Layout& wanted, const spec::Model& model, std::int64_t ranks,
+                const std::function<bool(const Layout&)>& works)
+      : wanted_(wanted),
+        model_(model),
+        works_(works),
+        expert_splits_(divisors(std::max<std::int64_t>(1, model.experts))) {
     Layout mesh = wanted;
     try_axes(mesh, 0, ranks);
   }
@@ -129,13 +133,14 @@ class NearestSearch {
   void consider(const Layout& layout) {
     const Distance here = distance(wanted_, layout);
     if (best_ && !(here < best_distance_)) return;
-    if (find_layout_problem(layout, &model_)) return;
+    if (find_layout_problem(layout, &model_) || (works_ && !works_(layout))) return;
     best_ = layout;
     best_distance_ = here;
   }
 
   const Layout& wanted_;
   const spec::Model& model_;
+  const std::function<bool(const Layout&)>& works_;
   std::vector<std::int64_t> expert_splits_;
   std::optional<Layout> best_;
   Distance best_distance_;
@@ -149,9 +154,10 @@ std::string text_of(Layout layout) {
 
 }  // namespace
 
-std::optional<Layout> nearest_valid_layout(const Layout& wanted, const spec::Model& model, std::int64_t ranks) {
+std::optional<Layout> nearest_valid_layout(const Layout& wanted, const spec::Model& model, std::int64_t ranks,
+                                           const std::function<bool(const Layout&)>& works) {
   if (ranks < 1 || ranks > kMostRanks) return std::nullopt;
-  return NearestSearch(wanted, model, ranks).best();
+  return NearestSearch(wanted, model, ranks, works).best();
 }
 
 void require_runnable_layout(const Layout& layout, const spec::Model& model, std::int64_t ranks) {
@@ -164,11 +170,8 @@ void require_runnable_layout(const Layout& layout, const spec::Model& model, std
   throw bad_input("layout: " + *problem, nearest ? "nearest that works: " + text_of(*nearest) : std::string());
 }
 
-// A ring of causal attention is balanced by giving every rank two pieces, one early and one late.
 void require_whole_sequence_pieces(const Layout& layout, const spec::Model& model, std::int64_t tokens) {
-  const bool balanced = layout.context_exchange == ContextExchange::kRing && model.arch != spec::Arch::kMamba;
-  const std::int64_t held = layout.cp > 1 && balanced ? 2 * layout.cp : layout.cp;
-  const std::int64_t pieces = held * (layout.sequence_parallel ? layout.tp : 1);
+  const std::int64_t pieces = sequence_pieces(layout, model);
   if (tokens % pieces == 0) return;
   const std::int64_t below = tokens / pieces * pieces;
   throw bad_input(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "lockstep/plan/layout.h"
@@ -9,11 +10,12 @@
 
 namespace lockstep::plan {
 
-// The layout of exactly `ranks` ranks that `model` can run (find_layout_problem()) and that differs least from
-// `wanted`: in the fewest axes and choices, of equally many by the smallest factors, of equal ones with the larger dp.
-// Recompute, offload and precision are kept; so are ZeRO stage, schedule, chunks, uneven stages and exchanges where
-// they still make sense. Nothing where there is no such layout (ranks below 1 or out of range).
-std::optional<Layout> nearest_valid_layout(const Layout& wanted, const spec::Model& model, std::int64_t ranks);
+// The layout of exactly `ranks` ranks that `model` can run (find_layout_problem()), that `works` accepts and that
+// differs least from `wanted`: in the fewest axes and choices, of equally many by the smallest factors, of equal ones
+// with the larger dp. Recompute, offload and precision are kept; so are ZeRO stage, schedule, chunks, uneven stages and
+// exchanges where they still make sense. Nothing where there is no such layout (ranks below 1 or out of range).
+std::optional<Layout> nearest_valid_layout(const Layout& wanted, const spec::Model& model, std::int64_t ranks,
+                                           const std::function<bool(const Layout&)>& works = {});
 
 // Throws UserError (exit code 2) unless `model` can run `layout` and it has exactly `ranks` ranks; the message names
 // what is wrong and the nearest layout that works.

@@ -1,6 +1,7 @@
 // Cluster: where a Model is trained. Node groups may differ; units are in the names.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -58,6 +59,11 @@ struct Cluster {
     std::int64_t total = 0;
     for (const NodeGroup& group : groups) total += group.nodes * group.devices_per_node;
     return total;
+  }
+  // Whether ranks train on processors: every node is of kind cpu.
+  bool is_cpu() const {
+    return !groups.empty() &&
+           std::all_of(groups.begin(), groups.end(), [](const NodeGroup& group) { return group.device.is_cpu(); });
   }
   bool operator==(const Cluster&) const = default;
 };
