@@ -2,6 +2,8 @@
 #pragma once
 
 #include "lockstep/base/units.h"
+#include "lockstep/cost/profile/constants.h"
+#include "lockstep/spec/cluster.h"
 
 namespace lockstep::cost {
 
@@ -14,6 +16,9 @@ struct DeviceRates {
   double m_half = 0, n_half = 0, k_half = 0;
   double attention_half = 0;
 };
+
+// Of the device's datasheet in that precision; attention is never in 8 bits.
+DeviceRates rates_of(const spec::Device& device, spec::Precision precision, const Constants& constants);
 
 // Streaming kernels reach about this share of the datasheet's memory bandwidth (STREAM-like copies on A100 and H100).
 inline constexpr double kStreamEfficiency = 0.82;

@@ -214,7 +214,7 @@ Dimensions dimensions_of(const spec::Model& model) {
   d.gated = model.arch == Arch::kLlama || model.arch == Arch::kMoe;
   d.causal = model.arch != Arch::kBert;
   d.dropout = model.dropout > 0;
-  d.tied = model.tied_embeddings;
+  d.tied = model.classes == 0 && (model.tied_embeddings || model.arch == Arch::kBert);
   d.experts = static_cast<double>(model.experts);
   d.experts_per_token = static_cast<double>(model.experts_per_token);
   d.shared_experts = static_cast<double>(model.shared_experts);
@@ -231,8 +231,7 @@ Dimensions dimensions_of(const spec::Model& model) {
   d.embedding_parameters = d.vocab * d.hidden + positions;
   const double head = model.classes > 0 ? d.hidden * static_cast<double>(model.classes) : d.vocab * d.hidden;
   d.head_parameters = head;
-  const bool counted = model.classes > 0 || (!d.tied && model.arch != Arch::kBert);
-  const double around = d.embedding_parameters + (counted ? head : 0.0);
+  const double around = d.embedding_parameters + (d.tied ? 0.0 : head);
   d.dense_parameters_per_layer = std::max(0.0, (total - around) / std::max(1.0, d.layers) - expert);
   return d;
 }

@@ -19,7 +19,7 @@ struct Dimensions {
   bool gated = false;  // SwiGLU: two up projections
   bool causal = true;
   bool dropout = false;  // masks are kept
-  bool tied = false;
+  bool tied = false;     // the head's weight is the token embedding's; never a classifier's
   double experts = 0, experts_per_token = 0, shared_experts = 0;
   double inner = 0, state = 0, dt_rank = 0, conv_kernel = 0;  // Mamba
   double dense_parameters_per_layer = 0;                      // everything but routed experts

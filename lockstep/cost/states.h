@@ -40,6 +40,14 @@ inline ParameterBytes parameter_bytes(spec::Precision precision, spec::Optimizer
           .optimizer = facts.trained_share * (moments + (narrow && facts.master_copy ? wide : 0.0))};
 }
 
+// Bytes that one optimizer update reads and writes per parameter (fp32 AdamW: reads w, g, m, v and writes w, m, v: 28):
+// gradient, weight and moments, and the narrow copy of the weight where there is one.
+inline double optimizer_bytes_per_parameter(spec::Precision precision, spec::OptimizerKind optimizer) {
+  const double wide = is_narrow(precision) ? 4.0 : element_bytes(precision);
+  const double moments = optimizer == spec::OptimizerKind::kAdamW ? 2.0 : 1.0;
+  return wide * (1 + 2 * (1 + moments)) + (is_narrow(precision) ? element_bytes(precision) : 0.0);
+}
+
 // Ranks over which ZeRO divides the state of dense weights, and of experts (which ep has divided already).
 inline double dense_shards(const plan::Layout& layout) {
   return layout.zero > 0 ? static_cast<double>(layout.sharding_ranks()) : 1.0;

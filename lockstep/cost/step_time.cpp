@@ -8,8 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cost/collectives.h"
-#include "lockstep/cost/data_parallel.h"
-#include "lockstep/cost/memory.h"
+#include "lockstep/cost/states.h"
 
 namespace lockstep::cost {
 namespace {
@@ -190,12 +189,6 @@ plan::Interval rate_interval(double work, const plan::Interval& seconds) {
 
 }  // namespace
 
-void require_data_parallel(const plan::Layout& layout) {
-  if (layout.world() == layout.dp && layout.zero == 0 && layout.recompute == plan::Recompute::kNone) return;
-  throw does_not_fit("layout " + plan::to_string(layout) + " is not priced yet",
-                     "use a data-parallel layout such as dp=" + std::to_string(layout.world()));
-}
-
 std::optional<double> matmul_flops_per_second(const Profile& profile, MatmulKind kind, spec::Precision precision,
                                               std::int64_t m, std::int64_t n, std::int64_t k) {
   for (const MatmulKind candidate : substitutes(kind)) {
@@ -225,7 +218,7 @@ OperatorSeconds operator_seconds(const Profile& profile, const Operator& op, spe
 }
 
 plan::TimeBreakdown price_step(const Profile& profile, const Workload& workload, const plan::Layout& layout) {
-  require_data_parallel(layout);
+  LOCKSTEP_ASSERT(layout.world() == layout.dp && layout.zero == 0, "tables price plain data parallel");
   double forward = 0;
   double backward = 0;
   for (const Operator& op : list_operators(workload.model, workload.batch.micro, workload.batch.sequence_length)) {
@@ -234,14 +227,14 @@ plan::TimeBreakdown price_step(const Profile& profile, const Workload& workload,
     backward += static_cast<double>(op.count) * seconds.backward;
   }
   const double trained = workload.trained_share * static_cast<double>(spec::parameter_count(workload.model));
-  const StateBytes state = state_bytes_per_parameter(workload.precision, workload.optimizer);
+  const ParameterBytes bytes = parameter_bytes(workload.precision, workload.optimizer, {});
   plan::TimeBreakdown time;
   time.compute = static_cast<double>(workload.batch.accumulation) * (forward + backward);
   time.optimizer = trained * optimizer_bytes_per_parameter(workload.precision, workload.optimizer) /
                    profile.optimizer_bytes_per_second;
   if (layout.dp > 1) {
     time.dp_comm =
-        exposed_all_reduce_seconds(profile, trained * state.gradient, workload.bucket_mib * kMiB, layout.dp, backward);
+        exposed_all_reduce_seconds(profile, trained * bytes.gradient, workload.bucket_mib * kMiB, layout.dp, backward);
   }
   return time;
 }

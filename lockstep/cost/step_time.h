@@ -36,8 +36,8 @@ OperatorSeconds operator_seconds(const Profile& profile, const Operator& op, spe
 std::optional<double> matmul_flops_per_second(const Profile& profile, MatmulKind kind, spec::Precision precision,
                                               std::int64_t m, std::int64_t n, std::int64_t k);
 
-// From the tables alone; what calibration compares with the check models. Pure data parallel only (every other axis 1).
-// Throws UserError (exit code 3) for layouts and architectures that are not priced yet.
+// From the tables alone; what calibration compares with the check models. Pure data parallel only (price.h). Throws
+// UserError (exit code 3) for architectures whose operators are not known.
 plan::TimeBreakdown price_step(const Profile& profile, const Workload& workload, const plan::Layout& layout);
 
 // How far the tables are off, from the checks of the profile that are of the model's family: measured / predicted.
@@ -46,6 +46,7 @@ struct Correction {
   double factor = 1;        // geometric mean of the ratios (1 without checks)
   double half_width = 0;    // of the 90% interval, relative: [x e^-w, x e^w]
 };
+inline constexpr double kNinetyPercent = 1.6449;  // two-sided, in standard deviations
 // Half-width of the logarithm: the residuals of the checks around the factor (Student's t for their number), and the
 // spread of the repetitions, added as independent errors. Without checks only the repetitions are left: a plan says so.
 Correction correction_of(const Profile& profile, const spec::Model& model);

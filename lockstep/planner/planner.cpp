@@ -9,10 +9,9 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/units.h"
-#include "lockstep/cost/engine_memory.h"
 #include "lockstep/cost/flops.h"
 #include "lockstep/cost/fused/run.h"
-#include "lockstep/cost/memory.h"
+#include "lockstep/cost/price.h"
 #include "lockstep/cost/pricer/pricer.h"
 #include "lockstep/cost/states.h"
 #include "lockstep/cost/step_time.h"
@@ -131,31 +130,6 @@ void append_time_reasons(const cost::Profile& profile, const spec::Model& model,
   }
 }
 
-// What the engine holds, without anything measured.
-plan::MemoryBreakdown counted_memory(const spec::Job& job, const plan::Layout& layout, const plan::BatchPlan& batch) {
-  plan::MemoryBreakdown most;
-  if (job.model.is_language_model()) {
-    const bool narrow = job.optimizer.state_precision == spec::Precision::kBf16 &&
-                        !cost::fused_problem(job.model, layout, job.optimizer.kind, job.lora.rank > 0);
-    for (std::int64_t stage = 0; stage < layout.pp; ++stage) {
-      const plan::MemoryBreakdown memory =
-          cost::engine_memory(job.model, layout, batch, job.optimizer.kind, stage,
-                              {.trained_share = trained_share(job.lora, job.model), .narrow_moments = narrow});
-      if (memory.total() > most.total()) most = memory;
-    }
-    return most;
-  }
-  const cost::ParameterBytes bytes = cost::parameter_bytes(layout.precision, job.optimizer.kind,
-                                                           {.trained_share = trained_share(job.lora, job.model)});
-  const cost::StateBytesOnRank state =
-      cost::state_on_rank(static_cast<double>(spec::parameter_count(job.model)), cost::dense_shards(layout), layout,
-                          bytes, layout.zero >= 2 && batch.accumulation == 1);
-  most.parameters = state.parameters.value();
-  most.gradients = state.gradients.value();
-  most.optimizer = state.optimizer.value();
-  return most;
-}
-
 bool has_cpu(const spec::Cluster& cluster) {
   return std::any_of(cluster.groups.begin(), cluster.groups.end(),
                      [](const spec::NodeGroup& group) { return group.device.is_cpu(); });
@@ -169,75 +143,32 @@ void append_interval_reason(const cost::Profile& profile, const cost::Price& pri
                                 100 * price.time_sigma));
 }
 
-// Layouts beyond plain data parallel, and GPUs: memory as the engine holds it, time by the formulas that price every
-// layout, with the profile's speeds.
-void price_by_formulas(const spec::Job& job, const cost::Profile* profile, plan::Candidate& candidate) {
-  const spec::Device& device = binding_device(job.cluster);
-  std::optional<cost::Pricer> pricer;
-  std::optional<cost::Price> priced;
-  if (profile != nullptr) {
-    pricer.emplace(job.model, job.cluster, *profile,
-                   cost::PricerOptions{.sequence_length = candidate.batch.sequence_length,
-                                       .optimizer = job.optimizer.kind,
-                                       .state_precision = job.optimizer.state_precision});
-    priced = pricer->price(candidate.layout, candidate.batch);
-  }
-  if (priced && priced->fused) {
-    candidate.memory = priced->memory;
-  } else {
-    candidate.memory = counted_memory(job, candidate.layout, candidate.batch);
-    candidate.memory.overhead = profile != nullptr ? profile->framework_bytes : 0.0;
-  }
-  candidate.memory.capacity = device.memory_bytes;
-  require_fit(candidate.memory, candidate.layout, device);
-  const Term term = largest_term(candidate.memory);
-  candidate.reasons.push_back(fmt::format("memory {} of {} per rank, most of it {} ({})",
-                                          format_bytes(candidate.memory.total()), format_bytes(device.memory_bytes),
-                                          term.name, format_bytes(term.bytes)));
-  if (profile == nullptr) {
-    candidate.reasons.emplace_back("no time prediction without a profile; run `lockstep calibrate` on this machine");
-    return;
-  }
-  candidate.prediction = pricer->predict(*priced, candidate.layout, candidate.batch);
-  candidate.breakdown = priced->time;
-  if (!has_cpu(job.cluster)) append_interval_reason(*profile, *priced, candidate.reasons);
-  candidate.cost = cost_of(job, candidate);
-}
-
-bool is_priced_by_tables(const plan::Layout& layout) {
-  return layout.world() == layout.dp && layout.zero == 0 && layout.recompute == plan::Recompute::kNone &&
-         layout.ep == 1 && layout.offload == plan::Offload::kNone;
-}
-
-void price(const spec::Job& job, const cost::Profile* profile, plan::Candidate& candidate) {
-  const bool operators_known =
-      job.model.arch != spec::Arch::kBert && job.model.arch != spec::Arch::kMoe && job.model.arch != spec::Arch::kMamba;
-  const bool fitted = profile != nullptr && profile->fitted.has_value();
-  if (!is_priced_by_tables(candidate.layout) || !operators_known || fitted) {
-    return price_by_formulas(job, profile, candidate);
-  }
-  const cost::Workload workload{job.model,
-                                candidate.batch,
-                                job.precision,
-                                job.optimizer.kind,
-                                job.communication.bucket_mib,
-                                trained_share(job.lora, job.model)};
-  const spec::Device& device = binding_device(job.cluster);
-  candidate.memory = cost::memory_of(workload, candidate.layout, profile);
-  candidate.memory.capacity = device.memory_bytes;
-  require_fit(candidate.memory, candidate.layout, device);
+void append_memory_reason(const spec::Job& job, plan::Candidate& candidate) {
   const plan::MemoryBreakdown& memory = candidate.memory;
+  require_fit(memory, candidate.layout, binding_device(job.cluster));
   const Term term = largest_term(memory);
   candidate.reasons.push_back(fmt::format("memory {} of {} per rank, most of it {} ({})", format_bytes(memory.total()),
                                           format_bytes(memory.capacity), term.name, format_bytes(term.bytes)));
+}
+
+void price(const spec::Job& job, const cost::Profile* profile, plan::Candidate& candidate) {
+  const plan::Run run = plan::run_of(job, candidate);
   if (profile == nullptr) {
+    candidate.memory = cost::memory_of(run, nullptr);
+    append_memory_reason(job, candidate);
     candidate.reasons.emplace_back("no time prediction without a profile; run `lockstep calibrate` on this machine");
     return;
   }
-  const cost::StepPrediction predicted = cost::predict_step(*profile, workload, candidate.layout);
-  candidate.prediction = predicted.prediction;
-  candidate.breakdown = predicted.breakdown;
-  append_time_reasons(*profile, job.model, candidate, candidate.reasons);
+  const cost::RunPrice priced = cost::price(run, *profile);
+  candidate.memory = priced.memory;
+  append_memory_reason(job, candidate);
+  candidate.prediction = priced.prediction;
+  candidate.breakdown = priced.time;
+  if (priced.by == cost::PricedBy::kTables) {
+    append_time_reasons(*profile, job.model, candidate, candidate.reasons);
+  } else if (!has_cpu(job.cluster)) {
+    append_interval_reason(*profile, priced, candidate.reasons);
+  }
   candidate.cost = cost_of(job, candidate);
 }
 

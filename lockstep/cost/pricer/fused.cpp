@@ -1,45 +1,44 @@
 // The fused step of one GPU inside the Pricer: layouts of one rank, where the profile was measured with it.
 #include "lockstep/cost/fused/memory.h"
 #include "lockstep/cost/pricer/state.h"
+#include "lockstep/plan/fused_limits.h"
 
 namespace lockstep::cost {
 
-void Pricer::State::set_fused(const Profile& profile) {
+void Pricer::State::set_fused(const Profile& profile, plan::Run run) {
+  run.layout = {};
+  run.batch = {};
+  const bool whole = fitted.facts.trained_share == 1 && cluster.groups.size() == 1;
+  run.layout.precision = spec::Precision::kBf16;
+  fused_bf16 = whole && !plan::why_not_fused(run);
+  run.layout.precision = spec::Precision::kFp8;
+  fused_fp8 = whole && !plan::why_not_fused(run);
   dense.reset();
-  const bool whole = fitted.facts.trained_share == 1;  // adapters train through the general path
-  is_dense_model = whole && !fused_problem(model);
-  if (!profile.dense || !is_dense_model || cluster.groups.size() != 1) return;
-  dense = FusedPricing{.constants = profile.dense->constants,
-                       .time_sigma = profile.dense->time_sigma,
-                       .memory_sigma = profile.dense->memory_sigma,
-                       .model = fused_run(model),
-                       .device = cluster.groups.front().device,
-                       .fp8 = !fused_problem(model, spec::Precision::kFp8)};
+  if (!profile.dense) return;
+  dense = FusedPricing{profile.dense->constants, profile.dense->time_sigma, profile.dense->memory_sigma};
 }
 
 ParameterBytes Pricer::State::bytes_of(const plan::Layout& layout) const {
-  const bool narrow =
-      options.state_precision == spec::Precision::kBf16 && is_dense_model && is_fused_layout(layout, options.optimizer);
+  const bool narrow = options.state_precision == spec::Precision::kBf16 && runs_fused(layout);
   return parameter_bytes(layout.precision, options.optimizer, fitted.facts, narrow);
 }
 
-bool Pricer::State::is_fused(const plan::Layout& layout) const {
-  return dense && is_fused_layout(layout, options.optimizer) &&
-         (dense->fp8 || layout.precision != spec::Precision::kFp8);
+// plan::why_not_fused(), as far as it depends on layout and batch: this is asked a million times a second.
+bool Pricer::State::runs_fused(const plan::Layout& layout) const {
+  if (layout.world() != 1 || layout.offload != plan::Offload::kNone) return false;
+  return layout.precision == spec::Precision::kFp8 ? fused_fp8
+                                                   : layout.precision == spec::Precision::kBf16 && fused_bf16;
 }
 
-bool Pricer::State::is_fused(const plan::Layout& layout, const plan::BatchPlan& batch) const {
-  if (!is_fused(layout)) return false;
-  return (batch.micro * sequence) % fused_row_unit(layout.precision) == 0;
+bool Pricer::State::runs_fused(const plan::Layout& layout, const plan::BatchPlan& batch) const {
+  using plan::fused::kSizeUnit, plan::fused::kSizeUnitFp8;
+  const std::int64_t unit = layout.precision == spec::Precision::kFp8 ? kSizeUnitFp8 : kSizeUnit;
+  return runs_fused(layout) && (batch.micro * sequence) % unit == 0;
 }
 
 FusedRun Pricer::State::fused_run_of(const plan::Layout& layout, const plan::BatchPlan& batch) const {
-  FusedRun run = dense->model;
-  run.micro = static_cast<double>(batch.micro);
-  run.accumulation = static_cast<double>(batch.accumulation);
+  FusedRun run = fused_run(model, layout, batch);
   run.sequence = static_cast<double>(sequence);
-  run.recompute = layout.recompute;
-  run.fp8 = layout.precision == spec::Precision::kFp8;
   run.gradient_norm = options.gradient_norm;
   run.bf16_states = options.state_precision == spec::Precision::kBf16;
   return run;
@@ -47,13 +46,13 @@ FusedRun Pricer::State::fused_run_of(const plan::Layout& layout, const plan::Bat
 
 Price Pricer::State::price_fused(const plan::Layout& layout, const plan::BatchPlan& batch) const {
   const FusedRun run = fused_run_of(layout, batch);
-  const FusedSeconds seconds = fused_seconds(run, dense->constants, dense->device);
+  const FusedSeconds seconds = fused_seconds(run, dense->constants, cluster.groups.front().device);
   Price price;
   price.time.compute = seconds.forward + seconds.backward;
   price.time.optimizer = seconds.optimizer;
   price.memory = fused_memory(run);
   price.memory.overhead = context_bytes;
-  price.memory.capacity = dense->device.memory_bytes;
+  price.memory.capacity = cluster.groups.front().device.memory_bytes;
   price.time_sigma = dense->time_sigma;
   price.memory_sigma = dense->memory_sigma;
   price.fused = true;
@@ -61,14 +60,15 @@ Price Pricer::State::price_fused(const plan::Layout& layout, const plan::BatchPl
 }
 
 StagePrice Pricer::State::fused_stage(const plan::Layout& layout, const plan::BatchPlan& batch) const {
-  const FusedSeconds seconds = fused_seconds(fused_run_of(layout, batch), dense->constants, dense->device);
+  const FusedSeconds seconds =
+      fused_seconds(fused_run_of(layout, batch), dense->constants, cluster.groups.front().device);
   StagePrice stage;
   stage.forward_seconds = seconds.forward / static_cast<double>(batch.accumulation);
   stage.backward_seconds = seconds.backward / static_cast<double>(batch.accumulation);
   stage.weight_gradient_seconds = seconds.weight_gradient / static_cast<double>(batch.accumulation);
   stage.layers = model.layers;
   stage.in_flight = 1;
-  stage.device = dense->device.kind;
+  stage.device = cluster.groups.front().device.kind;
   stage.memory = price_fused(layout, batch).memory;
   return stage;
 }

@@ -15,17 +15,12 @@
 
 namespace lockstep::cost {
 
-// Image networks: every operator of one sample, scaled to the micro-batch; convolutions as the products they amount to.
-Price Pricer::State::price_image(const plan::Layout& layout, const plan::BatchPlan& batch) const {
-  const GroupRates* group = &groups.front();
-  double memory_bytes = group->memory_bytes;
-  for (const GroupRates& other : groups) {
-    if (other.peak_bf16 < group->peak_bf16) group = &other;
-    memory_bytes = std::min(memory_bytes, other.memory_bytes);
-  }
-  const DeviceRates& rates = group->rates[static_cast<std::size_t>(layout.precision)];
+// Every operator of one sample, scaled to the micro-batch; convolutions as the products they amount to.
+plan::TimeBreakdown Pricer::State::image_time(const Context& context, const StagePlace& place) const {
+  const plan::Layout& layout = context.layout;
+  const DeviceRates& rates = place.group->rates[static_cast<std::size_t>(layout.precision)];
   const Constants& k = fitted.constants;
-  const double samples = static_cast<double>(batch.micro);
+  const double samples = static_cast<double>(context.batch.micro);
   const double element = element_bytes(layout.precision);
   double forward = 0;
   double backward = 0;
@@ -54,50 +49,77 @@ Price Pricer::State::price_image(const plan::Layout& layout, const plan::BatchPl
   const double host = kernels * k.layer_host_seconds / 12;
   const double gpu = forward + backward;
   const double micro = smooth_max(gpu, host * (1 + k.layer_host_backward)) + k.micro_batch_seconds;
-  const double micro_batches = static_cast<double>(batch.accumulation);
+  const double micro_batches = static_cast<double>(context.batch.accumulation);
+  plan::TimeBreakdown time;
+  time.compute = micro_batches * gpu;
+  // Selective keeps the convolutions' outputs and redoes normalisation and activation, about a third of forward.
+  if (layout.recompute == plan::Recompute::kFull) time.compute += micro_batches * forward;
+  if (layout.recompute == plan::Recompute::kSelective) time.compute += micro_batches * forward / 3;
+  time.dp_comm = image_traffic_seconds(context, links_of(place, layout), forward, backward);
+  time.optimizer = optimizer_seconds(context, rates, image_parameters, 0);
+  time.other = micro_batches * std::max(0.0, micro - gpu) + k.step_seconds;
+  return time;
+}
 
-  Context context{.layout = layout,
-                  .batch = batch,
-                  .placements = placements_of(layout, group->devices_per_node),
-                  .bytes = parameter_bytes(layout.precision, options.optimizer, fitted.facts)};
-  const StagePlace place{.group = group, .straddles = groups.size() > 1, .memory_bytes = memory_bytes};
-  const LinkRates links = links_of(place, layout);
-  Price price;
-  price.time.compute = micro_batches * gpu;
-  price.time.dp_comm = data_parallel_seconds(context, links, image_parameters, 0, backward);
-  if (layout.zero == 3) {
-    const double gather = collective_on_links(links, context.placements.shard, CollectiveOp::kAllGather,
-                                              Bytes(image_parameters * context.bytes.weight))
-                              .value();
-    const DataTraffic traffic = data_traffic(layout, fitted.facts, context.bytes, image_parameters, 0, 1);
-    const double scatter = traffic.scatters_each_micro_batch
-                               ? collective_on_links(links, context.placements.shard, CollectiveOp::kReduceScatter,
-                                                     Bytes(traffic.scatter.bytes))
-                                     .value()
-                               : 0.0;
-    const auto exposed = [&](double communication, double compute) {
-      return exposed_seconds(Seconds(communication), Seconds(compute), k.zero3_exposed, k.overlap_slowdown).value();
-    };
-    price.time.dp_comm += micro_batches * (exposed(gather, forward) + exposed(gather + scatter, backward));
-  }
-  price.time.optimizer = optimizer_seconds(context, rates, image_parameters, 0);
-  price.time.other = micro_batches * std::max(0.0, micro - gpu) + k.step_seconds;
+// The reduction of gradients, and what ZeRO-3 gathers and scatters in every micro-batch.
+double Pricer::State::image_traffic_seconds(const Context& context, const LinkRates& links, double forward,
+                                            double backward) const {
+  const Constants& k = fitted.constants;
+  const double reduction = data_parallel_seconds(context, links, image_parameters, 0, backward);
+  if (context.layout.zero != 3) return reduction;
+  const GroupPlacement& shard = context.placements.shard;
+  const double gather =
+      collective_on_links(links, shard, CollectiveOp::kAllGather, Bytes(image_parameters * context.bytes.weight))
+          .value();
+  const DataTraffic traffic = data_traffic(context.layout, fitted.facts, context.bytes, image_parameters, 0, 1);
+  const double scatter =
+      traffic.scatters_each_micro_batch
+          ? collective_on_links(links, shard, CollectiveOp::kReduceScatter, Bytes(traffic.scatter.bytes)).value()
+          : 0.0;
+  const auto exposed = [&](double communication, double compute) {
+    return exposed_seconds(Seconds(communication), Seconds(compute), k.zero3_exposed, k.overlap_slowdown).value();
+  };
+  return reduction + static_cast<double>(context.batch.accumulation) *
+                         (exposed(gather, forward) + exposed(gather + scatter, backward));
+}
 
+plan::MemoryBreakdown Pricer::State::image_memory(const Context& context) const {
+  const plan::Layout& layout = context.layout;
+  const Constants& k = fitted.constants;
   const StateBytesOnRank state = state_on_rank(image_parameters, dense_shards(layout), layout, context.bytes,
-                                               divides_gradients(layout, fitted.facts, batch.accumulation));
-  price.memory.parameters = state.parameters.value();
-  price.memory.gradients = state.gradients.value();
-  price.memory.optimizer = state.optimizer.value();
+                                               divides_gradients(layout, fitted.facts, context.batch.accumulation));
+  plan::MemoryBreakdown memory;
+  memory.parameters = state.parameters.value();
+  memory.gradients = state.gradients.value();
+  memory.optimizer = state.optimizer.value();
   const double kept = layout.recompute == plan::Recompute::kFull        ? 0.25
                       : layout.recompute == plan::Recompute::kSelective ? 0.6
                                                                         : 1.0;
-  price.memory.activations = k.activation_factor * kept * image_kept_elements * samples * element;
-  // Selective keeps the convolutions' outputs and redoes normalisation and activation, about a third of forward.
-  if (layout.recompute == plan::Recompute::kFull) price.time.compute += micro_batches * forward;
-  if (layout.recompute == plan::Recompute::kSelective) price.time.compute += micro_batches * forward / 3;
-  price.memory.buffers =
-      k.framework_bytes + (layout.data_ranks() > 1 ? kBucketBytes + options.bucket_bytes - kUsualBucketBytes : 0.0);
-  price.memory.capacity = memory_bytes;
+  memory.activations = k.activation_factor * kept * image_kept_elements * static_cast<double>(context.batch.micro) *
+                       element_bytes(layout.precision);
+  memory.buffers =
+      k.framework_bytes + (layout.data_ranks() > 1 ? kBucketBytes + bucket_bytes() - kUsualBucketBytes : 0.0);
+  if (layout.zero == 3 && !options.communication.reshard_after_forward) {
+    memory.buffers += image_parameters * context.bytes.weight;
+  }
+  return memory;
+}
+
+Price Pricer::State::price_image(const plan::Layout& layout, const plan::BatchPlan& batch) const {
+  StagePlace place{
+      .group = &groups.front(), .straddles = groups.size() > 1, .memory_bytes = groups.front().memory_bytes};
+  for (const GroupRates& other : groups) {
+    if (other.peak_bf16 < place.group->peak_bf16) place.group = &other;
+    place.memory_bytes = std::min(place.memory_bytes, other.memory_bytes);
+  }
+  const Context context{.layout = layout,
+                        .batch = batch,
+                        .placements = placements_of(layout, place.group->devices_per_node),
+                        .bytes = parameter_bytes(layout.precision, options.optimizer, fitted.facts)};
+  Price price;
+  price.time = image_time(context, place);
+  price.memory = engine ? engine_stage_memory(layout, batch, 0) : image_memory(context);
+  price.memory.capacity = place.memory_bytes;
   add_overhead(layout, price.memory);
   finish(price, layout);
   return price;

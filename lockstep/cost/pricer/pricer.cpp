@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/cost/adapters.h"
 #include "lockstep/cost/flops.h"
 #include "lockstep/cost/fused/memory.h"
 #include "lockstep/cost/layer.h"
@@ -18,42 +19,12 @@
 #include "lockstep/cost/schedule.h"
 #include "lockstep/cost/stage_content.h"
 #include "lockstep/cost/states.h"
+#include "lockstep/cost/step_time.h"
 #include "lockstep/cost/traffic.h"
 #include "lockstep/plan/pipeline_schedule.h"
 
 namespace lockstep::cost {
 namespace {
-
-constexpr double kNinetyPercent = 1.6449;  // two-sided
-
-double peak_of(const spec::Device& device, spec::Precision precision, const Constants& constants) {
-  switch (precision) {
-    case spec::Precision::kFp64:
-      return device.peak_fp32_flops / 2;
-    case spec::Precision::kFp32:
-      return device.peak_fp32_flops;
-    case spec::Precision::kFp16:
-    case spec::Precision::kBf16:
-      return device.peak_bf16_flops;
-    case spec::Precision::kFp8:
-      return device.peak_fp8_flops > 0 ? device.peak_bf16_flops * constants.fp8_speedup : device.peak_bf16_flops;
-  }
-  return device.peak_bf16_flops;
-}
-
-DeviceRates rates_of(const spec::Device& device, spec::Precision precision, const Constants& constants) {
-  DeviceRates rates;
-  rates.gemm = FlopsPerSecond(peak_of(device, precision, constants) * constants.gemm_efficiency);
-  const double attention_peak = is_narrow(precision) ? device.peak_bf16_flops : peak_of(device, precision, constants);
-  rates.attention = FlopsPerSecond(attention_peak * constants.attention_efficiency);
-  rates.vector = FlopsPerSecond(device.peak_fp32_flops);
-  rates.memory = BytesPerSecond(device.memory_bytes_per_second * kStreamEfficiency);
-  rates.m_half = constants.gemm_m_half;
-  rates.n_half = constants.gemm_n_half;
-  rates.k_half = constants.gemm_k_half;
-  rates.attention_half = constants.attention_half;
-  return rates;
-}
 
 // NVLink SHARP came with Hopper's switches; their devices are the first with fp8.
 bool has_nvls(const spec::NodeGroup& group) {
@@ -81,6 +52,23 @@ GroupRates group_rates(const spec::NodeGroup& group, std::int64_t first_rank, co
   return out;
 }
 
+// Bytes of a gradient element on its way, of four: halved by 16-bit, all but gone by the others (Vogels et al. 2019,
+// PowerSGD; Tang et al. 2021, 1-bit Adam).
+double compressed_bytes(spec::Compression compression, double usual) {
+  switch (compression) {
+    case spec::Compression::kNone:
+      return usual;
+    case spec::Compression::kFp16:
+    case spec::Compression::kBf16:
+      return std::min(usual, 2.0);
+    case spec::Compression::kPowerSgd:
+      return usual / 16;
+    case spec::Compression::kOneBit:
+      return usual / 32;
+  }
+  return usual;
+}
+
 PassSeconds passes_of(const StageTime& time) {
   return {time.forward, time.backward - time.weight_gradient, time.weight_gradient};
 }
@@ -92,8 +80,6 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
   Price price;
   const bool uniform = groups.size() == 1;
   const std::int64_t stages = layout.pp;
-  const double micro_batches = static_cast<double>(batch.accumulation);
-
   LayerPrices prices;
   const GroupRates* priced_on = nullptr;
   LinkRates links;
@@ -104,7 +90,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
   StageTime slow;
   StageTime before;
   std::int64_t layers_before = -1;
-  PassSeconds others;  // of all stages, then less the slowest
+  PassSeconds all;  // of all stages
   double reduction = 0;
   double optimizer = 0;
   double worst_excess = -1e300;
@@ -121,13 +107,13 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
     // An inner stage with as many layers as the inner one before takes as long and, holding fewer micro-batches, less
     // memory.
     if (uniform && !kEveryStage && stage > 1 && stage < stages - 1 && layers == layers_before) {
-      others += passes_of(before);
+      all += passes_of(before);
       continue;
     }
     const StageTime time = stage_time(context, prices, links, stage, layers);
     before = time;
     layers_before = layers;
-    others += passes_of(time);
+    all += passes_of(time);
     if (stage == 0 || time.total() > slow.total()) {
       slow = time;
       price.slow_stage = static_cast<std::int32_t>(stage);
@@ -138,7 +124,8 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
     optimizer = std::max(
         optimizer,
         optimizer_seconds(context, place.group->rates[static_cast<std::size_t>(layout.precision)], dense, expert));
-    plan::MemoryBreakdown memory = stage_memory(context, prices, time, stage, layers);
+    plan::MemoryBreakdown memory =
+        engine ? engine_stage_memory(layout, batch, stage) : stage_memory(context, prices, time, stage, layers);
     memory.capacity = place.memory_bytes;
     add_overhead(layout, memory);
     const double excess = memory.total() - place.memory_bytes;
@@ -150,16 +137,27 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
     visit(stage, layers, time, memory, *place.group);
   }
 
-  plan::TimeBreakdown& time = price.time;
+  price.time = step_time(context, slow, all, reduction, optimizer);
+  finish(price, layout);
+  return price;
+}
+
+// The slowest stage sets the pace; the others make it wait (`all`: one micro-batch of every stage).
+plan::TimeBreakdown Pricer::State::step_time(const Context& context, const StageTime& slow, PassSeconds all,
+                                             double reduction, double optimizer) const {
+  const plan::Layout& layout = context.layout;
+  const double micro_batches = static_cast<double>(context.batch.accumulation);
+  plan::TimeBreakdown time;
   time.compute = micro_batches * slow.compute;
   time.tp_comm = micro_batches * slow.tp;
   time.cp_comm = micro_batches * slow.cp;
   time.ep_comm = micro_batches * slow.ep;
   time.pp_comm = micro_batches * slow.send;
   time.dp_comm = micro_batches * slow.dp + reduction;
+  PassSeconds others = all;
   others -= passes_of(slow);
   time.bubble = fitted.constants.bubble *
-                bubble_seconds(layout.schedule, layout.pp, layout.virtual_stages, batch.accumulation, others);
+                bubble_seconds(layout.schedule, layout.pp, layout.virtual_stages, context.batch.accumulation, others);
   time.optimizer = optimizer;
   time.other = micro_batches * slow.host + fitted.constants.step_seconds;
   if (layout.offload == plan::Offload::kParameters) {
@@ -167,8 +165,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
     const double moved = 2 * micro_batches * weights / kHostLinkBytesPerSecond;
     time.other += std::max(0.0, moved - time.compute);
   }
-  finish(price, layout);
-  return price;
+  return time;
 }
 
 // Stragglers: the step grows with the number of nodes that must agree.
@@ -191,6 +188,8 @@ double Price::out_of_memory_probability() const {
   return 0.5 * std::erfc(margin / memory_sigma / std::sqrt(2.0));
 }
 
+bool is_of_this_engine(const Profile& profile) { return !profile.fitted || profile.fitted->stack == "lockstep"; }
+
 bool Price::fits() const { return memory.capacity <= 0 || memory.total() <= memory.capacity; }
 
 Pricer::Pricer(const spec::Model& model, const spec::Cluster& cluster, const Profile& profile,
@@ -210,10 +209,7 @@ Pricer::Pricer(const spec::Model& model, const spec::Cluster& cluster, const Pro
   const spec::NodeGroup& node = state.cluster.groups.front();
   state.fitted = profile.fitted ? *profile.fitted : fitted_from_tables(profile, node);
   state.context_bytes = node.device.is_cpu() ? 0.0 : kContextBytes;
-  if (options.nccl.is_set()) {
-    double& slowdown = state.fitted.constants.overlap_slowdown;
-    slowdown = 1 + (slowdown - 1) * nccl_contention(options.nccl);
-  }
+  state.set_options(profile);
   recalibrate(state.fitted.constants);
   if (model.is_language_model()) {
     state.dimensions = dimensions_of(model);
@@ -226,7 +222,36 @@ Pricer::Pricer(const spec::Model& model, const spec::Cluster& cluster, const Pro
       state.image_kept_elements += static_cast<double>(op.count) * static_cast<double>(op.saved_elements);
     }
   }
-  state.set_fused(profile);
+}
+
+// What the run is told, as facts of the stack. The engine of this repository is known from its source.
+void Pricer::State::set_options(const Profile& profile) {
+  if (options.nccl.is_set()) {
+    double& slowdown = fitted.constants.overlap_slowdown;
+    slowdown = 1 + (slowdown - 1) * nccl_contention(options.nccl);
+  }
+  const spec::Communication& choices = options.communication;
+  StackFacts& facts = fitted.facts;
+  if (options.lora.rank > 0 && facts.trained_share == 1) {
+    facts.trained_share = trained_share(options.lora, model);
+    facts.reduced_gradient_bytes *= facts.trained_share;
+  }
+  if (!choices.reshard_after_forward) facts.reshards_after_forward = false;
+  if (choices.reduce_each_micro_step) facts.reduces_each_micro_batch = true;
+  replica_facts = facts;
+  replica_facts.reduced_gradient_bytes = compressed_bytes(choices.compression, facts.reduced_gradient_bytes);
+  plan::Run run;
+  run.model = model;
+  run.cluster = cluster;
+  run.optimizer.kind = options.optimizer;
+  run.lora = options.lora;
+  run.communication = choices;
+  run.activation_offload = options.activation_offload;
+  set_fused(profile, run);
+  if (!is_of_this_engine(profile)) return;
+  engine.emplace(run);
+  engine->trained_share = facts.trained_share;
+  framework_bytes = profile.framework_bytes;
 }
 
 void Pricer::recalibrate(const Constants& constants) {
@@ -281,7 +306,9 @@ std::vector<StagePrice> Pricer::stages(const plan::Layout& layout, const plan::B
 
 double Pricer::memory_floor(const plan::Layout& layout) const {
   const State& state = *state_;
-  const ParameterBytes bytes = state.bytes_of(layout);
+  ParameterBytes bytes = state.bytes_of(layout);
+  // The engine leaves gradients that nothing is added to as products made them.
+  if (state.engine && layout.world() == 1) bytes.gradient = std::min(bytes.gradient, bytes.weight);
   const Dimensions& d = state.dimensions;
   double dense = 0;
   double expert = 0;
@@ -298,11 +325,13 @@ double Pricer::memory_floor(const plan::Layout& layout) const {
   const StateBytesOnRank b = state_on_rank(expert, expert_shards(layout), layout, bytes, divided);
   const double states = (a.parameters + a.gradients + a.optimizer + b.parameters + b.gradients + b.optimizer).value();
   const Constants& k = state.fitted.constants;
-  if (state.is_fused(layout)) {
-    FusedRun run = state.dense->model;
+  if (state.runs_fused(layout) && (state.dense || state.engine)) {
+    FusedRun run = fused_run(state.model);
     run.bf16_states = state.options.state_precision == spec::Precision::kBf16;
     return fused_memory_floor(run) + state.context_bytes;
   }
+  if (state.engine)
+    return (state.engine->is_gpu ? k.reserve_factor : 1.0) * states + state.framework_bytes + state.context_bytes;
   const double factor = state.model.is_image_model() ? 1.0 : k.state_factor;
   return k.reserve_factor * (factor * states + k.framework_bytes) + state.context_bytes;
 }

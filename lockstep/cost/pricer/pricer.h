@@ -4,7 +4,7 @@
 //
 // The formulas live beside it: gemm.h, links.h, schedule.h, layer.h, states.h. Each cites its source. Where the profile
 // was measured with the engine's fused step of one GPU and that step runs the model, layouts of one rank are priced by
-// fused_time.h and fused_memory.h instead.
+// fused/time.h and fused/memory.h instead. For the price of one Run see price.h, which gives the same figures.
 #pragma once
 
 #include <cstdint>
@@ -25,14 +25,18 @@ namespace lockstep::cost {
 // Gradient bucket that fitted prices stand for: PyTorch's default and Lockstep's.
 inline constexpr double kUsualBucketBytes = 25.0 * 1024 * 1024;
 
+// What a run may be told beside layout and batch; the defaults leave every price as it was fitted.
 struct PricerOptions {
   std::int64_t sequence_length = 0;  // 0: the model's own; ignored for images
   spec::OptimizerKind optimizer = spec::OptimizerKind::kAdamW;
   spec::Precision state_precision = spec::Precision::kFp32;  // of AdamW's means; bf16: the fused step alone has it
-  // What a run may be told beside layout and batch; the defaults leave every price as it was fitted.
+  spec::Lora lora = {};
+  // Buckets, compression (ZeRO-0), reduce_each_micro_step and reshard_after_forward. A fitted stack keeps its own way
+  // where a choice is at its default; the engine of this repository does what is written here.
+  spec::Communication communication = {};
+  bool activation_offload = false;
   NcclKnobs nccl = {};
-  double bucket_bytes = kUsualBucketBytes;  // ZeRO-0 to 2
-  bool gradient_norm = true;                // read by the fused step alone: `lockstep train` computes it in every step
+  bool gradient_norm = true;  // read by the fused step alone: `lockstep train` computes it in every step
 };
 
 // What one step costs on the rank and stage that bind.
@@ -44,7 +48,7 @@ struct Price {
   double memory_sigma = 0;        // of log(measured / predicted) memory
   std::int32_t memory_stage = 0;  // pipeline stage that needs most memory
   std::int32_t slow_stage = 0;    // pipeline stage that takes longest
-  bool fused = false;             // of the fused step of one GPU (fused_time.h), not of the general path
+  bool fused = false;             // of the fused step of one GPU (fused/time.h), not of the general path
 
   double step_seconds() const { return time.total(); }
   // Peak bytes allocated by the framework: without allocator reserve, communicators and context.
@@ -66,6 +70,10 @@ struct StagePrice {
   std::string device;          // kind
   plan::MemoryBreakdown memory;
 };
+
+// Whether a profile is of the engine of this repository: tables of calibration, or its own stack. Memory is then what
+// the engine is known to hold (engine_memory.h); of every other stack it is what a fit over its published runs found.
+bool is_of_this_engine(const Profile& profile);
 
 class Pricer {
  public:

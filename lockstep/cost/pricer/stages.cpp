@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/cost/flops.h"
+#include "lockstep/cost/fused/memory.h"
 #include "lockstep/cost/layer.h"
 #include "lockstep/cost/links.h"
 #include "lockstep/cost/profile/constants_from_tables.h"
@@ -114,24 +115,20 @@ double Pricer::State::send_seconds(const Context& context, std::int64_t stage, c
   return collective_on_links(links, pair, CollectiveOp::kSendReceive, bytes).value();
 }
 
-StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& prices, const LinkRates& links,
-                                    std::int64_t stage, std::int64_t layers) const {
+StreamTime Pricer::State::stream_time(const Context& context, const LayerPrices& prices, std::int64_t stage,
+                                      std::int64_t layers, StageTime& time) const {
   const plan::Layout& layout = context.layout;
   const Constants& k = fitted.constants;
-  const bool ends = stage == plan::head_rank(layout);
   const double n = static_cast<double>(layers);
-  const double with_head = ends ? 1.0 : 0.0;
+  const double with_head = stage == plan::head_rank(layout) ? 1.0 : 0.0;
   const double with_embedding = stage == 0 ? 1.0 : 0.0;
   const auto sum = [&](double LayerSeconds::*part) {
     return n * prices.layer.*part + with_head * prices.head.*part + with_embedding * prices.embedding.*part;
   };
-  const double dense = dense_parameters(layout, stage, layers);
-  const double expert = expert_parameters(layout, layers);
-
-  StageTime time;
   const double forward = sum(&LayerSeconds::forward);
   // Each micro-batch adds its weight gradients to the kept ones: read both, write one.
-  const double accumulate = (dense + expert) * (2 * context.bytes.gradient + context.bytes.weight) /
+  const double accumulate = (dense_parameters(layout, stage, layers) + expert_parameters(layout, layers)) *
+                            (2 * context.bytes.gradient + context.bytes.weight) /
                             place_of(layout, stage).group->rates[0].memory.value();
   const double backward = sum(&LayerSeconds::backward) + sum(&LayerSeconds::recompute) + accumulate;
   time.compute = forward + backward;
@@ -145,16 +142,22 @@ StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& p
   time.tp = tp_forward + tp_backward;
   time.cp = cp_forward + cp_backward;
   time.ep = ep_forward + ep_backward;
+  return {forward + tp_forward + cp_forward + ep_forward, backward + tp_backward + cp_backward + ep_backward};
+}
 
-  const double host_layers = n + with_head + with_embedding;
+// Forward and backward of a stage: what its device or its host takes, whichever is longer.
+void Pricer::State::add_host(const Context& context, const LayerPrices& prices, const StreamTime& stream,
+                             std::int64_t stage, std::int64_t layers, StageTime& time) const {
+  const plan::Layout& layout = context.layout;
+  const Constants& k = fitted.constants;
+  const double n = static_cast<double>(layers);
+  const double host_layers = n + (stage == plan::head_rank(layout) ? 1.0 : 0.0) + (stage == 0 ? 1.0 : 0.0);
   const double again = layout.recompute == plan::Recompute::kFull ? 1.0 : 0.0;
   const double host_forward = host_layers * k.layer_host_seconds + n * prices.layer.tp_host_forward;
   const double host_backward =
       host_layers * k.layer_host_seconds * (k.layer_host_backward + again) + n * prices.layer.tp_host_backward;
-  const double stream_forward = forward + tp_forward + cp_forward + ep_forward;
-  const double stream_backward = backward + tp_backward + cp_backward + ep_backward;
-  time.forward = smooth_max(stream_forward, host_forward) + k.micro_batch_seconds / 3;
-  time.backward = smooth_max(stream_backward, host_backward) + k.micro_batch_seconds * 2 / 3;
+  time.forward = smooth_max(stream.forward, host_forward) + k.micro_batch_seconds / 3;
+  time.backward = smooth_max(stream.backward, host_backward) + k.micro_batch_seconds * 2 / 3;
   if (layout.pp > 1) {
     const double nodes =
         static_cast<double>(layout.world()) / static_cast<double>(place_of(layout, stage).group->devices_per_node);
@@ -163,41 +166,55 @@ StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& p
     time.forward += slot / 2;
     time.backward += slot / 2;
   }
-  time.host = std::max(0.0, time.forward + time.backward - stream_forward - stream_backward);
+  time.host = std::max(0.0, time.forward + time.backward - stream.forward - stream.backward);
   const double ratio = context.placements.tp.nodes > 1
                            ? 0.0  // a ring between nodes keeps the host in step
-                           : 4.0 / 3 * (stream_forward + stream_backward) / (host_forward + host_backward);
+                           : 4.0 / 3 * (stream.forward + stream.backward) / (host_forward + host_backward);
   const double ratio4 = ratio * ratio * ratio * ratio;
   time.device_ahead = ratio4 / (1 + ratio4);
+}
 
+// What ZeRO-3 gathers and scatters inside a micro-batch, less what compute hides.
+void Pricer::State::add_sharded_traffic(const Context& context, const LinkRates& links, const StreamTime& stream,
+                                        double dense, double expert, StageTime& time) const {
+  const Constants& k = fitted.constants;
+  const auto collective = [&](const GroupPlacement& group, CollectiveOp op, double bytes) {
+    return bytes > 0 ? collective_on_links(links, group, op, Bytes(bytes)).value() : 0.0;
+  };
+  const GroupPlacement& shard = context.placements.shard;
+  const GroupPlacement& expert_shard = context.placements.expert_shard;
+  const double micro_batches = static_cast<double>(context.batch.accumulation);
+  const DataTraffic traffic = data_traffic(context.layout, fitted.facts, context.bytes, dense, expert, micro_batches);
+  // Forward and backward gather alike; weights that stay gathered are spread over all passes of the step.
+  const double gathers = traffic.gather.count / (2 * micro_batches);
+  const double gather = gathers * (collective(shard, CollectiveOp::kAllGather, traffic.gather.bytes) +
+                                   collective(expert_shard, CollectiveOp::kAllGather, traffic.expert_gather.bytes));
+  const double scatter = traffic.scatters_each_micro_batch
+                             ? collective(shard, CollectiveOp::kReduceScatter, traffic.scatter.bytes) +
+                                   collective(expert_shard, CollectiveOp::kReduceScatter, traffic.expert_scatter.bytes)
+                             : 0.0;
+  const double in_forward =
+      exposed_seconds(Seconds(gather), Seconds(stream.forward), k.zero3_exposed, k.overlap_slowdown).value();
+  const double in_backward =
+      exposed_seconds(Seconds(gather + scatter), Seconds(stream.backward), k.zero3_exposed, k.overlap_slowdown).value();
+  time.dp = in_forward + in_backward;
+  time.forward += in_forward;
+  time.backward += in_backward;
+}
+
+StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& prices, const LinkRates& links,
+                                    std::int64_t stage, std::int64_t layers) const {
+  const plan::Layout& layout = context.layout;
+  StageTime time;
+  const StreamTime stream = stream_time(context, prices, stage, layers, time);
+  add_host(context, prices, stream, stage, layers, time);
   if (layout.zero == 3) {
-    const auto collective = [&](const GroupPlacement& group, CollectiveOp op, double bytes) {
-      return bytes > 0 ? collective_on_links(links, group, op, Bytes(bytes)).value() : 0.0;
-    };
-    const GroupPlacement& shard = context.placements.shard;
-    const GroupPlacement& expert_shard = context.placements.expert_shard;
-    const double micro_batches = static_cast<double>(context.batch.accumulation);
-    const DataTraffic traffic = data_traffic(layout, fitted.facts, context.bytes, dense, expert, micro_batches);
-    // Forward and backward gather alike; weights that stay gathered are spread over all passes of the step.
-    const double gathers = traffic.gather.count / (2 * micro_batches);
-    const double gather = gathers * (collective(shard, CollectiveOp::kAllGather, traffic.gather.bytes) +
-                                     collective(expert_shard, CollectiveOp::kAllGather, traffic.expert_gather.bytes));
-    const double scatter =
-        traffic.scatters_each_micro_batch
-            ? collective(shard, CollectiveOp::kReduceScatter, traffic.scatter.bytes) +
-                  collective(expert_shard, CollectiveOp::kReduceScatter, traffic.expert_scatter.bytes)
-            : 0.0;
-    const double in_forward =
-        exposed_seconds(Seconds(gather), Seconds(stream_forward), k.zero3_exposed, k.overlap_slowdown).value();
-    const double in_backward =
-        exposed_seconds(Seconds(gather + scatter), Seconds(stream_backward), k.zero3_exposed, k.overlap_slowdown)
-            .value();
-    time.dp = in_forward + in_backward;
-    time.forward += in_forward;
-    time.backward += in_backward;
+    add_sharded_traffic(context, links, stream, dense_parameters(layout, stage, layers),
+                        expert_parameters(layout, layers), time);
   }
   if (layout.pp > 1) {
-    const double send = k.pp_exposed * send_seconds(context, stage, links) * static_cast<double>(layout.virtual_stages);
+    const double send =
+        fitted.constants.pp_exposed * send_seconds(context, stage, links) * static_cast<double>(layout.virtual_stages);
     time.send = 2 * send;
     time.forward += send;
     time.backward += send;
@@ -209,7 +226,7 @@ StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& p
 // Larger ones save nothing: prices count the gradients as one message.
 double Pricer::State::bucket_extra_seconds(const Context& context, const LinkRates& links,
                                            const DataTraffic& traffic) const {
-  const double bucket = options.bucket_bytes;
+  const double bucket = bucket_bytes();
   if (bucket == kUsualBucketBytes || context.layout.zero > 2) return 0;
   const bool whole = context.layout.zero == 0;
   const Transfer& sum = whole ? traffic.reduce : traffic.scatter;
@@ -226,16 +243,16 @@ double Pricer::State::bucket_extra_seconds(const Context& context, const LinkRat
 double Pricer::State::bucket_exposed(const DataTraffic& traffic) const {
   const double exposed = fitted.constants.dp_exposed;
   const double bytes = std::max(traffic.reduce.bytes, traffic.scatter.bytes);
-  if (options.bucket_bytes == kUsualBucketBytes || bytes <= 0) return exposed;
+  if (bucket_bytes() == kUsualBucketBytes || bytes <= 0) return exposed;
   const auto last = [&](double bucket) { return std::min(1.0, bucket / bytes); };
-  return std::clamp(exposed + (1 - exposed) * (last(options.bucket_bytes) - last(kUsualBucketBytes)), 0.0, 1.0);
+  return std::clamp(exposed + (1 - exposed) * (last(bucket_bytes()) - last(kUsualBucketBytes)), 0.0, 1.0);
 }
 
 // What traffic.h's DataTraffic takes, less what ZeRO-3 does inside the micro-batches.
 double Pricer::State::data_parallel_seconds(const Context& context, const LinkRates& links, double dense, double expert,
                                             double backward) const {
   const plan::Layout& layout = context.layout;
-  const StackFacts& facts = fitted.facts;
+  const StackFacts& facts = layout.zero == 0 ? replica_facts : fitted.facts;
   const Constants& k = fitted.constants;
   const GroupPlacements& at = context.placements;
   const auto seconds = [&](const GroupPlacement& group, CollectiveOp op, const Transfer& transfer) {
@@ -280,6 +297,42 @@ double Pricer::State::optimizer_seconds(const Context& context, const DeviceRate
   return std::max(moved, mine / kHostOptimizerParametersPerSecond);
 }
 
+double Pricer::State::activation_bytes(const Context& context, const LayerPrices& prices, const StageTime& time,
+                                       std::int64_t stage, std::int64_t layers) const {
+  const plan::Layout& layout = context.layout;
+  const Constants& k = fitted.constants;
+  const double chunks = static_cast<double>(
+      plan::chunks_in_flight(layout.schedule, layout.pp, stage, layout.virtual_stages, context.batch.accumulation));
+  const double held = chunks / static_cast<double>(layout.virtual_stages);
+  const double n = static_cast<double>(layers);
+  const bool all_kept = layout.pp == 1 || fitted.facts.keeps_gathered_until_backward;
+  const double gathered = prices.bytes.gathered * (all_kept ? 1.0 : time.device_ahead);
+  double transient = k.transient_factor * prices.bytes.transient;
+  // A host that runs ahead starts the next micro-batch before the device has let go of the last one's logits.
+  const bool runs_ahead = fitted.facts.keeps_gathered_inputs && layout.pp == 1 && context.batch.accumulation > 1;
+  const double logits = prices.logits * (runs_ahead ? 1.5 : 1.0);
+  if (stage == plan::head_rank(layout)) transient = std::max(transient, k.logits_factor * logits);
+  return k.activation_factor * held * n * (prices.bytes.kept + gathered) + transient;
+}
+
+double Pricer::State::buffer_bytes(const Context& context, std::int64_t stage, double parameters) const {
+  const plan::Layout& layout = context.layout;
+  const double per_layer = dimensions.dense_parameters_per_layer / static_cast<double>(layout.tp) +
+                           dimensions.expert_parameters_per_layer / static_cast<double>(layout.tp * layout.ep);
+  const double largest = std::max(per_layer, stage == 0 || stage == plan::head_rank(layout)
+                                                 ? dimensions.head_parameters / static_cast<double>(layout.tp)
+                                                 : 0.0);
+  double bytes = 0;
+  // ZeRO-3 holds the block at work and the one being gathered, and the gradient of one before it is scattered; weights
+  // kept in host memory come the same way.
+  if (layout.zero == 3 || layout.offload == plan::Offload::kParameters) bytes += 2 * largest * context.bytes.weight;
+  if (layout.zero >= 2) bytes += largest * context.bytes.gradient;
+  if (layout.data_ranks() * layout.cp > 1) bytes += kBucketBytes + bucket_bytes() - kUsualBucketBytes;
+  // The run asked for weights that stay gathered from forward to backward.
+  if (layout.zero == 3 && !options.communication.reshard_after_forward) bytes += parameters * context.bytes.weight;
+  return bytes + fitted.constants.framework_bytes;
+}
+
 plan::MemoryBreakdown Pricer::State::stage_memory(const Context& context, const LayerPrices& prices,
                                                   const StageTime& time, std::int64_t stage,
                                                   std::int64_t layers) const {
@@ -294,39 +347,23 @@ plan::MemoryBreakdown Pricer::State::stage_memory(const Context& context, const 
   memory.parameters = k.state_factor * (a.parameters + b.parameters).value();
   memory.gradients = k.state_factor * (a.gradients + b.gradients).value();
   memory.optimizer = k.state_factor * (a.optimizer + b.optimizer).value();
+  memory.activations = activation_bytes(context, prices, time, stage, layers);
+  memory.buffers = buffer_bytes(context, stage, dense + expert);
+  return memory;
+}
 
-  const double chunks = static_cast<double>(
-      plan::chunks_in_flight(layout.schedule, layout.pp, stage, layout.virtual_stages, context.batch.accumulation));
-  const double held = chunks / static_cast<double>(layout.virtual_stages);
-  const double n = static_cast<double>(layers);
-  const bool all_kept = layout.pp == 1 || fitted.facts.keeps_gathered_until_backward;
-  const double gathered = prices.bytes.gathered * (all_kept ? 1.0 : time.device_ahead);
-  memory.activations = k.activation_factor * held * n * (prices.bytes.kept + gathered);
-  double transient = k.transient_factor * prices.bytes.transient;
-  // A host that runs ahead starts the next micro-batch before the device has let go of the last one's logits.
-  const bool runs_ahead = fitted.facts.keeps_gathered_inputs && layout.pp == 1 && context.batch.accumulation > 1;
-  const double logits = prices.logits * (runs_ahead ? 1.5 : 1.0);
-  if (stage == plan::head_rank(layout)) transient = std::max(transient, k.logits_factor * logits);
-  memory.activations += transient;
-
-  const double per_layer = dimensions.dense_parameters_per_layer / static_cast<double>(layout.tp) +
-                           dimensions.expert_parameters_per_layer / static_cast<double>(layout.tp * layout.ep);
-  const double largest = std::max(per_layer, stage == 0 || stage == plan::head_rank(layout)
-                                                 ? dimensions.head_parameters / static_cast<double>(layout.tp)
-                                                 : 0.0);
-  // ZeRO-3 holds the block at work and the one being gathered, and the gradient of one before it is scattered; weights
-  // kept in host memory come the same way.
-  if (layout.zero == 3 || layout.offload == plan::Offload::kParameters) {
-    memory.buffers += 2 * largest * context.bytes.weight;
-  }
-  if (layout.zero >= 2) memory.buffers += largest * context.bytes.gradient;
-  if (layout.data_ranks() * layout.cp > 1) memory.buffers += kBucketBytes + options.bucket_bytes - kUsualBucketBytes;
-  memory.buffers += k.framework_bytes;
+plan::MemoryBreakdown Pricer::State::engine_stage_memory(const plan::Layout& layout, plan::BatchPlan batch,
+                                                         std::int64_t stage) const {
+  batch.sequence_length = sequence;
+  plan::MemoryBreakdown memory = runs_fused(layout, batch) ? fused_memory(fused_run_of(layout, batch))
+                                                           : engine_memory(*engine, layout, batch, stage);
+  memory.overhead = framework_bytes;
   return memory;
 }
 
 void Pricer::State::add_overhead(const plan::Layout& layout, plan::MemoryBreakdown& memory) const {
   const Constants& k = fitted.constants;
+  if (engine && !engine->is_gpu) return;  // ordinary memory: what was measured of a rank is all there is
   const double communicators = (layout.tp > 1 ? 1 : 0) + (layout.cp > 1 ? 1 : 0) + (layout.data_ranks() > 1 ? 1 : 0) +
                                (layout.pp > 1 ? 2 : 0) + (layout.ep > 1 ? 2 : 0);
   memory.overhead += (k.reserve_factor - 1) * memory.total() + communicators * k.communicator_bytes + context_bytes;

@@ -1,5 +1,5 @@
-// What a Pricer holds and the parts its price is made of. Internal to pricer*.cpp: stages of a pipeline in
-// pricer_stages.cpp, image networks in pricer_image.cpp, the fused step of one GPU in pricer_fused.cpp.
+// What a Pricer holds and the parts its price is made of. Internal to this folder: stages of a pipeline in stages.cpp,
+// image networks in image.cpp, the fused step of one GPU in fused.cpp.
 #pragma once
 
 #include <array>
@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "lockstep/base/units.h"
+#include "lockstep/cost/engine_memory.h"
 #include "lockstep/cost/flops.h"
 #include "lockstep/cost/fused/time.h"
 #include "lockstep/cost/layer.h"
 #include "lockstep/cost/links.h"
 #include "lockstep/cost/pricer/pricer.h"
+#include "lockstep/cost/schedule.h"
 #include "lockstep/cost/stage_content.h"
 #include "lockstep/cost/states.h"
 #include "lockstep/cost/traffic.h"
@@ -61,6 +63,11 @@ struct StageTime {
   double total() const { return forward + backward; }
 };
 
+// Device work and communication that is not hidden, of one micro-batch on one stage.
+struct StreamTime {
+  double forward = 0, backward = 0;
+};
+
 // What does not change from stage to stage of one kind of device.
 struct LayerPrices {
   LayerSeconds layer, head, embedding;
@@ -68,19 +75,19 @@ struct LayerPrices {
   double logits = 0;
 };
 
-// The fused step, where the profile prices it and the model is one it runs.
+// The fused step, where the profile prices it.
 struct FusedPricing {
   FusedConstants constants;
   double time_sigma = 0, memory_sigma = 0;
-  FusedRun model;  // its sizes
-  spec::Device device;
-  bool fp8 = false;  // its sizes allow products in 8 bits
 };
 
 struct Pricer::State {
   spec::Model model;
   Dimensions dimensions;
   Fitted fitted;
+  StackFacts replica_facts;              // the stack's under ZeRO-0, where gradients may be compressed
+  std::optional<EngineQuestion> engine;  // where the stack is this repository's: memory is what the engine holds
+  double framework_bytes = 0;            // of a rank of it before it holds a model, as measured
   PricerOptions options;
   std::int64_t sequence = 0;
   spec::Cluster cluster;
@@ -92,7 +99,7 @@ struct Pricer::State {
   double image_parameters = 0;
   double image_kept_elements = 0;  // of one sample
   std::optional<FusedPricing> dense;
-  bool is_dense_model = false;  // the fused step runs it, whether or not the profile was measured with that step
+  bool fused_bf16 = false, fused_fp8 = false;  // one rank of the question runs the fused step, measured or not
 
   struct Context {
     const plan::Layout& layout;
@@ -121,8 +128,16 @@ struct Pricer::State {
   }
   LayerPrices layer_prices(const Context& context, const GroupRates& group, const LinkRates& links,
                            const GroupPlacements& placements) const;
+  double bucket_bytes() const { return options.communication.bucket_mib * kMiB; }
+  // The time of a stage and the terms it is the sum of, in their order.
   StageTime stage_time(const Context& context, const LayerPrices& prices, const LinkRates& links, std::int64_t stage,
                        std::int64_t layers) const;
+  StreamTime stream_time(const Context& context, const LayerPrices& prices, std::int64_t stage, std::int64_t layers,
+                         StageTime& time) const;
+  void add_host(const Context& context, const LayerPrices& prices, const StreamTime& stream, std::int64_t stage,
+                std::int64_t layers, StageTime& time) const;
+  void add_sharded_traffic(const Context& context, const LinkRates& links, const StreamTime& stream, double dense,
+                           double expert, StageTime& time) const;
   double send_seconds(const Context& context, std::int64_t stage, const LinkRates& links) const;
   plan::MemoryBreakdown stage_memory(const Context& context, const LayerPrices& prices, const StageTime& time,
                                      std::int64_t stage, std::int64_t layers) const;
@@ -132,15 +147,29 @@ struct Pricer::State {
   double bucket_exposed(const DataTraffic& traffic) const;
   double optimizer_seconds(const Context& context, const DeviceRates& rates, double dense, double expert) const;
   LinkRates links_of(const StagePlace& place, const plan::Layout& layout) const;
+  double activation_bytes(const Context& context, const LayerPrices& prices, const StageTime& time, std::int64_t stage,
+                          std::int64_t layers) const;
+  double buffer_bytes(const Context& context, std::int64_t stage, double parameters) const;
+  plan::MemoryBreakdown engine_stage_memory(const plan::Layout& layout, plan::BatchPlan batch,
+                                            std::int64_t stage) const;
   void add_overhead(const plan::Layout& layout, plan::MemoryBreakdown& memory) const;
+  plan::TimeBreakdown step_time(const Context& context, const StageTime& slow, PassSeconds all, double reduction,
+                                double optimizer) const;
   template <bool kEveryStage, class Visit>
   Price walk(const plan::Layout& layout, const plan::BatchPlan& batch, Visit&& visit) const;
   Price price_image(const plan::Layout& layout, const plan::BatchPlan& batch) const;
+  plan::TimeBreakdown image_time(const Context& context, const StagePlace& place) const;
+  double image_traffic_seconds(const Context& context, const LinkRates& links, double forward, double backward) const;
+  plan::MemoryBreakdown image_memory(const Context& context) const;
   void finish(Price& price, const plan::Layout& layout) const;
   ParameterBytes bytes_of(const plan::Layout& layout) const;
-  void set_fused(const Profile& profile);           // after everything else
-  bool is_fused(const plan::Layout& layout) const;  // for some batch
-  bool is_fused(const plan::Layout& layout, const plan::BatchPlan& batch) const;
+  void set_options(const Profile& profile);
+  void set_fused(const Profile& profile, plan::Run run);
+  bool runs_fused(const plan::Layout& layout) const;  // for some batch
+  bool runs_fused(const plan::Layout& layout, const plan::BatchPlan& batch) const;
+  bool is_fused(const plan::Layout& layout, const plan::BatchPlan& batch) const {
+    return dense && runs_fused(layout, batch);
+  }
   FusedRun fused_run_of(const plan::Layout& layout, const plan::BatchPlan& batch) const;
   Price price_fused(const plan::Layout& layout, const plan::BatchPlan& batch) const;
   StagePrice fused_stage(const plan::Layout& layout, const plan::BatchPlan& batch) const;

@@ -13,7 +13,6 @@
 #include "lockstep/cost/layer.h"
 #include "lockstep/cost/least_squares.h"
 #include "lockstep/cost/links.h"
-#include "lockstep/cost/memory.h"
 #include "lockstep/cost/pricer/pricer.h"
 #include "lockstep/cost/states.h"
 #include "lockstep/cost/step_time.h"
@@ -30,7 +29,6 @@ constexpr double kDefaultSigma = 1.5;
 constexpr double kUnmeasuredTimeSigma = 0.3;
 constexpr double kUnmeasuredMemorySigma = 0.15;
 constexpr double kSmallestSigma = 0.03;
-constexpr double kNinetyPercent = 1.6449;
 
 double geometric_mean(const std::vector<double>& values) {
   double sum = 0;
@@ -47,11 +45,6 @@ Precision main_precision(const Profile& profile) {
                     "measure this machine with `lockstep calibrate`");
   }
   return profile.matmuls.front().precision;
-}
-
-double peak_of(const spec::Device& device, Precision precision) {
-  if (is_narrow(precision)) return device.peak_bf16_flops;
-  return precision == Precision::kFp64 ? device.peak_fp32_flops / 2 : device.peak_fp32_flops;
 }
 
 // Finds some of the constants so that `misfit` (logarithms of measured over modelled) is least, near the defaults.
@@ -86,19 +79,6 @@ class Fit {
   Constants& constants_;
   std::vector<double Constants::*> members_;
 };
-
-DeviceRates rates_of(const spec::Device& device, Precision precision, const Constants& constants) {
-  DeviceRates rates;
-  rates.gemm = FlopsPerSecond(peak_of(device, precision) * constants.gemm_efficiency);
-  rates.attention = FlopsPerSecond(peak_of(device, precision) * constants.attention_efficiency);
-  rates.vector = FlopsPerSecond(device.peak_fp32_flops);
-  rates.memory = BytesPerSecond(device.memory_bytes_per_second * kStreamEfficiency);
-  rates.m_half = constants.gemm_m_half;
-  rates.n_half = constants.gemm_n_half;
-  rates.k_half = constants.gemm_k_half;
-  rates.attention_half = constants.attention_half;
-  return rates;
-}
 
 // As layer.cpp prices the three products of a linear layer.
 double product_seconds(const DeviceRates& rates, const Constants& constants, const MatmulPoint& point) {

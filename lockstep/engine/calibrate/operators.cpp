@@ -7,7 +7,7 @@
 #include <functional>
 #include <tuple>
 
-#include "lockstep/cost/memory.h"
+#include "lockstep/cost/states.h"
 #include "lockstep/engine/precision.h"
 #include "lockstep/kernels/cross_entropy.h"
 #include "lockstep/kernels/fused_optimizer.h"

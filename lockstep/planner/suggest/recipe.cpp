@@ -188,17 +188,6 @@ spec::Lora choose_adapters(Task task, const spec::Model& model) {
   return lora;
 }
 
-std::int64_t adapter_parameters(const spec::Lora& lora, const spec::Model& model) {
-  // About hidden in and hidden out for each target; an adapter is small beside the model whatever the details.
-  return lora.rank * 2 * model.hidden * static_cast<std::int64_t>(lora.targets.size()) * model.layers;
-}
-
-double trained_share(const spec::Lora& lora, const spec::Model& model) {
-  if (lora.rank == 0) return 1;
-  return std::min(1.0, static_cast<double>(adapter_parameters(lora, model)) /
-                           static_cast<double>(std::max<std::int64_t>(1, spec::parameter_count(model))));
-}
-
 cost::Profile with_adapters(cost::Profile profile, const spec::Lora& lora, const spec::Model& model) {
   if (lora.rank == 0 || !profile.fitted) return profile;
   profile.fitted->facts.trained_share = trained_share(lora, model);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/cost/adapters.h"
 #include "lockstep/cost/profile/profile.h"
 #include "lockstep/planner/suggest/suggest.h"
 
@@ -29,9 +30,8 @@ OptimizerAdvice choose_optimizer(Task task, const spec::Model& model, std::int64
 
 // Adapters on the attention of the model; rank 0 for other tasks.
 spec::Lora choose_adapters(Task task, const spec::Model& model);
-std::int64_t adapter_parameters(const spec::Lora& lora, const spec::Model& model);
-// Share of the parameters that has gradients and optimizer state: 1 without adapters.
-double trained_share(const spec::Lora& lora, const spec::Model& model);
+using cost::adapter_parameters;
+using cost::trained_share;
 
 // The same stack where only adapters have gradients and optimizer state: their memory and traffic shrink to that share,
 // the time to compute stays that of full training, which bounds it from above.

@@ -161,7 +161,7 @@ JobPrice JobPricer::price_on_devices(const Config& config, const spec::Job& job,
   if (auto problem = cost::find_nccl_problem(options.nccl, nodes_of(job.cluster), has_nvls(job.cluster))) {
     return refused(std::move(*problem));
   }
-  if (knobs_.find(config, "communication.bucket_mib")) options.bucket_bytes = job.communication.bucket_mib * kMiB;
+  if (knobs_.find(config, "communication.bucket_mib")) options.communication.bucket_mib = job.communication.bucket_mib;
   const bool compresses = knobs_.find(config, "communication.compression") != nullptr;
   const bool reshards = knobs_.find(config, "communication.reshard_after_forward") != nullptr;
   const bool reduces = knobs_.find(config, "communication.reduce_each_micro_step") != nullptr;
