@@ -39,17 +39,6 @@ plan::Layout choose_layout(const spec::Job& job, std::vector<std::string>& reaso
   return layout;
 }
 
-plan::BatchPlan batch_of(const spec::Job& job, const plan::Layout& layout) {
-  plan::BatchPlan batch;
-  batch.micro = job.batch.micro;
-  batch.accumulation = job.batch.accumulation;
-  batch.global_sequences = batch.micro * batch.accumulation * layout.data_ranks();
-  if (job.model.is_language_model()) {
-    batch.sequence_length = job.batch.sequence_length > 0 ? job.batch.sequence_length : job.model.max_sequence;
-  }
-  return batch;
-}
-
 plan::Knobs knobs_of(const spec::Job& job) {
   plan::Knobs knobs;
   knobs.backend = job.communication.backend;
@@ -207,7 +196,7 @@ plan::Plan make_plan(const spec::Job& job, const cost::Profile* given) {
   plan.cluster = job.cluster;
   plan.profile = profile != nullptr ? profile->identity() : "";
   plan.best.layout = choose_layout(job, plan.best.reasons);
-  plan.best.batch = batch_of(job, plan.best.layout);
+  plan.best.batch = plan::batch_of(job, plan.best.layout);
   plan.best.knobs = knobs_of(job);
   price(job, profile, plan.best);
   plan.search = {.candidates = 1, .feasible = 1, .seconds = watch.seconds()};

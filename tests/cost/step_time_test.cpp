@@ -163,7 +163,6 @@ TEST(StepTime, a_profile_without_what_is_needed_says_so) {
   profile = simple_machine();
   profile.matmuls.clear();
   EXPECT_THROW(price_step(profile, tiny(), two_ranks()), UserError);
-  EXPECT_THROW(price_step(simple_machine(), tiny(), plan::parse_layout("tp=2")), UserError);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Expected figures are worked out by hand, never by the code under test.
-#include "lockstep/cost/volumes.h"
+#include "tests/cost/volumes.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // What the communicator counts while the engine trains equals what cost/ says the layout sends, byte for byte.
-#include "lockstep/cost/volumes.h"
+#include "tests/cost/volumes.h"
 
 #include <gtest/gtest.h>
 

@@ -77,8 +77,7 @@ void expect_as_predicted(spec::Precision precision, const std::vector<std::int64
     layout.precision = precision;
     layout.zero = zero;
     (zero == 0 ? layout.dp : layout.shard) = kRanks;
-    const plan::BatchPlan batch{1, 1, kRanks, job.batch.sequence_length};
-    const double predicted = cost::engine_memory(job.model, layout, batch, job.optimizer.kind).total();
+    const double predicted = cost::engine_memory(plan::run_of(job, layout)).total();
     const double measured = measured_peak(job, layout);
     const auto bar = [](double bytes) { return std::string(static_cast<std::size_t>(bytes / (16 * kMiB)), '#'); };
     fmt::print("{} zero={}  predicted {:6.0f} MiB {}\n             measured  {:6.0f} MiB {}  {:+.1f}%\n",

@@ -1,6 +1,6 @@
 // What the communicators count in one step equals what cost/ says the layout exchanges: every layout of the gate, every
 // rank, every group, every kind of operation, byte for byte.
-#include "lockstep/cost/volumes.h"
+#include "tests/cost/volumes.h"
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>

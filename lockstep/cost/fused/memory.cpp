@@ -6,10 +6,9 @@
 namespace lockstep::cost {
 namespace {
 
-constexpr double kWide = 4, kNarrow = 2;           // bytes of fp32 and bf16
-constexpr double kGemmWorkspaceBytes = 64 * kMiB;  // Gemm::kWorkspaceBytes
-constexpr double kChunkUnit = 16;
-constexpr double kMultiprocessors = 132;  // H100 and H200; norm's backward sums one row of partial sums per block
+using namespace plan::fused;  // its limits
+
+constexpr double kWide = 4, kNarrow = 2;  // bytes of fp32 and bf16
 
 double gradient_bytes(const FusedRun& run) {
   const double body = run.narrow_gradients() ? kNarrow : kWide;
@@ -43,17 +42,17 @@ double fp8_bytes(const FusedRun& run) {
 }
 
 double norm_workspace_bytes(const FusedRun& run) {
-  const double threads = std::ceil(run.hidden / 8 / 32) * 32;
-  return kWide * kMultiprocessors * std::max(1.0, std::floor(1024 / threads)) * run.hidden;
+  const double threads = std::ceil(run.hidden / kNormVector / kWarpThreads) * kWarpThreads;
+  return kWide * kMultiprocessors * std::max(1.0, std::floor(kNormBackwardThreads / threads)) * run.hidden;
 }
 
 }  // namespace
 
 double fused_chunk_rows(const FusedRun& run) {
-  const double rows = run.rows();
-  double chunks = std::max(1.0, std::ceil(rows * run.vocab * kNarrow / kFusedChunkBytes));
-  while (chunks < rows && std::fmod(rows, chunks * kChunkUnit) != 0) ++chunks;
-  return std::max(kChunkUnit, std::floor(rows / chunks));
+  const double rows = run.rows(), unit = static_cast<double>(kLossChunkUnit);
+  double chunks = std::max(1.0, std::ceil(rows * run.vocab * kNarrow / static_cast<double>(kLossChunkBytes)));
+  while (chunks < rows && std::fmod(rows, chunks * unit) != 0) ++chunks;
+  return std::max(unit, std::floor(rows / chunks));
 }
 
 plan::MemoryBreakdown fused_memory(const FusedRun& run) {
@@ -66,7 +65,7 @@ plan::MemoryBreakdown fused_memory(const FusedRun& run) {
   // Integers: tokens and targets of two steps in flight and of the micro-batch at work, losses, the sort by tokens.
   const double integers = kWide * rows * (4 * run.accumulation + 2 + 1 + 5);
   memory.buffers = kNarrow * fused_chunk_rows(run) * run.vocab + rows * gradient_bytes_per_row(run) + integers +
-                   fp8_bytes(run) + norm_workspace_bytes(run) + kGemmWorkspaceBytes +
+                   fp8_bytes(run) + norm_workspace_bytes(run) + static_cast<double>(kGemmWorkspaceBytes) +
                    kWide * run.sequence * run.head_dim;
   return memory;
 }

@@ -1,9 +1,8 @@
 // Peak device memory of the fused step of one GPU. Its memory is static: every buffer is cut from one arena before the
-// first step (engine/fused/parameters.cpp, dense_activations.cpp, dense_fp8.cpp, fused_step.cpp), and libtorch's
+// first step (engine/fused/parameters.cpp, activations.cpp, fp8.cpp, step.cpp), and libtorch's
 // allocator holds what cuDNN's attention returns. So this is a count, with nothing fitted. Pure.
 #pragma once
 
-#include "lockstep/base/units.h"
 #include "lockstep/cost/fused/run.h"
 #include "lockstep/plan/plan.h"
 
@@ -17,7 +16,6 @@ plan::MemoryBreakdown fused_memory(const FusedRun& run);
 // A lower bound of fused_memory().total() over every batch and recompute: parameters and their state.
 double fused_memory_floor(const FusedRun& run);
 
-inline constexpr double kFusedChunkBytes = 3200 * kMiB;  // of logits at a time: FusedOptions::loss_chunk_bytes
 // Rows whose logits exist at a time: equal chunks, as few as fit into the step's limit.
 double fused_chunk_rows(const FusedRun& run);
 

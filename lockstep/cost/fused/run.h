@@ -1,11 +1,12 @@
 // FusedRun: what the fused step of one GPU (engine/fused/FusedStep) executes, as numbers for the formulas of
-// fused_memory.h and fused_time.h. Pure functions.
+// memory.h and time.h. Pure functions.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "lockstep/plan/fused_limits.h"
 #include "lockstep/plan/plan.h"
 #include "lockstep/spec/job.h"
 #include "lockstep/spec/model.h"
@@ -27,8 +28,11 @@ struct FusedRun {
   // A single micro-batch's gradient is not summed: it stays in bf16 but for the head's and the norms'.
   bool narrow_gradients() const { return accumulation == 1; }
   // The MLP's products that do SwiGLU on the way (kernels/cuda/fused_swiglu_gemm.h).
-  bool fuses_swiglu() const { return !fp8 && divides(rows(), 256) && divides(hidden, 64) && divides(ffn, 128); }
-  bool fuses_swiglu_backward() const { return fuses_swiglu() && divides(ffn, 256); }
+  bool fuses_swiglu() const {
+    return !fp8 && divides(rows(), plan::fused::kTileCluster * plan::fused::kTileRows) &&
+           divides(hidden, plan::fused::kTileInner) && divides(ffn, plan::fused::kTileColumns / 2);
+  }
+  bool fuses_swiglu_backward() const { return fuses_swiglu() && divides(ffn, plan::fused::kTileColumns); }
   // Elements, by where their gradients are: the layers' matrices and an embedding of its own, the head, the norms.
   double matrix_parameters() const { return layers * hidden * (qkv_width() + attention_width() + 3 * ffn); }
   double body_parameters() const { return (tied ? 0.0 : vocab * hidden) + matrix_parameters(); }

@@ -8,12 +8,13 @@
 namespace lockstep::engine::cuda {
 namespace {
 
-// Equal chunks, as few as fit into the bytes; rows stay a multiple of 16, which the GEMMs like.
+// Equal chunks, as few as fit into the bytes; rows stay a multiple of a unit that the GEMMs like.
 std::int64_t chunk_rows_for(const FusedShape& s, std::int64_t bytes) {
+  constexpr std::int64_t kUnit = plan::fused::kLossChunkUnit;
   const std::int64_t row_bytes = s.vocab * static_cast<std::int64_t>(sizeof(Bf16));
   std::int64_t chunks = std::max<std::int64_t>(1, (s.rows() * row_bytes + bytes - 1) / bytes);
-  while (chunks < s.rows() && s.rows() % (chunks * 16) != 0) ++chunks;
-  return std::max<std::int64_t>(16, s.rows() / chunks);
+  while (chunks < s.rows() && s.rows() % (chunks * kUnit) != 0) ++chunks;
+  return std::max<std::int64_t>(kUnit, s.rows() / chunks);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "lockstep/engine/fused/cuda_handles.h"
 #include "lockstep/kernels/cuda/types.h"
+#include "lockstep/plan/fused_limits.h"
 
 namespace lockstep::engine::cuda {
 
@@ -48,7 +49,7 @@ class Gemm {
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
 
-  static constexpr std::size_t kWorkspaceBytes = std::size_t{64} << 20;
+  static constexpr std::size_t kWorkspaceBytes = plan::fused::kGemmWorkspaceBytes;
   void set_workspace(void* workspace) { workspace_ = workspace; }
 
   // y [rows, out] = x [rows, in] * w [out, in]^T, plus `residual` [rows, out] where given (it may be y).

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/cuda/rope.h"
+#include "lockstep/plan/executor.h"
 
 namespace lockstep::engine::cuda {
 namespace {
@@ -17,9 +18,9 @@ void need(bool condition, const std::string& problem) {
 }  // namespace
 
 FusedShape fused_shape(const spec::Model& model, const FusedOptions& options) {
-  need(model.arch == spec::Arch::kLlama, "its arch is not llama");
-  need(model.dropout == 0, "it has dropout");
-  need(model.classes == 0, "it has a classifier");
+  const bool fp8 = options.precision == LinearPrecision::kFp8;
+  const auto problem = plan::why_model_is_not_fused(model, fp8 ? spec::Precision::kFp8 : spec::Precision::kBf16);
+  need(!problem, problem.value_or(""));
   FusedShape s{};
   s.layers = model.layers;
   s.hidden = model.hidden;
@@ -34,12 +35,8 @@ FusedShape fused_shape(const spec::Model& model, const FusedOptions& options) {
   s.rope_theta = model.rope_theta;
   s.rope_scaling = model.rope_scaling;
   s.tied = model.tied_embeddings;
-  const std::int64_t unit = options.precision == LinearPrecision::kFp8 ? 64 : 16;
-  for (const std::int64_t size : {s.hidden, s.qkv_width(), s.attention_width(), s.ffn, s.vocab, s.rows()})
-    need(size > 0 && size % unit == 0, "a size is not a multiple of " + std::to_string(unit));
-  need(s.head_dim % 16 == 0 && s.head_dim <= 128, "its head dimension is not a multiple of 16 up to 128");
-  need(s.hidden <= 8192, "its hidden size is above 8192");
-  need(s.heads % s.kv_heads == 0, "its heads do not divide by those of keys and values");
+  const std::int64_t unit = fp8 ? plan::fused::kSizeUnitFp8 : plan::fused::kSizeUnit;
+  need(s.rows() > 0 && s.rows() % unit == 0, "its rows are not a multiple of " + std::to_string(unit));
   need(options.accumulation >= 1, "accumulation is below 1");
   return s;
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/plan/fused_limits.h"
 #include "lockstep/spec/model.h"
 
 namespace lockstep::engine::cuda {
@@ -28,10 +29,11 @@ struct FusedOptions {
   Recompute recompute = Recompute::kNone;
   // Products of bf16 with SwiGLU or rotary positions inside: used where the device has them and they are faster.
   bool fused_mlp = true, fused_rope = true;
-  bool graph = true;                             // replay captured CUDA graphs
-  std::int64_t loss_chunk_bytes = 3200LL << 20;  // of logits held at a time; few chunks: each reads the head's gradient
-  int gemm_candidates = 8;                       // algorithms timed per shape; 1: the library's first
-  std::string gemm_table;  // file of algorithms chosen before (FusedStep::save_gemm_table); empty: time them now
+  bool graph = true;  // replay captured CUDA graphs
+  // Of logits held at a time; few chunks: each reads the head's gradient.
+  std::int64_t loss_chunk_bytes = plan::fused::kLossChunkBytes;
+  int gemm_candidates = 8;  // algorithms timed per shape; 1: the library's first
+  std::string gemm_table;   // file of algorithms chosen before (FusedStep::save_gemm_table); empty: time them now
   bool own_attention_graphs = true;  // cuDNN's, where the build has its frontend; false: libtorch's binding
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
   double clip = 0;             // limit of the gradient's norm; 0: none
@@ -48,8 +50,8 @@ struct FusedShape {
   std::int64_t qkv_width() const { return (heads + 2 * kv_heads) * head_dim; }
   std::int64_t attention_width() const { return heads * head_dim; }
 };
-// Throws UserError where the model is not one this step can run: it must be of arch llama without dropout, sizes that
-// are multiples of 16 (of 64 for fp8).
+// Throws UserError where the model is not one this step can run (plan::why_model_is_not_fused), or rows are not a
+// multiple of the limits' unit.
 FusedShape fused_shape(const spec::Model& model, const FusedOptions& options);
 // Of rotary positions, stretched as the model says; head_dim / 2 of them.
 std::vector<float> rope_frequencies(const FusedShape& shape);

@@ -116,7 +116,9 @@ int blocks_for(std::int64_t cols, int threads_per_multiprocessor) {
   const int per_multiprocessor = threads_per_multiprocessor / threads_for(cols);
   return multiprocessors() * (per_multiprocessor > 0 ? per_multiprocessor : 1);
 }
-constexpr int kForwardThreads = 1536, kBackwardThreads = 1024;  // per multiprocessor, as their registers allow
+constexpr int kForwardThreads = 1536;  // per multiprocessor, as their registers allow
+constexpr int kBackwardThreads = plan::fused::kNormBackwardThreads;
+static_assert(kVector == plan::fused::kNormVector && kWarp == plan::fused::kWarpThreads);
 
 void check_shape(std::int64_t rows, std::int64_t cols) {
   require(rows >= 0 && cols > 0 && cols % kVector == 0 && cols <= kRmsNormMaxCols, "rms_norm",

@@ -2,11 +2,12 @@
 #pragma once
 
 #include "lockstep/kernels/cuda/types.h"
+#include "lockstep/plan/fused_limits.h"
 
 namespace lockstep::kernels::cuda {
 
 // Columns: a multiple of 8, at most kRmsNormMaxCols.
-constexpr std::int64_t kRmsNormMaxCols = 8192;
+constexpr std::int64_t kRmsNormMaxCols = plan::fused::kLargestHidden;
 
 // y[r, c] = x[r, c] * rstd[r] * weight[c], rstd = 1/sqrt(mean(x^2) + epsilon).
 struct RmsNormForward {

@@ -17,11 +17,16 @@
 #include "lockstep/kernels/cuda/common.cuh"
 #include "lockstep/kernels/cuda/hopper/async.cuh"
 #include "lockstep/kernels/cuda/hopper/wgmma.cuh"
+#include "lockstep/plan/fused_limits.h"
 
 namespace lockstep::kernels::cuda::hopper {
 
-constexpr int kCluster = 2;
-constexpr int kTileRows = 128, kTileColumns = 256, kTileK = 64;
+constexpr int kCluster = plan::fused::kTileCluster;
+constexpr int kTileRows = plan::fused::kTileRows, kTileColumns = plan::fused::kTileColumns;
+constexpr int kTileK = plan::fused::kTileInner;
+// What the code below is written for: two warpgroups of 64 rows, swizzled rows of 128 bytes, halves of a pair of
+// blocks.
+static_assert(kCluster == 2 && kTileRows == 128 && kTileColumns == 256 && kTileK == 64);
 constexpr int kStages = 3;
 // Warpgroups: copies and epilogue, product, product. A 64x256 product needs more than the 128 registers that a fourth
 // warpgroup would leave at the start.

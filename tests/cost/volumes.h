@@ -10,11 +10,11 @@
 #include <cstdint>
 #include <optional>
 
-#include "lockstep/cost/parameter_blocks.h"
 #include "lockstep/cost/profile/constants.h"
 #include "lockstep/cost/profile/profile.h"
 #include "lockstep/plan/plan.h"
 #include "lockstep/spec/model.h"
+#include "tests/cost/parameter_blocks.h"
 
 namespace lockstep::cost {
 

@@ -1,4 +1,4 @@
-#include "lockstep/cost/parameter_blocks.h"
+#include "tests/cost/parameter_blocks.h"
 
 #include "lockstep/plan/pipeline_schedule.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/cost/volumes.h"
+#include "tests/cost/volumes.h"
 
 #include <numeric>
 
