@@ -68,8 +68,9 @@ struct KeptElements {
   double mlp = 0;        // norm and pre-activations
 };
 
-// Nothing of size sequence x sequence.
-KeptElements kept_elements(const Dimensions& model, const plan::Layout& layout) {
+// Nothing of size sequence x sequence. A GPU keeps GELU's output beside its input (nn/device_mlp.cpp).
+KeptElements kept_elements(const EngineQuestion& question, const plan::Layout& layout) {
+  const Dimensions& model = question.model;
   const double tp = static_cast<double>(layout.tp);
   const double stream = model.hidden / (layout.sequence_parallel ? tp : 1.0);
   if (model.arch == spec::Arch::kMamba) {
@@ -78,15 +79,15 @@ KeptElements kept_elements(const Dimensions& model, const plan::Layout& layout) 
   const double width = model.heads * model.head_dim / tp;
   const double kv = std::max(model.kv_heads, tp) * model.head_dim / tp;
   const double inner = model.ffn / tp;
-  const double mlp =
-      model.experts > 0 ? model.experts_per_token * (2 * model.hidden + 3 * inner) : (model.gated ? 2 : 1) * inner;
+  const double mlp = model.experts > 0 ? model.experts_per_token * (2 * model.hidden + 3 * inner)
+                                       : (model.gated || question.is_gpu ? 2 : 1) * inner;
   return {.inputs = 2 * stream, .attention = model.hidden + 2 * width + 2 * kv, .mlp = model.hidden + mlp};
 }
 
 // A part that is computed again keeps its input alone, and where activations are offloaded not even that. A
 // state-space layer is one part, which selective recomputation leaves alone.
 double kept_elements_per_token(const EngineQuestion& question, const plan::Layout& layout) {
-  const KeptElements kept = kept_elements(question.model, layout);
+  const KeptElements kept = kept_elements(question, layout);
   const double away = question.activation_offload ? 0.0 : 1.0;
   const bool one_part = question.model.arch == spec::Arch::kMamba;
   if (layout.recompute == plan::Recompute::kFull) return away * kept.inputs;

@@ -199,6 +199,55 @@ void add_recompute(LayerSeconds& out, const LayerContext& c, const ForwardParts&
   }
 }
 
+// What one token leaves behind in one layer, in bytes: outside the tensor-parallel blocks, inside, and scores.
+struct TokenBytes {
+  double outside = 0, inside = 0, scores = 0;
+  double again = 0;  // what selective recompute does not keep
+};
+
+// x and z, convolution output, delta, scan output, and B, C; the scan recomputes its states (Gu & Dao 2023, 3.3).
+TokenBytes mamba_bytes(const LayerContext& c, const Local& l, double hidden) {
+  const double e = l.element;
+  const double inner = c.model.inner / l.tp;
+  TokenBytes token;
+  token.outside = e * 2 * hidden;
+  token.inside = e * (2 * inner + inner + inner + inner) + e * (c.model.dt_rank + 2 * c.model.state);
+  token.again = c.facts.recomputes_attention_block ? 0 : e * (hidden + 2 * inner);
+  return token;
+}
+
+// Korthikanti et al. 2022, section 4, tensor by tensor: outside the tensor-parallel blocks two norm inputs, two block
+// inputs and two dropout masks; inside queries, keys, values, attention output and the activation's input and output;
+// five bytes per score where attention is not fused. GPT with 16-bit activations: s b h (34 + 5 a s / h).
+TokenBytes transformer_bytes(const LayerContext& c, const Local& l, double hidden) {
+  const double e = l.element;
+  const double masks = c.model.dropout ? 2 * hidden : 0.0;
+  const double routed = c.model.experts > 0 ? c.model.experts_per_token + c.model.shared_experts : 1.0;
+  const double activation = (c.model.gated ? 3 : 2) * l.ffn * routed;
+  const double heads = l.width / c.model.head_dim;
+  TokenBytes token;
+  token.outside = e * 4 * hidden + masks;
+  token.inside = e * (2 * l.width + 2 * l.kv_width + activation);
+  // Eager SwiGLU keeps silu(gate) beside gate, up and their product; eager rotary the vectors before and after.
+  if (c.model.gated && !c.facts.fused_pointwise) token.inside += e * (l.ffn * routed + l.width + l.kv_width);
+  if (c.model.experts > 0) {
+    token.inside +=
+        e * 2 * c.model.experts_per_token * c.model.hidden / (c.facts.gathers_before_dispatch ? 1.0 : l.outside);
+  }
+  if (c.facts.flash_attention) {
+    token.inside += 4 * heads;  // log-sum-exp
+    token.again = e * (2 * hidden + l.ffn * routed);
+  } else {
+    token.scores = (2 * e + 1) * heads * c.sequence;
+    token.again = token.scores;
+  }
+  if (c.facts.recomputes_attention_block) {  // all but the block's input
+    const double core = c.facts.flash_attention ? 4 * heads : token.scores;
+    token.again = e * (hidden + 2 * l.width + 2 * l.kv_width) + masks / 2 + core;
+  }
+  return token;
+}
+
 }  // namespace
 
 Dimensions dimensions_of(const spec::Model& model) {
@@ -271,49 +320,13 @@ LayerSeconds layer_seconds(const LayerContext& c) {
   return out;
 }
 
-// Korthikanti et al. 2022, section 4, tensor by tensor: outside the tensor-parallel blocks two norm inputs, two block
-// inputs and two dropout masks; inside queries, keys, values, attention output and the activation's input and output;
-// five bytes per score where attention is not fused. GPT with 16-bit activations: s b h (34 + 5 a s / h).
 LayerBytes layer_bytes(const LayerContext& c) {
   const Local l = local_of(c);
   const double e = l.element;
   const double hidden = c.model.hidden / l.outside;
-  const double masks = c.model.dropout ? 2 * hidden : 0.0;
-  double outside = 0;
-  double inside = 0;
-  double scores = 0;
-  double again = 0;  // what selective recompute does not keep
-  if (c.model.arch == Arch::kMamba) {
-    const double inner = c.model.inner / l.tp;
-    outside = e * 2 * hidden;
-    // x and z, convolution output, delta, scan output, and B, C; the scan recomputes its states (Gu & Dao 2023, 3.3).
-    inside = e * (2 * inner + inner + inner + inner) + e * (c.model.dt_rank + 2 * c.model.state);
-    again = c.facts.recomputes_attention_block ? 0 : e * (hidden + 2 * inner);
-  } else {
-    outside = e * 4 * hidden + masks;
-    const double routed = c.model.experts > 0 ? c.model.experts_per_token + c.model.shared_experts : 1.0;
-    const double activation = (c.model.gated ? 3 : 2) * l.ffn * routed;
-    inside = e * (2 * l.width + 2 * l.kv_width + activation);
-    // Eager SwiGLU keeps silu(gate) beside gate, up and their product; eager rotary the vectors before and after.
-    if (c.model.gated && !c.facts.fused_pointwise) inside += e * (l.ffn * routed + l.width + l.kv_width);
-    if (c.model.experts > 0) {
-      inside +=
-          e * 2 * c.model.experts_per_token * c.model.hidden / (c.facts.gathers_before_dispatch ? 1.0 : l.outside);
-    }
-    const double heads = l.width / c.model.head_dim;
-    if (c.facts.flash_attention) {
-      inside += 4 * heads;  // log-sum-exp
-      again = e * (2 * hidden + l.ffn * routed);
-    } else {
-      scores = (2 * e + 1) * heads * c.sequence;
-      again = scores;
-    }
-    if (c.facts.recomputes_attention_block) {  // all but the block's input
-      const double core = c.facts.flash_attention ? 4 * heads : scores;
-      again = e * (hidden + 2 * l.width + 2 * l.kv_width) + masks / 2 + core;
-    }
-  }
-  const double all = l.tokens * (outside + inside + scores);
+  const TokenBytes token = c.model.arch == Arch::kMamba ? mamba_bytes(c, l, hidden) : transformer_bytes(c, l, hidden);
+  const double all = l.tokens * (token.outside + token.inside + token.scores);
+  const double widest = std::max(c.model.hidden, (c.model.gated ? 2 : 1) * l.ffn);
   LayerBytes bytes;
   if (c.facts.keeps_gathered_until_backward) {
     const double blocks = tensor_blocks(c.model) - tensor_blocks_again(c.model, c.layout, c.facts);
@@ -324,15 +337,15 @@ LayerBytes layer_bytes(const LayerContext& c) {
   switch (c.layout.recompute) {
     case plan::Recompute::kNone:
       bytes.kept = all;
-      bytes.transient = l.tokens * e * 2 * std::max(c.model.hidden, (c.model.gated ? 2 : 1) * l.ffn);
+      bytes.transient = l.tokens * e * 2 * widest;
       break;
     case plan::Recompute::kSelective:
-      bytes.kept = all - l.tokens * again;
-      bytes.transient = l.tokens * (again + e * 2 * std::max(c.model.hidden, (c.model.gated ? 2 : 1) * l.ffn));
+      bytes.kept = all - l.tokens * token.again;
+      bytes.transient = l.tokens * (token.again + e * 2 * widest);
       break;
     case plan::Recompute::kFull:
       bytes.kept = l.tokens * e * hidden;
-      bytes.transient = all + l.tokens * e * 2 * std::max(c.model.hidden, (c.model.gated ? 2 : 1) * l.ffn);
+      bytes.transient = all + l.tokens * e * 2 * widest;
       break;
   }
   return bytes;

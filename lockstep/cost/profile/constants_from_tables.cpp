@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/cost/engine_memory.h"
 #include "lockstep/cost/flops.h"
 #include "lockstep/cost/layer.h"
 #include "lockstep/cost/least_squares.h"
@@ -373,7 +374,8 @@ Scatter scatter_of(const std::vector<double>& logarithms) {
 // A transformer's check as the planner would price it.
 struct PricedCheck {
   const CalibrationCheck* check;
-  Price price;
+  double seconds;
+  double bytes;  // of the sharded executor, which the checks run
 };
 
 std::vector<PricedCheck> price_checks(const Profile& profile, const Constants& constants, const spec::NodeGroup& node) {
@@ -387,29 +389,29 @@ std::vector<PricedCheck> price_checks(const Profile& profile, const Constants& c
     cluster.groups = {node};
     cluster.groups.front().nodes = 1;
     cluster.groups.front().devices_per_node = workload.ranks;
-    plan::Layout layout;
-    layout.dp = workload.ranks;
-    layout.precision = workload.precision;
-    const plan::BatchPlan batch{.micro = workload.micro,
-                                .accumulation = workload.accumulation,
-                                .global_sequences = workload.micro * workload.accumulation * workload.ranks,
-                                .sequence_length = workload.sequence_length};
+    plan::Run run{.model = workload.model, .cluster = cluster};
+    run.layout.dp = workload.ranks;
+    run.layout.precision = workload.precision;
+    run.batch = {.micro = workload.micro,
+                 .accumulation = workload.accumulation,
+                 .global_sequences = workload.micro * workload.accumulation * workload.ranks,
+                 .sequence_length = workload.sequence_length};
     const Pricer pricer(workload.model, cluster, priced, {.sequence_length = workload.sequence_length});
-    prices.push_back({&check, pricer.price(layout, batch)});
+    prices.push_back({&check, pricer.price(run.layout, run.batch).step_seconds(), engine_memory(run, 0).total()});
   }
   return prices;
 }
 
 std::vector<double> time_misfit(const std::vector<PricedCheck>& prices) {
   std::vector<double> rows;
-  for (const auto& [check, price] : prices) rows.push_back(std::log(check->measured_seconds / price.step_seconds()));
+  for (const PricedCheck& priced : prices) rows.push_back(std::log(priced.check->measured_seconds / priced.seconds));
   return rows;
 }
 
 std::vector<double> memory_misfit(const std::vector<PricedCheck>& prices) {
   std::vector<double> rows;
-  for (const auto& [check, price] : prices) {
-    if (check->peak_bytes > 0) rows.push_back(std::log(check->peak_bytes / price.allocated_bytes()));
+  for (const auto& [check, seconds, bytes] : prices) {
+    if (check->peak_bytes > 0) rows.push_back(std::log(check->peak_bytes / bytes));
   }
   return rows;
 }
@@ -420,22 +422,6 @@ Scatter scatter_of_tables(const Profile& profile) {
   const Correction correction = correction_of(profile, transformer);
   if (correction.checks == 0) return {0, kUnmeasuredTimeSigma};
   return {std::log(correction.factor), correction.half_width / kNinetyPercent};
-}
-
-void fit_memory(Constants& constants, const Profile& profile, const spec::NodeGroup& node) {
-  if (profile.framework_bytes > 0) constants.framework_bytes = profile.framework_bytes;
-  if (node.device.is_cpu()) {
-    // Ordinary memory: no reserve of an allocator; a communicator has one bucket's copy and its threads.
-    constants.reserve_factor = 1;
-    constants.communicator_bytes = 32 * kMiB;
-  }
-  if (memory_misfit(price_checks(profile, constants, node)).empty()) return;
-  Fit(constants)
-      .unknown(&Constants::activation_factor)
-      .unknown(&Constants::logits_factor)
-      .unknown(&Constants::transient_factor)
-      .unknown(&Constants::framework_bytes)
-      .solve([&](const Constants& trial) { return memory_misfit(price_checks(profile, trial, node)); });
 }
 
 double best_bus_bandwidth(const Profile& profile) {
@@ -489,7 +475,6 @@ Constants constants_from_tables(const Profile& profile, const spec::NodeGroup& n
   fit_host(constants, profile);
   fit_optimizer(constants, profile, node.device, precision);
   fit_links(constants, profile, node);
-  fit_memory(constants, profile, node);
   return constants;
 }
 

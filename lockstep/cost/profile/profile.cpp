@@ -36,217 +36,202 @@ const std::vector<std::string>& collective_names() {
   return names;
 }
 
-spec::Precision read_precision(StrictReader& reader) {
-  return static_cast<spec::Precision>(reader.choice("precision", {"fp64", "fp32", "fp16", "bf16", "fp8"}));
+const std::vector<std::string>& precision_names() {
+  static const std::vector<std::string> names{"fp64", "fp32", "fp16", "bf16", "fp8"};
+  return names;
 }
 
-double read_rate(StrictReader& reader, const char* key) {
-  const double rate = reader.number(key);
-  if (rate <= 0) reader.fail(key, "expected a number above 0");
-  return rate;
+// The fields of a value are listed once, in describe(); what visits them writes the value or reads it.
+class Writer {
+ public:
+  void text(const char* key, const std::string& value) { json_[key] = value; }
+  void boolean(const char* key, bool value) { json_[key] = value; }
+  void integer(const char* key, std::int64_t value) { json_[key] = value; }
+  void positive(const char* key, std::int64_t value) { json_[key] = value; }
+  void rate(const char* key, double value) { json_[key] = value; }
+  void non_negative(const char* key, double value) { json_[key] = value; }
+  template <class E>
+  void choice(const char* key, E value, const std::vector<std::string>& names) {
+    json_[key] = names[static_cast<std::size_t>(value)];
+  }
+  void model(const char* key, const spec::Model& value) { json_[key] = plan::model_to_json(value); }
+  void if_positive(const char* key, double value) {
+    if (value > 0) json_[key] = value;
+  }
+  template <class T>
+  void optional(const char* key, std::optional<T>& value);
+  template <class T>
+  void list(const char* key, std::vector<T>& values);
+  nlohmann::json take() { return std::move(json_); }
+
+ private:
+  nlohmann::json json_ = nlohmann::json::object();
+};
+
+class Reader {
+ public:
+  explicit Reader(StrictReader reader) : reader_(std::move(reader)) {}
+  void text(const char* key, std::string& value) { value = reader_.text(key); }
+  void boolean(const char* key, bool& value) { value = reader_.boolean(key); }
+  void integer(const char* key, std::int64_t& value) { value = reader_.integer(key); }
+  void positive(const char* key, std::int64_t& value) { value = reader_.positive(key); }
+  void rate(const char* key, double& value) {
+    value = reader_.number(key);
+    if (value <= 0) reader_.fail(key, "expected a number above 0");
+  }
+  void non_negative(const char* key, double& value) { value = reader_.non_negative(key); }
+  template <class E>
+  void choice(const char* key, E& value, const std::vector<std::string>& names) {
+    value = static_cast<E>(reader_.choice(key, names));
+  }
+  void model(const char* key, spec::Model& value) { value = plan::read_model(reader_.object(key)); }
+  void if_positive(const char* key, double& value) {
+    if (reader_.has(key)) value = reader_.non_negative(key);
+  }
+  template <class T>
+  void optional(const char* key, std::optional<T>& value);
+  template <class T>
+  void list(const char* key, std::vector<T>& values);
+  const StrictReader& finish() {
+    reader_.finish();
+    return reader_;
+  }
+
+ private:
+  StrictReader reader_;
+};
+
+template <class Fields>
+void describe(Fields& fields, Provenance& value) {
+  fields.text("hardware", value.hardware);
+  fields.text("software", value.software);
+  fields.text("version", value.version);
+  fields.text("date", value.date);
+  fields.text("method", value.method);
+  fields.positive("ranks", value.ranks);
+  fields.positive("threads", value.threads);
+  fields.integer("cores", value.cores);
+  fields.text("backend", value.backend);
 }
 
-nlohmann::json provenance_to_json(const Provenance& provenance) {
-  return {{"hardware", provenance.hardware}, {"software", provenance.software}, {"version", provenance.version},
-          {"date", provenance.date},         {"method", provenance.method},     {"ranks", provenance.ranks},
-          {"threads", provenance.threads},   {"cores", provenance.cores},       {"backend", provenance.backend}};
+template <class Fields>
+void describe(Fields& fields, MatmulPoint& point) {
+  fields.choice("kind", point.kind, matmul_names());
+  fields.choice("precision", point.precision, precision_names());
+  fields.positive("m", point.m);
+  fields.positive("n", point.n);
+  fields.positive("k", point.k);
+  fields.rate("flops_per_second", point.flops_per_second);
+  fields.non_negative("spread", point.spread);
 }
 
-Provenance read_provenance(StrictReader reader) {
-  Provenance provenance;
-  provenance.hardware = reader.text("hardware");
-  provenance.software = reader.text("software");
-  provenance.version = reader.text("version");
-  provenance.date = reader.text("date");
-  provenance.method = reader.text("method");
-  provenance.ranks = reader.positive("ranks");
-  provenance.threads = reader.positive("threads");
-  provenance.cores = reader.integer("cores");
-  provenance.backend = reader.text("backend");
-  reader.finish();
-  return provenance;
+template <class Fields>
+void describe(Fields& fields, AttentionPoint& point) {
+  fields.choice("precision", point.precision, precision_names());
+  fields.boolean("causal", point.causal);
+  fields.positive("heads", point.heads);
+  fields.positive("sequence", point.sequence);
+  fields.positive("head_dim", point.head_dim);
+  fields.rate("forward_seconds", point.forward_seconds);
+  fields.rate("backward_seconds", point.backward_seconds);
+  fields.non_negative("spread", point.spread);
 }
 
-nlohmann::json point_to_json(const MatmulPoint& point) {
-  return {{"kind", to_string(point.kind)},
-          {"precision", spec::to_string(point.precision)},
-          {"m", point.m},
-          {"n", point.n},
-          {"k", point.k},
-          {"flops_per_second", point.flops_per_second},
-          {"spread", point.spread}};
+template <class Fields>
+void describe(Fields& fields, PointwisePoint& point) {
+  fields.choice("kernel", point.kernel, kernel_names());
+  fields.choice("precision", point.precision, precision_names());
+  fields.positive("elements", point.elements);
+  fields.non_negative("forward_seconds", point.forward_seconds);
+  fields.non_negative("backward_seconds", point.backward_seconds);
+  fields.non_negative("spread", point.spread);
 }
 
-MatmulPoint read_matmul(StrictReader& reader) {
-  MatmulPoint point;
-  point.kind = static_cast<MatmulKind>(reader.choice("kind", matmul_names()));
-  point.precision = read_precision(reader);
-  point.m = reader.positive("m");
-  point.n = reader.positive("n");
-  point.k = reader.positive("k");
-  point.flops_per_second = read_rate(reader, "flops_per_second");
-  point.spread = reader.non_negative("spread");
-  reader.finish();
-  return point;
+template <class Fields>
+void describe(Fields& fields, CollectivePoint& point) {
+  fields.choice("op", point.op, collective_names());
+  fields.positive("ranks", point.ranks);
+  fields.positive("bytes", point.bytes);
+  fields.rate("seconds", point.seconds);
+  fields.non_negative("spread", point.spread);
 }
 
-nlohmann::json point_to_json(const AttentionPoint& point) {
-  return {{"precision", spec::to_string(point.precision)},
-          {"causal", point.causal},
-          {"heads", point.heads},
-          {"sequence", point.sequence},
-          {"head_dim", point.head_dim},
-          {"forward_seconds", point.forward_seconds},
-          {"backward_seconds", point.backward_seconds},
-          {"spread", point.spread}};
+template <class Fields>
+void describe(Fields& fields, CheckWorkload& workload) {
+  fields.model("model", workload.model);
+  fields.choice("precision", workload.precision, precision_names());
+  fields.positive("ranks", workload.ranks);
+  fields.positive("micro", workload.micro);
+  fields.positive("accumulation", workload.accumulation);
+  fields.integer("sequence_length", workload.sequence_length);
 }
 
-AttentionPoint read_attention(StrictReader& reader) {
-  AttentionPoint point;
-  point.precision = read_precision(reader);
-  point.causal = reader.boolean("causal");
-  point.heads = reader.positive("heads");
-  point.sequence = reader.positive("sequence");
-  point.head_dim = reader.positive("head_dim");
-  point.forward_seconds = read_rate(reader, "forward_seconds");
-  point.backward_seconds = read_rate(reader, "backward_seconds");
-  point.spread = reader.non_negative("spread");
-  reader.finish();
-  return point;
+template <class Fields>
+void describe(Fields& fields, CalibrationCheck& check) {
+  fields.text("name", check.name);
+  fields.choice("family", check.family, {"transformer", "image"});
+  fields.rate("predicted_seconds", check.predicted_seconds);
+  fields.rate("measured_seconds", check.measured_seconds);
+  fields.non_negative("spread", check.spread);
+  fields.if_positive("peak_bytes", check.peak_bytes);
+  fields.optional("workload", check.workload);
 }
 
-nlohmann::json point_to_json(const PointwisePoint& point) {
-  return {{"kernel", to_string(point.kernel)},
-          {"precision", spec::to_string(point.precision)},
-          {"elements", point.elements},
-          {"forward_seconds", point.forward_seconds},
-          {"backward_seconds", point.backward_seconds},
-          {"spread", point.spread}};
+// The tables alone.
+template <class Fields>
+void describe(Fields& fields, Profile& profile) {
+  fields.rate("peak_flops", profile.peak_flops);
+  fields.list("matmuls", profile.matmuls);
+  fields.list("attention", profile.attention);
+  fields.list("pointwise", profile.pointwise);
+  fields.rate("memory_bytes_per_second", profile.memory_bytes_per_second);
+  fields.non_negative("operator_seconds", profile.operator_seconds);
+  fields.non_negative("backward_operator_seconds", profile.backward_operator_seconds);
+  fields.rate("optimizer_bytes_per_second", profile.optimizer_bytes_per_second);
+  fields.list("collectives", profile.collectives);
+  fields.non_negative("overlap", profile.overlap);
+  fields.non_negative("framework_bytes", profile.framework_bytes);
+  fields.list("checks", profile.checks);
 }
 
-PointwisePoint read_pointwise(StrictReader& reader) {
-  PointwisePoint point;
-  point.kernel = static_cast<PointwiseKernel>(reader.choice("kernel", kernel_names()));
-  point.precision = read_precision(reader);
-  point.elements = reader.positive("elements");
-  point.forward_seconds = reader.non_negative("forward_seconds");
-  point.backward_seconds = reader.non_negative("backward_seconds");
-  point.spread = reader.non_negative("spread");
-  reader.finish();
-  return point;
+template <class T>
+nlohmann::json write(T value) {
+  Writer writer;
+  describe(writer, value);
+  return writer.take();
 }
 
-nlohmann::json point_to_json(const CollectivePoint& point) {
-  return {{"op", to_string(point.op)},
-          {"ranks", point.ranks},
-          {"bytes", point.bytes},
-          {"seconds", point.seconds},
-          {"spread", point.spread}};
+template <class T>
+StrictReader read(StrictReader reader, T& value) {
+  Reader fields(std::move(reader));
+  describe(fields, value);
+  return fields.finish();
 }
 
-CollectivePoint read_collective(StrictReader& reader) {
-  CollectivePoint point;
-  point.op = static_cast<CollectiveOp>(reader.choice("op", collective_names()));
-  point.ranks = reader.positive("ranks");
-  point.bytes = reader.positive("bytes");
-  point.seconds = read_rate(reader, "seconds");
-  point.spread = reader.non_negative("spread");
-  reader.finish();
-  return point;
+template <class T>
+void Writer::optional(const char* key, std::optional<T>& value) {
+  if (value) json_[key] = write(*value);
 }
-
-nlohmann::json workload_to_json(const CheckWorkload& workload) {
-  return {{"model", plan::model_to_json(workload.model)},
-          {"precision", spec::to_string(workload.precision)},
-          {"ranks", workload.ranks},
-          {"micro", workload.micro},
-          {"accumulation", workload.accumulation},
-          {"sequence_length", workload.sequence_length}};
+template <class T>
+void Writer::list(const char* key, std::vector<T>& values) {
+  nlohmann::json& list = json_[key] = nlohmann::json::array();
+  for (const T& value : values) list.push_back(write(value));
 }
-
-CheckWorkload read_workload(StrictReader reader) {
-  CheckWorkload workload;
-  workload.model = plan::read_model(reader.object("model"));
-  workload.precision = read_precision(reader);
-  workload.ranks = reader.positive("ranks");
-  workload.micro = reader.positive("micro");
-  workload.accumulation = reader.positive("accumulation");
-  workload.sequence_length = reader.integer("sequence_length");
-  reader.finish();
-  return workload;
+template <class T>
+void Reader::optional(const char* key, std::optional<T>& value) {
+  if (reader_.has(key)) read(reader_.object(key), value.emplace());
 }
-
-nlohmann::json point_to_json(const CalibrationCheck& point) {
-  nlohmann::json check = {{"name", point.name},
-                          {"family", point.family == CheckFamily::kTransformer ? "transformer" : "image"},
-                          {"predicted_seconds", point.predicted_seconds},
-                          {"measured_seconds", point.measured_seconds},
-                          {"spread", point.spread}};
-  if (point.peak_bytes > 0) check["peak_bytes"] = point.peak_bytes;
-  if (point.workload) check["workload"] = workload_to_json(*point.workload);
-  return check;
-}
-
-CalibrationCheck read_check(StrictReader& reader) {
-  CalibrationCheck point;
-  point.name = reader.text("name");
-  point.family = static_cast<CheckFamily>(reader.choice("family", {"transformer", "image"}));
-  point.predicted_seconds = read_rate(reader, "predicted_seconds");
-  point.measured_seconds = read_rate(reader, "measured_seconds");
-  point.spread = reader.non_negative("spread");
-  if (reader.has("peak_bytes")) point.peak_bytes = reader.non_negative("peak_bytes");
-  if (reader.has("workload")) point.workload = read_workload(reader.object("workload"));
-  reader.finish();
-  return point;
-}
-
-template <class Point>
-nlohmann::json points_to_json(const std::vector<Point>& points) {
-  nlohmann::json list = nlohmann::json::array();
-  for (const Point& point : points) list.push_back(point_to_json(point));
-  return list;
-}
-
-template <class Read>
-auto read_points(StrictReader& reader, const char* key, Read read) {
-  std::vector<decltype(read(std::declval<StrictReader&>()))> points;
-  for (StrictReader& item : reader.objects(key)) points.push_back(read(item));
-  return points;
+template <class T>
+void Reader::list(const char* key, std::vector<T>& values) {
+  for (StrictReader& item : reader_.objects(key)) read(item, values.emplace_back());
 }
 
 // Calibration fills the tables; a profile that was only fitted has none.
 bool has_tables(const Profile& profile) { return !profile.matmuls.empty() || !profile.collectives.empty(); }
 
-nlohmann::json tables_to_json(const Profile& profile) {
-  return {{"peak_flops", profile.peak_flops},
-          {"matmuls", points_to_json(profile.matmuls)},
-          {"attention", points_to_json(profile.attention)},
-          {"pointwise", points_to_json(profile.pointwise)},
-          {"memory_bytes_per_second", profile.memory_bytes_per_second},
-          {"operator_seconds", profile.operator_seconds},
-          {"backward_operator_seconds", profile.backward_operator_seconds},
-          {"optimizer_bytes_per_second", profile.optimizer_bytes_per_second},
-          {"collectives", points_to_json(profile.collectives)},
-          {"overlap", profile.overlap},
-          {"framework_bytes", profile.framework_bytes},
-          {"checks", points_to_json(profile.checks)}};
-}
-
 void read_tables(StrictReader reader, Profile& profile) {
-  profile.peak_flops = read_rate(reader, "peak_flops");
-  profile.matmuls = read_points(reader, "matmuls", read_matmul);
-  profile.attention = read_points(reader, "attention", read_attention);
-  profile.pointwise = read_points(reader, "pointwise", read_pointwise);
-  profile.memory_bytes_per_second = read_rate(reader, "memory_bytes_per_second");
-  profile.operator_seconds = reader.non_negative("operator_seconds");
-  profile.backward_operator_seconds = reader.non_negative("backward_operator_seconds");
-  profile.optimizer_bytes_per_second = read_rate(reader, "optimizer_bytes_per_second");
-  profile.collectives = read_points(reader, "collectives", read_collective);
-  profile.overlap = reader.non_negative("overlap");
-  if (profile.overlap > 1) reader.fail("overlap", "expected a share between 0 and 1");
-  profile.framework_bytes = reader.non_negative("framework_bytes");
-  profile.checks = read_points(reader, "checks", read_check);
-  reader.finish();
+  const StrictReader tables = read(std::move(reader), profile);
+  if (profile.overlap > 1) tables.fail("overlap", "expected a share between 0 and 1");
 }
 
 }  // namespace
@@ -257,10 +242,10 @@ std::string Profile::identity() const {
 }
 
 nlohmann::json to_json(const Profile& profile) {
-  nlohmann::json document = {{"schema", kSchema}, {"provenance", provenance_to_json(profile.provenance)}};
+  nlohmann::json document = {{"schema", kSchema}, {"provenance", write(profile.provenance)}};
   if (profile.fitted) document["fitted"] = fitted_to_json(*profile.fitted);
   if (profile.dense) document["dense"] = fused_to_json(*profile.dense);
-  if (has_tables(profile)) document["tables"] = tables_to_json(profile);
+  if (has_tables(profile)) document["tables"] = write(profile);
   return document;
 }
 
@@ -268,7 +253,7 @@ Profile read_profile(const nlohmann::json& document, const std::string& name_for
   StrictReader reader(document, name_for_errors);
   reader.require_text("schema", kSchema);
   Profile profile;
-  profile.provenance = read_provenance(reader.object("provenance"));
+  read(reader.object("provenance"), profile.provenance);
   if (reader.has("fitted")) profile.fitted = read_fitted(reader.object("fitted"));
   if (reader.has("dense")) profile.dense = read_fused(reader.object("dense"));
   if (reader.has("tables")) read_tables(reader.object("tables"), profile);
