@@ -151,7 +151,6 @@ TEST(ConstantsFromTables, scale_rates_to_what_the_pricer_counts) {
   expect_near(fitted.layer_host_seconds, 10 * 5e-6, 1e-9, "layer_host_seconds");
   expect_near(fitted.layer_host_backward, 1.6, 1e-9, "layer_host_backward");
   expect_near(fitted.dp_exposed, 0.3, 1e-9, "dp_exposed");
-  EXPECT_EQ(fitted.framework_bytes, 3e8);
   EXPECT_EQ(fitted.inter_efficiency, Constants{}.inter_efficiency) << "nothing was measured between nodes";
 }
 

@@ -21,6 +21,7 @@ inline spec::Model tiny_llama() {
   model.head_dim = 16;
   model.ffn_hidden = 128;
   model.vocab = 4096;
+  model.bias = false;
   model.max_sequence = 16;
   return model;
 }
