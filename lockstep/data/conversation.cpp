@@ -96,18 +96,6 @@ std::vector<Conversation> read_instances(const Reader& record) {
 
 }  // namespace
 
-const char* to_string(Turn::Role role) {
-  switch (role) {
-    case Role::kSystem:
-      return "system";
-    case Role::kUser:
-      return "user";
-    case Role::kAssistant:
-      return "assistant";
-  }
-  return "";
-}
-
 std::vector<Conversation> read_conversations(const json& record, const SourcePlace& place) {
   const Reader reader{record, place, {}};
   if (reader.has("messages")) return {read_messages(reader)};

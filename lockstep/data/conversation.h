@@ -5,20 +5,20 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::data {
 
 struct Turn {
   enum class Role { kSystem, kUser, kAssistant };
+  friend constexpr auto names_of(Role) { return enum_names<Role::kAssistant>("system", "user", "assistant"); }
   Role role = Role::kUser;
   std::string content;
   std::string context;  // of an instruction: what it is to be carried out on; "": nothing
 };
 
 using Conversation = std::vector<Turn>;
-
-const char* to_string(Turn::Role role);
 
 // The conversations of one record:
 //   {"messages": [{"role", "content"}, ...]}                 role: system (first), user, assistant

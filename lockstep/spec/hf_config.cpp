@@ -94,14 +94,20 @@ std::int64_t classes_of(const JsonReader& config) {
   return classes;
 }
 
-Model gpt2(const JsonReader& config) {
+// Of architectures with one kind of heads that divide the hidden size.
+Model with_plain_heads(const JsonReader& config, Arch arch, const char* layers, const char* hidden, const char* heads) {
   Model model;
-  model.arch = Arch::kGpt;
-  model.layers = width(config, "n_layer", 10'000);
-  model.hidden = width(config, "n_embd");
-  model.heads = model.kv_heads = width(config, "n_head");
-  check_heads(config, model, "n_head", false);
+  model.arch = arch;
+  model.layers = width(config, layers, 10'000);
+  model.hidden = width(config, hidden);
+  model.heads = model.kv_heads = width(config, heads);
+  check_heads(config, model, heads, false);
   model.head_dim = model.hidden / model.heads;
+  return model;
+}
+
+Model gpt2(const JsonReader& config) {
+  Model model = with_plain_heads(config, Arch::kGpt, "n_layer", "n_embd", "n_head");
   model.ffn_hidden = config.integer_or("n_inner", 4 * model.hidden, 1, kWidest);
   model.vocab = width(config, "vocab_size", 1 << 28);
   model.max_sequence = config.integer_or("n_positions", 1024, 1, std::int64_t{1} << 40);
@@ -198,13 +204,7 @@ Model mixtral(const JsonReader& config) {
 }
 
 Model bert(const JsonReader& config) {
-  Model model;
-  model.arch = Arch::kBert;
-  model.layers = width(config, "num_hidden_layers", 10'000);
-  model.hidden = width(config, "hidden_size");
-  model.heads = model.kv_heads = width(config, "num_attention_heads");
-  check_heads(config, model, "num_attention_heads", false);
-  model.head_dim = model.hidden / model.heads;
+  Model model = with_plain_heads(config, Arch::kBert, "num_hidden_layers", "hidden_size", "num_attention_heads");
   model.ffn_hidden = width(config, "intermediate_size");
   model.vocab = width(config, "vocab_size", 1 << 28);
   model.max_sequence = config.integer_or("max_position_embeddings", 512, 1, std::int64_t{1} << 40);

@@ -14,12 +14,25 @@
 namespace lockstep::spec {
 
 enum class DataKind { kMnist, kCifar10, kImages, kText, kTokens, kClassification, kInstruction };
+constexpr auto names_of(DataKind) {
+  return enum_names<DataKind::kInstruction>("mnist", "cifar10", "images", "text", "tokens", "classification",
+                                            "instruction");
+}
 enum class OptimizerKind { kAdamW, kSgd };
+constexpr auto names_of(OptimizerKind) { return enum_names<OptimizerKind::kSgd>("adamw", "sgd"); }
 enum class ScheduleKind { kConstant, kLinear, kCosine };
+constexpr auto names_of(ScheduleKind) { return enum_names<ScheduleKind::kCosine>("constant", "linear", "cosine"); }
 enum class Precision { kFp64, kFp32, kFp16, kBf16, kFp8 };
+constexpr auto names_of(Precision) { return enum_names<Precision::kFp8>("fp64", "fp32", "fp16", "bf16", "fp8"); }
 enum class Compression { kNone, kFp16, kBf16, kPowerSgd, kOneBit };
+constexpr auto names_of(Compression) {
+  return enum_names<Compression::kOneBit>("none", "fp16", "bf16", "powersgd", "onebit");
+}
 // How the turns of a conversation are written; kAuto: as the tokenizer's files say.
 enum class ChatTemplate { kAuto, kChatml, kLlama2, kLlama3, kAlpaca, kPlain };
+constexpr auto names_of(ChatTemplate) {
+  return enum_names<ChatTemplate::kPlain>("auto", "chatml", "llama2", "llama3", "alpaca", "plain");
+}
 
 struct Data {
   DataKind kind = DataKind::kText;
@@ -142,12 +155,5 @@ Job load_job(const std::string& path, const std::vector<std::string>& overrides 
 std::string to_yaml(const Job& job);
 // Relative paths in `yaml_text` are kept as written.
 Job parse_job(const std::string& yaml_text, const std::string& name_for_errors);
-
-const char* to_string(Precision precision);
-const char* to_string(DataKind kind);
-const char* to_string(Compression compression);
-const char* to_string(OptimizerKind kind);
-const char* to_string(ScheduleKind kind);
-const char* to_string(ChatTemplate chat_template);
 
 }  // namespace lockstep::spec

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/tune/evaluators/evaluator.h"
 #include "lockstep/tune/study/conclusion.h"
 #include "lockstep/tune/study/trial.h"
@@ -23,7 +24,11 @@ enum class CheckVerdict {
   kDoesNotRun,   // the recommended setting failed
   kNoComparison  // the default failed, or the study had no gain to compare with
 };
-const char* to_string(CheckVerdict verdict);  // "holds", "better", "faded", "unclear", "does_not_run", "no_comparison"
+constexpr auto names_of(CheckVerdict) {
+  return enum_names<CheckVerdict::kNoComparison>("holds", "better", "faded", "unclear", "does_not_run",
+                                                 "no_comparison");
+}
+using lockstep::to_string;
 
 struct CheckResult {
   CheckVerdict verdict = CheckVerdict::kNoComparison;

@@ -23,21 +23,8 @@ std::string footer_of(const Recipe& recipe) {
 }
 
 std::string check_word(const CheckResult& check) {
-  switch (check.verdict) {
-    case CheckVerdict::kHolds:
-      return "holds";
-    case CheckVerdict::kBetter:
-      return "holds, and more";
-    case CheckVerdict::kFaded:
-      return "no longer holds";
-    case CheckVerdict::kUnclear:
-      return "within noise";
-    case CheckVerdict::kDoesNotRun:
-      return "does not run";
-    case CheckVerdict::kNoComparison:
-      break;
-  }
-  return "not comparable";
+  return named<CheckVerdict::kNoComparison>(check.verdict, "holds", "holds, and more", "no longer holds",
+                                            "within noise", "does not run", "not comparable");
 }
 
 std::string recheck_sentence(const Recipe& recipe) {

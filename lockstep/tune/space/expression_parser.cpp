@@ -167,22 +167,15 @@ class ExpressionParser {
     return static_cast<std::int32_t>(result_.nodes_.size() - 1);
   }
 
-  Operand disjunction() {
-    Operand left = conjunction();
-    while (at_word("or") || at_symbol("||")) {
-      advance();
-      const Operand right = conjunction();
-      left = logical(Op::kOr, left, right);
-    }
-    return left;
-  }
+  Operand disjunction() { return chain(Op::kOr, "or", "||", &ExpressionParser::conjunction); }
+  Operand conjunction() { return chain(Op::kAnd, "and", "&&", &ExpressionParser::negation); }
 
-  Operand conjunction() {
-    Operand left = negation();
-    while (at_word("and") || at_symbol("&&")) {
+  Operand chain(Op op, const char* word, const char* symbol, Operand (ExpressionParser::*next)()) {
+    Operand left = (this->*next)();
+    while (at_word(word) || at_symbol(symbol)) {
       advance();
-      const Operand right = negation();
-      left = logical(Op::kAnd, left, right);
+      const Operand right = (this->*next)();
+      left = logical(op, left, right);
     }
     return left;
   }
@@ -407,16 +400,7 @@ class ExpressionParser {
   }
 
   static const char* name_of(Type type) {
-    switch (type) {
-      case Type::kNumber:
-        return "a number";
-      case Type::kBoolean:
-        return "true or false";
-      case Type::kText:
-        return "a text";
-      default:
-        return "numbers and texts";
-    }
+    return named<Type::kMixed>(type, "a number", "true or false", "a text", "numbers and texts");
   }
 
   // Every way into recursion passes sign(), negation() or extreme().
