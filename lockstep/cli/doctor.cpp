@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/base/error.h"
 
 extern char** environ;
@@ -26,17 +27,7 @@ Environment own_environment() {
   return variables;
 }
 
-const char* name_of(CheckStatus status) {
-  switch (status) {
-    case CheckStatus::kOk:
-      return "ok";
-    case CheckStatus::kWarn:
-      return "warn";
-    case CheckStatus::kFail:
-      return "FAIL";
-  }
-  return "?";
-}
+const char* name_of(CheckStatus status) { return named<CheckStatus::kFail>(status, "ok", "warn", "FAIL"); }
 
 void print_table(const std::vector<Check>& checks) {
   std::size_t width = 0;

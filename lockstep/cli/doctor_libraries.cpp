@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/doctor.h"
 
@@ -53,21 +54,8 @@ std::string find_library(const std::vector<std::string>& paths, const std::strin
 }
 
 const char* name_of(BlasKind kind) {
-  switch (kind) {
-    case BlasKind::kOpenBlas:
-      return "OpenBLAS";
-    case BlasKind::kMkl:
-      return "MKL";
-    case BlasKind::kBlis:
-      return "BLIS";
-    case BlasKind::kAtlas:
-      return "ATLAS";
-    case BlasKind::kReference:
-      return "the reference BLAS";
-    case BlasKind::kBuiltIn:
-      return "built into libtorch";
-  }
-  return "?";
+  return named<BlasKind::kBuiltIn>(kind, "OpenBLAS", "MKL", "BLIS", "ATLAS", "the reference BLAS",
+                                   "built into libtorch");
 }
 
 // ", SkylakeX kernels" where OpenBLAS says which it chose.

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/comm/group_settings.h"
@@ -207,17 +208,7 @@ void send_error(const Host& host, int rank, const std::string& kind, int exit_co
              {"suspect_rank", suspect}});
 }
 
-const char* kind_name(FaultKind kind) {
-  switch (kind) {
-    case FaultKind::kPeerLost:
-      return "peer_lost";
-    case FaultKind::kTimeout:
-      return "timeout";
-    case FaultKind::kAborted:
-      return "aborted";
-  }
-  return "internal";
-}
+const char* kind_name(FaultKind kind) { return named<FaultKind::kAborted>(kind, "peer_lost", "timeout", "aborted"); }
 
 // Runs `body` and turns whatever it throws into a message and an exit code.
 template <typename Body>

@@ -5,33 +5,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/base/text.h"
 #include "lockstep/telemetry/progress.h"
 
 namespace lockstep::report {
 namespace {
 
-const char* code_of(Ink ink) {
-  switch (ink) {
-    case Ink::kPlain:
-      return "";
-    case Ink::kBold:
-      return "1";
-    case Ink::kDim:
-      return "2";
-    case Ink::kRed:
-      return "31";
-    case Ink::kGreen:
-      return "32";
-    case Ink::kYellow:
-      return "33";
-    case Ink::kBlue:
-      return "34";
-    case Ink::kCyan:
-      return "36";
-  }
-  return "";
-}
+const char* code_of(Ink ink) { return named<Ink::kCyan>(ink, "", "1", "2", "31", "32", "33", "34", "36"); }
 
 std::string repeated(const std::string& glyph, int count) {
   std::string text;
