@@ -88,16 +88,6 @@ void add_lora(LanguageModel& model, const spec::Lora& lora) {
   }
 }
 
-void merge_lora(LanguageModel& model) {
-  for (const auto& [name, layer] : inner_linear_layers(model)) {
-    if (layer->plain()) continue;
-    add_low_rank(layer->weight, layer->lora->a->weight, layer->lora->b->weight, layer->lora->scale, layer->layout());
-    layer->unregister_module("lora_A");
-    layer->unregister_module("lora_B");
-    layer->lora.reset();
-  }
-}
-
 void add_low_rank(torch::Tensor weight, const torch::Tensor& a, const torch::Tensor& b, double scale,
                   WeightLayout layout) {
   const torch::NoGradGuard no_grad;

@@ -21,10 +21,6 @@ bool is_lora_name(const std::string& parameter_name);
 // Throws bad_input when this rank has layers and a target names none of their linear ones.
 void add_lora(LanguageModel& model, const spec::Lora& lora);
 
-// Adds every adapter's product to this rank's part of its weight and removes the adapter: the same function (up to
-// rounding), with the parameters of the model alone. They stay frozen.
-void merge_lora(LanguageModel& model);
-
 // weight += scale x B A, in the weight's layout, without a graph: one whole weight, or the same part of weight, A and
 // B.
 void add_low_rank(torch::Tensor weight, const torch::Tensor& a, const torch::Tensor& b, double scale,

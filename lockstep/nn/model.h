@@ -23,8 +23,7 @@ namespace lockstep::nn {
 // the global batch of `step`; together with the seed it fixes every dropout mask.
 struct ForwardContext {
   std::uint64_t seed = 0;
-  std::int64_t step = 0;
-  std::int64_t first_index = 0;
+  std::int64_t step = 0, first_index = 0;
   std::int64_t padding_id = -1;  // classification of sentences: trailing tokens with this id are not read
   bool training = true;          // dropout on, batch norm uses (and updates) batch statistics
   // Where cp splits the sequence: the global positions of this rank's rows (int64 [rows], nn::context_positions);

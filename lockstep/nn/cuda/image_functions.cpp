@@ -1,7 +1,7 @@
 #include "lockstep/nn/cuda/image_functions.h"
+#include "lockstep/nn/autograd.h"
 
 #include <c10/cuda/CUDAStream.h>
-#include <torch/autograd.h>
 
 #include <optional>
 #include <utility>
@@ -14,10 +14,7 @@ namespace {
 
 namespace kernel = kernels::cuda;
 using kernel::Bf16;
-using torch::Tensor;
-using torch::autograd::AutogradContext;
 using torch::autograd::Function;
-using torch::autograd::variable_list;
 
 constexpr auto kLast = at::MemoryFormat::ChannelsLast;
 
