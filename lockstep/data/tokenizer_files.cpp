@@ -116,23 +116,17 @@ void parse_normalizer(const json& object, const std::string& place, int depth, N
   using Kind = NormalizerStep::Kind;
   if (object.is_null()) return;
   const std::string type = type_of(object, "the normalizer", place);
-  static const std::pair<const char*, Kind> kPlain[] = {{"NFC", Kind::kNfc},
-                                                        {"NFD", Kind::kNfd},
-                                                        {"NFKC", Kind::kNfkc},
-                                                        {"NFKD", Kind::kNfkd},
-                                                        {"Lowercase", Kind::kLowercase}};
-  for (const auto& [name, kind] : kPlain) {
-    if (type != name) continue;
-    steps.push_back({kind});
-    return;
-  }
-  if (type == "BertNormalizer") {
+  if (const auto form = value_named<NormalForm>(type)) {
+    steps.push_back({.kind = Kind::kForm, .form = *form});
+  } else if (type == "Lowercase") {
+    steps.push_back({.kind = Kind::kLowercase});
+  } else if (type == "BertNormalizer") {
     BertNormalization bert;
     bert.clean_text = flag(object, "clean_text", true, place);
     bert.handle_chinese_chars = flag(object, "handle_chinese_chars", true, place);
     bert.lowercase = flag(object, "lowercase", true, place);
     bert.strip_accents = flag(object, "strip_accents", bert.lowercase, place);
-    steps.push_back({Kind::kBert, bert});
+    steps.push_back({.kind = Kind::kBert, .bert = bert});
   } else if (type == "Prepend") {
     steps.push_back({.kind = Kind::kPrepend, .to = decode_utf8(text(object, "prepend", "", place))});
   } else if (type == "Replace" && part(object, "pattern").is_object() && part(object, "pattern").contains("String")) {
