@@ -11,9 +11,6 @@
 namespace lockstep::report {
 namespace {
 
-constexpr double kTickSize = 7;
-constexpr double kLabelSize = 7.5;
-constexpr double kTitleSize = 9;
 constexpr double kGap = 4;
 constexpr double kWidestTick = 54;
 

@@ -1,7 +1,10 @@
 #include "lockstep/report/canvas/lettering.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 
 namespace lockstep::report {
@@ -116,6 +119,14 @@ std::string to_win_ansi(std::string_view utf8) {
   std::string out;
   for (std::size_t i = 0; i < utf8.size();) append_win_ansi(out, next_code_point(utf8, i));
   return out;
+}
+
+std::string short_number(double value, int decimals) {
+  if (!std::isfinite(value)) return "0";
+  std::string text = fmt::format("{:.{}f}", value, decimals);
+  while (text.back() == '0') text.pop_back();
+  if (text.back() == '.') text.pop_back();
+  return text == "-0" ? "0" : text;
 }
 
 double text_width(std::string_view utf8, Typeface face, double size) {

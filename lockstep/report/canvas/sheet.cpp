@@ -10,9 +10,6 @@
 namespace lockstep::report {
 namespace {
 
-constexpr double kTextSize = 7.8;
-constexpr double kHeadingSize = 9.5;
-constexpr double kCodeSize = 6.9;
 constexpr double kLeading = 1.28;
 
 // Words of a shell with their quotes: spaces inside '...', "..." and $'...' do not separate.

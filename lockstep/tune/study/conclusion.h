@@ -16,9 +16,7 @@ namespace lockstep::tune {
 
 // 95% intervals everywhere.
 struct Estimate {
-  double value = 0;
-  double low = 0;
-  double high = 0;
+  double value = 0, low = 0, high = 0;
   std::int64_t launches = 0;  // independent launches behind it
 };
 
