@@ -186,6 +186,7 @@ class HomeWriter {
         lines_(make_json_lines_run_store(home, rank)) {}
 
   void write(std::span<const Record> batch) {
+    for (const Record& record : batch) owns_run_ |= std::holds_alternative<RunInfo>(record);
     if (!uses_lines_ && wrote_tables(batch)) return;
     uses_lines_ = true;
     try {
@@ -209,7 +210,8 @@ class HomeWriter {
     } catch (const UserError& error) {
       if (!std::exchange(failing_, true)) give_up_ = Deadline::after(kPatienceSeconds);
       if (error.code() != ExitCode::kUsage && !give_up_.expired()) throw;
-      warn(fmt::format("{}; run {} goes on in {}", error.what(), run_, file_.string()));
+      // Once per run: its ranks meet the same tables.
+      if (owns_run_) warn(fmt::format("{}; run {} goes on in {}", error.what(), run_, file_.string()));
       tables_.reset();
       return false;
     }
@@ -221,6 +223,7 @@ class HomeWriter {
   bool uses_lines_;
   std::unique_ptr<RunStore> tables_;  // null before the first batch and where there are none
   std::unique_ptr<RunStore> lines_;
+  bool owns_run_ = false;  // this process began the run
   bool failing_ = false;
   Deadline give_up_ = Deadline::never();
   bool warned_of_lines_ = false;
