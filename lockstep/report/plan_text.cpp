@@ -326,7 +326,7 @@ class PlanPage {
 
   const planner::Explained& explained_;
   const plan::Candidate& best_;
-  const DrawStyle& style_;
+  const TerminalStyle& style_;
   const PlanTextOptions& options_;
   std::string text_;
 };

@@ -299,7 +299,7 @@ class StudyPage {
   const tune::StoredStudy& study_;
   const tune::Conclusion& found_;
   const StudyTextOptions& options_;
-  const DrawStyle& style_;
+  const TerminalStyle& style_;
   std::string text_;
 };
 

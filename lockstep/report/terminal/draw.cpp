@@ -20,7 +20,7 @@ std::string repeated(const std::string& glyph, int count) {
   return text;
 }
 
-std::string empty_cells(int count, const DrawStyle& style) {
+std::string empty_cells(int count, const TerminalStyle& style) {
   return inked(repeated(style.unicode ? "·" : ".", count), Ink::kDim, style);
 }
 
@@ -30,12 +30,12 @@ int cell_of(double value, double full, int cells) {
 
 }  // namespace
 
-std::string inked(const std::string& text, Ink ink, const DrawStyle& style) {
+std::string inked(const std::string& text, Ink ink, const TerminalStyle& style) {
   if (!style.colour || ink == Ink::kPlain || text.empty()) return text;
   return fmt::format("\033[{}m{}\033[0m", code_of(ink), text);
 }
 
-std::string stacked_bar(const std::vector<Segment>& parts, double full, int cells, const DrawStyle& style) {
+std::string stacked_bar(const std::vector<Segment>& parts, double full, int cells, const TerminalStyle& style) {
   double sum = 0;
   for (const Segment& part : parts) sum += part.value;
   const bool over = sum > full;
@@ -58,7 +58,7 @@ std::string stacked_bar(const std::vector<Segment>& parts, double full, int cell
   return text + empty_cells(cells - column, style);
 }
 
-std::string placed_bar(double before, double value, double full, int cells, Ink ink, const DrawStyle& style) {
+std::string placed_bar(double before, double value, double full, int cells, Ink ink, const TerminalStyle& style) {
   int start = cell_of(before, full, cells);
   int end = cell_of(before + value, full, cells);
   if (value > 0 && end == start) {
@@ -80,7 +80,7 @@ std::string right(const std::string& text, int columns) {
 }
 
 std::string table(const std::vector<std::vector<std::string>>& rows, const std::vector<std::size_t>& right_aligned,
-                  int indent, const DrawStyle& style) {
+                  int indent, const TerminalStyle& style) {
   std::vector<int> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()), 0);
