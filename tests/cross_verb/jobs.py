@@ -5,7 +5,7 @@ import struct
 
 WORDS = "the lamb and the wolf walk in step over the hill to the old mill by the river".split()
 PRECISIONS = ("fp32", "fp32", "fp32", "bf16", "bf16", "fp64")
-SEQUENCES = (8, 12, 16, 16, 20, 24, 30, 32, 32, 33, 36, 40, 48, 64)
+SEQUENCES = (8, 12, 16, 16, 18, 20, 24, 28, 30, 32, 32, 33, 36, 40, 44, 48, 52, 64)
 
 
 def write_data(folder):
@@ -167,14 +167,15 @@ def make_constraints(rng, job, world):
         return ()
     choices = ["dp"]
     if "layers" in job["model"]:
-        choices += ["tp", "pp", "pp", "cp", "cp", "shard", "sp", "virtual", "zero_bubble", "recompute", "offload"]
+        choices += ["tp", "pp", "cp", "cp", "cp", "cp", "cp", "cp", "cp + sp", "shard", "sp", "sp", "virtual",
+                    "zero_bubble", "recompute", "offload"]
     if "experts" in job["model"]:
         choices += ["ep", "ep"]
     choice = rng.choice(choices)
     size = rng.choice(divisors)
     text = {"sp": f"tp={size},sequence_parallel=true", "virtual": f"pp={size},schedule=interleaved",
             "zero_bubble": f"pp={size},schedule=zero_bubble", "recompute": f"recompute=full,pp={size}",
-            "offload": "offload=optimizer", "shard": f"shard={size}",
+            "cp + sp": "cp=2,tp=2,sequence_parallel=true", "offload": "offload=optimizer", "shard": f"shard={size}",
             "cp": f"cp={size},context_exchange={rng.choice(('ring', 'ring', 'all_to_all'))}"}.get(choice,
                                                                                               f"{choice}={size}")
     return ("--fix", text)
