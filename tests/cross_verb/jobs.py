@@ -117,7 +117,7 @@ def make_layout(rng, model, world):
 def make_options(rng, kind):
     """Sections beside model, layout and batch."""
     options = {"precision": rng.choice(PRECISIONS)}
-    communication = {"backend": "local", "timeout": "30s"}
+    communication = {"backend": "local", "timeout": "200s"}
     if rng.random() < 0.35:
         communication["compression"] = rng.choice(("fp16", "bf16", "powersgd", "onebit"))
     if rng.random() < 0.1:
