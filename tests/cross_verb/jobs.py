@@ -145,6 +145,23 @@ def make_options(rng, kind):
 KINDS = ("gpt", "gpt", "llama", "llama", "llama", "moe", "moe", "mamba", "bert", "bert-classifier", "cnn", "resnet")
 
 
+def spoil(rng, job):
+    """One thing that no engine trains, beside whatever the layout has."""
+    model, batch = job["model"], job["batch"]
+    if "layers" not in model:
+        return
+    choices = [lambda: batch.update(sequence_length=96)]  # beyond the model's positions
+    if model["arch"] in ("gpt", "bert"):
+        choices.append(lambda: model.update(kv_heads=1))
+    if model["arch"] in ("llama", "moe"):
+        choices.append(lambda: model.update(head_dim=7))
+    if model["arch"] in ("llama", "mamba"):
+        choices.append(lambda: model.update(activation="relu"))
+    if model["arch"] == "mamba":
+        choices.append(lambda: model.update(dropout=0.1))
+    rng.choice(choices)()
+
+
 def make_job(seed, folder):
     """The job without a cluster, and the number of its ranks."""
     rng = random.Random(seed)
@@ -157,6 +174,8 @@ def make_job(seed, folder):
     job = {"name": f"job-{seed}", "model": model, "data": make_data(kind, folder),
            "layout": make_layout(rng, model, world), "batch": batch, **make_options(rng, kind), "steps": 1,
            "threads_per_rank": 1, "checkpoint": {"every": 0, "final": False}, "evaluation": {"batches": 1}, "seed": 3}
+    if rng.random() < 0.06:
+        spoil(rng, job)
     return job, world
 
 
