@@ -11,7 +11,7 @@ enum class Arch { kMnistCnn, kCifarCnn, kResNet, kBert, kGpt, kLlama, kMoe, kMam
 
 enum class Activation { kRelu, kGelu, kGeluTanh, kSilu };
 
-// Stretching of rotary positions beyond the trained context (Hugging Face `rope_scaling`).
+// Scaling of rotary positions beyond the trained context (Hugging Face `rope_scaling`).
 struct RopeScaling {
   enum class Kind { kNone, kLinear, kLlama3 };
   Kind kind = Kind::kNone;

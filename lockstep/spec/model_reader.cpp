@@ -20,7 +20,7 @@ constexpr std::int64_t kMostLayers = 10'000;
 constexpr std::int64_t kWidest = 1 << 22;
 constexpr double kMostParameters = 1e16;  // far beyond any model, far below 2^63
 
-// What a field is when the file leaves it out depends on the architecture; these are the published conventions.
+// The default of an absent field depends on the architecture; these are the published conventions.
 Model defaults_of(Arch arch) {
   Model model;
   model.arch = arch;
@@ -196,8 +196,8 @@ Model read_map(const YamlNode& node, const std::string& path, const std::string&
   reader.real("dropout", model.dropout, 0.0, 0.999999);
   model.is_language_model() ? read_language_model(reader, model) : read_image_model(reader, model);
   if (!has_arch) {
-    reader.find("preset");  // known here: a misspelt `preset` should hear of it
-    // Without an architecture the other keys cannot be judged; only say what is missing, unless `arch` was misspelt.
+    reader.find("preset");  // known here, so that a misspelt `preset` is reported
+    // Without an architecture the other keys cannot be checked; only say what is missing, unless `arch` was misspelt.
     for (const YamlNode::Entry& entry : node.entries) {
       if (const auto near = nearest(entry.key, {"arch", "preset"})) {
         throw bad_input(fmt::format("unknown key `{}` in a model", printable(entry.key)),
@@ -256,7 +256,7 @@ YamlNode base_tree(const YamlNode& preset) {
   if (is_hugging_face(resolved)) return parse_yaml(to_yaml(read_hf_config(resolved.string())), resolved.string());
   YamlNode tree = read_yaml_file(resolved);
   if (!tree.is_map() || tree.find("preset") != nullptr) {
-    throw bad_input(fmt::format("{} is no model with `arch`", printable_path(resolved)),
+    throw bad_input(fmt::format("{} is not a model with `arch`", printable_path(resolved)),
                     "name a file that has all fields", preset.place());
   }
   return tree;
@@ -267,8 +267,8 @@ Model read_changed_preset(const YamlNode& node, const std::string& path) {
   const YamlNode& preset = *node.find("preset");
   if (!preset.is_scalar()) throw bad_input("`preset` is not a name", "for example gpt2-124m", preset.place());
   if (const YamlNode* arch = node.find("arch")) {
-    throw bad_input("`arch` cannot be changed in a preset",
-                    "leave out `arch`, or leave out `preset` and write all fields", arch->place());
+    throw bad_input("`arch` cannot be changed in a preset", "omit `arch`, or omit `preset` and write all fields",
+                    arch->place());
   }
   YamlNode merged = base_tree(preset);
   for (const YamlNode::Entry& change : node.entries) {
