@@ -26,7 +26,7 @@ comm::OpOptions at_site(const char* site) {
 }
 
 // A message to the next rank of a ring and one from the previous rank, in flight. Destroyed in flight (an error), it
-// waits for both, so that nobody writes to memory that is gone.
+// waits for both, so that nothing writes to freed memory.
 class Shift {
  public:
   Shift() = default;
