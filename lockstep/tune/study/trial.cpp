@@ -56,7 +56,7 @@ Trial trial_from_json(const nlohmann::json& document, const Space& space, const 
   trial.budget_seconds = reader.real("budget_seconds");
   trial.outcome = parse_word<Outcome>(reader.text("outcome"), kOutcomes, reader, "outcome");
   for (const auto& sample : reader.array("samples")) {
-    if (!sample.is_number()) reader.fail("samples", "has something that is no number", "give throughputs");
+    if (!sample.is_number()) reader.fail("samples", "has something that is not a number", "give throughputs");
     trial.samples.push_back(sample.get<double>());
   }
   trial.throughput = reader.real("throughput");
