@@ -25,7 +25,7 @@ struct AccuracyReport {
   std::vector<std::string> remarks;  // what is not reached, and why
 };
 
-// The claims of docs/accuracy.md against what was reached.
+// The claims of docs/reference/accuracy.md against what was reached.
 std::vector<Target> targets_of(const AccuracyReport& report);
 
 // Terminal: targets, then errors by source, hardware, scale and binding term, then the grid's groups.

@@ -124,11 +124,11 @@ std::vector<Check> probe_engine(const std::string& engine_library) {
   const std::string detail = versions != nullptr ? versions_text(versions()) : std::string("no version");
   if (torch.empty()) {
     checks.push_back(
-        {"libtorch", CheckStatus::kFail, "the engine came up without libtorch_cpu", "build it again with `make`"});
+        {"libtorch", CheckStatus::kFail, "the engine was loaded without libtorch_cpu", "build it again with `make`"});
     return checks;
   }
   checks.push_back({"libtorch", CheckStatus::kOk, fmt::format("{} ({})", detail, torch), ""});
-  // Debian's libtorch links libblas.so.3, whoever provides it today; PyPI's has MKL inside.
+  // Debian's libtorch links libblas.so.3, whichever package provides it; PyPI's contains MKL.
   const std::string blas = find_library(paths, "libblas.so");
   if (!blas.empty()) {
     checks.push_back(check_blas(blas));
@@ -147,7 +147,7 @@ Check probe_plugin(const std::string& plugin_directory, const std::string& backe
     return {"backend " + backend, CheckStatus::kFail, path + " is missing",
             fmt::format("install the {} package (make setup), then build again", backend)};
   }
-  // DEEPBIND as the communicator does: two copies of Gloo must not meet.
+  // DEEPBIND as the communicator does: two copies of Gloo must not share symbols.
   const Library plugin = open_library(path, RTLD_DEEPBIND | RTLD_NODELETE);
   if (!plugin)
     return {"backend " + backend, CheckStatus::kFail, last_error(),

@@ -8,7 +8,7 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kFlightEntries = 64;
-// How late a backend may be before wait() stops believing in it.
+// How late a backend may be before wait() gives up on it.
 constexpr milliseconds kOverdueGrace{10'000};
 constexpr milliseconds kCloseGrace{10'000};
 
@@ -320,7 +320,7 @@ void Work::settle() noexcept {
   try {
     wait();
   } catch (const std::exception&) {
-    // Whoever needed the result has been told already.
+    // Whoever needed the result has been notified already.
   }
 }
 

@@ -24,8 +24,8 @@ namespace lockstep::comm {
 // Failing only while arriving is what makes it safe to hand back the buffers at once.
 //
 // On device memory the three phases only order queues: `work` makes this rank's stream wait for the marks that
-// everybody made when the operation was called, and queues its part behind them; when all have departed, everybody's
-// stream waits for the marks behind everybody's parts. No thread waits for the device.
+// all ranks made when the operation was called, and queues its part after them; when all have departed, every rank's
+// stream waits for the marks after all parts. No thread waits for the device.
 class LocalExchange {
  public:
   LocalExchange(int size, std::shared_ptr<DeviceQueues> device)
@@ -50,7 +50,7 @@ class LocalExchange {
     bool done = false;
     DeviceQueues::Mark copied;
   };
-  // What a rank leaves behind when it has worked, and where it wants to find what all others left.
+  // What a rank leaves when it has worked, and where it expects what all others left.
   struct Part {
     DeviceQueues::Mark done;
     std::vector<DeviceQueues::Mark>* everyones = nullptr;
@@ -165,7 +165,7 @@ void LocalExchange::collective(int rank, const Operation& operation, Clock::time
   lock.unlock();
   std::vector<DeviceQueues::Mark> everyones;
   Part part{nullptr, &everyones};
-  std::exception_ptr failed;  // a device may refuse; the others must not wait for this rank for ever
+  std::exception_ptr failed;  // a device may refuse; the others must not wait for this rank forever
   try {
     if (operation.on_device()) {
       part.done = queue_collective(*device_, rank, slots_);
@@ -202,7 +202,7 @@ void LocalExchange::depart(int rank, const Operation& operation, Part part, std:
 }
 
 void LocalExchange::all_reduce(int rank, const Operation& operation) const {
-  // Each rank reduces one slice, block by block, straight out of and into everybody's buffer.
+  // Each rank reduces one slice, block by block, straight from and into all ranks' buffers.
   constexpr std::int64_t kBlockBytes = 32 * 1024;
   const std::int64_t element = size_of(operation.output.dtype);
   const std::int64_t block_count = kBlockBytes / element;
@@ -343,7 +343,7 @@ class LocalBackend final : public Backend {
     if (!operation.on_device()) return nullptr;
     DeviceQueues* const queues = exchange_->device();
     if (queues == nullptr || queues->device() != operation.device) {
-      throw BackendError(FaultKind::kAborted, -1, "this world of threads was made without that device");
+      throw BackendError(FaultKind::kAborted, -1, "this world of threads was created without that device");
     }
     auto mark = std::make_unique<DeviceQueues::Mark>(queues->mark(operation.stream));
     const std::lock_guard lock(mutex_);

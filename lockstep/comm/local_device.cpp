@@ -20,7 +20,7 @@ void reduce(DeviceQueues& device, const Operation& own, const std::vector<void*>
   if (count > 0) device.reduce(own.stream, outputs, inputs, count, own.output.dtype, own.reduce);
 }
 
-// Each rank reduces one slice straight out of and into everybody's buffer.
+// Each rank reduces one slice straight from and into all ranks' buffers.
 void all_reduce(DeviceQueues& device, int rank, const std::vector<const Operation*>& all) {
   const Operation& own = *all[static_cast<std::size_t>(rank)];
   const Slice slice = slice_of(own.output.count, static_cast<int>(all.size()), rank);

@@ -35,7 +35,7 @@ void move_all_to_all(int rank, const std::vector<const Operation*>& all, Move mo
 // element is reduced once, by one rank, for everybody.
 DeviceQueues::Mark queue_collective(DeviceQueues& device, int rank, const std::vector<const Operation*>& all);
 
-// The copy of a message, on the receiver's stream; returns the mark behind it.
+// The copy of a message, on the receiver's stream; returns the mark after it.
 DeviceQueues::Mark queue_copy(DeviceQueues& device, const Operation& sent, const Operation& received);
 
 }  // namespace lockstep::comm

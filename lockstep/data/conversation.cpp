@@ -45,7 +45,7 @@ struct Reader {
   // The objects of the list `key`.
   std::vector<Reader> list(const char* key) const {
     const json& items = object.at(key);
-    if (!items.is_array() || items.empty()) throw error(fmt::format("`{}` is no list with entries", key));
+    if (!items.is_array() || items.empty()) throw error(fmt::format("`{}` is not a list with entries", key));
     std::vector<Reader> readers;
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (!items[i].is_object()) {

@@ -25,7 +25,7 @@ using Conversation = std::vector<Turn>;
 //   {"instruction", "input"?, "output"}                      one turn each
 //   {"prompt", "completion"} or {"prompt", "response"}       one turn each
 //   {"instruction", "instances": [{"input"?, "output"}]}     one conversation per instance (self-instruct seeds)
-// Other keys are ignored. Throws UserError at `place` for any other shape, for values that are no text, and for a
+// Other keys are ignored. Throws UserError at `place` for any other shape, for values that are not text, and for a
 // conversation without an answer.
 std::vector<Conversation> read_conversations(const nlohmann::json& record, const SourcePlace& place);
 

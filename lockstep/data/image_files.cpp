@@ -155,7 +155,7 @@ class CifarDataset final : public Dataset {
       const auto size = static_cast<std::int64_t>(file.size());
       if (size == 0) throw bad_input("the file is empty", kCifarRepair, {file.path()});
       if (size % kRecord != 0) {
-        throw bad_input(fmt::format("truncated by {} bytes: {} bytes are no whole number of records of {}",
+        throw bad_input(fmt::format("truncated by {} bytes: {} bytes are not a whole number of records of {}",
                                     kRecord - size % kRecord, size, kRecord),
                         kCifarRepair, {file.path()});
       }

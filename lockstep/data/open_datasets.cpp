@@ -70,7 +70,7 @@ TokenId mask_id(const spec::Job& job, const Tokenizer& tokenizer, std::int64_t v
     if (const auto id = tokenizer.token_id(name)) return *id;
   }
   if (job.model.vocab > vocab_size) return static_cast<TokenId>(job.model.vocab - 1);
-  throw bad_input("masked language modelling needs a token that stands for the hidden ones",
+  throw bad_input("masked language modelling needs a mask token",
                   fmt::format("use a tokenizer with [MASK], or set model.vocab above {}: its last id then is the mask",
                               vocab_size));
 }

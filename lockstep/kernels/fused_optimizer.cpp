@@ -282,7 +282,8 @@ double squared_norm(const torch::Tensor& flat) {
 }
 
 void add_squared_norm(const torch::Tensor& flat, torch::Tensor& sum) {
-  LOCKSTEP_ASSERT(sum.device() == flat.device() && sum.scalar_type() == torch::kFloat64, "a sum in fp64 beside it");
+  LOCKSTEP_ASSERT(sum.device() == flat.device() && sum.scalar_type() == torch::kFloat64,
+                  "the sum is fp64 on the same device");
   if (flat.device().is_cpu()) {
     sum += squared_norm(flat);
   } else {

@@ -62,7 +62,7 @@ void check_mamba(const spec::Model& spec) {
   if (spec.activation != spec::Activation::kSilu) {
     throw does_not_add_up(spec, "mamba is trained with activation silu only", "set model.activation to silu");
   }
-  if (spec.dropout > 0) throw does_not_add_up(spec, "mamba has no dropout", "leave model.dropout out");
+  if (spec.dropout > 0) throw does_not_add_up(spec, "mamba has no dropout", "omit model.dropout");
 }
 
 void check_image_model(const spec::Model& spec) {

@@ -16,7 +16,7 @@ namespace {
 using comm::Communicator;
 
 // A message to the next rank of a ring and one from the previous rank, in flight. Destroyed in flight (an error), it
-// waits for both, so that nobody writes to memory that is gone.
+// waits for both, so that nothing writes to freed memory.
 class Shift {
  public:
   Shift() = default;

@@ -22,7 +22,7 @@ namespace lockstep::nn {
 
 struct LayerOutput {
   torch::Tensor hidden;
-  // Undefined, or 0-dim: this rank's share of a loss beside the model's own (load balancing of experts), already
+  // Undefined, or 0-dim: this rank's share of a loss besides the model's own (load balancing of experts), already
   // multiplied by its coefficient. The sum over the ranks that route together is the term of one micro-step.
   torch::Tensor auxiliary = {};
 };

@@ -14,7 +14,7 @@ using NamedLinear = std::pair<std::string, std::shared_ptr<Linear>>;
 
 bool is_classifier(const std::string& module) { return module == "score" || module == "classifier"; }
 
-// The linear layers inside the model. Heads are no targets: the loss reads their weights directly.
+// The linear layers inside the model. Heads are not targets: the loss reads their weights directly.
 std::vector<NamedLinear> inner_linear_layers(const LanguageModel& model) {
   std::vector<NamedLinear> layers;
   for (const auto& entry : model.named_modules("", /*include_self=*/false)) {

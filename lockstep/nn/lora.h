@@ -1,4 +1,4 @@
-// LoRA (Hu et al. 2021): linear layers learn a low-rank change beside their frozen weight,
+// LoRA (Hu et al. 2021): linear layers learn a low-rank change in addition to their frozen weight,
 //   y = W x + alpha / rank B A x,
 // with the names of PEFT's files ("...q_proj.lora_A.weight" [rank, in], "...q_proj.lora_B.weight" [out, rank]).
 #pragma once

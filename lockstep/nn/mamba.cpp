@@ -4,7 +4,7 @@
 // Tensor parallel splits the inner channels: all is done channel by channel but the two projections and x_proj, which
 // makes time steps, B and C of all channels and is summed over the ranks. Context parallel gives each rank one piece of
 // the sequence: it takes the convolution's last rows and the scan's state from the rank before. A rank that has handed
-// them on goes on to the next layer, so ranks are apart by one scan, not by one scan per layer.
+// them on continues with the next layer, so ranks are apart by one scan, not by one scan per layer.
 #include <cmath>
 #include <string>
 #include <vector>

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kMostNodes = 1'000'000;
 constexpr std::int64_t kMostDevicesPerNode = 4096;
 
-// Keeps every product and sum of figures finite; no real machine comes near.
+// Keeps every product and sum of figures finite; no real machine comes close.
 constexpr double kMostOfAnything = 1e24;
 constexpr double kMostLatencySeconds = 3600;
 

@@ -29,7 +29,7 @@ Activation activation_of(const JsonReader& config, const char* key, const char* 
   config.fail(key, fmt::format("is `{}`", printable(name)), "supported: gelu, gelu_new, silu, relu");
 }
 
-// A number in the range that model files allow too (docs/cluster-and-model-files.md).
+// A number in the range that model files allow too (docs/reference/cluster-and-model-files.md).
 double real_between(const JsonReader& config, const char* key, double fallback, double low, double high) {
   const double value = config.real_or(key, fallback);
   if (value < low || value > high) config.fail(key, fmt::format("is {}", value), fmt::format("{} to {}", low, high));
@@ -80,7 +80,7 @@ bool has_classifier(const JsonReader& config) {
   });
 }
 
-// Of a classifier; transformers leaves two labels, its default, out of the file.
+// Of a classifier; transformers omits two labels, its default, from the file.
 std::int64_t classes_of(const JsonReader& config) {
   std::int64_t classes = config.integer_or("num_labels", 2, 1, 1 << 24);
   if (const auto labels = config.object_or_none("id2label")) {
@@ -178,7 +178,7 @@ Model llama(const JsonReader& config, const std::string& type) {
 
 // Our coefficient of the load-balancing loss. That of transformers counts all choices of a token and is one mean over
 // the tokens of all layers; ours counts shares of the choices and is a sum over layers: the same for one layer, and
-// wherever layers load their experts alike.
+// and wherever layers have the same expert load.
 double balancing_of(const JsonReader& config, const Model& model) {
   const double layers = static_cast<double>(model.layers), choices = static_cast<double>(model.experts_per_token);
   const double theirs = real_between(config, "router_aux_loss_coef", 0.001, 0.0, 1e3 * layers / choices);

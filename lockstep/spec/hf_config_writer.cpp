@@ -17,7 +17,7 @@ void require(bool condition, const Model& model, const char* problem) {
                   "keep it as a checkpoint, or change the model");
 }
 
-// transformers' GPT-2 and BERT know one kind of heads.
+// transformers' GPT-2 and BERT have one kind of heads.
 void require_plain_heads(const Model& model) {
   require(model.kv_heads == model.heads && model.head_dim * model.heads == model.hidden, model,
           "this architecture of Hugging Face has no kv_heads and no head_dim of its own");
@@ -43,7 +43,7 @@ json gpt2(const Model& model) {
       {"resid_pdrop", model.dropout},
       {"embd_pdrop", model.dropout},
       {"attn_pdrop", model.dropout}};
-  // Left out they are the last token of GPT-2's own vocabulary.
+  // If absent they are the last token of GPT-2's own vocabulary.
   constexpr std::int64_t kEndOfText = 50256;
   if (model.vocab <= kEndOfText) config["bos_token_id"] = config["eos_token_id"] = nullptr;
   return config;
@@ -61,7 +61,7 @@ json rope_scaling(const RopeScaling& rope) {
 void add_rope(const Model& model, json& config) {
   json scaling = nullptr;
   if (model.rope_scaling.kind != RopeScaling::Kind::kNone) scaling = rope_scaling(model.rope_scaling);
-  // transformers 5 reads rope_parameters, version 4 the two keys beside it.
+  // transformers 5 reads rope_parameters, version 4 the other two keys.
   json parameters = scaling.is_null() ? json{{"rope_type", "default"}} : scaling;
   parameters["rope_theta"] = model.rope_theta;
   config["rope_parameters"] = parameters;
@@ -165,7 +165,7 @@ json config_of(const Model& model) {
     case Arch::kResNet:
       break;
   }
-  require(false, model, "image models have no folder of Hugging Face here");
+  require(false, model, "image models cannot be exported to a Hugging Face folder");
   return {};
 }
 

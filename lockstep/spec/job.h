@@ -1,5 +1,5 @@
 // Job: Model + Cluster + data + goals, as the user wrote them. Fields keep the names of the job file
-// (docs/job-file.md). Its `tune:` section is for the tuner alone (tune/job/space.h) and leaves nothing here.
+// (docs/reference/job-file.md). Its `tune:` section is for the tuner alone (tune/job/space.h) and leaves nothing here.
 #pragma once
 
 #include <cstdint>
@@ -66,7 +66,7 @@ struct Optimizer {
   double momentum = 0.9;       // SGD
   bool nesterov = false;
   double clip_norm = 0.0;  // 0: no clipping
-  // AdamW's means: fp32, or bf16 with stochastic rounding, which the fused CUDA step has.
+  // AdamW's moments: fp32, or bf16 with stochastic rounding, which only the fused CUDA step supports.
   Precision state_precision = Precision::kFp32;
   bool operator==(const Optimizer&) const = default;
 };
@@ -97,7 +97,7 @@ struct Evaluation {
 struct CheckpointPolicy {
   std::string directory;         // "": under the run folder
   double every_seconds = 600.0;  // `every: 10m`; 0: not by time. Becomes 0 when only every_steps is given
-  std::int64_t every_steps = 0;  // `every_steps: 100`; 0: not by steps. Both: whichever comes first
+  std::int64_t every_steps = 0;  // `every_steps: 100`; 0: not by steps. Both: the earlier one
   std::int64_t keep = 3;
   bool at_end = true;  // `final: false`: nothing is saved after the last step
   bool operator==(const CheckpointPolicy&) const = default;
@@ -148,7 +148,7 @@ struct Job {
 
 // Reads a job file and applies `key=value` overrides ("batch.micro=8"); relative paths in the file are taken from
 // the file's folder, in overrides from the working directory. Throws UserError with file:line:column and the nearest
-// key. An override of steps, tokens or epochs replaces whichever the file has; so do layout and plan each other.
+// key. An override of steps, tokens or epochs replaces the one in the file; layout and plan replace each other.
 Job load_job(const std::string& path, const std::vector<std::string>& overrides = {});
 
 // The job as YAML that load_job() reads back to the same value; this is what the run store and checkpoints keep.

@@ -18,7 +18,7 @@ using lockstep::to_string;
 enum class Activation { kRelu, kGelu, kGeluTanh, kSilu };
 constexpr auto names_of(Activation) { return enum_names<Activation::kSilu>("relu", "gelu", "gelu_tanh", "silu"); }
 
-// Stretching of rotary positions beyond the trained context (Hugging Face `rope_scaling`).
+// Scaling of rotary positions beyond the trained context (Hugging Face `rope_scaling`).
 struct RopeScaling {
   enum class Kind { kNone, kLinear, kLlama3 };
   friend constexpr auto names_of(Kind) { return enum_names<Kind::kLlama3>("none", "linear", "llama3"); }

@@ -183,8 +183,8 @@ Model read_map(const YamlNode& node, const std::string& path, const std::string&
   reader.real("dropout", model.dropout, 0.0, 0.999999);
   model.is_language_model() ? read_language_model(reader, model) : read_image_model(reader, model);
   if (!has_arch) {
-    reader.find("preset");  // known here: a misspelt `preset` should hear of it
-    // Without an architecture the other keys cannot be judged; only say what is missing, unless `arch` was misspelt.
+    reader.find("preset");  // known here, so that a misspelt `preset` is reported
+    // Without an architecture the other keys cannot be checked; only say what is missing, unless `arch` was misspelt.
     for (const YamlNode::Entry& entry : node.entries) {
       if (const auto near = nearest(entry.key, {"arch", "preset"})) {
         throw bad_input(fmt::format("unknown key `{}` in a model", printable(entry.key)),
@@ -243,7 +243,7 @@ YamlNode base_tree(const YamlNode& preset) {
   if (is_hugging_face(resolved)) return parse_yaml(to_yaml(read_hf_config(resolved.string())), resolved.string());
   YamlNode tree = read_yaml_file(resolved);
   if (!tree.is_map() || tree.find("preset") != nullptr) {
-    throw bad_input(fmt::format("{} is no model with `arch`", printable_path(resolved)),
+    throw bad_input(fmt::format("{} is not a model with `arch`", printable_path(resolved)),
                     "name a file that has all fields", preset.place());
   }
   return tree;
@@ -254,8 +254,8 @@ Model read_changed_preset(const YamlNode& node, const std::string& path) {
   const YamlNode& preset = *node.find("preset");
   if (!preset.is_scalar()) throw bad_input("`preset` is not a name", "for example gpt2-124m", preset.place());
   if (const YamlNode* arch = node.find("arch")) {
-    throw bad_input("`arch` cannot be changed in a preset",
-                    "leave out `arch`, or leave out `preset` and write all fields", arch->place());
+    throw bad_input("`arch` cannot be changed in a preset", "omit `arch`, or omit `preset` and write all fields",
+                    arch->place());
   }
   YamlNode merged = base_tree(preset);
   for (const YamlNode::Entry& change : node.entries) {

@@ -60,7 +60,7 @@ Tensor compute_statistics(BatchNorm2d& norm, const Tensor& x) {
   return statistics;
 }
 
-// Gradients of one layer: dx, and [dweight, dbias] beside each other; the means pass between the two kernels.
+// Gradients of one layer: dx, and [dweight, dbias] side by side; the means pass between the two kernels.
 struct LayerGradients {
   Tensor dx, parameters, means;
 

@@ -56,7 +56,7 @@ constexpr std::array kSpellings{
     Spelling{0x2248, "~"},    Spelling{0x2212, "-"},    Spelling{0x2011, "-"},    Spelling{0x2010, "-"},
     Spelling{0x202f, " "},    Spelling{0x2009, " "},    Spelling{0x03bc, "\xb5"}};
 
-// The code point at `i`, which is moved past it; 0xfffd for bytes that are no UTF-8.
+// The code point at `i`, which is moved past it; 0xfffd for bytes that are not UTF-8.
 std::uint32_t next_code_point(std::string_view text, std::size_t& i) {
   const auto first = static_cast<unsigned char>(text[i++]);
   if (first < 0x80) return first;

@@ -15,7 +15,7 @@ namespace {
 constexpr double kPartThatCounts = 0.5;  // of the promised gain: less is another answer
 constexpr std::int64_t kMostPairs = 1000;
 
-// How far apart two launches of one configuration lie, from every configuration of the study that has two.
+// How far apart two launches of one configuration are, from every configuration of the study that has two.
 tune::PooledSpread spread_of(std::span<const tune::Trial> trials) {
   std::vector<tune::Config> configs;
   std::vector<std::vector<double>> launches;
@@ -71,9 +71,10 @@ std::string overlap_of(const CheckResult& check) {
 }
 
 std::string way_out_of(const CheckResult& check) {
-  if (check.more_pairs == 0) return "No number of pairs would tell, the study's own interval is too wide: tune again";
+  if (check.more_pairs == 0)
+    return "No number of pairs would decide it, the study's own interval is too wide: tune again";
   if (check.more_pairs >= kMostPairs) return fmt::format("More than {} pairs would be needed", kMostPairs);
-  return fmt::format("About {} more {} would tell: --pairs {}", check.more_pairs,
+  return fmt::format("About {} more {} would decide it: --pairs {}", check.more_pairs,
                      check.more_pairs == 1 ? "pair" : "pairs", check.gain_percent.launches + check.more_pairs);
 }
 
@@ -90,9 +91,8 @@ std::string sentence_of(const CheckResult& check) {
     case CheckVerdict::kFaded:
       return fmt::format("No longer holds: {}; {}. Tune again.", now, then);
     case CheckVerdict::kUnclear:
-      return fmt::format(
-          "Within noise, cannot be told apart: {}; {}. {}, but less than half the gain is possible too. {}.", now, then,
-          overlap_of(check), way_out_of(check));
+      return fmt::format("Unclear, within noise: {}; {}. {}, but less than half the gain is possible too. {}.", now,
+                         then, overlap_of(check), way_out_of(check));
     case CheckVerdict::kDoesNotRun:
       return fmt::format("The recommended setting does not run here: {}.", check.failure);
     case CheckVerdict::kNoComparison:

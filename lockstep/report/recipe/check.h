@@ -35,7 +35,7 @@ struct CheckResult {
   tune::Estimate gain_percent;         // now; launches counts pairs
   tune::Estimate expected_percent;     // then
   std::vector<double> best, standard;  // launch figures, pair by pair
-  std::int64_t more_pairs = 0;         // kUnclear: that would tell, if the estimate stays; 0: no number would
+  std::int64_t more_pairs = 0;         // kUnclear: that would decide it, if the estimate stays; 0: no number would
   std::string failure;                 // of the first launch that failed
   double checked_at = 0;               // unix time
   double gpu_seconds = 0;
@@ -53,7 +53,7 @@ struct CheckOptions {
 };
 
 // Launches default and best in turn (the order alternates from pair to pair, so that a drift cancels). Ends at the
-// first failure. `trials` are the study's: they say how far launches lie apart here. Blocks for at most
+// first failure. `trials` are the study's: they say how far apart launches are here. Blocks for at most
 // 2 x pairs x launch_seconds and a grace.
 CheckResult check_recipe(tune::Evaluator& evaluator, const tune::Conclusion& conclusion,
                          std::span<const tune::Trial> trials, const CheckOptions& options);

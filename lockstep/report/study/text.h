@@ -18,7 +18,7 @@ struct StudyTextOptions {
 };
 
 // What `lockstep tune --show` prints: where and when, what the budget went to, the best setting beside the default, the
-// gain with its interval, what each knob costs when set back, shares of variance, convergence, failures, trials, and
+// gain with its interval, what reverting each knob costs, shares of variance, convergence, failures, trials, and
 // the next command. `conclusion` is of `study`.
 std::string study_text(const tune::StoredStudy& study, const tune::Conclusion& conclusion,
                        const StudyTextOptions& options = {});

@@ -131,8 +131,8 @@ class ExpressionParser {
       token_.text = symbol;
       return i + symbol.size();
     }
-    if (text_[i] == '=') throw error(i, "`=` is no comparison", "write ==");
-    throw error(i, fmt::format("`{}` is no part of an expression", printable(text_.substr(i, 1))),
+    if (text_[i] == '=') throw error(i, "`=` is not a comparison", "write ==");
+    throw error(i, fmt::format("`{}` is not part of an expression", printable(text_.substr(i, 1))),
                 "use knob names, numbers, quoted texts, + - * / // % == != < <= > >= and or not in ( )");
   }
 
@@ -328,7 +328,7 @@ class ExpressionParser {
     try {
       value = parse_real(token.text);
     } catch (const UserError&) {
-      throw error(token.at, fmt::format("`{}` is no number", printable(token.text)), "write for example 8 or 0.5");
+      throw error(token.at, fmt::format("`{}` is not a number", printable(token.text)), "write for example 8 or 0.5");
     }
     if (value > kMostNumber) throw error(token.at, fmt::format("{} is too large", token.text), "stay below 2^53");
     return {add(Op::kNumber, -1, -1, value), Type::kNumber, false, token.at, token.text};
@@ -354,7 +354,7 @@ class ExpressionParser {
     for (const ExpressionSymbol& symbol : symbols_) {
       for (const std::string& text : symbol.texts) {
         if (text != token.text) continue;
-        return error(token.at, fmt::format("`{}` is no knob", printable(token.text)),
+        return error(token.at, fmt::format("`{}` is not a knob", printable(token.text)),
                      fmt::format("it is a choice of `{}`: write it in quotes", printable(symbol.name)));
       }
       names.push_back(symbol.name);

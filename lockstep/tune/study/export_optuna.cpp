@@ -89,7 +89,7 @@ double internal_value(const Knob& knob, const Value& value) {
   }
   if (const auto* integer = std::get_if<std::int64_t>(&value)) return static_cast<double>(*integer);
   if (const auto* real = std::get_if<double>(&value)) return *real;
-  throw bad_input(fmt::format("`{}` has a value that is none of its choices", knob.name),
+  throw bad_input(fmt::format("`{}` has a value that is not one of its choices", knob.name),
                   "the study's file was edited");
 }
 
@@ -206,7 +206,7 @@ class Writer {
 void export_optuna(const StoredStudy& study, const std::filesystem::path& file, const std::string& study_name) {
   if (std::filesystem::exists(file))
     throw bad_input("the file exists already", "give another name or remove it", {printable_path(file)});
-  // Made in memory and written in one go, so that no half of it can be taken for the whole.
+  // Made in memory and written at once, so that a partial file cannot be mistaken for a complete one.
   Writer writer;
   writer.study(study, study_name.empty() ? study.id() : study_name);
   write_file_atomically(file, writer.bytes());

@@ -50,7 +50,7 @@ Trial trial_from_json(const nlohmann::json& document, const Space& space, const 
   trial.set_back_knob = reader.text("set_back", "");
   trial.outcome = read_name<Outcome>(reader, "outcome");
   for (const auto& sample : reader.array("samples")) {
-    if (!sample.is_number()) reader.fail("samples", "has something that is no number", "give throughputs");
+    if (!sample.is_number()) reader.fail("samples", "has something that is not a number", "give throughputs");
     trial.samples.push_back(sample.get<double>());
   }
   for (const auto& [key, figure] : kFigures) trial.*figure = reader.real(key);
