@@ -205,7 +205,7 @@ std::vector<Target> targets_of(const AccuracyReport& report) {
   return targets;
 }
 
-std::string to_text(const AccuracyReport& report, const report::DrawStyle& style) {
+std::string to_text(const AccuracyReport& report, const telemetry::TerminalStyle& style) {
   std::string text;
   for (const Table& table : tables_of(report)) {
     text += report::inked(table.title, report::Ink::kBold, style) + "\n";

@@ -25,11 +25,11 @@ struct AccuracyReport {
   std::vector<std::string> remarks;  // what is not reached, and why
 };
 
-// The claims of docs/accuracy.md against what was reached.
+// The claims of docs/reference/accuracy.md against what was reached.
 std::vector<Target> targets_of(const AccuracyReport& report);
 
 // Terminal: targets, then errors by source, hardware, scale and binding term, then the grid's groups.
-std::string to_text(const AccuracyReport& report, const report::DrawStyle& style);
+std::string to_text(const AccuracyReport& report, const telemetry::TerminalStyle& style);
 
 // `picture` is the file name the Markdown refers to; "": none.
 std::string to_markdown(const AccuracyReport& report, const std::string& picture);

@@ -265,7 +265,7 @@ int run_accuracy(const std::string& published, const std::string& folder, const 
       "{} folds: whole (source, model) groups are left out of the fit that predicts them; {} of {} rows priced; {}",
       fits.size(), predictions.size(), all.size(), format_seconds(watch.seconds()));
   report.remarks = remarks_of(report);
-  fmt::print("{}", to_text(report, report::DrawStyle{}));
+  fmt::print("{}", to_text(report, telemetry::TerminalStyle{}));
   if (!folder.empty()) write_report(report, folder);
   if (!rows_file.empty()) write_file_atomically(rows_file, rows_csv(predictions));
   return 0;

@@ -169,7 +169,7 @@ def report(arguments):
             f"Measured {seen.get('date')} on {seen.get('gpu')} (name, driver, power limit); torch {seen.get('torch')}, CUDA "
             f"{seen.get('cuda')}, cuDNN {seen.get('cudnn')}. Profile: {len(dense['points'])} steps of other models, measured "
             f"{dense['date']} with {dense['software']}. Made by `bench/gpu/run predict` and `bench/gpu/predict.py`; what "
-            "is priced how: [docs/gpu.md](../../docs/gpu.md#what-the-planner-expects).", "",
+            "is priced how: [docs/reference/gpu.md](../../docs/reference/gpu.md#what-the-planner-expects).", "",
             *([measured["note"], ""] if measured.get("note") else []), f"## The {len(rows)} points", "", "Median of seven steps after three, least and longest in brackets. Memory is the peak of "
             "arena and libtorch's allocator.", "", *table_of(rows), "",
             f"Time: mean error {100 * time:.2f}%, worst {100 * worst_time:.2f}%; {inside} of {len(rows)} inside their 90% "

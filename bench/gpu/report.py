@@ -130,7 +130,7 @@ def write(folder, reports):
     text = ["# One GPU: our step against PyTorch", "",
             f"Measured {seen.get('date', '?')} on {seen.get('gpu', '?')} (name, driver, power limit); torch {seen.get('torch')}, "
             f"CUDA {seen.get('cuda')}, cuDNN {seen.get('cudnn')}. Made by `bench/gpu/run`; how to run it and what the columns "
-            "mean: [docs/gpu.md](../../docs/gpu.md).", "",
+            "mean: [docs/reference/gpu.md](../../docs/reference/gpu.md).", "",
             "Llamas: our side is `lockstep_gpu_step`, the step that `lockstep train` runs, on random tokens, without clipping, as the "
             "peer's. bf16, fp32 master weights and AdamW states on both sides, every side in its own process after the same 4 warm-up "
             "steps, median of 8.", "", *(p["note"] + "\n" for p in parts.values() if p.get("note")), "![speed](gpu.svg)", "",

@@ -300,7 +300,7 @@ std::string page(const Arguments& arguments, std::size_t studies, std::size_t in
       "set-backs), on {} "
       "synthetic surfaces whose truth is known by enumeration; noise of about 3% per launch. Written by "
       "`tune_coverage`; "
-      "± is the Monte-Carlo error (one standard deviation). Definitions: docs/tuning-statistics.md.\n\n"
+      "± is the Monte-Carlo error (one standard deviation). Definitions: docs/reference/tuning-statistics.md.\n\n"
       "{}\n"
       "The three dearest knobs by set-back are right when the answer has the three largest true costs. With a declared "
       "tie the answer has four knobs at most, the three are among them, all before the tie belong to the three, and "

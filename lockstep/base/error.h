@@ -1,6 +1,6 @@
 // The two families of errors that cross folder boundaries, and the assertion for our own bugs.
 //
-//   UserError  what the user can mend: a bad file, a plan that does not fit, a missing package.
+//   UserError  what the user can fix: a bad file, a plan that does not fit, a missing package.
 //              Carries the exit code of the command line and one line that says what to do next.
 //   Fault      what recovery may act on: a peer was lost, a wait ran out of time, a stop was asked for.
 //
@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// Exit codes of every verb (docs/cli.md).
+// Exit codes of every verb (docs/reference/cli.md).
 enum class ExitCode : int {
   kOk = 0,
   kRunFailed = 1,
@@ -83,7 +83,7 @@ enum class FaultKind { kPeerLost, kTimeout, kAborted };
 // Something outside this process went wrong while ranks worked together.
 class Fault : public std::runtime_error {
  public:
-  // `rank` is the global rank that is believed to be the cause, or -1 when nobody can tell.
+  // `rank` is the global rank that is believed to be the cause, or -1 if that is unknown.
   Fault(FaultKind kind, int rank, const std::string& what) : std::runtime_error(what), kind_(kind), rank_(rank) {}
 
   FaultKind kind() const { return kind_; }

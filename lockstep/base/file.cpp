@@ -125,11 +125,6 @@ void sync_folder(const fs::path& folder) {
   sync_fd(fd.get(), folder);
 }
 
-void sync_file(const fs::path& path) {
-  const UniqueFd fd = open_or_throw("open", path, O_RDONLY);
-  sync_fd(fd.get(), path);
-}
-
 void make_folders(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);

@@ -21,9 +21,6 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view b
 // Makes renames and new names inside `folder` durable. Throws environment_error.
 void sync_folder(const std::filesystem::path& folder);
 
-// Makes the contents of one file durable. Throws environment_error.
-void sync_file(const std::filesystem::path& path);
-
 // Creates the folder and its parents; no error when it exists. Throws environment_error.
 void make_folders(const std::filesystem::path& folder);
 

@@ -132,29 +132,20 @@ bool MapReader::real(const std::string& key, double& out, double min, double max
   return true;
 }
 
-bool MapReader::bytes(const std::string& key, double& out) {
+bool MapReader::quantity(const std::string& key, double& out, QuantityParser parse) {
   const YamlNode* node = find(key);
-  if (node != nullptr) out = parsed(*node, key, [](const std::string& text) { return parse_bytes(text); });
+  if (node != nullptr) out = parsed(*node, key, [parse](const std::string& text) { return parse(text, {}); });
   return node != nullptr;
 }
 
+bool MapReader::bytes(const std::string& key, double& out) { return quantity(key, out, parse_bytes); }
 bool MapReader::bytes_per_second(const std::string& key, double& out) {
-  const YamlNode* node = find(key);
-  if (node != nullptr) out = parsed(*node, key, [](const std::string& text) { return parse_bytes_per_second(text); });
-  return node != nullptr;
+  return quantity(key, out, parse_bytes_per_second);
 }
-
 bool MapReader::flops_per_second(const std::string& key, double& out) {
-  const YamlNode* node = find(key);
-  if (node != nullptr) out = parsed(*node, key, [](const std::string& text) { return parse_flops_per_second(text); });
-  return node != nullptr;
+  return quantity(key, out, parse_flops_per_second);
 }
-
-bool MapReader::seconds(const std::string& key, double& out) {
-  const YamlNode* node = find(key);
-  if (node != nullptr) out = parsed(*node, key, [](const std::string& text) { return parse_seconds(text); });
-  return node != nullptr;
-}
+bool MapReader::seconds(const std::string& key, double& out) { return quantity(key, out, parse_seconds); }
 
 bool MapReader::counts(const std::string& key, std::vector<std::int64_t>& out, std::int64_t min) {
   const YamlNode* node = find(key);

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/base/yaml.h"
 
 namespace lockstep {
@@ -65,6 +66,18 @@ class MapReader {
     throw unknown_choice(*node, key, names);
   }
 
+  // One of the enumeration's names (enum_names.h).
+  template <NamedEnum E>
+  bool choice(const std::string& key, E& out) {
+    const YamlNode* node = find(key);
+    if (node == nullptr) return false;
+    const std::optional<E> value = value_named<E>(scalar_of(*node, key));
+    constexpr auto names = names_of(E{});
+    if (!value) throw unknown_choice(*node, key, {names.begin(), names.end()});
+    out = *value;
+    return true;
+  }
+
   // A map below this one; nullopt when absent. The caller calls its finish().
   std::optional<MapReader> map(const std::string& key);
 
@@ -80,6 +93,8 @@ class MapReader {
   std::string full_key(const std::string& key) const { return path_.empty() ? key : path_ + "." + key; }
 
  private:
+  using QuantityParser = double (*)(std::string_view, const SourcePlace&);
+  bool quantity(const std::string& key, double& out, QuantityParser parse);
   std::string scalar_of(const YamlNode& node, const std::string& key) const;
   UserError unknown_choice(const YamlNode& node, const std::string& key, const std::vector<std::string>& names) const;
   UserError wrong_kind(const YamlNode& node, const std::string& key, const char* wanted) const;

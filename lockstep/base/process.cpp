@@ -257,7 +257,7 @@ ExitStatus Process::terminate(double grace_seconds) {
   signal_group(SIGTERM);
   auto status = wait(grace_seconds);
   signal_group(SIGKILL);
-  // SIGKILL cannot be refused; a child stuck in the kernel (dead NFS) is given up on rather than waited for for ever.
+  // SIGKILL cannot be refused; a child stuck in the kernel (dead NFS) is given up on rather than waited for forever.
   if (!status) status = wait(30.0);
   if (!status) throw Fault(FaultKind::kTimeout, -1, fmt::format("process {} does not end even after SIGKILL", pid_));
   return *status;

@@ -55,7 +55,7 @@ class Process {
   std::optional<ExitStatus> poll() const;
   // Waits at most `timeout_seconds`; nullopt when the child still runs then.
   std::optional<ExitStatus> wait(double timeout_seconds) const;
-  // Sends to the child alone, or to its whole group (also when the leader has ended). No error when nobody is left.
+  // Sends to the child alone, or to its whole group (also when the leader has ended). No error when none is left.
   void signal(int number) const;
   void signal_group(int number) const;
   // SIGTERM to the group, SIGKILL after `grace_seconds`; returns the final status.

@@ -56,7 +56,7 @@ std::vector<std::string_view> words_of(std::string_view text) {
   return words;
 }
 
-// Several words, all found in order in the candidate's, where they may be longer; both begin alike.
+// Several words, all found in order in the candidate's, where they may be longer; both begin with the same letter.
 bool is_shortened(std::string_view name, std::string_view candidate) {
   const auto meant = [](std::string_view word, std::string_view whole) {
     return word == whole || (word.size() >= kShortestStem && is_letter(word[0]) && whole.starts_with(word));
@@ -77,7 +77,7 @@ std::optional<double> distance_to(std::string_view name, std::string_view candid
   if (*distance > std::max(1.0, static_cast<double>(longer / 3))) distance.reset();
   const bool begins = shorter >= kShortestStem && (name.starts_with(candidate) || candidate.starts_with(name));
   if (!begins && !is_shortened(name, candidate)) return distance;
-  // Behind one slip of the pen, before two; the less is left out the better.
+  // Worse than one typo, better than two; the less is omitted the better.
   const double left_out = 1.5 + 0.1 * static_cast<double>(longer - shorter) / static_cast<double>(longer);
   return distance ? std::min(*distance, left_out) : left_out;
 }

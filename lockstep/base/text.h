@@ -21,9 +21,9 @@ int edit_distance(std::string_view a, std::string_view b);
 
 // The candidate nearest to `name` (letter case ignored), if it is near enough to be meant:
 // - a slip of the pen: distance at most a third of the longer length, at least 1. A digit too much, too few or another
-//   counts double, because numbers tell names apart (`fp4` is no `fp64`);
+//   counts double, because numbers distinguish names (`fp4` is not `fp64`);
 // - one begins with the other (3 letters at least), or the words of `name` are those of the candidate, shortened or
-//   with some left out (`llama-1b` of `llama3.2-1b`, `seq_len` of `sequence_length`).
+//   with some omitted (`llama-1b` of `llama3.2-1b`, `seq_len` of `sequence_length`).
 // Ties go to the earlier candidate.
 std::optional<std::string> nearest(std::string_view name, const std::vector<std::string>& candidates);
 

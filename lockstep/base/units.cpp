@@ -143,7 +143,7 @@ std::int64_t parse_count(std::string_view text, const SourcePlace& place) {
   if (!factor) throw wrong(kCountKind, text, fmt::format("unknown unit `{}`", printable(rest)), place);
   const double value = std::round(*number * *factor);
   if (!(value < 9.2e18)) throw wrong(kCountKind, text, "it is too large", place);
-  // 1.3B is 1300000000 although 1.3 is not exact in binary; 0.5 or 1.0001k are no counts.
+  // 1.3B is 1300000000 although 1.3 is not exact in binary; 0.5 or 1.0001k are not counts.
   if (std::fabs(value - *number * *factor) > 1e-9 * std::max(1.0, value)) {
     throw wrong(kCountKind, text, "it is not a whole number", place);
   }

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
@@ -223,19 +224,7 @@ void YamlNode::erase(std::string_view key) {
   std::erase_if(entries, [&](const Entry& entry) { return entry.key == key; });
 }
 
-const char* YamlNode::kind_name() const {
-  switch (kind) {
-    case Kind::kNull:
-      return "nothing";
-    case Kind::kScalar:
-      return "a value";
-    case Kind::kSequence:
-      return "a list";
-    case Kind::kMap:
-      return "a map";
-  }
-  return "";
-}
+const char* YamlNode::kind_name() const { return named<Kind::kMap>(kind, "nothing", "a value", "a list", "a map"); }
 
 YamlNode YamlNode::make_scalar(std::string text, std::shared_ptr<const YamlSource> source) {
   YamlNode node;

@@ -30,7 +30,7 @@ constexpr double kLockSeconds = 5.0;
 
 bool has_prefix(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
-// Removes a hidden folder unless somebody still reads what it held under its former name.
+// Removes a hidden folder unless a reader still holds it under its former name.
 void discard(const fs::path& folder) {
   const UniqueFd handle(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!handle) return;
@@ -100,7 +100,7 @@ void publish_folder(const fs::path& temp, const fs::path& target) {
   discard(trash);
 }
 
-// `sound` is known to be complete and stays whatever its step: a run begun anew in an old directory counts from 0.
+// `sound` is known to be complete and stays whatever its step: a new run in an old directory counts from 0.
 std::vector<fs::path> retain_but(const fs::path& directory, std::int64_t keep, const fs::path& sound) {
   std::vector<fs::path> deleted;
   std::int64_t left = std::max<std::int64_t>(keep, 1) - 1;  // beside `sound`
@@ -119,7 +119,7 @@ std::vector<fs::path> retain_but(const fs::path& directory, std::int64_t keep, c
   return deleted;
 }
 
-// One collective save. Each phase remembers what went wrong and goes on to the next barrier: no rank waits in vain.
+// One collective save. Each phase remembers what went wrong and continues to the next barrier: no rank waits forever.
 class Save {
  public:
   Save(const CheckpointContents& contents, const SaveOptions& options)
@@ -194,7 +194,7 @@ class Save {
       try {
         write_durable_file(part, json{{"error", error.what()}}.dump(-1, ' ', false, json::error_handler_t::replace));
       } catch (const UserError&) {
-        // The disk is full; a part that is missing tells rank 0 as much.
+        // The disk is full; the missing part tells rank 0.
       }
       throw;
     }

@@ -1,4 +1,4 @@
-// Checkpoints: training state on disk that survives a crash at any moment (docs/checkpoint.md).
+// Checkpoints: training state on disk that survives a crash at any moment (docs/reference/checkpoint.md).
 //
 // A checkpoint is a folder `step-00000123` holding manifest.json, model.safetensors, optimizer.safetensors and one
 // `rank-00003.json` (+ `.safetensors`) per rank. It is written into a hidden folder beside it, fsynced and renamed, so

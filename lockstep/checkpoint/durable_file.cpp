@@ -90,7 +90,7 @@ FileDigest write_durable_file(const std::filesystem::path& path, const std::stri
 }
 
 UniqueFd open_for_reading(const std::filesystem::path& path, const UniqueFd* folder) {
-  // O_NONBLOCK: a FIFO that somebody put there must not make us wait for its writer.
+  // O_NONBLOCK: a FIFO in its place must not make us wait for a writer.
   const std::filesystem::path name = folder ? path.filename() : path;
   UniqueFd file(::openat(folder ? folder->get() : AT_FDCWD, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file) throw io_error("open", path, errno);

@@ -11,7 +11,7 @@
 
 namespace lockstep::checkpoint {
 
-// Checksums are kept per block, so that damage can be told by place and not only by file.
+// Checksums are kept per block, so that damage is located within a file.
 inline constexpr std::uint64_t kDigestBlockBytes = 4u << 20;
 
 struct FileDigest {

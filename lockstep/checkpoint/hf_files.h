@@ -1,4 +1,4 @@
-// What Hugging Face calls its files, and a safe way to a file of a folder that somebody else packed.
+// What Hugging Face calls its files, and a safe way to a file in an untrusted folder.
 #pragma once
 
 #include <filesystem>

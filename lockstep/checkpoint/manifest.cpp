@@ -27,7 +27,7 @@ UserError bad_manifest(const std::filesystem::path& path, const std::string& pro
   return bad_input(printable(problem, 300), "this checkpoint cannot be used; resume from another one", {path.string()});
 }
 
-// A name that stays inside the checkpoint and is no junk of ours.
+// A name that stays inside the checkpoint and is not a temporary file of ours.
 bool is_plain_name(const std::string& name) {
   return !name.empty() && name.front() != '.' && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos;

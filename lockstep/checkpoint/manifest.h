@@ -1,4 +1,4 @@
-// manifest.json: what a checkpoint consists of (docs/checkpoint.md), and the checks of files against it.
+// manifest.json: what a checkpoint consists of (docs/reference/checkpoint.md), and the checks of files against it.
 #pragma once
 
 #include <cstdint>

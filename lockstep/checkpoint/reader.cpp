@@ -43,7 +43,7 @@ std::string read_text(const UniqueFd& folder, const std::filesystem::path& path)
   const UniqueFd file = open_for_reading(path, &folder);
   const std::uint64_t size = file_size(file, path);
   if (size > kMaxManifestBytes)
-    throw bad_input("larger than 1 GiB", "this is no part of a checkpoint", {path.string()});
+    throw bad_input("larger than 1 GiB", "this is not part of a checkpoint", {path.string()});
   std::string text(size, '\0');
   read_exactly(file, path, text.data(), size, 0);
   return text;

@@ -35,7 +35,7 @@ struct TensorEntry {
 // An open file whose header has been checked. Movable; reading is const and safe from several threads.
 class SafetensorsFile {
  public:
-  // Throws UserError: environment when the file is not there or not readable, bad input when it lies.
+  // Throws UserError: environment when the file is missing or unreadable, bad input when it is malformed.
   static SafetensorsFile open(const std::filesystem::path& path);
   // The same for a file that is open already; `path` is for messages only.
   static SafetensorsFile open(UniqueFd file, const std::filesystem::path& path);

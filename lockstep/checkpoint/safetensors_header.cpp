@@ -93,7 +93,7 @@ class HeaderParser : public nlohmann::json_sax<nlohmann::json> {
   bool null() override { return refuse("null where none belongs"); }
   bool boolean(bool) override { return refuse("a boolean where none belongs"); }
   bool number_integer(number_integer_t) override { return refuse("a negative number"); }
-  bool number_float(number_float_t, const string_t&) override { return refuse("a number that is no integer"); }
+  bool number_float(number_float_t, const string_t&) override { return refuse("a number that is not an integer"); }
   bool binary(binary_t&) override { return refuse("binary data"); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception&) override {
     return refuse("its header is not JSON (at byte " + std::to_string(position) + ")");

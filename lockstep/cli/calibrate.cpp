@@ -54,7 +54,7 @@ int finish_calibration(const CalibrateOptions& options, const cost::Profile& pro
     return 0;
   }
   show_profile(stdout, profile);
-  fmt::print("\nkept in {}\nNext: {}\n", path, next);
+  fmt::print("\nsaved to {}\nNext: {}\n", path, next);
   return 0;
 }
 
@@ -77,8 +77,8 @@ int fit_again(const CalibrateOptions& options) {
 }
 
 int calibrate_cuda(const CalibrateOptions& options) {
-  if (options.ranks > 1) throw bad_input("--device cuda measures one GPU", "leave --ranks away");
-  if (!options.job_file.empty()) throw bad_input("--device cuda measures no job's shapes", "leave the job away");
+  if (options.ranks > 1) throw bad_input("--device cuda measures one GPU", "omit --ranks");
+  if (!options.job_file.empty()) throw bad_input("--device cuda does not measure the shapes of a job", "omit the job");
   const spec::Job job = spec::load_job(write_demo_job(), {"cluster=1x1xcpu"});
   const Placement placement = place(job, "local");
   std::FILE* display = options.json ? stderr : stdout;
@@ -99,7 +99,7 @@ int calibrate_cuda(const CalibrateOptions& options) {
 
 int calibrate_verb(const CalibrateOptions& options) {
   if (options.fused && (options.device != "cuda" || options.tables.empty())) {
-    throw bad_input("--fused measures again the one-GPU step of a profile that exists",
+    throw bad_input("--fused measures the one-GPU step of an existing profile again",
                     "give --device cuda and --tables FILE, the profile whose tables stay");
   }
   if (!options.tables.empty() && !options.fused) return fit_again(options);
@@ -111,7 +111,7 @@ int calibrate_verb(const CalibrateOptions& options) {
   const Placement placement = place(job, options.backend);
   std::FILE* display = options.json ? stderr : stdout;
   fmt::print(display, "measuring {} ranks x {} threads over {} ({})\n", placement.world, placement.threads,
-             placement.backend, options.quick ? "quick: some seconds" : "about a minute");
+             placement.backend, options.quick ? "quick: a few seconds" : "about a minute");
   std::fflush(display);
   const cost::Profile profile = calibrate(job, placement, {.quick = options.quick}, display);
   const std::string path = options.output.empty() ? profile_path(placement, job.precision).string() : options.output;
@@ -187,10 +187,12 @@ void add_calibrate(CLI::App& app, Outcome& outcome) {
   verb->add_option("--ranks", options->ranks, "Ranks that measure at the same time (default: the job's)");
   verb->add_option("--backend", options->backend, "Communicator")
       ->check(CLI::IsMember({"local", "gloo", "mpi", "nccl"}));
-  verb->add_option("--tables", options->tables, "Measure nothing: constants anew from the tables of this GPU profile");
-  verb->add_flag("--fused", options->fused, "With --device cuda and --tables: the fused one-GPU step alone, anew");
+  verb->add_option("--tables", options->tables,
+                   "Measure nothing: fit the constants again from the tables of this GPU profile");
+  verb->add_flag("--fused", options->fused,
+                 "With --device cuda and --tables: measure only the fused one-GPU step again");
   verb->add_option("--output", options->output, "Profile file (default: under the run store, found by `train`)");
-  verb->add_flag("--quick", options->quick, "Some seconds instead of a minute");
+  verb->add_flag("--quick", options->quick, "A few seconds instead of a minute");
   verb->add_flag("--json", options->json, "JSON on stdout (lockstep.calibrate/1)");
   set_examples(*verb,
                "  lockstep calibrate --quick\n"

@@ -25,12 +25,8 @@ struct DemoOptions {
 };
 
 void show_curve(const std::string& run_id) {
-  const auto store = telemetry::RunStore::open(telemetry::store_file(telemetry::home_directory()), false);
-  const telemetry::TerminalStyle style = telemetry::detect_style(stdout);
-  report::TextOptions text;
-  text.width = style.width;
-  text.colour = style.colour;
-  fmt::print("\n{}", report::to_text(report::make_run_report(store, run_id), text));
+  const auto store = telemetry::open_run_store(telemetry::home_directory());
+  fmt::print("\n{}", report::to_text(report::make_run_report(*store, run_id), telemetry::detect_style(stdout)));
 }
 
 int demo(const DemoOptions& options) {

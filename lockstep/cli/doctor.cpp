@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/base/error.h"
 
 extern char** environ;
@@ -26,17 +27,7 @@ Environment own_environment() {
   return variables;
 }
 
-const char* name_of(CheckStatus status) {
-  switch (status) {
-    case CheckStatus::kOk:
-      return "ok";
-    case CheckStatus::kWarn:
-      return "warn";
-    case CheckStatus::kFail:
-      return "FAIL";
-  }
-  return "?";
-}
+const char* name_of(CheckStatus status) { return named<CheckStatus::kFail>(status, "ok", "warn", "FAIL"); }
 
 void print_table(const std::vector<Check>& checks) {
   std::size_t width = 0;
@@ -76,10 +67,11 @@ std::vector<Check> run_checks(const DoctorOptions& options) {
   const bool gpu = checks.back().detail != kNoGpu;
   for (const char* backend : {"gloo", "mpi", "nccl"}) {
     Check check = probe_plugin(options.plugin_directory, backend);
-    // Without a GPU nobody misses NCCL; Gloo is what a plain `lockstep train` uses; MPI only matters under mpirun.
+    // Without a GPU NCCL is not needed; Gloo is what a plain `lockstep train` uses; MPI only matters under mpirun.
     if (check.status == CheckStatus::kFail && std::string(backend) != "gloo") {
       check.status = std::string(backend) == "nccl" && !gpu ? CheckStatus::kOk : CheckStatus::kWarn;
-      if (check.status == CheckStatus::kOk) check.detail = "not here, and no GPU needs it", check.fix.clear();
+      if (check.status == CheckStatus::kOk)
+        check.detail = "not installed, and not needed without a GPU", check.fix.clear();
     }
     checks.push_back(std::move(check));
   }
@@ -100,7 +92,7 @@ int run_doctor(const DoctorOptions& options) {
   } else {
     print_table(checks);
     if (failed > 0) {
-      fmt::print("\n{} of {} checks failed; mend what is marked FAIL, then run `lockstep doctor` again\n", failed,
+      fmt::print("\n{} of {} checks failed; fix what is marked FAIL, then run `lockstep doctor` again\n", failed,
                  checks.size());
     } else {
       fmt::print("\nready to train ({} warnings); next: lockstep demo\n", count(CheckStatus::kWarn));

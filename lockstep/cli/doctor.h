@@ -1,4 +1,4 @@
-// `lockstep doctor`: is this machine fit to train, and what is to be done where it is not. Torch-free. Each probe takes
+// `lockstep doctor`: is this machine ready to train, and what to do if not. Torch-free. Each probe takes
 // the paths and variables it looks at, so tests can point it at a made-up machine.
 #pragma once
 

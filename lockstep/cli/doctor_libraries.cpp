@@ -10,6 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/doctor.h"
 
@@ -53,21 +54,8 @@ std::string find_library(const std::vector<std::string>& paths, const std::strin
 }
 
 const char* name_of(BlasKind kind) {
-  switch (kind) {
-    case BlasKind::kOpenBlas:
-      return "OpenBLAS";
-    case BlasKind::kMkl:
-      return "MKL";
-    case BlasKind::kBlis:
-      return "BLIS";
-    case BlasKind::kAtlas:
-      return "ATLAS";
-    case BlasKind::kReference:
-      return "the reference BLAS";
-    case BlasKind::kBuiltIn:
-      return "built into libtorch";
-  }
-  return "?";
+  return named<BlasKind::kBuiltIn>(kind, "OpenBLAS", "MKL", "BLIS", "ATLAS", "the reference BLAS",
+                                   "built into libtorch");
 }
 
 // ", SkylakeX kernels" where OpenBLAS says which it chose.
@@ -136,11 +124,11 @@ std::vector<Check> probe_engine(const std::string& engine_library) {
   const std::string detail = versions != nullptr ? versions_text(versions()) : std::string("no version");
   if (torch.empty()) {
     checks.push_back(
-        {"libtorch", CheckStatus::kFail, "the engine came up without libtorch_cpu", "build it again with `make`"});
+        {"libtorch", CheckStatus::kFail, "the engine was loaded without libtorch_cpu", "build it again with `make`"});
     return checks;
   }
   checks.push_back({"libtorch", CheckStatus::kOk, fmt::format("{} ({})", detail, torch), ""});
-  // Debian's libtorch links libblas.so.3, whoever provides it today; PyPI's has MKL inside.
+  // Debian's libtorch links libblas.so.3, whichever package provides it; PyPI's contains MKL.
   const std::string blas = find_library(paths, "libblas.so");
   if (!blas.empty()) {
     checks.push_back(check_blas(blas));
@@ -159,7 +147,7 @@ Check probe_plugin(const std::string& plugin_directory, const std::string& backe
     return {"backend " + backend, CheckStatus::kFail, path + " is missing",
             fmt::format("install the {} package (make setup), then build again", backend)};
   }
-  // DEEPBIND as the communicator does: two copies of Gloo must not meet.
+  // DEEPBIND as the communicator does: two copies of Gloo must not share symbols.
   const Library plugin = open_library(path, RTLD_DEEPBIND | RTLD_NODELETE);
   if (!plugin)
     return {"backend " + backend, CheckStatus::kFail, last_error(),

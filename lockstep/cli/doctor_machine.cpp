@@ -218,7 +218,7 @@ Check probe_clock() {
   usleep(2000);
   const double passed = monotonic_seconds() - before;
   if (passed <= 0)
-    return {"clock", CheckStatus::kFail, "the monotonic clock stands still",
+    return {"clock", CheckStatus::kFail, "the monotonic clock does not advance",
             "check the virtual machine's clock source"};
   const std::string now = utc_timestamp(unix_seconds());
   if (unix_seconds() < kRelease)

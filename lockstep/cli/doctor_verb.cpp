@@ -1,4 +1,4 @@
-// `lockstep doctor`: is this machine fit to train?
+// `lockstep doctor`: is this machine ready to train?
 #include "lockstep/cli/doctor.h"
 #include "lockstep/cli/engine_library.h"
 #include "lockstep/cli/verbs.h"
@@ -8,7 +8,7 @@ namespace lockstep::cli {
 
 void add_doctor(CLI::App& app, Outcome& outcome) {
   auto options = std::make_shared<DoctorOptions>();
-  CLI::App* verb = app.add_subcommand("doctor", "Checks this machine and says what to mend");
+  CLI::App* verb = app.add_subcommand("doctor", "Checks this machine and says what to fix");
   verb->add_flag("--json", options->json, "JSON on stdout (lockstep.doctor/1)");
   set_examples(*verb, "  lockstep doctor\n  lockstep doctor --json");
   verb->callback([options, &outcome] {

@@ -25,22 +25,6 @@ struct PlanOptions {
   bool weak = false, what_if = true, passes = false, json = false;
 };
 
-// UTF-8 by the variables that name the locale; first set wins (POSIX). Unset means the C locale.
-bool terminal_is_utf8() {
-  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
-    const char* value = std::getenv(name);
-    if (value == nullptr || *value == '\0') continue;
-    const std::string lower = to_lower(value);
-    return lower.find("utf-8") != std::string::npos || lower.find("utf8") != std::string::npos;
-  }
-  return false;
-}
-
-report::DrawStyle style_of(std::FILE* stream) {
-  const telemetry::TerminalStyle terminal = telemetry::detect_style(stream);
-  return {.width = terminal.width, .colour = terminal.colour, .unicode = terminal_is_utf8()};
-}
-
 // The command as it was asked, with `more` behind it.
 std::string again(const PlanOptions& options, const std::string& more) {
   std::vector<std::string> words{"lockstep plan"};
@@ -82,7 +66,7 @@ int show_comparison(const PlanOptions& options) {
   if (options.json) {
     fmt::print("{}\n", planner::to_json(comparison).dump(1));
   } else {
-    fmt::print("{}", report::to_text(comparison, style_of(stdout)));
+    fmt::print("{}", report::to_text(comparison, telemetry::detect_style(stdout)));
   }
   const bool any = std::any_of(comparison.options.begin(), comparison.options.end(), [](const planner::Option& option) {
     return option.best && option.meets_deadline.value_or(true);
@@ -98,7 +82,7 @@ int show_scaling(const PlanOptions& options) {
   if (options.json) {
     fmt::print("{}\n", planner::to_json(scaling).dump(1));
   } else {
-    fmt::print("{}", report::to_text(scaling, style_of(stdout)));
+    fmt::print("{}", report::to_text(scaling, telemetry::detect_style(stdout)));
   }
   const bool any = std::any_of(scaling.points.begin(), scaling.points.end(),
                                [](const planner::ScalingPoint& point) { return point.best.has_value(); });
@@ -125,7 +109,7 @@ int show_plan_of(const PlanOptions& options) {
     fmt::print("{}\n", planner::to_json(explained).dump(1));
     return judge_deadline(explained);
   }
-  const report::PlanTextOptions page{.style = style_of(stdout),
+  const report::PlanTextOptions page{.style = telemetry::detect_style(stdout),
                                      .passes = options.passes,
                                      .pareto = options.flags.objective == "pareto",
                                      .notices = notices};

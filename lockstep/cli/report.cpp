@@ -29,19 +29,14 @@ int list_runs(const telemetry::RunStore& store, bool json) {
 }
 
 int report_run(const ReportOptions& options) {
-  const auto path = telemetry::store_file(telemetry::home_directory());
-  const telemetry::RunStore store = telemetry::RunStore::open(path, false);
-  if (options.list) return list_runs(store, options.json);
-  const report::RunReport made = report::make_run_report(store, options.run);
+  const auto store = telemetry::open_run_store(telemetry::home_directory());
+  if (options.list) return list_runs(*store, options.json);
+  const report::RunReport made = report::make_run_report(*store, options.run);
   if (options.json) {
     fmt::print("{}\n", report::to_json(made).dump());
     return 0;
   }
-  const telemetry::TerminalStyle style = telemetry::detect_style(stdout);
-  report::TextOptions text;
-  text.width = style.width;
-  text.colour = style.colour;
-  fmt::print("{}", report::to_text(made, text));
+  fmt::print("{}", report::to_text(made, telemetry::detect_style(stdout)));
   return 0;
 }
 

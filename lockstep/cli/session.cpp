@@ -12,6 +12,7 @@
 #include "lockstep/cli/show.h"
 #include "lockstep/cli/signals.h"
 #include "lockstep/elastic/local_agent.h"
+#include "lockstep/elastic/run_record.h"
 #include "lockstep/telemetry/progress.h"
 #include "lockstep/telemetry/recorder.h"
 #include "lockstep/telemetry/run_store.h"
@@ -31,9 +32,7 @@ bool has_checkpoints(const fs::path& directory) {
 
 // The checkpoints of the newest run with this job's name.
 fs::path checkpoints_of_last_run(const fs::path& home, const std::string& job_name) {
-  if (!fs::exists(telemetry::store_file(home))) return {};
-  const auto store = telemetry::RunStore::open(telemetry::store_file(home), false);
-  for (const telemetry::RunRow& row : store.runs(1000)) {
+  for (const telemetry::RunRow& row : telemetry::open_run_store(home)->runs(1000)) {
     const fs::path directory = telemetry::run_folder(home, row.info.id) / "checkpoints";
     if (row.info.name == job_name && has_checkpoints(directory)) return directory;
   }
@@ -163,51 +162,11 @@ class Listener {
   std::function<void(const nlohmann::json&)> on_step_;
 };
 
-// The agent's process owns the run: it begins and ends it in the store, whatever becomes of the ranks.
-class RunRecord {
- public:
-  RunRecord(const elastic::RankRequest& request, const spec::Job& job) {
-    if (request.home.empty()) return;
-    // Where runs are JSON lines every writer has its own file; the agent's comes after the ranks'.
-    recorder_ = telemetry::open_recorder(request.home, request.run_id, request.ranks.world);
-    telemetry::RunInfo info;
-    info.id = request.run_id;
-    info.name = job.name;
-    info.world = request.ranks.world;
-    info.backend = request.backend;
-    info.job_yaml = request.job_yaml;
-    info.versions = {{"lockstep", LOCKSTEP_VERSION}};
-    recorder_->begin_run(telemetry::describe_this_process(info));
-    if (!request.plan.is_null()) recorder_->plan(request.plan);
-    recorder_->flush(5.0);
-  }
-
-  ~RunRecord() {
-    if (!recorder_ || ended_) return;
-    recorder_->end_run(telemetry::RunStatus::kFailed, "could not be started", nlohmann::json::object());
-    recorder_->flush(5.0);
-  }
-
-  void end(const SessionResult& outcome, std::optional<int> lost_rank) {
-    if (!recorder_) return;
-    ended_ = true;
-    if (lost_rank) {
-      recorder_->event({.level = telemetry::Level::kError,
-                        .kind = std::string(telemetry::event_kind::kFailure),
-                        .rank = *lost_rank,
-                        .message = outcome.error});
-    }
-    const auto status = outcome.exit_code == 0     ? telemetry::RunStatus::kDone
-                        : outcome.exit_code == 130 ? telemetry::RunStatus::kInterrupted
-                                                   : telemetry::RunStatus::kFailed;
-    recorder_->end_run(status, outcome.error, outcome.result.is_null() ? nlohmann::json::object() : outcome.result);
-    recorder_->flush(10.0);
-  }
-
- private:
-  std::unique_ptr<telemetry::Recorder> recorder_;
-  bool ended_ = false;
-};
+// The agent's process owns the run.
+std::shared_ptr<telemetry::Recorder> owners_recorder(const elastic::RankRequest& request) {
+  if (request.home.empty()) return nullptr;
+  return telemetry::open_recorder(request.home, request.run_id, -1);
+}
 
 SessionResult run_launched(const elastic::RankRequest& request, Listener& listener) {
   elastic::RankRequest mine = request;
@@ -220,7 +179,7 @@ SessionResult run_launched(const elastic::RankRequest& request, Listener& listen
 }
 
 SessionResult run_in_process(const elastic::RankRequest& request, const spec::Job& job, Listener& listener) {
-  RunRecord record(request, job);
+  elastic::RunRecord record(owners_recorder(request), request, job.name, {{"lockstep", LOCKSTEP_VERSION}});
   SessionResult outcome;
   outcome.exit_code = run_rank_here(request, [&](const nlohmann::json& message) { listener.hear(message); });
   outcome.result = listener.result;
@@ -229,7 +188,7 @@ SessionResult run_in_process(const elastic::RankRequest& request, const spec::Jo
     outcome.error = fmt::format("rank {}: {}", listener.error_rank, listener.error);
     failed_rank = listener.error_rank;
   }
-  record.end(outcome, failed_rank);
+  record.end(outcome.exit_code, outcome.error, outcome.result, failed_rank);
   return outcome;
 }
 
@@ -237,7 +196,7 @@ SessionResult run_spawned(const elastic::RankRequest& request, const spec::Job& 
   make_folders(request.run_directory);
   const fs::path request_file = fs::path(request.run_directory) / "request.json";
   write_file_atomically(request_file, elastic::to_json(request).dump(1));
-  RunRecord record(request, job);
+  elastic::RunRecord record(owners_recorder(request), request, job.name, {{"lockstep", LOCKSTEP_VERSION}});
 
   elastic::AgentOptions options;
   options.argv = {executable_path().string(), "rank", request_file.string()};
@@ -257,7 +216,8 @@ SessionResult run_spawned(const elastic::RankRequest& request, const spec::Job& 
   if (agent.cause) {
     outcome.error = fmt::format("{}; logs: {}", agent.cause->message, request.run_directory);
   }
-  record.end(outcome, agent.cause ? std::optional(agent.cause->rank) : std::nullopt);
+  record.end(outcome.exit_code, outcome.error, outcome.result,
+             agent.cause ? std::optional(agent.cause->rank) : std::nullopt);
   return outcome;
 }
 
@@ -316,10 +276,8 @@ int run_rank_here(const elastic::RankRequest& request, const std::function<void(
 }
 
 SessionResult run_session(const spec::Job& job, const Placement& placement, const SessionOptions& options) {
-  if (options.record && telemetry::has_sqlite()) {
-    // A store that cannot be written should be said before hours of training, not after.
-    telemetry::RunStore::open(telemetry::store_file(telemetry::home_directory()));
-  }
+  // A home that cannot be written should be said before hours of training, not after.
+  if (options.record) telemetry::check_home(telemetry::home_directory());
   count_stop_signals(SecondSignal::kCounts);
   const elastic::RankRequest request = make_request(job, placement, options);
   const bool shows = request.ranks.rank == 0;

@@ -19,13 +19,6 @@ namespace {
 
 constexpr std::uint64_t kCountLimit = 50'000'000;
 
-report::DrawStyle style_of(std::FILE* stream) {
-  const telemetry::TerminalStyle terminal = telemetry::detect_style(stream);
-  const char* locale = std::getenv("LC_ALL") != nullptr ? std::getenv("LC_ALL") : std::getenv("LANG");
-  const bool unicode = locale != nullptr && to_lower(locale).find("utf") != std::string::npos;
-  return {.width = terminal.width, .colour = terminal.colour, .unicode = unicode};
-}
-
 tune::StoredStudy stored(const std::string& id) {
   return tune::load_study(*telemetry::open_study_store(telemetry::home_directory(), false), id);
 }
@@ -96,7 +89,7 @@ void print_space(const TuneRequest& request) {
     rows.push_back({knob.name, tune::to_text(space.default_config().values[i]), values_text(knob), knob.when,
                     place_text(request, i)});
   }
-  fmt::print("{}", report::table(rows, {}, 2, style_of(stdout)));
+  fmt::print("{}", report::table(rows, {}, 2, telemetry::detect_style(stdout)));
   if (!space.constraints().empty()) fmt::print("Rules\n");
   for (const std::string& rule : space.constraints()) fmt::print("  {}\n", rule);
 }
@@ -108,7 +101,7 @@ int list_studies(bool json) {
   if (json) {
     fmt::print("{}\n", report::study_list_json(store->studies()).dump());
   } else {
-    fmt::print("{}", report::study_list_text(store->studies(), style_of(stdout)));
+    fmt::print("{}", report::study_list_text(store->studies(), telemetry::detect_style(stdout)));
   }
   return 0;
 }
@@ -122,7 +115,8 @@ int show_study(const std::string& id, bool all_trials, bool json) {
   if (json) {
     fmt::print("{}\n", report::study_json(study, conclusion).dump());
   } else {
-    fmt::print("{}", report::study_text(study, conclusion, {.style = style_of(stdout), .all = all_trials}));
+    fmt::print("{}",
+               report::study_text(study, conclusion, {.style = telemetry::detect_style(stdout), .all = all_trials}));
   }
   return 0;
 }

@@ -1,5 +1,5 @@
 // What a backend implements. Queues, threads, deadlines, error texts, counters and argument checks are the group's work
-// (comm/group.h); a backend only moves bytes. docs/comm.md tells how to add one.
+// (comm/group.h); a backend only moves bytes. docs/how-to/add-a-backend.md shows how to add one.
 #pragma once
 
 #include <chrono>
@@ -35,7 +35,7 @@ struct Operation {
 };
 
 // How a backend reports that an operation failed. `rank` is the rank in the group that caused it, or -1. `detail`
-// completes the sentence "rank N ..." ("closed the connection"), or, when rank is -1, stands alone.
+// completes the sentence "rank N ..." ("closed the connection"); when rank is -1 it is a sentence of its own.
 class BackendError : public std::exception {
  public:
   BackendError(FaultKind kind, int rank, std::string detail) : kind_(kind), rank_(rank), detail_(std::move(detail)) {}
@@ -67,14 +67,15 @@ class Backend {
   // result arrives in Operation::ticket. This default is for backends that move host memory.
   virtual void* prepare(const Operation& operation) {
     if (!operation.on_device()) return nullptr;
-    throw BackendError(FaultKind::kAborted, -1, std::string(name()) + " moves host memory, and this is a device's");
+    throw BackendError(FaultKind::kAborted, -1,
+                       std::string(name()) + " moves host memory only, and this buffer is on a device");
   }
 
   // Executes one operation and returns when it is complete and the buffers are free; on device memory that means: for
   // whatever the caller queues on its stream from now on. Called on threads of the group:
   // one at a time for collectives, and one at a time for each (peer, direction). Must return or throw BackendError by
   // the deadline (a little later is tolerated) and must sleep, not spin, while it waits. After a throw no buffer is
-  // touched any more.
+  // used any more.
   virtual void run(const Operation& operation, Clock::time_point deadline) = 0;
 
   // On the caller's thread, when it waits for an operation on device memory. A backend that works on streams of its own

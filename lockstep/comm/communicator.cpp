@@ -12,7 +12,7 @@ namespace lockstep::comm {
 namespace {
 
 [[noreturn]] void reject(const Group& group, OpKind kind, const std::string& problem, const std::string& fix) {
-  throw bad_input(fmt::format("[comm] {} in group \"{}\": {}", name_of(kind), group.name(), problem), fix);
+  throw bad_input(fmt::format("[comm] {} in group \"{}\": {}", to_string(kind), group.name(), problem), fix);
 }
 
 void check_buffer(const Group& group, OpKind kind, const ConstBuffer& buffer) {
@@ -31,7 +31,8 @@ void check_same_dtype(const Group& group, OpKind kind, const ConstBuffer& a, con
   check_buffer(group, kind, a);
   check_buffer(group, kind, b);
   if (a.dtype != b.dtype) {
-    reject(group, kind, fmt::format("input is {} and output {}", name_of(a.dtype), name_of(b.dtype)), "use one dtype");
+    reject(group, kind, fmt::format("input is {} and output {}", to_string(a.dtype), to_string(b.dtype)),
+           "use one dtype");
   }
   if (a.device != b.device) {
     reject(group, kind, "input and output are not on the same device", "copy one of them first");
@@ -65,13 +66,6 @@ void check_counts(Group& group, const std::vector<std::int64_t>& counts, std::in
 }
 
 }  // namespace
-
-const char* name_of(OpKind kind) {
-  constexpr const char* kNames[kOpKinds] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
-                                            "all_to_all", "send",           "recv",       "barrier"};
-  const int index = static_cast<int>(kind);
-  return index >= 0 && index < kOpKinds ? kNames[index] : "unknown";
-}
 
 std::int64_t Traffic::total_bytes() const {
   std::int64_t total = 0;
@@ -186,17 +180,6 @@ Communicator Communicator::subgroup(const std::vector<int>& ranks, const std::st
 Traffic Communicator::traffic() const { return group_->traffic(); }
 void Communicator::reset_traffic() { group_->reset_traffic(); }
 std::vector<FlightEntry> Communicator::flight_record() const { return group_->flight_record(); }
-
-std::string Communicator::describe_flight_record() const {
-  constexpr const char* kStates[] = {"queued", "running", "done", "failed"};
-  std::string text;
-  for (const FlightEntry& entry : flight_record()) {
-    text += fmt::format("#{} {} {} in group \"{}\"{}: {}\n", entry.sequence, name_of(entry.kind),
-                        readable_bytes(entry.bytes), name(), entry.peer >= 0 ? fmt::format(" peer {}", entry.peer) : "",
-                        kStates[static_cast<int>(entry.state)]);
-  }
-  return text;
-}
 
 void Communicator::abort(const std::string& reason) { group_->abort(reason); }
 

@@ -59,12 +59,16 @@ enum class OpKind : std::int32_t {
   kBarrier,
 };
 inline constexpr int kOpKinds = 8;
-const char* name_of(OpKind kind);
+constexpr auto names_of(OpKind) {
+  return enum_names<OpKind::kBarrier>("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send",
+                                      "recv", "barrier");
+}
 
 struct OpOptions {
   milliseconds timeout{0};  // 0: the group's default
   const char* site = "";    // where the program calls it ("tp: attention output"); a literal, kept by reference
 };
+inline OpOptions at_site(const char* site) { return {.timeout = milliseconds{0}, .site = site}; }
 
 // Handle of one operation. A default-constructed Work is done.
 class Work {
@@ -167,7 +171,6 @@ class Communicator {
   Traffic traffic() const;
   void reset_traffic();
   std::vector<FlightEntry> flight_record() const;
-  std::string describe_flight_record() const;  // several lines, oldest first
 
   // Fails everything in flight and later with kAborted, here and (as a lost peer) on the other ranks.
   void abort(const std::string& reason);
@@ -207,8 +210,5 @@ struct CommOptions {
 // Opens the plugin and connects; blocks until all ranks are there. Throws environment_error when the plugin or a
 // library that it needs is missing, bad_input for wrong options, Fault when the other ranks do not come.
 Communicator open_communicator(const CommOptions& options);
-
-// Names of the backends whose plugin can be opened here, `local` included.
-std::vector<std::string> available_backends(const std::vector<std::filesystem::path>& plugin_folders = {});
 
 }  // namespace lockstep::comm

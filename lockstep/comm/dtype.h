@@ -3,6 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+
+#include "lockstep/base/enum_names.h"
 
 namespace lockstep::comm {
 
@@ -14,53 +17,15 @@ inline constexpr DType kAllDTypes[] = {DType::kF64, DType::kF32, DType::kF16, DT
 enum class ReduceOp : std::int32_t { kSum = 0, kMax = 1, kMin = 2 };
 inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMin};
 
+constexpr auto names_of(DType) { return enum_names<DType::kU8>("f64", "f32", "f16", "bf16", "i64", "i32", "u8"); }
+constexpr auto names_of(ReduceOp) { return enum_names<ReduceOp::kMin>("sum", "max", "min"); }
+using lockstep::to_string;
+
+// Bytes of one element; 0 for a value that is none of DType's.
 constexpr std::int64_t size_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-    case DType::kI64:
-      return 8;
-    case DType::kF32:
-    case DType::kI32:
-      return 4;
-    case DType::kF16:
-    case DType::kBF16:
-      return 2;
-    case DType::kU8:
-      return 1;
-  }
-  return 0;
-}
-
-constexpr const char* name_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-      return "f64";
-    case DType::kF32:
-      return "f32";
-    case DType::kF16:
-      return "f16";
-    case DType::kBF16:
-      return "bf16";
-    case DType::kI64:
-      return "i64";
-    case DType::kI32:
-      return "i32";
-    case DType::kU8:
-      return "u8";
-  }
-  return "?";
-}
-
-constexpr const char* name_of(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return "sum";
-    case ReduceOp::kMax:
-      return "max";
-    case ReduceOp::kMin:
-      return "min";
-  }
-  return "?";
+  constexpr std::int64_t kSizes[] = {8, 4, 2, 2, 8, 4, 1};
+  const auto index = static_cast<std::size_t>(dtype);
+  return index < std::size(kSizes) ? kSizes[index] : 0;
 }
 
 inline constexpr int kHostMemory = -1;

@@ -8,7 +8,7 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::size_t kFlightEntries = 64;
-// How late a backend may be before wait() stops believing in it.
+// How late a backend may be before wait() gives up on it.
 constexpr milliseconds kOverdueGrace{10'000};
 constexpr milliseconds kCloseGrace{10'000};
 
@@ -106,7 +106,7 @@ Work Group::submit(Operation operation, const OpOptions& options) {
       operation.ticket = backend_->prepare(operation);
     } catch (const BackendError& error) {
       throw Fault(error.kind(), -1,
-                  fmt::format("{} in group \"{}\": {}", name_of(operation.kind), name_, error.detail()));
+                  fmt::format("{} in group \"{}\": {}", to_string(operation.kind), name_, error.detail()));
     }
   }
   state->operation = std::move(operation);
@@ -191,7 +191,7 @@ void Group::mark(std::int64_t sequence, FlightEntry::State state) {
 std::string Group::subject_of(const WorkState& state) const {
   if (!state.subject.empty()) return state.subject;
   const Operation& operation = state.operation;
-  std::string text = fmt::format("{} #{}", name_of(operation.kind), operation.sequence);
+  std::string text = fmt::format("{} #{}", to_string(operation.kind), operation.sequence);
   if (operation.kind != OpKind::kBarrier) text += " of " + readable_bytes(payload_bytes(operation));
   if (*operation.site != '\0') text += fmt::format(" ({})", operation.site);
   return text;
@@ -320,7 +320,7 @@ void Work::settle() noexcept {
   try {
     wait();
   } catch (const std::exception&) {
-    // Whoever needed the result has been told already.
+    // Whoever needed the result has been notified already.
   }
 }
 

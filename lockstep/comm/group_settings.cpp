@@ -26,7 +26,7 @@ int channels_of(const std::string& text) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc() && end == text.data() + text.size() && value >= 1 && value <= 64) return value;
-  throw bad_input(fmt::format("[comm] \"{}\" is no number of channels", text), "use 1 to 64");
+  throw bad_input(fmt::format("[comm] \"{}\" is not a number of channels", text), "use 1 to 64");
 }
 
 void set(GroupSettings& settings, const std::string& key, const std::string& value) {
@@ -41,7 +41,7 @@ void set(GroupSettings& settings, const std::string& key, const std::string& val
   } else if (key == "max_channels") {
     settings.max_channels = channels_of(value);
   } else {
-    throw bad_input(fmt::format("[comm] \"{}\" is no setting of a group", key),
+    throw bad_input(fmt::format("[comm] \"{}\" is not a setting of a group", key),
                     "use algorithm, protocol, channels, min_channels or max_channels");
   }
 }
@@ -59,7 +59,7 @@ std::vector<GroupSettings> parse_group_settings(const std::string& text) {
     for (const std::string& pair : pieces_of(entry.substr(colon + 1), ',')) {
       const std::size_t equals = pair.find('=');
       if (equals == std::string::npos || equals + 1 == pair.size()) {
-        throw bad_input(fmt::format("[comm] \"{}\" is no key=value", pair), kForm);
+        throw bad_input(fmt::format("[comm] \"{}\" is not of the form key=value", pair), kForm);
       }
       set(settings, pair.substr(0, equals), pair.substr(equals + 1));
     }

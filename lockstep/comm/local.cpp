@@ -24,8 +24,8 @@ namespace lockstep::comm {
 // Failing only while arriving is what makes it safe to hand back the buffers at once.
 //
 // On device memory the three phases only order queues: `work` makes this rank's stream wait for the marks that
-// everybody made when the operation was called, and queues its part behind them; when all have departed, everybody's
-// stream waits for the marks behind everybody's parts. No thread waits for the device.
+// all ranks made when the operation was called, and queues its part after them; when all have departed, every rank's
+// stream waits for the marks after all parts. No thread waits for the device.
 class LocalExchange {
  public:
   LocalExchange(int size, std::shared_ptr<DeviceQueues> device)
@@ -50,7 +50,7 @@ class LocalExchange {
     bool done = false;
     DeviceQueues::Mark copied;
   };
-  // What a rank leaves behind when it has worked, and where it wants to find what all others left.
+  // What a rank leaves when it has worked, and where it expects what all others left.
   struct Part {
     DeviceQueues::Mark done;
     std::vector<DeviceQueues::Mark>* everyones = nullptr;
@@ -61,7 +61,6 @@ class LocalExchange {
   std::optional<BackendError> mismatch() const;
   void work(int rank, const Operation& operation) const;
   void all_reduce(int rank, const Operation& operation) const;
-  void all_to_all(int rank, const Operation& operation) const;
 
   void depart(int rank, const Operation& operation, Part part, std::unique_lock<std::mutex>& lock);
 
@@ -85,9 +84,6 @@ BackendError late(int rank, Clock::time_point started) {
   const std::chrono::duration<double> waited = Clock::now() - started;
   return {FaultKind::kTimeout, rank, fmt::format("did not join within {:.1f} s", waited.count())};
 }
-
-const std::byte* at(const void* data, std::int64_t bytes) { return static_cast<const std::byte*>(data) + bytes; }
-std::byte* at(void* data, std::int64_t bytes) { return static_cast<std::byte*>(data) + bytes; }
 
 // memmove, since an input may be the very place of the output.
 void copy_bytes(void* out, const void* in, std::int64_t bytes) {
@@ -113,9 +109,9 @@ std::optional<BackendError> LocalExchange::mismatch() const {
     if (other.kind != first.kind || !same_size || other.output.dtype != first.output.dtype ||
         other.reduce != first.reduce || other.peer != first.peer || other.device != first.device) {
       return BackendError(FaultKind::kAborted, rank,
-                          fmt::format("called {} of {} {} where the first rank called {} of {} {}", name_of(other.kind),
-                                      other.output.count, name_of(other.output.dtype), name_of(first.kind),
-                                      first.output.count, name_of(first.output.dtype)));
+                          fmt::format("called {} of {} {} where the first rank called {} of {} {}",
+                                      to_string(other.kind), other.output.count, to_string(other.output.dtype),
+                                      to_string(first.kind), first.output.count, to_string(first.output.dtype)));
     }
     for (int peer = 0; first.kind == OpKind::kAllToAll && peer < size(); ++peer) {
       const auto to = static_cast<std::size_t>(peer);
@@ -169,7 +165,7 @@ void LocalExchange::collective(int rank, const Operation& operation, Clock::time
   lock.unlock();
   std::vector<DeviceQueues::Mark> everyones;
   Part part{nullptr, &everyones};
-  std::exception_ptr failed;  // a device may refuse; the others must not wait for this rank for ever
+  std::exception_ptr failed;  // a device may refuse; the others must not wait for this rank forever
   try {
     if (operation.on_device()) {
       part.done = queue_collective(*device_, rank, slots_);
@@ -206,7 +202,7 @@ void LocalExchange::depart(int rank, const Operation& operation, Part part, std:
 }
 
 void LocalExchange::all_reduce(int rank, const Operation& operation) const {
-  // Each rank reduces one slice, block by block, straight out of and into everybody's buffer.
+  // Each rank reduces one slice, block by block, straight from and into all ranks' buffers.
   constexpr std::int64_t kBlockBytes = 32 * 1024;
   const std::int64_t element = size_of(operation.output.dtype);
   const std::int64_t block_count = kBlockBytes / element;
@@ -219,19 +215,6 @@ void LocalExchange::all_reduce(int rank, const Operation& operation) const {
     for (std::size_t i = 0; i < slots_.size(); ++i) inputs[i] = at(slots_[i]->input.data, offset);
     reduce_in_order(block, inputs, count, operation.output.dtype, operation.reduce);
     for (const Operation* other : slots_) copy_bytes(at(other->output.data, offset), block, count * element);
-  }
-}
-
-void LocalExchange::all_to_all(int rank, const Operation& operation) const {
-  const std::int64_t element = size_of(operation.output.dtype);
-  std::int64_t written = 0;
-  for (std::size_t source = 0; source < slots_.size(); ++source) {
-    const Operation& other = *slots_[source];
-    std::int64_t offset = 0;
-    for (int i = 0; i < rank; ++i) offset += other.send_counts[static_cast<std::size_t>(i)];
-    const std::int64_t count = operation.receive_counts[source];
-    copy_bytes(at(operation.output.data, written * element), at(other.input.data, offset * element), count * element);
-    written += count;
   }
 }
 
@@ -256,7 +239,7 @@ void LocalExchange::work(int rank, const Operation& operation) const {
       return copy_bytes(operation.output.data, slots_[static_cast<std::size_t>(operation.peer)]->input.data,
                         operation.output.bytes());
     case OpKind::kAllToAll:
-      return all_to_all(rank, operation);
+      return move_all_to_all(rank, slots_, copy_bytes);
     case OpKind::kBarrier:
     case OpKind::kSend:
     case OpKind::kRecv:
@@ -311,8 +294,8 @@ void LocalExchange::receive(int rank, const Operation& operation, Clock::time_po
   const bool fits = sent.input.count == operation.output.count && sent.input.dtype == operation.output.dtype &&
                     sent.device == operation.device;
   const std::string what =
-      fmt::format("sent {} {} where {} {} were expected", sent.input.count, name_of(sent.input.dtype),
-                  operation.output.count, name_of(operation.output.dtype));
+      fmt::format("sent {} {} where {} {} were expected", sent.input.count, to_string(sent.input.dtype),
+                  operation.output.count, to_string(operation.output.dtype));
   lock.unlock();
   DeviceQueues::Mark copied;
   std::exception_ptr failed;
@@ -360,7 +343,7 @@ class LocalBackend final : public Backend {
     if (!operation.on_device()) return nullptr;
     DeviceQueues* const queues = exchange_->device();
     if (queues == nullptr || queues->device() != operation.device) {
-      throw BackendError(FaultKind::kAborted, -1, "this world of threads was made without that device");
+      throw BackendError(FaultKind::kAborted, -1, "this world of threads was created without that device");
     }
     auto mark = std::make_unique<DeviceQueues::Mark>(queues->mark(operation.stream));
     const std::lock_guard lock(mutex_);

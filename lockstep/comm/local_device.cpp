@@ -5,9 +5,6 @@
 namespace lockstep::comm {
 namespace {
 
-const std::byte* at(const void* data, std::int64_t bytes) { return static_cast<const std::byte*>(data) + bytes; }
-std::byte* at(void* data, std::int64_t bytes) { return static_cast<std::byte*>(data) + bytes; }
-
 const DeviceQueues::Mark& ready_mark(const Operation& operation) {
   return *static_cast<const DeviceQueues::Mark*>(operation.ticket);
 }
@@ -23,7 +20,7 @@ void reduce(DeviceQueues& device, const Operation& own, const std::vector<void*>
   if (count > 0) device.reduce(own.stream, outputs, inputs, count, own.output.dtype, own.reduce);
 }
 
-// Each rank reduces one slice straight out of and into everybody's buffer.
+// Each rank reduces one slice straight from and into all ranks' buffers.
 void all_reduce(DeviceQueues& device, int rank, const std::vector<const Operation*>& all) {
   const Operation& own = *all[static_cast<std::size_t>(rank)];
   const Slice slice = slice_of(own.output.count, static_cast<int>(all.size()), rank);
@@ -35,20 +32,6 @@ void all_reduce(DeviceQueues& device, int rank, const std::vector<const Operatio
     outputs.push_back(at(other->output.data, offset));
   }
   reduce(device, own, outputs, inputs, slice.count);
-}
-
-void all_to_all(DeviceQueues& device, int rank, const std::vector<const Operation*>& all) {
-  const Operation& own = *all[static_cast<std::size_t>(rank)];
-  const std::int64_t element = size_of(own.output.dtype);
-  std::int64_t written = 0;
-  for (std::size_t source = 0; source < all.size(); ++source) {
-    const Operation& other = *all[source];
-    std::int64_t offset = 0;
-    for (int i = 0; i < rank; ++i) offset += other.send_counts[static_cast<std::size_t>(i)];
-    const std::int64_t count = own.receive_counts[source];
-    copy(device, own, at(own.output.data, written * element), at(other.input.data, offset * element), count * element);
-    written += count;
-  }
 }
 
 }  // namespace
@@ -80,7 +63,9 @@ DeviceQueues::Mark queue_collective(DeviceQueues& device, int rank, const std::v
            own.output.bytes());
       break;
     case OpKind::kAllToAll:
-      all_to_all(device, rank, all);
+      move_all_to_all(rank, all, [&](std::byte* to, const std::byte* from, std::int64_t bytes) {
+        copy(device, own, to, from, bytes);
+      });
       break;
     case OpKind::kBarrier:
     case OpKind::kSend:

@@ -313,14 +313,4 @@ Communicator open_communicator(const CommOptions& options) {
   return Communicator(std::move(backend), options.name, {}, options.timeout);
 }
 
-std::vector<std::string> available_backends(const std::vector<fs::path>& plugin_folders) {
-  std::vector<std::string> names = {"local"};
-  for (const auto& backend : kKnown) {
-    const fs::path file = find_plugin(backend.name, plugin_folders);
-    if (file.empty()) continue;
-    if (::dlopen(file.c_str(), kOpenFlags) != nullptr) names.emplace_back(backend.name);
-  }
-  return names;
-}
-
 }  // namespace lockstep::comm

@@ -187,7 +187,7 @@ ChatTemplate choose_chat_template(ChatTemplate wanted, const Tokenizer& tokenize
   if (wanted == ChatTemplate::kAuto) wanted = recognise_chat_template(config.chat_template);
   if (wanted == ChatTemplate::kAuto) {
     throw bad_input(config.chat_template.empty() ? "the tokenizer's files name no chat template"
-                                                 : "the chat template in the tokenizer's files is none that is known",
+                                                 : "the chat template in the tokenizer's files is not a known one",
                     fmt::format("set data.chat_template to {}", kChoices));
   }
   if (config.bytes) return wanted;

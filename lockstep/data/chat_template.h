@@ -1,7 +1,7 @@
 // Chat templates: how the turns of a conversation become one text, and which part of it is the assistant's.
 //
 // Hugging Face keeps a template as a Jinja program in the tokenizer's files. None is executed here: the five in common
-// use are written out, and a program is only searched for the markers that tell which of them it is.
+// use are written out, and a program is only searched for the markers that identify it.
 #pragma once
 
 #include <string>
@@ -42,7 +42,7 @@ struct TextEnds {
 std::vector<Segment> render(spec::ChatTemplate chat_template, const Conversation& conversation, const TextEnds& ends,
                             const SourcePlace& place);
 
-// The template that a Jinja program is; kAuto when it is none of the known ones.
+// The template that a Jinja program implements; kAuto when it is not a known one.
 spec::ChatTemplate recognise_chat_template(std::string_view program);
 
 // The template to use: `wanted`, or for kAuto what the tokenizer's files say. Throws bad_input naming

@@ -45,7 +45,7 @@ struct Reader {
   // The objects of the list `key`.
   std::vector<Reader> list(const char* key) const {
     const json& items = object.at(key);
-    if (!items.is_array() || items.empty()) throw error(fmt::format("`{}` is no list with entries", key));
+    if (!items.is_array() || items.empty()) throw error(fmt::format("`{}` is not a list with entries", key));
     std::vector<Reader> readers;
     for (std::size_t i = 0; i < items.size(); ++i) {
       if (!items[i].is_object()) {
@@ -95,18 +95,6 @@ std::vector<Conversation> read_instances(const Reader& record) {
 }
 
 }  // namespace
-
-const char* to_string(Turn::Role role) {
-  switch (role) {
-    case Role::kSystem:
-      return "system";
-    case Role::kUser:
-      return "user";
-    case Role::kAssistant:
-      return "assistant";
-  }
-  return "";
-}
 
 std::vector<Conversation> read_conversations(const json& record, const SourcePlace& place) {
   const Reader reader{record, place, {}};

@@ -106,7 +106,7 @@ class ImageArrays final : public Dataset {
         !std::equal(wanted.begin(), wanted.end(), pixels.shape.begin() + 1)) {
       throw bad_input(fmt::format("images [{}] of {} instead of [n, {}] of uint8", fmt::join(pixels.shape, ", "),
                                   pixels.type, fmt::join(wanted, ", ")),
-                      "set model.image_size and model.image_channels to the data's, or write the images anew",
+                      "set model.image_size and model.image_channels to the data's, or write the images again",
                       {images_.path()});
     }
     if (bytes_of(targets.type) == 1 || targets.shape.size() != 1 || targets.shape[0] != pixels.shape[0]) {

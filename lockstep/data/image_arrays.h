@@ -11,9 +11,7 @@ namespace lockstep::data {
 
 // What the model takes; images of another shape and labels from `classes` on are refused when the file is opened.
 struct ImageShape {
-  std::int64_t channels = 3;
-  std::int64_t height = 224;
-  std::int64_t width = 224;
+  std::int64_t channels = 3, height = 224, width = 224;
   std::int64_t classes = 1000;
 };
 

@@ -82,6 +82,20 @@ IdxHeader check_idx(const MappedFile& file, std::uint32_t dims) {
   return header;
 }
 
+// Samples of square images: write(index, out) fills one image and returns its label.
+template <class Write>
+Samples fetch_images(std::span<const std::int64_t> indices, std::int64_t channels, std::int64_t side, Write write) {
+  const auto n = static_cast<std::int64_t>(indices.size());
+  Samples samples{torch::empty({n, channels, side, side}, torch::kFloat32), torch::empty({n}, torch::kInt64)};
+  float* out = samples.input.data_ptr<float>();
+  std::int64_t* target = samples.target.data_ptr<std::int64_t>();
+  for (const std::int64_t index : indices) {
+    *target++ = write(index, out);
+    out += channels * side * side;
+  }
+  return samples;
+}
+
 class MnistDataset final : public Dataset {
  public:
   static constexpr std::int64_t kSide = 28;
@@ -110,16 +124,11 @@ class MnistDataset final : public Dataset {
   std::int64_t size() const override { return size_; }
 
   Samples fetch(std::span<const std::int64_t> indices) const override {
-    const auto n = static_cast<std::int64_t>(indices.size());
-    Samples samples{torch::empty({n, 1, kSide, kSide}, torch::kFloat32), torch::empty({n}, torch::kInt64)};
-    float* out = samples.input.data_ptr<float>();
-    std::int64_t* target = samples.target.data_ptr<std::int64_t>();
-    for (const std::int64_t index : indices) {
+    return fetch_images(indices, 1, kSide, [&](std::int64_t index, float* out) {
       const std::uint8_t* image = pixels_ + index * kPixels;
       for (std::int64_t i = 0; i < kPixels; ++i) *out++ = table_[image[i]];
-      *target++ = classes_[index];
-    }
-    return samples;
+      return classes_[index];
+    });
   }
 
   std::string describe() const override { return fmt::format("MNIST, {} images of 28x28", size_); }
@@ -146,7 +155,7 @@ class CifarDataset final : public Dataset {
       const auto size = static_cast<std::int64_t>(file.size());
       if (size == 0) throw bad_input("the file is empty", kCifarRepair, {file.path()});
       if (size % kRecord != 0) {
-        throw bad_input(fmt::format("truncated by {} bytes: {} bytes are no whole number of records of {}",
+        throw bad_input(fmt::format("truncated by {} bytes: {} bytes are not a whole number of records of {}",
                                     kRecord - size % kRecord, size, kRecord),
                         kCifarRepair, {file.path()});
       }
@@ -162,19 +171,14 @@ class CifarDataset final : public Dataset {
   std::int64_t size() const override { return size_; }
 
   Samples fetch(std::span<const std::int64_t> indices) const override {
-    const auto n = static_cast<std::int64_t>(indices.size());
-    Samples samples{torch::empty({n, 3, kSide, kSide}, torch::kFloat32), torch::empty({n}, torch::kInt64)};
-    float* out = samples.input.data_ptr<float>();
-    std::int64_t* target = samples.target.data_ptr<std::int64_t>();
-    for (const std::int64_t index : indices) {
+    return fetch_images(indices, 3, kSide, [&](std::int64_t index, float* out) {
       const std::uint8_t* record = find(index);
-      *target++ = record[0];
       for (int c = 0; c < 3; ++c) {
         const std::uint8_t* plane = record + 1 + c * kPlane;
         for (std::int64_t i = 0; i < kPlane; ++i) *out++ = tables_[c][plane[i]];
       }
-    }
-    return samples;
+      return record[0];
+    });
   }
 
   std::string describe() const override {

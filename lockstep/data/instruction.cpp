@@ -56,7 +56,7 @@ class InstructionDataset final : public Dataset {
     std::string text = fmt::format("{} examples in {} {} of {} tokens, {} tokens of answers", examples, size(),
                                    packed_ ? "packed sequences" : "sequences", length_, tally_.answers);
     if (tally_.cut > 0) text += fmt::format("; {} cut at the end", tally_.cut);
-    if (tally_.left_out > 0) text += fmt::format("; {} left out, whose answers lie beyond", tally_.left_out);
+    if (tally_.left_out > 0) text += fmt::format("; {} dropped, because their answers lie beyond", tally_.left_out);
     return text;
   }
 

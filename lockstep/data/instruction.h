@@ -4,8 +4,8 @@
 // sequence_length + 1 tokens, of which input and target are the first and the last sequence_length. With packing it
 // holds several whole examples one after the other (data/packing.h): positions run on and attention may look back into
 // the examples before, as in pre-training; without, it holds one. Longer examples lose their end; those that lose every
-// answer by it are left out. The rest of a sample is padding. Targets are kIgnoredTarget everywhere but at the tokens
-// of answers, end of turn included, and an example's first token is no target of the example before it.
+// answer by it are dropped. The rest of a sample is padding. Targets are kIgnoredTarget everywhere but at the tokens
+// of answers, end of turn included, and an example's first token is not a target of the example before it.
 #pragma once
 
 #include <cstdint>

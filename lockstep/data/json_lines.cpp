@@ -29,7 +29,7 @@ void for_each_json_line(const MappedFile& file,
     }
     const nlohmann::json record = parse_json(line, file.path(), number);
     if (!record.is_object()) {
-      throw bad_input(fmt::format("the line is a JSON {}, no object", record.type_name()),
+      throw bad_input(fmt::format("the line is a JSON {}, not an object", record.type_name()),
                       "write one record {...} per line", place);
     }
     take(record, place);

@@ -14,7 +14,7 @@ namespace lockstep::data {
 inline constexpr std::size_t kLongestJsonLine = std::size_t{16} << 20;
 
 // Calls `take` with the object of every line that is not blank, in order, and where it stands. Throws UserError with
-// file:line for a line that is too long, no JSON or no object; what `take` throws passes through.
+// file:line for a line that is too long, not JSON or not an object; what `take` throws passes through.
 void for_each_json_line(const MappedFile& file,
                         const std::function<void(const nlohmann::json& record, const SourcePlace& place)>& take);
 

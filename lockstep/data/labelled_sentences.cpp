@@ -157,7 +157,7 @@ void read_table(const MappedFile& file, bool quoted, const Take& take) {
     }
     const auto label = parse_label(fields[columns.label]);
     if (!label)
-      throw bad_input(fmt::format("label `{}` is no whole number", printable(fields[columns.label])), kNumberFix,
+      throw bad_input(fmt::format("label `{}` is not a whole number", printable(fields[columns.label])), kNumberFix,
                       place);
     take(*label, fields[columns.sentence], place);
   }

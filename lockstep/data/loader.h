@@ -6,7 +6,7 @@
 // rank r takes part m*data_world + r at micro-step m. So the global batches do not depend on the number of ranks (at
 // the same G), every sample comes once per epoch, and a short batch is spread over all ranks (a part may be empty).
 //
-// A Position names a place in the global stream of samples, so a run may go on with other numbers of ranks,
+// A Position names a place in the global stream of samples, so a run may continue with other numbers of ranks,
 // micro or accumulation: the samples not yet consumed of the epoch follow, each once.
 #pragma once
 

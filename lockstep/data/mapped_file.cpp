@@ -19,7 +19,7 @@ namespace lockstep::data {
 
 MappedFile::MappedFile(const std::filesystem::path& path, const std::string& fix_when_missing) : path_(path.string()) {
   const SourcePlace place{path_};
-  // O_NONBLOCK: a pipe with nobody at the other end must not block the opening.
+  // O_NONBLOCK: opening a pipe without a writer must not block.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd)
     throw environment_error(std::string("cannot open the file: ") + std::strerror(errno), fix_when_missing, place);

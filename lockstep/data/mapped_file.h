@@ -33,7 +33,7 @@ class MappedFile {
   std::string path_;
 };
 
-// `path` itself when it is a file, else the plain files below that folder, sorted by path; hidden ones are left out,
+// `path` itself when it is a file, else the plain files below that folder, sorted by path; hidden ones are omitted,
 // and a file reached twice (a symbolic link beside its target) comes once. Throws environment_error when there are
 // none.
 std::vector<std::filesystem::path> list_data_files(const std::filesystem::path& path,

@@ -55,17 +55,8 @@ std::u32string run_normalizer(const Normalizer& normalizer, std::u32string text,
   using Kind = NormalizerStep::Kind;
   for (const NormalizerStep& step : normalizer) {
     switch (step.kind) {
-      case Kind::kNfc:
-        text = normalize(text, NormalForm::kNfc);
-        break;
-      case Kind::kNfd:
-        text = normalize(text, NormalForm::kNfd);
-        break;
-      case Kind::kNfkc:
-        text = normalize(text, NormalForm::kNfkc);
-        break;
-      case Kind::kNfkd:
-        text = normalize(text, NormalForm::kNfkd);
+      case Kind::kForm:
+        text = normalize(text, step.form);
         break;
       case Kind::kLowercase:
         text = to_lower(text);

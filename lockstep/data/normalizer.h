@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/data/unicode.h"
+
 namespace lockstep::data {
 
 // What tokenizer.json calls a BertNormalizer.
@@ -16,15 +18,13 @@ struct BertNormalization {
 
 struct NormalizerStep {
   enum class Kind {
-    kNfc,
-    kNfd,
-    kNfkc,
-    kNfkd,
+    kForm,  // to a normal form
     kLowercase,
     kBert,
     kPrepend,  // `to` before every piece that is not empty
     kReplace   // every `from` by `to`
   } kind;
+  NormalForm form = NormalForm::kNfc;
   BertNormalization bert = {};
   std::u32string from = {};
   std::u32string to = {};

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -69,7 +70,7 @@ TokenId mask_id(const spec::Job& job, const Tokenizer& tokenizer, std::int64_t v
     if (const auto id = tokenizer.token_id(name)) return *id;
   }
   if (job.model.vocab > vocab_size) return static_cast<TokenId>(job.model.vocab - 1);
-  throw bad_input("masked language modelling needs a token that stands for the hidden ones",
+  throw bad_input("masked language modelling needs a mask token",
                   fmt::format("use a tokenizer with [MASK], or set model.vocab above {}: its last id then is the mask",
                               vocab_size));
 }
@@ -205,22 +206,11 @@ Datasets open_classification_job(const spec::Job& job, const std::string& base_f
 
 Datasets open_datasets(const spec::Job& job, const std::string& base_folder) {
   require_path(job);
-  switch (job.data.kind) {
-    case spec::DataKind::kMnist:
-      return open_mnist_job(job, base_folder);
-    case spec::DataKind::kCifar10:
-      return open_cifar_job(job, base_folder);
-    case spec::DataKind::kImages:
-      return open_images_job(job, base_folder);
-    case spec::DataKind::kText:
-    case spec::DataKind::kTokens:
-      return open_language_model(job, base_folder);
-    case spec::DataKind::kClassification:
-      return open_classification_job(job, base_folder);
-    case spec::DataKind::kInstruction:
-      return open_instruction_job(job, base_folder);
-  }
-  throw InternalError("a data kind without a reader");
+  // In DataKind's order.
+  constexpr std::array kOpen{open_mnist_job,      open_cifar_job,          open_images_job,     open_language_model,
+                             open_language_model, open_classification_job, open_instruction_job};
+  static_assert(kOpen.size() == names_of(spec::DataKind{}).size());
+  return kOpen[static_cast<std::size_t>(job.data.kind)](job, base_folder);
 }
 
 }  // namespace lockstep::data

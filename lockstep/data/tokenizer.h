@@ -28,13 +28,13 @@ class Tokenizer {
   // Appends the ids of `text` (UTF-8; each invalid sequence reads as U+FFFD, as Python's errors="replace") to `ids`.
   virtual void encode(std::string_view text, std::vector<TokenId>& ids) const = 0;
 
-  // Ids out of range are left out. `skip_special` leaves out the special tokens ([CLS], <|endoftext|>, ...).
+  // Ids out of range are omitted. `skip_special` omits the special tokens ([CLS], <|endoftext|>, ...).
   virtual std::string decode(std::span<const TokenId> ids, bool skip_special = false) const = 0;
 
   // The id of one whole token ("[CLS]", "<|endoftext|>"), where the vocabulary has it.
   virtual std::optional<TokenId> token_id(std::string_view token) const = 0;
 
-  // Appends the ids of `text` where it goes on behind the text of `ids`: as encode(), but a tokenizer that puts a space
+  // Appends the ids of `text` where it continues the text of `ids`: as encode(), but a tokenizer that puts a space
   // before every text puts none here, unless `ids` is empty or ends in an added token.
   virtual void encode_after(std::string_view text, std::vector<TokenId>& ids) const { encode(text, ids); }
 

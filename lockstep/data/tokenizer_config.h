@@ -1,4 +1,4 @@
-// What Hugging Face's tokenizer_config.json says beside the vocabulary.
+// What Hugging Face's tokenizer_config.json says besides the vocabulary.
 #pragma once
 
 #include <filesystem>

@@ -44,14 +44,14 @@ json parse(const fs::path& file) {
 bool flag(const json& object, const char* key, bool fallback, const std::string& place) {
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return fallback;
-  if (!found->is_boolean()) throw malformed(place, fmt::format("`{}` is no true or false", key));
+  if (!found->is_boolean()) throw malformed(place, fmt::format("`{}` is not true or false", key));
   return found->get<bool>();
 }
 
 std::string text(const json& object, const char* key, const std::string& fallback, const std::string& place) {
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return fallback;
-  if (!found->is_string()) throw malformed(place, fmt::format("`{}` is no string", key));
+  if (!found->is_string()) throw malformed(place, fmt::format("`{}` is not a string", key));
   return found->get<std::string>();
 }
 
@@ -62,7 +62,7 @@ const json& part(const json& object, const char* key) {
 }
 
 std::string type_of(const json& object, const std::string& what, const std::string& place) {
-  if (!object.is_object()) throw malformed(place, what + " is no object");
+  if (!object.is_object()) throw malformed(place, what + " is not an object");
   return text(object, "type", "", place);
 }
 
@@ -70,13 +70,14 @@ TokenId checked_id(const json& value, const std::string& token, const std::strin
   // get<uint64_t> of a negative number would wrap.
   if (!value.is_number_integer() || value.get<std::int64_t>() < 0 || value.get<std::int64_t>() >= kMaxId ||
       (value.is_number_unsigned() && value.get<std::uint64_t>() >= static_cast<std::uint64_t>(kMaxId))) {
-    throw malformed(place, fmt::format("the id of `{}` is no whole number below 2^24", printable(token)));
+    throw malformed(place, fmt::format("the id of `{}` is not a whole number below 2^24", printable(token)));
   }
   return value.get<TokenId>();
 }
 
 Vocabulary parse_vocabulary(const json& object, const std::string& place) {
-  if (!object.is_object() || object.empty()) throw malformed(place, "the vocabulary is no object of tokens and ids");
+  if (!object.is_object() || object.empty())
+    throw malformed(place, "the vocabulary is not an object of tokens and ids");
   Vocabulary vocabulary;
   std::unordered_map<TokenId, const std::string*> owners;
   for (const auto& [token, value] : object.items()) {
@@ -92,13 +93,13 @@ Vocabulary parse_vocabulary(const json& object, const std::string& place) {
 Merge split_merge(std::string_view line, const std::string& place) {
   const std::size_t space = line.find(' ');
   if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
-    throw malformed(place, "the merge `" + printable(line) + "` is no pair of tokens");
+    throw malformed(place, "the merge `" + printable(line) + "` is not a pair of tokens");
   }
   return {std::string(line.substr(0, space)), std::string(line.substr(space + 1))};
 }
 
 std::vector<Merge> parse_merges(const json& list, const std::string& place) {
-  if (!list.is_array()) throw malformed(place, "`merges` is no list");
+  if (!list.is_array()) throw malformed(place, "`merges` is not a list");
   std::vector<Merge> merges;
   for (const json& merge : list) {
     if (merge.is_string()) {
@@ -106,7 +107,7 @@ std::vector<Merge> parse_merges(const json& list, const std::string& place) {
     } else if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
       merges.push_back({merge[0].get<std::string>(), merge[1].get<std::string>()});
     } else {
-      throw malformed(place, fmt::format("merge {} is no pair of tokens", merges.size()));
+      throw malformed(place, fmt::format("merge {} is not a pair of tokens", merges.size()));
     }
   }
   return merges;
@@ -116,28 +117,22 @@ void parse_normalizer(const json& object, const std::string& place, int depth, N
   using Kind = NormalizerStep::Kind;
   if (object.is_null()) return;
   const std::string type = type_of(object, "the normalizer", place);
-  static const std::pair<const char*, Kind> kPlain[] = {{"NFC", Kind::kNfc},
-                                                        {"NFD", Kind::kNfd},
-                                                        {"NFKC", Kind::kNfkc},
-                                                        {"NFKD", Kind::kNfkd},
-                                                        {"Lowercase", Kind::kLowercase}};
-  for (const auto& [name, kind] : kPlain) {
-    if (type != name) continue;
-    steps.push_back({kind});
-    return;
-  }
-  if (type == "BertNormalizer") {
+  if (const auto form = value_named<NormalForm>(type)) {
+    steps.push_back({.kind = Kind::kForm, .form = *form});
+  } else if (type == "Lowercase") {
+    steps.push_back({.kind = Kind::kLowercase});
+  } else if (type == "BertNormalizer") {
     BertNormalization bert;
     bert.clean_text = flag(object, "clean_text", true, place);
     bert.handle_chinese_chars = flag(object, "handle_chinese_chars", true, place);
     bert.lowercase = flag(object, "lowercase", true, place);
     bert.strip_accents = flag(object, "strip_accents", bert.lowercase, place);
-    steps.push_back({Kind::kBert, bert});
+    steps.push_back({.kind = Kind::kBert, .bert = bert});
   } else if (type == "Prepend") {
     steps.push_back({.kind = Kind::kPrepend, .to = decode_utf8(text(object, "prepend", "", place))});
   } else if (type == "Replace" && part(object, "pattern").is_object() && part(object, "pattern").contains("String")) {
     const std::u32string from = decode_utf8(text(part(object, "pattern"), "String", "", place));
-    if (from.empty()) throw refuse(place, "a replacement of nothing");
+    if (from.empty()) throw refuse(place, "a replacement of an empty text");
     steps.push_back({.kind = Kind::kReplace, .from = from, .to = decode_utf8(text(object, "content", "", place))});
   } else if (type == "Sequence" && depth > 0 && part(object, "normalizers").is_array()) {
     for (const json& step : part(object, "normalizers")) parse_normalizer(step, place, depth - 1, steps);
@@ -202,9 +197,9 @@ void parse_pre_tokenizer(const json& object, const std::string& place, int depth
 std::vector<AddedToken> parse_added(const json& list, const Vocabulary& vocabulary, const std::string& place) {
   std::vector<AddedToken> tokens;
   if (list.is_null()) return tokens;
-  if (!list.is_array()) throw malformed(place, "`added_tokens` is no list");
+  if (!list.is_array()) throw malformed(place, "`added_tokens` is not a list");
   for (const json& entry : list) {
-    if (!entry.is_object()) throw malformed(place, "an added token is no object");
+    if (!entry.is_object()) throw malformed(place, "an added token is not an object");
     AddedToken token;
     token.content = text(entry, "content", "", place);
     token.id = checked_id(part(entry, "id"), token.content, place);

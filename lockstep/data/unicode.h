@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/enum_names.h"
+
 namespace lockstep::data {
 
 // Each invalid sequence (maximal subpart, as in Python's errors="replace") becomes U+FFFD.
@@ -26,6 +28,7 @@ bool is_number(char32_t c);  // \p{N}
 bool is_word(char32_t c);    // \w
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
+constexpr auto names_of(NormalForm) { return enum_names<NormalForm::kNfkd>("NFC", "NFD", "NFKC", "NFKD"); }
 std::u32string normalize(std::u32string_view text, NormalForm form);
 
 // Character by character, so without the rule of the final sigma; U+0130 becomes two characters.

@@ -12,11 +12,15 @@ extern "C" {
 // What the engine may ask of the process that opened it. Callbacks may come from any thread.
 struct LockstepEngineHost {
   void* context;
-  // One JSON object per call, valid during the call. "type" is one of:
-  //   progress    {rank, step, steps, loss, rate, unit, efficiency, gradient_norm, memory_bytes, learning_rate,
-  //   eta_seconds} evaluation  {step, loss, accuracy?} checkpoint  {step, path, seconds} note        {text} error
-  //   {rank, kind: user|peer_lost|timeout|aborted|internal, exit_code, message, suspect_rank} result      the verb's
-  //   answer (train: rank 0's summary; calibrate: the profile)
+  // One JSON object per call, valid during the call. By its "type":
+  //
+  //   progress     {rank, step, steps, loss, rate, unit, efficiency, gradient_norm, memory_bytes, learning_rate,
+  //                 eta_seconds}
+  //   evaluation   {step, loss, accuracy?}
+  //   checkpoint   {step, path, seconds}
+  //   note         {text}
+  //   error        {rank, kind: user|peer_lost|timeout|aborted|internal, exit_code, message, suspect_rank}
+  //   result       the verb's answer (train: rank 0's summary; calibrate: the profile)
   void (*message)(void* context, const char* json);
   // Polled once per step: non-zero asks all ranks to stop at the same step, save and return 130.
   int (*stop_requested)(void* context);
@@ -27,8 +31,8 @@ int lockstep_engine_abi(void);
 // {"torch": "1.13", "cuda": false, "blas": "...", "threads": N} as JSON; the pointer stays valid.
 const char* lockstep_engine_versions(void);
 
-// Runs a verb ("train", "calibrate") described by a JSON request (engine/request.h) in the calling process and returns
-// the exit code. Never throws; what went wrong was sent as an "error" message.
+// Runs a verb ("train", "calibrate") described by a JSON request (elastic/rank_request.h) in the calling process and
+// returns the exit code. Never throws; what went wrong was sent as an "error" message.
 int lockstep_engine_call(const char* verb, const char* request_json, const struct LockstepEngineHost* host);
 
 #ifdef __cplusplus

@@ -11,13 +11,16 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/comm/group_settings.h"
 #include "lockstep/comm/local.h"
 #include "lockstep/elastic/host_address.h"
+#include "lockstep/elastic/run_record.h"
 #include "lockstep/elastic/store.h"
 #include "lockstep/engine/calibrate/calibration.h"
+#include "lockstep/engine/gather_records.h"
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/trainer.h"
 #include "lockstep/nn/device_thread.h"
@@ -136,40 +139,17 @@ void share_facts(elastic::RankRequest& request, comm::Communicator& world) {
   shared.at("resume_from").get_to(request.resume_from);
 }
 
-std::shared_ptr<telemetry::Recorder> open_run_recorder(const RunContext& context) {
+// Where every rank is on one host they share the store. Ranks elsewhere write JSON lines into a home of their own (it
+// may be the same folder, on a shared disk), which the end of the run brings together.
+std::shared_ptr<telemetry::Recorder> open_run_recorder(const RunContext& context, const std::string& own_home) {
   const elastic::RankRequest& request = context.request;
   if (request.home.empty()) return nullptr;
-  // SQLite's WAL is for one host: ranks that may be elsewhere write JSON lines, which a store can import.
-  const bool beside_the_store = request.ranks.one_node || context.rank() == 0;
-  const auto file =
-      telemetry::run_folder(request.home, request.run_id) / fmt::format("rank-{:05d}.jsonl", context.rank());
-  std::shared_ptr<telemetry::Recorder> recorder =
-      beside_the_store ? telemetry::open_recorder(request.home, request.run_id, context.rank())
-                       : telemetry::make_json_lines_recorder(file, request.run_id);
-  if (request.owns_run && context.rank() == 0) {
-    telemetry::RunInfo info;
-    info.id = request.run_id;
-    info.name = context.job.name;
-    info.world = context.world.size();
-    info.backend = context.world.backend_name();
-    info.job_yaml = request.job_yaml;
-    info.versions = engine_versions();
-    recorder->begin_run(telemetry::describe_this_process(info));
-    if (!request.plan.is_null()) recorder->plan(request.plan);
-  }
-  return recorder;
+  if (request.ranks.one_node || context.rank() == 0)
+    return telemetry::open_recorder(request.home, request.run_id, context.rank());
+  return telemetry::open_recorder(own_home, request.run_id, context.rank(), telemetry::RecordAs::kLines);
 }
 
-nlohmann::json train(RunContext& context) {
-  Trainer trainer(context);
-  nlohmann::json summary = trainer.run();
-  if (context.recorder && context.request.owns_run && context.rank() == 0) {
-    const bool done = summary.at("exit_code") == 0;
-    context.recorder->end_run(done ? telemetry::RunStatus::kDone : telemetry::RunStatus::kInterrupted,
-                              done ? "" : "stopped by Ctrl-C", summary);
-  }
-  return summary;
-}
+nlohmann::json train(RunContext& context) { return Trainer(context).run(); }
 
 nlohmann::json calibrate(RunContext& context) {
   CalibrationOptions options;
@@ -207,17 +187,7 @@ void send_error(const Host& host, int rank, const std::string& kind, int exit_co
              {"suspect_rank", suspect}});
 }
 
-const char* kind_name(FaultKind kind) {
-  switch (kind) {
-    case FaultKind::kPeerLost:
-      return "peer_lost";
-    case FaultKind::kTimeout:
-      return "timeout";
-    case FaultKind::kAborted:
-      return "aborted";
-  }
-  return "internal";
-}
+const char* kind_name(FaultKind kind) { return named<FaultKind::kAborted>(kind, "peer_lost", "timeout", "aborted"); }
 
 // Runs `body` and turns whatever it throws into a message and an exit code.
 template <typename Body>
@@ -242,20 +212,23 @@ int run_joined(elastic::RankRequest request, const spec::Job& job, comm::Communi
   const nn::DeviceThread thread(device);
   nn::compat::set_compute_threads(request.threads);
   if (world.rank() == 0) settle_checkpoints(request, host);
+  std::string own_home = request.home;
   share_facts(request, world);
+  if (own_home.empty()) own_home = request.home;
   RunContext context{std::move(request), job, std::move(world), nullptr, host, device};
-  context.recorder = open_run_recorder(context);
+  context.recorder = open_run_recorder(context, own_home);
+  const bool owner = context.request.owns_run && context.rank() == 0;
+  elastic::RunRecord record(owner ? context.recorder : nullptr, context.request, job.name, engine_versions());
   nlohmann::json result;
   try {
     result = context.request.verb == "calibrate" ? calibrate(context) : train(context);
   } catch (const std::exception& error) {
-    if (context.recorder && context.request.owns_run && context.rank() == 0) {
-      context.recorder->end_run(telemetry::RunStatus::kFailed, error.what(), nlohmann::json::object());
-      context.recorder->flush(5.0);
-    }
+    record.end(1, error.what(), nullptr);
     throw;
   }
+  record.end(result.at("exit_code"), "", result);
   context.world.barrier().wait();  // nobody closes a connection while a peer still needs it
+  if (context.recorder && !context.request.ranks.one_node) gather_records(context, own_home);
   if (context.recorder) context.recorder->flush(10.0);
   if (context.rank() == 0) {
     result["type"] = "result";

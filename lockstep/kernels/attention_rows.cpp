@@ -12,16 +12,8 @@ template <typename T>
 LOCKSTEP_INLINE void softmax(T* scores, T* lse, std::int64_t rows, std::int64_t cols, std::int64_t first_valid) {
   for (std::int64_t i = 0; i < rows; ++i, scores += cols) {
     const std::int64_t valid = std::min(first_valid + i, cols);
-    T highest = scores[0];
-#pragma omp simd reduction(max : highest)
-    for (std::int64_t c = 0; c < valid; ++c) highest = scores[c] > highest ? scores[c] : highest;
-    T sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (std::int64_t c = 0; c < valid; ++c) {
-      const T e = vexp(scores[c] - highest);
-      scores[c] = e;
-      sum += e;
-    }
+    const T highest = row_max(scores, valid);
+    const T sum = exponentiate(scores, highest, valid);
     const T inverse = T(1) / sum;
 #pragma omp simd
     for (std::int64_t c = 0; c < valid; ++c) scores[c] *= inverse;

@@ -9,26 +9,6 @@ namespace lockstep::kernels {
 namespace {
 
 template <typename T>
-LOCKSTEP_INLINE T row_max(const T* row, std::int64_t classes) {
-  T highest = row[0];
-#pragma omp simd reduction(max : highest)
-  for (std::int64_t c = 0; c < classes; ++c) highest = row[c] > highest ? row[c] : highest;
-  return highest;
-}
-
-template <typename T>
-LOCKSTEP_INLINE T exponentiate(T* row, T highest, std::int64_t classes) {
-  T sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t c = 0; c < classes; ++c) {
-    const T e = vexp(row[c] - highest);
-    row[c] = e;
-    sum += e;
-  }
-  return sum;
-}
-
-template <typename T>
 LOCKSTEP_INLINE CrossEntropyRows rows_of(T* logits, const std::int64_t* targets, std::int64_t ignored,
                                          bool write_gradient, std::int64_t rows, std::int64_t classes) {
   CrossEntropyRows result;

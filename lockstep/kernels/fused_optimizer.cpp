@@ -99,7 +99,7 @@ AdamWConstants<T> adamw_constants(const AdamWStep& s) {
 }
 
 template <typename T>
-void adamw_on_cpu(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const AdamWStep& step) {
+void update_on_cpu(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const AdamWStep& step) {
   const AdamWConstants<T> plain = adamw_constants<T>(step);
   AdamWConstants<T> decaying = plain;
   decaying.keep = static_cast<T>(1.0 - step.learning_rate * step.weight_decay);
@@ -113,7 +113,7 @@ void adamw_on_cpu(const OptimizerArrays& arrays, std::span<const ElementRange> d
 }
 
 template <typename T>
-void sgd_on_cpu(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const SgdStep& step) {
+void update_on_cpu(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const SgdStep& step) {
   const SgdConstants<T> plain{static_cast<T>(step.gradient_factor), T(0), static_cast<T>(step.learning_rate),
                               static_cast<T>(step.momentum), step.nesterov};
   SgdConstants<T> decaying = plain;
@@ -126,7 +126,7 @@ void sgd_on_cpu(const OptimizerArrays& arrays, std::span<const ElementRange> dec
   });
 }
 
-void adamw_on_device(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const AdamWStep& step) {
+void update_on_device(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const AdamWStep& step) {
   torch::NoGradGuard no_grad;
   const AdamWConstants<double> c = adamw_constants<double>(step);
   const torch::Tensor g = arrays.gradient * c.gradient_factor;
@@ -140,7 +140,7 @@ void adamw_on_device(const OptimizerArrays& arrays, std::span<const ElementRange
   if (arrays.copy.defined()) arrays.copy.copy_(arrays.parameter);
 }
 
-void sgd_on_device(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const SgdStep& step) {
+void update_on_device(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const SgdStep& step) {
   torch::NoGradGuard no_grad;
   torch::Tensor g = arrays.gradient * step.gradient_factor;
   for (const ElementRange& range : decay) {
@@ -177,7 +177,7 @@ cuda::FlatArrays<T> cuda_arrays(const OptimizerArrays& arrays, std::int64_t begi
 }
 
 template <typename T>
-void adamw_on_cuda(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const AdamWStep& step) {
+void update_on_cuda(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const AdamWStep& step) {
   const c10::cuda::CUDAGuard guard(arrays.parameter.device());
   const AdamWConstants<T> c = adamw_constants<T>(step);
   const T keep = static_cast<T>(1.0 - step.learning_rate * step.weight_decay);
@@ -190,7 +190,7 @@ void adamw_on_cuda(const OptimizerArrays& arrays, std::span<const ElementRange> 
 }
 
 template <typename T>
-void sgd_on_cuda(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const SgdStep& step) {
+void update_on_cuda(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const SgdStep& step) {
   const c10::cuda::CUDAGuard guard(arrays.parameter.device());
   for_each_stretch(0, arrays.parameter.numel(), decay, [&](std::int64_t begin, std::int64_t end, bool decays) {
     cuda::flat_sgd<T>(cuda_arrays<T>(arrays, begin, end),
@@ -244,31 +244,29 @@ double squared_norm_on_cpu(const torch::Tensor& flat) {
   return total;
 }
 
+template <typename Step>
+void update(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const Step& step) {
+  const bool fp32 = arrays.parameter.scalar_type() == torch::kFloat32;
+#ifdef LOCKSTEP_TORCH_HAS_CUDA
+  if (arrays.parameter.is_cuda())
+    return fp32 ? update_on_cuda<float>(arrays, decay, step) : update_on_cuda<double>(arrays, decay, step);
+#endif
+  if (!arrays.parameter.device().is_cpu()) return update_on_device(arrays, decay, step);
+  if (fp32) return update_on_cpu<float>(arrays, decay, step);
+  update_on_cpu<double>(arrays, decay, step);
+}
+
 }  // namespace
 
 void adamw(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const AdamWStep& step) {
   check(arrays, true);
   LOCKSTEP_ASSERT(step.step >= 1, "AdamW counts steps from 1");
-  const bool fp32 = arrays.parameter.scalar_type() == torch::kFloat32;
-#ifdef LOCKSTEP_TORCH_HAS_CUDA
-  if (arrays.parameter.is_cuda())
-    return fp32 ? adamw_on_cuda<float>(arrays, decay, step) : adamw_on_cuda<double>(arrays, decay, step);
-#endif
-  if (!arrays.parameter.device().is_cpu()) return adamw_on_device(arrays, decay, step);
-  if (fp32) return adamw_on_cpu<float>(arrays, decay, step);
-  adamw_on_cpu<double>(arrays, decay, step);
+  update(arrays, decay, step);
 }
 
 void sgd(const OptimizerArrays& arrays, std::span<const ElementRange> decay, const SgdStep& step) {
   check(arrays, false);
-  const bool fp32 = arrays.parameter.scalar_type() == torch::kFloat32;
-#ifdef LOCKSTEP_TORCH_HAS_CUDA
-  if (arrays.parameter.is_cuda())
-    return fp32 ? sgd_on_cuda<float>(arrays, decay, step) : sgd_on_cuda<double>(arrays, decay, step);
-#endif
-  if (!arrays.parameter.device().is_cpu()) return sgd_on_device(arrays, decay, step);
-  if (fp32) return sgd_on_cpu<float>(arrays, decay, step);
-  sgd_on_cpu<double>(arrays, decay, step);
+  update(arrays, decay, step);
 }
 
 double squared_norm(const torch::Tensor& flat) {
@@ -284,7 +282,8 @@ double squared_norm(const torch::Tensor& flat) {
 }
 
 void add_squared_norm(const torch::Tensor& flat, torch::Tensor& sum) {
-  LOCKSTEP_ASSERT(sum.device() == flat.device() && sum.scalar_type() == torch::kFloat64, "a sum in fp64 beside it");
+  LOCKSTEP_ASSERT(sum.device() == flat.device() && sum.scalar_type() == torch::kFloat64,
+                  "the sum is fp64 on the same device");
   if (flat.device().is_cpu()) {
     sum += squared_norm(flat);
   } else {

@@ -1,5 +1,5 @@
 // Rotary position embedding (Su et al. 2021) of one [rows, dim] block in the rotate_half convention: element i is
-// paired with i + dim/2 and turned by the angle of (row, i). Serial.
+// paired with i + dim/2 and rotated by the angle of (row, i). Serial.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 namespace lockstep::kernels {
 
 // Row r of x begins at x + r * x_stride, of y at y + r * y_stride (elements). cos and sin [rows, dim/2]. `direction`
-// +1 turns forward, -1 back (the gradient). y may be x.
+// +1 rotates forward, -1 back (the gradient). y may be x.
 void rope_rotate(const float* x, std::int64_t x_stride, float* y, std::int64_t y_stride, const float* cos,
                  const float* sin, int direction, std::int64_t rows, std::int64_t dim);
 void rope_rotate(const double* x, std::int64_t x_stride, double* y, std::int64_t y_stride, const double* cos,

@@ -13,6 +13,13 @@
 
 namespace lockstep::kernels {
 
+// p r^n + ... with the coefficients from the highest power down.
+template <typename T, typename... Rest>
+LOCKSTEP_INLINE T polynomial(T r, T p, Rest... rest) {
+  ((p = p * r + rest), ...);
+  return p;
+}
+
 LOCKSTEP_INLINE float vexp(float x) {
   constexpr float kLow = -87.33654f;
   constexpr float kHigh = 88.37626f;
@@ -21,14 +28,8 @@ LOCKSTEP_INLINE float vexp(float x) {
   y = y > kHigh ? kHigh : y;
   const float k = (y * 1.44269504088896341f + kRound) - kRound;
   const float r = (y - k * 0.693359375f) - k * -2.12194440e-4f;  // ln2 in two parts, the first exact in k * part
-  float p = 1.0f / 5040.0f;
-  p = p * r + 1.0f / 720.0f;
-  p = p * r + 1.0f / 120.0f;
-  p = p * r + 1.0f / 24.0f;
-  p = p * r + 1.0f / 6.0f;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
+  const float p =
+      polynomial(r, 1.0f / 5040.0f, 1.0f / 720.0f, 1.0f / 120.0f, 1.0f / 24.0f, 1.0f / 6.0f, 0.5f, 1.0f, 1.0f);
   const std::int32_t bits = (static_cast<std::int32_t>(k) + 127) << 23;
   float scale;
   std::memcpy(&scale, &bits, sizeof(scale));
@@ -44,26 +45,36 @@ LOCKSTEP_INLINE double vexp(double x) {
   const double shifted = y * 1.4426950408889634074 + kRound;
   const double k = shifted - kRound;
   const double r = (y - k * 6.93147180369123816490e-01) - k * 1.90821492927058770002e-10;
-  double p = 1.0 / 6227020800.0;
-  p = p * r + 1.0 / 479001600.0;
-  p = p * r + 1.0 / 39916800.0;
-  p = p * r + 1.0 / 3628800.0;
-  p = p * r + 1.0 / 362880.0;
-  p = p * r + 1.0 / 40320.0;
-  p = p * r + 1.0 / 5040.0;
-  p = p * r + 1.0 / 720.0;
-  p = p * r + 1.0 / 120.0;
-  p = p * r + 1.0 / 24.0;
-  p = p * r + 1.0 / 6.0;
-  p = p * r + 0.5;
-  p = p * r + 1.0;
-  p = p * r + 1.0;
+  const double p =
+      polynomial(r, 1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0, 1.0 / 362880.0,
+                 1.0 / 40320.0, 1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0);
   std::int64_t bits;
   std::memcpy(&bits, &shifted, sizeof(bits));  // AVX2 cannot convert double to int64; the low bits already hold k
   bits = (bits + 1023) << 52;
   double scale;
   std::memcpy(&scale, &bits, sizeof(scale));
   return x < kLow ? 0.0 : p * scale;
+}
+
+template <typename T>
+LOCKSTEP_INLINE T row_max(const T* row, std::int64_t count) {
+  T highest = row[0];
+#pragma omp simd reduction(max : highest)
+  for (std::int64_t c = 0; c < count; ++c) highest = row[c] > highest ? row[c] : highest;
+  return highest;
+}
+
+// row[c] = exp(row[c] - highest); returns their sum.
+template <typename T>
+LOCKSTEP_INLINE T exponentiate(T* row, T highest, std::int64_t count) {
+  T sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t c = 0; c < count; ++c) {
+    const T e = vexp(row[c] - highest);
+    row[c] = e;
+    sum += e;
+  }
+  return sum;
 }
 
 LOCKSTEP_INLINE float vsigmoid(float x) { return 1.0f / (1.0f + vexp(-x)); }

@@ -1,33 +1,14 @@
 #include "lockstep/nn/attention.h"
 
-#include <torch/autograd.h>
-
 #include "lockstep/base/error.h"
 #include "lockstep/nn/attention_block.h"
+#include "lockstep/nn/autograd.h"
 #include "lockstep/nn/context_attention.h"
 #include "lockstep/nn/cuda/operators.h"
 #include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::nn {
 namespace {
-
-using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-// An autograd function keeps IValues only; the block rides along as a custom one.
-struct KeptBlock : torch::CustomClassHolder {
-  explicit KeptBlock(AttentionBlock kept) : block(std::move(kept)) {}
-  AttentionBlock block;
-};
-
-void keep(AutogradContext* ctx, const AttentionBlock& block) {
-  ctx->saved_data["block"] = c10::IValue::make_capsule(c10::make_intrusive<KeptBlock>(block));
-}
-
-const AttentionBlock& kept_block(AutogradContext* ctx) {
-  return static_cast<KeptBlock&>(*ctx->saved_data["block"].toCapsule()).block;
-}
 
 AttentionBlock whole_sequence(std::int64_t rows, const AttentionOptions& options) {
   AttentionBlock block;
@@ -55,7 +36,7 @@ class WholeAttention : public torch::autograd::Function<WholeAttention> {
     const auto empty = [&](const Tensor& t) { return torch::empty(t.sizes(), t.options().dtype(wide_type(t))); };
     BlockTensors gradients{empty(saved[0]), empty(saved[1]), empty(saved[2])};
     attention_block_backward({saved[0], saved[1], saved[2]}, {saved[3], saved[4]}, dense_last(grads[0]),
-                             kept_block(ctx), gradients, /*add=*/false);
+                             kept<AttentionBlock>(ctx), gradients, /*add=*/false);
     const auto type = saved[0].scalar_type();
     return {gradients.q.to(type), gradients.k.to(type), gradients.v.to(type), Tensor()};
   }
@@ -85,8 +66,8 @@ class PackedAttention : public torch::autograd::Function<PackedAttention> {
     const std::int64_t kv_heads = ctx->saved_data["kv_heads"].toInt();
     const Tensor dqkv = torch::empty(saved[0].sizes(), saved[0].options().dtype(wide_type(saved[0])));
     BlockTensors gradients = unpacked(dqkv, kv_heads);
-    attention_block_backward(unpacked(saved[0], kv_heads), {saved[1], saved[2]}, dense_last(grads[0]), kept_block(ctx),
-                             gradients, /*add=*/false);
+    attention_block_backward(unpacked(saved[0], kv_heads), {saved[1], saved[2]}, dense_last(grads[0]),
+                             kept<AttentionBlock>(ctx), gradients, /*add=*/false);
     return {dqkv.to(saved[0].scalar_type()), Tensor(), Tensor()};
   }
 };
@@ -110,8 +91,8 @@ class DeviceAttention : public torch::autograd::Function<DeviceAttention> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list s = ctx->get_saved_variables();
-    const cuda::AttentionGradients d = cuda::attention_backward(device_inputs({s[0], s[1], s[2]}, kept_block(ctx)),
-                                                                {s[3], s[4], s[5], s[6]}, grads[0].contiguous());
+    const cuda::AttentionGradients d = cuda::attention_backward(
+        device_inputs({s[0], s[1], s[2]}, kept<AttentionBlock>(ctx)), {s[3], s[4], s[5], s[6]}, grads[0].contiguous());
     return {d.q, d.k, d.v, Tensor()};
   }
 };
@@ -131,8 +112,8 @@ class DevicePackedAttention : public torch::autograd::Function<DevicePackedAtten
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list s = ctx->get_saved_variables();
     const BlockTensors in = unpacked(s[0], ctx->saved_data["kv_heads"].toInt());
-    const cuda::AttentionGradients d =
-        cuda::attention_backward(device_inputs(in, kept_block(ctx)), {s[1], s[2], s[3], s[4]}, grads[0].contiguous());
+    const cuda::AttentionGradients d = cuda::attention_backward(device_inputs(in, kept<AttentionBlock>(ctx)),
+                                                                {s[1], s[2], s[3], s[4]}, grads[0].contiguous());
     return {at::cat({d.q, d.k, d.v}, 2), Tensor(), Tensor()};
   }
 };
@@ -145,12 +126,6 @@ bool takes_device_kernel(const Tensor& q, const AttentionBlock& block) {
 // libtorch's fused kernels, where this repository has none and no dropout asks for masks of its own.
 bool prefers_sdpa(const Tensor& q, double dropout) {
   return compat::has_sdpa() && !has_attention_kernel(q) && dropout == 0.0;
-}
-
-// [batch, rows, kv_heads, dim] -> [batch, heads, rows, dim].
-Tensor heads_first(const Tensor& t, std::int64_t group) {
-  const Tensor first = t.transpose(1, 2);
-  return group == 1 ? first : first.repeat_interleave(group, 1);
 }
 
 Tensor sdpa(const BlockTensors& in, const AttentionBlock& block) {

@@ -44,7 +44,7 @@ torch::Tensor self_attention(const torch::Tensor& q, const torch::Tensor& k, con
                              const AttentionOptions& options);
 
 // The same for a whole sequence in one tensor, [batch, rows, heads + 2 kv_heads, head_dim]: query heads, key heads,
-// value heads. The gradient is written into one tensor too. options.partition is not looked at.
+// value heads. The gradient is written into one tensor too. options.partition is ignored.
 torch::Tensor self_attention_packed(const torch::Tensor& qkv, std::int64_t kv_heads, const AttentionOptions& options);
 
 // The packed projection of GPT-2: qkv [batch, rows, 3 * heads * head_dim] -> [batch, rows, heads * head_dim].

@@ -246,12 +246,6 @@ std::int64_t rows_at_a_time(const Problem& p) {
   return std::max<std::int64_t>(1, (std::int64_t{1} << 26) / std::max<std::int64_t>(1, p.batch * p.heads * p.keys));
 }
 
-// [batch, rows, kv_heads, dim] -> [batch, heads, rows, dim].
-Tensor heads_first(const Tensor& t, std::int64_t group) {
-  const Tensor first = t.transpose(1, 2);
-  return group == 1 ? first : first.repeat_interleave(group, 1);
-}
-
 // Multipliers of the probabilities of rows [first, first + rows): [batch, heads, rows, keys].
 Tensor dropout_of_rows(const Problem& p, std::int64_t first, std::int64_t rows, torch::TensorOptions wide) {
   Tensor mask = torch::empty({p.batch, p.heads, rows, p.keys}, wide.device(torch::kCPU));
@@ -339,6 +333,11 @@ bool takes_kernel(const Tensor&) { return false; }
 #endif
 
 }  // namespace
+
+Tensor heads_first(const Tensor& t, std::int64_t group) {
+  const Tensor first = t.transpose(1, 2);
+  return group == 1 ? first : first.repeat_interleave(group, 1);
+}
 
 torch::ScalarType wide_type(const Tensor& t) {
   return t.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;

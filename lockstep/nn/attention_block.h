@@ -30,6 +30,9 @@ struct BlockTensors {
 // fp64 for fp64, else fp32: the dtype of results that are added up.
 torch::ScalarType wide_type(const torch::Tensor& t);
 
+// [batch, rows, heads, head_dim] -> [batch, heads x group, rows, head_dim], every head `group` times in a row.
+torch::Tensor heads_first(const torch::Tensor& t, std::int64_t group);
+
 // Whether this device and dtype has a kernel of this repository, which reads q, k and v in place.
 bool has_attention_kernel(const torch::Tensor& q);
 

@@ -18,17 +18,6 @@ namespace {
 
 using torch::Tensor;
 
-// Masks of the embedding (number 0), of three places in each layer, and of the classifier's input after all of them.
-enum class DropoutPlace : std::uint32_t { kAttention = 0, kAttentionOutput = 1, kMlpOutput = 2 };
-
-DropoutSite site_of(const ForwardContext& context, std::int64_t number) {
-  return {context.seed, context.step, context.first_index, static_cast<std::uint32_t>(number)};
-}
-
-DropoutSite site_of(const ForwardContext& context, std::int64_t layer, DropoutPlace place) {
-  return site_of(context, 1 + 3 * layer + static_cast<std::int64_t>(place));
-}
-
 struct BertLayer : torch::nn::Module {
   std::shared_ptr<Linear> query, key, value, attention_output, intermediate, output;
   std::shared_ptr<LayerNorm> attention_norm, output_norm;
@@ -54,9 +43,7 @@ class Bert : public LanguageModel {
     make_embeddings(*bert->register_module("embeddings", std::make_shared<Group>()));
     auto encoder = bert->register_module("encoder", std::make_shared<Group>());
     auto layers = encoder->register_module("layer", std::make_shared<Group>());
-    for (std::int64_t i = part().first_layer; i < part().end_layer; ++i) {
-      layers_.push_back(layers->register_module(std::to_string(i), make_layer()));
-    }
+    make_layers(*layers, [&](std::int64_t) { return make_layer(); });
     set_head(words_, !part().head ? nullptr : model.classes > 0 ? make_classifier(*bert) : make_masked_head());
   }
 
@@ -68,8 +55,7 @@ class Bert : public LanguageModel {
   }
 
   Tensor embed(const Tensor& tokens, const ForwardContext& context) override {
-    Tensor x = partition().tp_size() == 1 ? words_->forward(tokens)
-                                          : leave_block(words_->forward_own(tokens), "tp: embedding");
+    Tensor x = embed_words(tokens);
     const Tensor rows = stream_positions(x.size(1), context);
     Tensor places = rows.defined() ? positions_->forward(rows) : positions_->weight.slice(0, 0, x.size(1));
     if (types_ && x.is_cuda()) places = places + types_->weight.select(0, 0);  // one pass over the batch less
@@ -79,7 +65,7 @@ class Bert : public LanguageModel {
   }
 
   LayerOutput run_layer(std::int64_t index, int part_index, const Tensor& x, const ForwardContext& context) override {
-    const BertLayer& layer = *layers_[static_cast<std::size_t>(index - part().first_layer)];
+    const BertLayer& layer = layer_at<BertLayer>(index);
     return {part_index == 0 ? attend(layer, index, x, context) : expand(layer, index, x, context)};
   }
 
@@ -87,9 +73,6 @@ class Bert : public LanguageModel {
     std::vector<std::shared_ptr<torch::nn::Module>> modules{words_, positions_, embedding_norm_};
     if (types_) modules.push_back(types_);
     return modules;
-  }
-  std::shared_ptr<torch::nn::Module> layer_module(std::int64_t layer) const override {
-    return layers_[static_cast<std::size_t>(layer - part().first_layer)];
   }
 
  protected:
@@ -111,9 +94,6 @@ class Bert : public LanguageModel {
   }
 
  private:
-  std::int64_t head_dim() const { return spec().head_dim > 0 ? spec().head_dim : spec().hidden / spec().heads; }
-  double dropout_of(const ForwardContext& context) const { return context.training ? spec().dropout : 0.0; }
-
   ForwardContext with_lengths(const Tensor& tokens, ForwardContext context) const {
     if (context.lengths.defined() || context.padding_id < 0) return context;
     LOCKSTEP_ASSERT(partition().cp_size() == 1, "a part of a sequence does not say where its padding begins");
@@ -121,29 +101,23 @@ class Bert : public LanguageModel {
     return context;
   }
 
-  std::shared_ptr<LayerNorm> make_norm() const {
-    return std::make_shared<LayerNorm>(spec().hidden, spec().bias, spec().norm_epsilon, tensor_options(),
-                                       outside_blocks());
-  }
   std::shared_ptr<Linear> make_linear(std::int64_t in, std::int64_t out, bool bias, const LinearCut& cut) const {
     return std::make_shared<Linear>(in, out, bias, WeightLayout::kOutIn, Init{Init::Kind::kNormal, spec().init_std},
                                     tensor_options(), cut);
   }
 
   void make_embeddings(torch::nn::Module& parent) {
-    const auto table = [&](std::int64_t count, const std::vector<Segment>& rows, Sharing sharing) {
-      return std::make_shared<Embedding>(count, spec().hidden, spec().init_std, tensor_options(), rows, sharing);
-    };
-    const bool decodes = part().head && spec().tied_embeddings && spec().classes == 0;
-    if (part().embedding || decodes) {
-      words_ = parent.register_module("word_embeddings", table(spec().vocab, {partition().tp_share(spec().vocab)}, {}));
-    }
+    words_ = make_words(parent, "word_embeddings");
     if (!part().embedding) return;
-    positions_ = parent.register_module("position_embeddings", table(spec().max_sequence, {}, outside_blocks()));
+    const auto table = [&](std::int64_t count) {
+      return std::make_shared<Embedding>(count, spec().hidden, spec().init_std, tensor_options(),
+                                         std::vector<Segment>{}, outside_blocks());
+    };
+    positions_ = parent.register_module("position_embeddings", table(spec().max_sequence));
     if (spec().type_vocab > 0) {
-      types_ = parent.register_module("token_type_embeddings", table(spec().type_vocab, {}, outside_blocks()));
+      types_ = parent.register_module("token_type_embeddings", table(spec().type_vocab));
     }
-    embedding_norm_ = parent.register_module("LayerNorm", make_norm());
+    embedding_norm_ = parent.register_module("LayerNorm", make_layer_norm());
   }
 
   std::shared_ptr<BertLayer> make_layer() const {
@@ -160,13 +134,13 @@ class Bert : public LanguageModel {
     auto attended = attention->register_module("output", std::make_shared<Group>());
     layer->attention_output =
         attended->register_module("dense", make_linear(width, hidden, spec().bias, by_inputs(heads.segments.front())));
-    layer->attention_norm = attended->register_module("LayerNorm", make_norm());
+    layer->attention_norm = attended->register_module("LayerNorm", make_layer_norm());
     auto intermediate = layer->register_module("intermediate", std::make_shared<Group>());
     layer->intermediate =
         intermediate->register_module("dense", make_linear(hidden, inner, spec().bias, by_outputs(columns)));
     auto output = layer->register_module("output", std::make_shared<Group>());
     layer->output = output->register_module("dense", make_linear(inner, hidden, spec().bias, by_inputs(columns)));
-    layer->output_norm = output->register_module("LayerNorm", make_norm());
+    layer->output_norm = output->register_module("LayerNorm", make_layer_norm());
     return layer;
   }
 
@@ -194,7 +168,7 @@ class Bert : public LanguageModel {
     auto transform = masked_head_->register_module("transform", std::make_shared<Group>());
     masked_head_->dense =
         transform->register_module("dense", make_linear(spec().hidden, spec().hidden, spec().bias, whole));
-    masked_head_->norm = transform->register_module("LayerNorm", make_norm());
+    masked_head_->norm = transform->register_module("LayerNorm", make_layer_norm());
     const Segment vocabulary = partition().tp_share(spec().vocab);
     if (!spec().tied_embeddings) {
       return masked_head_->register_module(
@@ -230,14 +204,9 @@ class Bert : public LanguageModel {
     const auto heads = [&](const Linear& projection) {
       return projection.forward(rows).view({rows.size(0), rows.size(1), heads_.count, head_dim()});
     };
-    AttentionOptions options;
+    AttentionOptions options = attention_options(index, heads_.first, context);
     options.causal = false;
     options.lengths = context.lengths;
-    options.dropout = dropout_of(context);
-    options.site = site_of(context, index, DropoutPlace::kAttention);
-    options.first_head = heads_.first;
-    options.partition = &partition();
-    options.balanced = balances_context(spec(), partition());
     const Tensor attended = self_attention(heads(*layer.query), heads(*layer.key), heads(*layer.value), options);
     return layer.attention_norm->forward(
         leave_block(x, attended.flatten(2), *layer.attention_output, "tp: attention output",
@@ -259,7 +228,6 @@ class Bert : public LanguageModel {
   Segment heads_;  // this rank's
   std::shared_ptr<Embedding> words_, positions_, types_;
   std::shared_ptr<LayerNorm> embedding_norm_;
-  std::vector<std::shared_ptr<BertLayer>> layers_;
   std::shared_ptr<MaskedHead> masked_head_;  // or a pooler, where part().head
   std::shared_ptr<Linear> pooler_;
 };

@@ -62,7 +62,7 @@ void check_mamba(const spec::Model& spec) {
   if (spec.activation != spec::Activation::kSilu) {
     throw does_not_add_up(spec, "mamba is trained with activation silu only", "set model.activation to silu");
   }
-  if (spec.dropout > 0) throw does_not_add_up(spec, "mamba has no dropout", "leave model.dropout out");
+  if (spec.dropout > 0) throw does_not_add_up(spec, "mamba has no dropout", "omit model.dropout");
 }
 
 void check_image_model(const spec::Model& spec) {
@@ -96,23 +96,24 @@ void check(const spec::Model& spec, const BuildOptions& options) {
 }
 
 std::shared_ptr<TrainableModel> make(const spec::Model& spec, const BuildOptions& build) {
+  check(spec, build);
   const auto options = torch::dtype(build.dtype).device(build.device);
   switch (spec.arch) {
     case spec::Arch::kMnistCnn:
-      return check(spec, build), make_mnist_cnn(spec, options);
+      return make_mnist_cnn(spec, options);
     case spec::Arch::kCifarCnn:
-      return check(spec, build), make_cifar_cnn(spec, options);
+      return make_cifar_cnn(spec, options);
     case spec::Arch::kResNet:
-      return check(spec, build), make_resnet(spec, options);
+      return make_resnet(spec, options);
     case spec::Arch::kGpt:
-      return check(spec, build), make_gpt(spec, build);
+      return make_gpt(spec, build);
     case spec::Arch::kLlama:
     case spec::Arch::kMoe:
-      return check(spec, build), make_llama(spec, build);
+      return make_llama(spec, build);
     case spec::Arch::kMamba:
-      return check(spec, build), make_mamba(spec, build);
+      return make_mamba(spec, build);
     case spec::Arch::kBert:
-      return check(spec, build), make_bert(spec, build);
+      return make_bert(spec, build);
   }
   return nullptr;
 }

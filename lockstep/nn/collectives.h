@@ -18,7 +18,7 @@ namespace lockstep::nn {
 torch::Tensor enter_tensor_region(const torch::Tensor& x, const comm::Communicator& group, const char* site);
 // Exit: sum of the ranks' partial results forward, the gradient itself backward (g).
 torch::Tensor leave_tensor_region(const torch::Tensor& x, const comm::Communicator& group, const char* site);
-// Sum both ways: partial results that every rank goes on with inside the region.
+// Sum both ways: partial results that every rank continues with inside the region.
 torch::Tensor sum_inside_region(const torch::Tensor& x, const comm::Communicator& group, const char* site);
 
 // Sequence parallel (Korthikanti et al. 2022): rows of all ranks together forward, sum of the gradients scattered back.
@@ -26,8 +26,8 @@ torch::Tensor gather_rows(const torch::Tensor& x, const comm::Communicator& grou
 // Sum of the partial results, each rank keeping its rows, forward; rows gathered backward.
 torch::Tensor scatter_rows(const torch::Tensor& x, const comm::Communicator& group, const char* site);
 
-// Rows of all ranks together for what every rank then computes alike: backward keeps the rank's own rows of a gradient
-// that is already whole.
+// Rows of all ranks together for what every rank then computes identically: backward keeps the rank's own rows of a
+// gradient that is already whole.
 torch::Tensor collect_rows(const torch::Tensor& x, const comm::Communicator& group, const char* site);
 
 // x [rows, ...]: `send[i]` rows go to rank i, `receive[i]` come from it, in rank order; backward the other way round.

@@ -1,7 +1,5 @@
 #include "lockstep/nn/context_attention.h"
 
-#include <torch/autograd.h>
-
 #include <limits>
 #include <string>
 #include <utility>
@@ -9,24 +7,16 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/nn/attention_block.h"
+#include "lockstep/nn/autograd.h"
 #include "lockstep/nn/tensor_comm.h"
 
 namespace lockstep::nn {
 namespace {
 
 using comm::Communicator;
-using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-comm::OpOptions at_site(const char* site) {
-  comm::OpOptions options;
-  options.site = site;
-  return options;
-}
 
 // A message to the next rank of a ring and one from the previous rank, in flight. Destroyed in flight (an error), it
-// waits for both, so that nobody writes to memory that is gone.
+// waits for both, so that nothing writes to freed memory.
 class Shift {
  public:
   Shift() = default;
@@ -47,9 +37,9 @@ class Shift {
     const int ranks = group.size(), next = (group.rank() + 1) % ranks, previous = (group.rank() + ranks - 1) % ranks;
     // Backends that execute in call order need one rank of the ring to receive first.
     const bool sends_first = group.rank() % 2 == 0;
-    if (sends_first) send_ = group.send(buffer_of(sent_), next, at_site(site));
-    receive_ = group.recv(buffer_of(received_), previous, at_site(site));
-    if (!sends_first) send_ = group.send(buffer_of(sent_), next, at_site(site));
+    if (sends_first) send_ = group.send(buffer_of(sent_), next, comm::at_site(site));
+    receive_ = group.recv(buffer_of(received_), previous, comm::at_site(site));
+    if (!sends_first) send_ = group.send(buffer_of(sent_), next, comm::at_site(site));
   }
 
   // Blocks; the previous rank's message.
@@ -66,7 +56,7 @@ class Shift {
 };
 
 // What a ring needs to know in forward and backward.
-struct Ring : torch::CustomClassHolder {
+struct Ring {
   Communicator group;
   bool causal = true;
   bool balanced = true;
@@ -179,19 +169,18 @@ std::pair<Tensor, Tensor> ring_backward(Ring& ring, const Tensor& q, const Tenso
 
 class RingAttention : public torch::autograd::Function<RingAttention> {
  public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& q_any, const Tensor& k, const Tensor& v,
-                        const c10::intrusive_ptr<Ring>& ring) {
+  static Tensor forward(AutogradContext* ctx, const Tensor& q_any, const Tensor& k, const Tensor& v, const Ring& ring) {
     const Tensor q = dense_last(q_any), own = at::stack({k, v});
-    const BlockResult result = ring_forward(*ring, q, own);
+    keep(ctx, ring);
+    const BlockResult result = ring_forward(kept<Ring>(ctx), q, own);
     const Tensor out = result.out.to(q.scalar_type());
-    ctx->saved_data["ring"] = c10::IValue::make_capsule(ring);
     ctx->save_for_backward({q, own, out, result.lse});
     return out;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
-    auto& ring = static_cast<Ring&>(*ctx->saved_data["ring"].toCapsule());
+    Ring& ring = kept<Ring>(ctx);
     const auto [dq, down] = ring_backward(ring, saved[0], saved[1], {saved[2], saved[3]}, dense_last(grads[0]));
     const auto type = saved[0].scalar_type();
     return {dq.to(type), down[0].to(type), down[1].to(type), Tensor()};
@@ -199,19 +188,19 @@ class RingAttention : public torch::autograd::Function<RingAttention> {
 };
 
 Tensor ring_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {
-  auto ring = c10::make_intrusive<Ring>();
-  ring->group = options.partition->cp;
-  ring->causal = options.causal;
-  ring->balanced = options.balanced;
-  if (options.lengths.defined()) ring->lengths = options.lengths.contiguous();
-  ring->dropout = {options.dropout, options.site, options.first_head};
-  ring->rows = q.size(1);
-  LOCKSTEP_ASSERT(!ring->balanced || ring->rows % 2 == 0, "a balanced ring has two pieces on every rank");
+  Ring ring;
+  ring.group = options.partition->cp;
+  ring.causal = options.causal;
+  ring.balanced = options.balanced;
+  if (options.lengths.defined()) ring.lengths = options.lengths.contiguous();
+  ring.dropout = {options.dropout, options.site, options.first_head};
+  ring.rows = q.size(1);
+  LOCKSTEP_ASSERT(!ring.balanced || ring.rows % 2 == 0, "a balanced ring has two pieces on every rank");
   return RingAttention::apply(q, k, v, ring);
 }
 
 // What an exchange of heads for rows needs in backward.
-struct Exchange : torch::CustomClassHolder {
+struct Exchange {
   Communicator group;
   const char* site = "";
   const char* site_again = "";
@@ -219,7 +208,7 @@ struct Exchange : torch::CustomClassHolder {
 
 Tensor all_to_all(Communicator& group, const Tensor& sent, const char* site) {
   Tensor received = torch::empty_like(sent);
-  group.all_to_all(buffer_of(sent), buffer_of(received), at_site(site)).wait();
+  group.all_to_all(buffer_of(sent), buffer_of(received), comm::at_site(site)).wait();
   return received;
 }
 
@@ -237,41 +226,20 @@ Tensor rows_to_parts(Communicator& group, const Tensor& rows, const char* site) 
   return all_to_all(group, rows.reshape(sizes).transpose(0, 1).contiguous(), site);
 }
 
-Exchange& kept_exchange(AutogradContext* ctx) {
-  return static_cast<Exchange&>(*ctx->saved_data["exchange"].toCapsule());
-}
-
-class HeadsOut : public torch::autograd::Function<HeadsOut> {
+template <auto kForward, auto kBackward>
+class ExchangeHeads : public torch::autograd::Function<ExchangeHeads<kForward, kBackward>> {
  public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& parts, const c10::intrusive_ptr<Exchange>& exchange) {
-    ctx->saved_data["exchange"] = c10::IValue::make_capsule(exchange);
-    return parts_to_rows(exchange->group, parts, exchange->site);
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Exchange& exchange) {
+    keep(ctx, exchange);
+    return kForward(kept<Exchange>(ctx).group, x, exchange.site);
   }
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    Exchange& exchange = kept_exchange(ctx);
-    return {rows_to_parts(exchange.group, grads[0], exchange.site_again), Tensor()};
+    Exchange& exchange = kept<Exchange>(ctx);
+    return {kBackward(exchange.group, grads[0], exchange.site_again), Tensor()};
   }
 };
-
-class HeadsHome : public torch::autograd::Function<HeadsHome> {
- public:
-  static Tensor forward(AutogradContext* ctx, const Tensor& rows, const c10::intrusive_ptr<Exchange>& exchange) {
-    ctx->saved_data["exchange"] = c10::IValue::make_capsule(exchange);
-    return rows_to_parts(exchange->group, rows, exchange->site);
-  }
-  static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    Exchange& exchange = kept_exchange(ctx);
-    return {parts_to_rows(exchange.group, grads[0], exchange.site_again), Tensor()};
-  }
-};
-
-c10::intrusive_ptr<Exchange> make_exchange(const Communicator& group, const char* site, const char* site_again) {
-  auto exchange = c10::make_intrusive<Exchange>();
-  exchange->group = group;
-  exchange->site = site;
-  exchange->site_again = site_again;
-  return exchange;
-}
+using HeadsOut = ExchangeHeads<parts_to_rows, rows_to_parts>;
+using HeadsHome = ExchangeHeads<rows_to_parts, parts_to_rows>;
 
 // [batch, rows, heads, head_dim] -> [ranks, batch, rows, heads / ranks, head_dim], a view.
 Tensor by_rank(const Tensor& t, std::int64_t ranks) {
@@ -303,12 +271,12 @@ Tensor all_to_all_attention(const Tensor& q, const Tensor& k, const Tensor& v, c
   const std::int64_t repeats = key_repeats(q.size(2), k.size(2), ranks);
   const Tensor parts = at::cat(
       {by_rank(q, ranks), by_rank(repeat_heads(k, repeats), ranks), by_rank(repeat_heads(v, repeats), ranks)}, 3);
-  const Tensor qkv = HeadsOut::apply(parts, make_exchange(group, "cp: heads out", "cp: heads out again"));
+  const Tensor qkv = HeadsOut::apply(parts, Exchange{group, "cp: heads out", "cp: heads out again"});
   AttentionOptions whole = options;
   whole.partition = nullptr;
   whole.first_head += group.rank() * heads;
   const Tensor out = self_attention_packed(qkv, k.size(2) * repeats / ranks, whole);
-  const Tensor home = HeadsHome::apply(out, make_exchange(group, "cp: heads home", "cp: heads home again"));
+  const Tensor home = HeadsHome::apply(out, Exchange{group, "cp: heads home", "cp: heads home again"});
   return home.permute({1, 2, 0, 3, 4}).flatten(2, 3);  // [ranks, batch, rows, ...] -> [batch, rows, ranks x ...]
 }
 

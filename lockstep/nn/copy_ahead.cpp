@@ -26,7 +26,7 @@ torch::Tensor CopyAhead::start(const torch::Tensor& host) {
   const c10::Stream reader = lane_->guard.getStream(device_);
   const c10::StreamGuard on_lane(lane_->stream);
   torch::Tensor copy = host.to(device_, /*non_blocking=*/true);
-  // The memory belongs to the lane's stream: nobody may write there before its reader is done with it.
+  // The memory belongs to the lane's stream: nothing may write there before its reader is done with it.
   copy.record_stream(reader);
   lane_->copied.record(lane_->stream);
   return copy;

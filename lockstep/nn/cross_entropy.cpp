@@ -1,4 +1,3 @@
-#include <torch/autograd.h>
 
 #include <algorithm>
 #include <string>
@@ -7,16 +6,13 @@
 #include "lockstep/base/error.h"
 #include "lockstep/kernels/cross_entropy.h"
 #include "lockstep/kernels/parallel_blocks.h"
+#include "lockstep/nn/autograd.h"
 #include "lockstep/nn/cuda/operators.h"
 #include "lockstep/nn/functional.h"
 #include "lockstep/nn/model.h"
 
 namespace lockstep::nn {
 namespace {
-
-using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 // 64 MiB of fp32 logits: few enough to stay small beside a model, enough rows for an efficient product.
 constexpr std::int64_t kChunkElements = std::int64_t{1} << 24;

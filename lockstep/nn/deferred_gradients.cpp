@@ -38,4 +38,10 @@ torch::Tensor gradient_now_or_later(const torch::Tensor& weight, std::function<t
   return {};
 }
 
+torch::Tensor weight_gradient(const torch::Tensor& weight, const torch::Tensor& x, const torch::Tensor& dy,
+                              WeightLayout layout) {
+  return gradient_now_or_later(
+      weight, [x, dy, layout] { return layout == WeightLayout::kInOut ? x.t().mm(dy) : dy.t().mm(x); });
+}
+
 }  // namespace lockstep::nn

@@ -8,6 +8,8 @@
 
 #include <torch/types.h>
 
+#include "lockstep/nn/functional.h"
+
 namespace lockstep::nn {
 
 class WeightGradientQueue {
@@ -38,8 +40,12 @@ class DeferWeightGradients {
   WeightGradientQueue* previous_;
 };
 
-// For backward functions: compute() now, or an undefined tensor after queueing it. Weights that are no leaves are never
-// deferred.
+// For backward functions: compute() now, or an undefined tensor after queueing it. Weights that are not leaves are
+// never deferred.
 torch::Tensor gradient_now_or_later(const torch::Tensor& weight, std::function<torch::Tensor()> compute);
+
+// Gradient of a weight from x [rows, in] and dy [rows, out], in the weight's own layout, now or later.
+torch::Tensor weight_gradient(const torch::Tensor& weight, const torch::Tensor& x, const torch::Tensor& dy,
+                              WeightLayout layout);
 
 }  // namespace lockstep::nn

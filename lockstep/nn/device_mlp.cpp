@@ -1,40 +1,25 @@
 #include "lockstep/nn/device_mlp.h"
 
-#include <torch/autograd.h>
-
+#include "lockstep/nn/autograd.h"
 #include "lockstep/nn/cuda/operators.h"
 #include "lockstep/nn/deferred_gradients.h"
 
 namespace lockstep::nn {
 namespace {
 
-using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-using MaybeTensor = c10::optional<Tensor>;  // an undefined tensor may not be an argument in libtorch 1.13
-
-MaybeTensor maybe(const Tensor& t) { return t.defined() ? MaybeTensor(t) : MaybeTensor(); }
-Tensor given(const MaybeTensor& t) { return t ? *t : Tensor(); }
-Tensor as_matrix(const Tensor& x) { return x.reshape({-1, x.size(-1)}).contiguous(); }
-Tensor in_out(const Tensor& weight, WeightLayout layout) {
-  return layout == WeightLayout::kInOut ? weight : weight.t();
-}
-Tensor weight_gradient(const Tensor& weight, const Tensor& x, const Tensor& dy, WeightLayout layout) {
-  return gradient_now_or_later(
-      weight, [x, dy, layout] { return layout == WeightLayout::kInOut ? x.t().mm(dy) : dy.t().mm(x); });
-}
+Tensor dense_matrix(const Tensor& x) { return as_matrix(x).contiguous(); }
 
 class GeluMlp : public torch::autograd::Function<GeluMlp> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& residual, const Tensor& x, const Tensor& w1,
                         const MaybeTensor& b1, const Tensor& w2, const MaybeTensor& b2, std::int64_t number) {
     const auto layout = static_cast<WeightLayout>(number);
-    const Tensor x2 = as_matrix(x), pre = x2.mm(in_out(w1, layout));
+    const Tensor x2 = dense_matrix(x), pre = x2.mm(in_out(w1, layout));
     const Tensor inner = cuda::gelu(pre, given(b1), cuda::Gelu::kTanh);
     ctx->save_for_backward({x2, pre, inner, w1, given(b1), w2});
     ctx->saved_data["layout"] = number;
     ctx->saved_data["bias"] = b2.has_value();
-    Tensor out = as_matrix(residual);
+    Tensor out = dense_matrix(residual);
     out = b2 ? out + *b2 : out.clone();
     return out.addmm_(inner, in_out(w2, layout)).view(residual.sizes());
   }
@@ -42,7 +27,7 @@ class GeluMlp : public torch::autograd::Function<GeluMlp> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto s = ctx->get_saved_variables();
     const auto layout = static_cast<WeightLayout>(ctx->saved_data["layout"].toInt());
-    const Tensor dy = as_matrix(grads[0]);
+    const Tensor dy = dense_matrix(grads[0]);
     Tensor dpre = dy.mm(in_out(s[5], layout).t());
     const Tensor dw2 = weight_gradient(s[5], s[2], dy, layout);
     const Tensor db2 = ctx->saved_data["bias"].toBool() ? cuda::column_sums(dy) : Tensor();
@@ -56,14 +41,14 @@ class SwigluMlp : public torch::autograd::Function<SwigluMlp> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& residual, const Tensor& x, const Tensor& gate,
                         const Tensor& up, const Tensor& down) {
-    const Tensor x2 = as_matrix(x), both = at::cat({gate, up}), gate_up = x2.mm(both.t());
+    const Tensor x2 = dense_matrix(x), both = at::cat({gate, up}), gate_up = x2.mm(both.t());
     ctx->save_for_backward({x2, gate_up, gate, up, down});
-    return at::addmm(as_matrix(residual), cuda::swiglu(gate_up), down.t()).view(residual.sizes());
+    return at::addmm(dense_matrix(residual), cuda::swiglu(gate_up), down.t()).view(residual.sizes());
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto s = ctx->get_saved_variables();
-    const Tensor dy = as_matrix(grads[0]);
+    const Tensor dy = dense_matrix(grads[0]);
     Tensor h = dy.mm(s[4]);  // first dh, then overwritten by the forward value
     const Tensor gradient = cuda::swiglu_backward(s[1], h);
     const Tensor ddown = weight_gradient(s[4], h, dy, WeightLayout::kOutIn);

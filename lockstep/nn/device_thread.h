@@ -11,7 +11,7 @@ namespace lockstep::nn {
 
 // While it lives, in the thread that made it: libtorch works on `device`, on a stream of this thread's own; backward
 // runs in this thread, not in the one worker that libtorch keeps per device, where two ranks that wait for each other
-// would wait for ever. Does nothing on the CPU. Destroy it in the same thread.
+// would wait forever. Does nothing on the CPU. Destroy it in the same thread.
 class DeviceThread {
  public:
   explicit DeviceThread(torch::Device device);

@@ -1,40 +1,14 @@
 #include "lockstep/nn/encoder_block.h"
 
-#include <torch/autograd.h>
-
 #include <memory>
 
 #include "lockstep/nn/attention.h"
+#include "lockstep/nn/autograd.h"
 #include "lockstep/nn/cuda/operators.h"
 #include "lockstep/nn/deferred_gradients.h"
 
 namespace lockstep::nn {
 namespace {
-
-using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-// An autograd function keeps IValues only; anything else rides along in a capsule.
-template <typename T>
-struct Kept : torch::CustomClassHolder {
-  explicit Kept(T kept) : value(std::move(kept)) {}
-  T value;
-};
-template <typename T>
-void keep(AutogradContext* ctx, const T& value) {
-  ctx->saved_data["kept"] = c10::IValue::make_capsule(c10::make_intrusive<Kept<T>>(value));
-}
-template <typename T>
-const T& kept(AutogradContext* ctx) {
-  return static_cast<Kept<T>&>(*ctx->saved_data["kept"].toCapsule()).value;
-}
-
-Tensor as_matrix(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
-
-Tensor product_gradient(const Tensor& weight, const Tensor& x, const Tensor& dy) {
-  return gradient_now_or_later(weight, [x, dy] { return dy.t().mm(x); });
-}
 
 // Gradients of the weights that were multiplied as one: one product for all three, made when the first is asked for.
 variable_list packed_gradients(const variable_list& weights, const Tensor& x, const Tensor& dy) {
@@ -89,7 +63,7 @@ class EncoderAttention : public torch::autograd::Function<EncoderAttention> {
     cuda::AddNormGradients g =
         cuda::add_norm_backward(as_matrix(grads[0]).contiguous(), s[7], s[8], s[9], s[15], s[14], drop);
     const Tensor dout = g.x.mm(wo).view(out.sizes());
-    const Tensor dwo = product_gradient(wo, as_matrix(out.flatten(2)), g.x);
+    const Tensor dwo = weight_gradient(wo, as_matrix(out.flatten(2)), g.x, WeightLayout::kOutIn);
     const cuda::AttentionGradients d = cuda::attention_backward(inputs(qkv, options), {out, s[4], s[5], s[6]}, dout);
     const auto matrix = [](const Tensor& t) { return as_matrix(t.flatten(2)); };
     const cuda::Joined joined = cuda::join_columns(matrix(d.q), matrix(d.k), matrix(d.v));
@@ -127,9 +101,9 @@ class EncoderMlp : public torch::autograd::Function<EncoderMlp> {
     cuda::AddNormGradients g =
         cuda::add_norm_backward(as_matrix(grads[0]).contiguous(), s[3], s[4], s[5], s[10], s[9], keeps.drop);
     Tensor dpre = g.x.mm(w2);
-    const Tensor dw2 = product_gradient(w2, inner, g.x);
+    const Tensor dw2 = weight_gradient(w2, inner, g.x, WeightLayout::kOutIn);
     const Tensor db1 = cuda::gelu_backward(pre, s[7], dpre, keeps.gelu);
-    const Tensor dw1 = product_gradient(w1, x, dpre);
+    const Tensor dw1 = weight_gradient(w1, x, dpre, WeightLayout::kOutIn);
     if (g.residual.is_same(g.x) && !dw2.defined()) g.residual = g.x.clone();  // a deferred product will read g.x
     const Tensor dx = g.residual.addmm_(dpre, w1).view(grads[0].sizes());
     return {dx, dw1, db1, dw2, g.bias, g.norm_weight, g.norm_bias, Tensor(), Tensor()};

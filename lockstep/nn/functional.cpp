@@ -1,7 +1,6 @@
 #include "lockstep/nn/functional.h"
 
 #include <ATen/Dispatch.h>
-#include <torch/autograd.h>
 
 #include <algorithm>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "lockstep/kernels/parallel_blocks.h"
 #include "lockstep/kernels/rms_norm.h"
 #include "lockstep/kernels/swiglu.h"
+#include "lockstep/nn/autograd.h"
 #include "lockstep/nn/cuda/operators.h"
 #include "lockstep/nn/deferred_gradients.h"
 #include "lockstep/nn/device_mlp.h"
@@ -18,36 +18,9 @@
 namespace lockstep::nn {
 namespace {
 
-using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-bool has_kernels(const Tensor& x) {
-  return x.is_cpu() && (x.scalar_type() == torch::kFloat || x.scalar_type() == torch::kDouble);
-}
-
-Tensor as_matrix(const Tensor& x) { return x.reshape({-1, x.size(-1)}); }
-
 template <typename T>
 T* pointer(const Tensor& t) {
   return t.defined() ? t.data_ptr<T>() : nullptr;
-}
-
-// An undefined tensor may not be an argument of an autograd function in libtorch 1.13; an absent one may.
-using MaybeTensor = c10::optional<Tensor>;
-MaybeTensor maybe(const Tensor& t) { return t.defined() ? MaybeTensor(t) : MaybeTensor(); }
-Tensor given(const MaybeTensor& t) { return t ? *t : Tensor(); }
-
-// The matrix that x is multiplied by, [in, out], as a view of the weight.
-Tensor in_out(const Tensor& weight, WeightLayout layout) {
-  return layout == WeightLayout::kInOut ? weight : weight.t();
-}
-
-// Gradient of a weight from x [rows, in] and dy [rows, out], in the weight's own layout; undefined where it is not
-// wanted or comes later.
-Tensor weight_gradient(const Tensor& weight, const Tensor& x, const Tensor& dy, WeightLayout layout) {
-  return gradient_now_or_later(
-      weight, [x, dy, layout] { return layout == WeightLayout::kInOut ? x.t().mm(dy) : dy.t().mm(x); });
 }
 
 // Gradient of a bias from dy [rows, out].

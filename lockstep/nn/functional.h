@@ -18,6 +18,11 @@ namespace lockstep::nn {
 // kOutIn: torch.nn.Linear, weight [out, in]. kInOut: GPT-2's Conv1D, weight [in, out].
 enum class WeightLayout { kOutIn, kInOut };
 
+// The matrix that x is multiplied by, [in, out], as a view of the weight.
+inline torch::Tensor in_out(const torch::Tensor& weight, WeightLayout layout) {
+  return layout == WeightLayout::kInOut ? weight : weight.t();
+}
+
 // x W + b; bias may be undefined.
 torch::Tensor linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
                      WeightLayout layout);

@@ -11,13 +11,6 @@ namespace {
 
 using torch::Tensor;
 
-// Three masks per block and one for the embedding, each with a number of its own.
-enum class DropoutPlace : std::uint32_t { kAttention = 0, kAttentionOutput = 1, kMlpOutput = 2 };
-
-DropoutSite site_of(const ForwardContext& context, std::uint32_t layer) {
-  return {context.seed, context.step, context.first_index, layer};
-}
-
 struct GptLayer : torch::nn::Module {
   std::shared_ptr<LayerNorm> ln_1, ln_2;
   std::shared_ptr<Linear> c_attn, attn_proj, c_fc, mlp_proj;
@@ -27,52 +20,37 @@ class Gpt : public LanguageModel {
  public:
   Gpt(const spec::Model& model, const BuildOptions& build) : LanguageModel(model, build) {
     auto transformer = register_module("transformer", std::make_shared<Group>());
-    if (part().embedding || (part().head && model.tied_embeddings && model.classes == 0)) {
-      wte_ = transformer->register_module(
-          "wte", std::make_shared<Embedding>(model.vocab, model.hidden, model.init_std, tensor_options(),
-                                             std::vector<Segment>{partition().tp_share(model.vocab)}));
-    }
+    wte_ = make_words(*transformer, "wte");
     if (part().embedding) {
       wpe_ = transformer->register_module(
           "wpe", std::make_shared<Embedding>(model.max_sequence, model.hidden, model.init_std, tensor_options(),
                                              std::vector<Segment>{}, outside_blocks()));
     }
     auto layers = transformer->register_module("h", std::make_shared<Group>());
-    for (std::int64_t i = part().first_layer; i < part().end_layer; ++i) {
-      layers_.push_back(layers->register_module(std::to_string(i), make_layer()));
-    }
-    if (part().head) ln_f_ = transformer->register_module("ln_f", make_norm());
+    make_layers(*layers, [&](std::int64_t) { return make_layer(); });
+    if (part().head) ln_f_ = transformer->register_module("ln_f", make_layer_norm());
     make_head(wte_);
   }
 
   Tensor embed(const Tensor& tokens, const ForwardContext& context) override {
-    Tensor x =
-        partition().tp_size() == 1 ? wte_->forward(tokens) : leave_block(wte_->forward_own(tokens), "tp: embedding");
+    Tensor x = embed_words(tokens);
     const Tensor rows = stream_positions(x.size(1), context);
     x = x + (rows.defined() ? wpe_->forward(rows) : wpe_->weight.slice(0, 0, x.size(1)));
-    return dropout(x, context.training ? spec().dropout : 0.0, site_of(context, 0), rows);
+    return dropout(x, dropout_of(context), site_of(context, 0), rows);
   }
 
   LayerOutput run_layer(std::int64_t index, int part_index, const Tensor& x, const ForwardContext& context) override {
-    const GptLayer& layer = *layers_[static_cast<std::size_t>(index - part().first_layer)];
+    const GptLayer& layer = layer_at<GptLayer>(index);
     return {part_index == 0 ? attend(layer, index, x, context) : expand(layer, index, x, context)};
   }
 
   std::vector<std::shared_ptr<torch::nn::Module>> embedding_modules() const override { return {wte_, wpe_}; }
-  std::shared_ptr<torch::nn::Module> layer_module(std::int64_t layer) const override {
-    return layers_[static_cast<std::size_t>(layer - part().first_layer)];
-  }
 
  protected:
   Tensor final_norm(const Tensor& x) const override { return ln_f_->forward(x); }
   std::vector<std::shared_ptr<torch::nn::Module>> final_modules() const override { return {ln_f_}; }
 
  private:
-  std::shared_ptr<LayerNorm> make_norm() const {
-    return std::make_shared<LayerNorm>(spec().hidden, spec().bias, spec().norm_epsilon, tensor_options(),
-                                       outside_blocks());
-  }
-
   std::shared_ptr<GptLayer> make_layer() const {
     const Init normal{Init::Kind::kNormal, spec().init_std};
     // Residual projections are scaled down by the number of residual additions (section 2.3 of the paper).
@@ -91,13 +69,13 @@ class Gpt : public LanguageModel {
       return LinearCut{.kind = LinearCut::Kind::kInputs, .segments = {segment}, .bias = outside_blocks()};
     };
     auto layer = std::make_shared<GptLayer>();
-    layer->ln_1 = layer->register_module("ln_1", make_norm());
+    layer->ln_1 = layer->register_module("ln_1", make_layer_norm());
     auto attn = layer->register_module("attn", std::make_shared<Group>());
     layer->c_attn = attn->register_module(
         "c_attn", dense(spec().hidden, 3 * width, normal,
                         by_outputs({own, {width + own.first, own.count}, {2 * width + own.first, own.count}})));
     layer->attn_proj = attn->register_module("c_proj", dense(width, spec().hidden, scaled, by_inputs(own)));
-    layer->ln_2 = layer->register_module("ln_2", make_norm());
+    layer->ln_2 = layer->register_module("ln_2", make_layer_norm());
     auto mlp = layer->register_module("mlp", std::make_shared<Group>());
     const Segment columns = partition().tp_share(inner);
     layer->c_fc = mlp->register_module("c_fc", dense(spec().hidden, inner, normal, by_outputs({columns})));
@@ -105,36 +83,25 @@ class Gpt : public LanguageModel {
     return layer;
   }
 
-  std::int64_t head_dim() const { return spec().head_dim > 0 ? spec().head_dim : spec().hidden / spec().heads; }
-
-  static DropoutSite site(const ForwardContext& context, std::int64_t layer, DropoutPlace place) {
-    return site_of(context, static_cast<std::uint32_t>(1 + 3 * layer) + static_cast<std::uint32_t>(place));
-  }
-
   Tensor attend(const GptLayer& layer, std::int64_t index, const Tensor& x, const ForwardContext& context) const {
-    const double p = context.training ? spec().dropout : 0.0;
+    const double p = dropout_of(context);
     const Segment heads = head_share(spec(), partition()).query;
     const Tensor qkv = layer.c_attn->forward(enter_block(layer.ln_1->forward(x), "tp: attention input"));
-    const DropoutSite probabilities = site(context, index, DropoutPlace::kAttention);
     Tensor attended;
     if (partition().cp_size() == 1) {
-      attended = causal_attention_packed(qkv, heads.count, {p, probabilities, heads.first});
+      attended = causal_attention_packed(qkv, heads.count,
+                                         {p, site_of(context, index, DropoutPlace::kAttention), heads.first});
     } else {
       const auto parts = qkv.view({qkv.size(0), qkv.size(1), 3, heads.count, head_dim()}).unbind(2);
-      AttentionOptions options;
-      options.dropout = p;
-      options.site = probabilities;
-      options.first_head = heads.first;
-      options.partition = &partition();
-      options.balanced = balances_context(spec(), partition());
+      const AttentionOptions options = attention_options(index, heads.first, context);
       attended = self_attention(parts[0], parts[1], parts[2], options).flatten(2);
     }
     return leave_block(x, attended, *layer.attn_proj, "tp: attention output",
-                       {p, site(context, index, DropoutPlace::kAttentionOutput)}, context);
+                       {p, site_of(context, index, DropoutPlace::kAttentionOutput)}, context);
   }
 
   Tensor expand(const GptLayer& layer, std::int64_t index, const Tensor& x, const ForwardContext& context) const {
-    const double p = context.training ? spec().dropout : 0.0;
+    const double p = dropout_of(context);
     const Tensor normed = enter_block(layer.ln_2->forward(x), "tp: mlp input");
     const bool fused = partition().tp_size() == 1 && p == 0 && layer.c_fc->plain() && layer.mlp_proj->plain();
     if (fused && spec().activation == spec::Activation::kGeluTanh) {
@@ -142,11 +109,10 @@ class Gpt : public LanguageModel {
                       WeightLayout::kInOut);
     }
     return leave_block(x, activated(*layer.c_fc, normed, spec().activation), *layer.mlp_proj, "tp: mlp output",
-                       {p, site(context, index, DropoutPlace::kMlpOutput)}, context);
+                       {p, site_of(context, index, DropoutPlace::kMlpOutput)}, context);
   }
 
   std::shared_ptr<Embedding> wte_, wpe_;
-  std::vector<std::shared_ptr<GptLayer>> layers_;
   std::shared_ptr<LayerNorm> ln_f_;
 };
 

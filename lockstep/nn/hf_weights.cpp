@@ -20,7 +20,7 @@ bool ends_with_any(const std::string& name, std::initializer_list<std::string_vi
   return std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return name.ends_with(end); });
 }
 
-// Files of the base model alone (GPT2Model, BertModel, ...) leave it out.
+// Files of the base model alone (GPT2Model, BertModel, ...) omit it.
 std::string base_prefix(const spec::Model& spec) {
   switch (spec.arch) {
     case spec::Arch::kGpt:

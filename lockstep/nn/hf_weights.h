@@ -1,6 +1,7 @@
-// Weights from and to Hugging Face files. Our parameters carry the names of those files (docs/hugging-face.md); what
-// still differs from file to file is settled here: base-model files without their prefix, old spellings, constants
-// stored beside weights, heads that a pretrained file does not have. Files themselves are read elsewhere.
+// Weights from and to Hugging Face files. Our parameters carry the names of those files
+// (docs/reference/hugging-face.md); what still differs from file to file is settled here: base-model files without
+// their prefix, old spellings, constants stored beside weights, heads that a pretrained file does not have. Files
+// themselves are read elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -53,9 +54,10 @@ struct LocalValues {
 };
 
 // Fills what this rank holds of `parameters` (nn::declared_parameters: any part of the model, any shard of it) and
-// reads nothing else; values_of() says where the values are, empty or undefined ones are passed over, and so are LoRA's
+// reads nothing else; values_of() says where the values are, empty or undefined ones are skipped, and so are LoRA's
 // matrices. Names and sizes of the whole model are compared before anything is read, so that all ranks of any layout
-// refuse a file alike: bad_input for missing, unexpected or misshaped tensors. Reading errors leave some values filled.
+// refuse a file in the same way: bad_input for missing, unexpected or misshaped tensors. Reading errors leave some
+// values filled.
 LoadReport load_parts(const spec::Model& spec, const std::vector<DeclaredParameter>& parameters,
                       const std::function<LocalValues(const DeclaredParameter&)>& values_of,
                       const WeightSource& source);

@@ -17,6 +17,38 @@ LanguageModel::LanguageModel(const spec::Model& spec, const BuildOptions& option
   if (part_.end_layer < 0) part_.end_layer = spec.layers;
 }
 
+std::shared_ptr<Embedding> LanguageModel::make_words(torch::nn::Module& parent, const char* name) const {
+  const bool decodes = part_.head && spec().tied_embeddings && spec().classes == 0;
+  if (!part_.embedding && !decodes) return nullptr;
+  return parent.register_module(name,
+                                std::make_shared<Embedding>(spec().vocab, spec().hidden, spec().init_std, options_,
+                                                            std::vector<Segment>{partition_.tp_share(spec().vocab)}));
+}
+
+Tensor LanguageModel::embed_words(const Tensor& tokens) const {
+  if (partition_.tp_size() == 1) return embedding_->forward(tokens);
+  return leave_block(embedding_->forward_own(tokens), "tp: embedding");
+}
+
+std::shared_ptr<LayerNorm> LanguageModel::make_layer_norm() const {
+  return std::make_shared<LayerNorm>(spec().hidden, spec().bias, spec().norm_epsilon, options_, outside_blocks());
+}
+
+std::shared_ptr<RmsNorm> LanguageModel::make_rms_norm() const {
+  return std::make_shared<RmsNorm>(spec().hidden, spec().norm_epsilon, options_, outside_blocks());
+}
+
+AttentionOptions LanguageModel::attention_options(std::int64_t layer, std::int64_t first_head,
+                                                  const ForwardContext& context) const {
+  AttentionOptions options;
+  options.dropout = dropout_of(context);
+  options.site = site_of(context, layer, DropoutPlace::kAttention);
+  options.first_head = first_head;
+  options.partition = &partition_;
+  options.balanced = balances_context(spec(), partition_);
+  return options;
+}
+
 void LanguageModel::make_head(const std::shared_ptr<Embedding>& embedding) {
   embedding_ = embedding;
   if (!part_.head) return;

@@ -11,7 +11,10 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "lockstep/nn/attention.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/model.h"
 
@@ -19,10 +22,19 @@ namespace lockstep::nn {
 
 struct LayerOutput {
   torch::Tensor hidden;
-  // Undefined, or 0-dim: this rank's share of a loss beside the model's own (load balancing of experts), already
+  // Undefined, or 0-dim: this rank's share of a loss besides the model's own (load balancing of experts), already
   // multiplied by its coefficient. The sum over the ranks that route together is the term of one micro-step.
   torch::Tensor auxiliary = {};
 };
+
+// Dropout masks are numbered: the embedding's is 0, then come three places of each layer, then a classifier's input.
+enum class DropoutPlace : std::uint32_t { kAttention = 0, kAttentionOutput = 1, kMlpOutput = 2 };
+inline DropoutSite site_of(const ForwardContext& context, std::int64_t number) {
+  return {context.seed, context.step, context.first_index, static_cast<std::uint32_t>(number)};
+}
+inline DropoutSite site_of(const ForwardContext& context, std::int64_t layer, DropoutPlace place) {
+  return site_of(context, 1 + 3 * layer + static_cast<std::int64_t>(place));
+}
 
 class LanguageModel : public TrainableModel {
  public:
@@ -43,7 +55,9 @@ class LanguageModel : public TrainableModel {
 
   // The modules whose parameters a unit uses: the embedding's, a layer's, the head's (a tied head: the embedding too).
   virtual std::vector<std::shared_ptr<torch::nn::Module>> embedding_modules() const = 0;
-  virtual std::shared_ptr<torch::nn::Module> layer_module(std::int64_t layer) const = 0;
+  std::shared_ptr<torch::nn::Module> layer_module(std::int64_t layer) const {
+    return layers_[static_cast<std::size_t>(layer - part_.first_layer)];
+  }
   virtual std::vector<std::shared_ptr<torch::nn::Module>> head_modules() const;
 
   const Partition& partition() const { return partition_; }
@@ -63,6 +77,26 @@ class LanguageModel : public TrainableModel {
   virtual torch::Tensor pooled(const torch::Tensor& normed, const torch::Tensor& tokens,
                                const ForwardContext& context) const;
   virtual std::vector<std::shared_ptr<torch::nn::Module>> final_modules() const = 0;  // of final_norm() and pooled()
+
+  // The token embedding as `name` below `parent`, where this part embeds or its head is tied to it; null elsewhere.
+  std::shared_ptr<Embedding> make_words(torch::nn::Module& parent, const char* name) const;
+  // The embedding of make_head() or set_head(), summed over tp ranks.
+  torch::Tensor embed_words(const torch::Tensor& tokens) const;
+
+  // Registers make(index) for each layer of this part below `parent`, under its number.
+  template <class Make>
+  void make_layers(torch::nn::Module& parent, Make make) {
+    for (std::int64_t i = part_.first_layer; i < part_.end_layer; ++i) {
+      layers_.push_back(parent.register_module(std::to_string(i), make(i)));
+    }
+  }
+  template <class Layer>
+  const Layer& layer_at(std::int64_t index) const {
+    return static_cast<const Layer&>(*layer_module(index));
+  }
+
+  std::shared_ptr<LayerNorm> make_layer_norm() const;
+  std::shared_ptr<RmsNorm> make_rms_norm() const;
 
   // Registers `lm_head` or `score` where the model has one of its own; otherwise the head is `embedding`. Only where
   // part().head.
@@ -87,8 +121,10 @@ class LanguageModel : public TrainableModel {
                             const OutputDropout& output_dropout, const ForwardContext& context) const;
   // Norms and biases outside the blocks: held by all tp ranks, each seeing only its rows under sequence parallel.
   Sharing outside_blocks() const { return {partition_.tp_size(), partition_.sequence_parallel}; }
-  // Replicated weights inside a block: every rank's gradient is a part.
-  Sharing inside_blocks() const { return {partition_.tp_size(), partition_.tp_size() > 1}; }
+  std::int64_t head_dim() const { return spec().head_dim > 0 ? spec().head_dim : spec().hidden / spec().heads; }
+  double dropout_of(const ForwardContext& context) const { return context.training ? spec().dropout : 0.0; }
+  // Of self-attention in a layer, whose heads of this rank begin at `first_head`.
+  AttentionOptions attention_options(std::int64_t layer, std::int64_t first_head, const ForwardContext& context) const;
   // Global positions of the rows between units (int64, one per row; undefined: all rows, in order).
   torch::Tensor stream_positions(std::int64_t rows, const ForwardContext& context) const;
 
@@ -101,6 +137,7 @@ class LanguageModel : public TrainableModel {
   Partition partition_;
   ModelPart part_;
   torch::TensorOptions options_;
+  std::vector<std::shared_ptr<torch::nn::Module>> layers_;
   std::shared_ptr<Embedding> embedding_;
   std::shared_ptr<Linear> head_;  // null: tied
 };

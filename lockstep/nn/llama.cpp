@@ -23,46 +23,28 @@ class Llama : public LanguageModel {
   Llama(const spec::Model& model, const BuildOptions& build)
       : LanguageModel(model, build), heads_(head_share(model, partition())) {
     auto base = register_module("model", std::make_shared<Group>());
-    if (part().embedding || (part().head && model.tied_embeddings && model.classes == 0)) {
-      embed_ = base->register_module(
-          "embed_tokens", std::make_shared<Embedding>(model.vocab, model.hidden, model.init_std, tensor_options(),
-                                                      std::vector<Segment>{partition().tp_share(model.vocab)}));
-    }
+    embed_ = make_words(*base, "embed_tokens");
     auto layers = base->register_module("layers", std::make_shared<Group>());
-    for (std::int64_t i = part().first_layer; i < part().end_layer; ++i) {
-      layers_.push_back(layers->register_module(std::to_string(i), make_layer(i)));
-    }
-    if (part().head) norm_ = base->register_module("norm", make_norm());
+    make_layers(*layers, [&](std::int64_t i) { return make_layer(i); });
+    if (part().head) norm_ = base->register_module("norm", make_rms_norm());
     make_head(embed_);
   }
 
-  Tensor embed(const Tensor& tokens, const ForwardContext&) override {
-    if (partition().tp_size() == 1) return embed_->forward(tokens);
-    return leave_block(embed_->forward_own(tokens), "tp: embedding");
-  }
+  Tensor embed(const Tensor& tokens, const ForwardContext&) override { return embed_words(tokens); }
 
   LayerOutput run_layer(std::int64_t index, int part_index, const Tensor& x, const ForwardContext& context) override {
-    const LlamaLayer& layer = *layers_[static_cast<std::size_t>(index - part().first_layer)];
+    const LlamaLayer& layer = layer_at<LlamaLayer>(index);
     if (part_index == 0) return {attend(layer, index, x, context)};
     return layer.experts ? route(layer, x, context) : LayerOutput{expand(layer, x)};
   }
 
   std::vector<std::shared_ptr<torch::nn::Module>> embedding_modules() const override { return {embed_}; }
-  std::shared_ptr<torch::nn::Module> layer_module(std::int64_t layer) const override {
-    return layers_[static_cast<std::size_t>(layer - part().first_layer)];
-  }
 
  protected:
   Tensor final_norm(const Tensor& x) const override { return norm_->forward(x); }
   std::vector<std::shared_ptr<torch::nn::Module>> final_modules() const override { return {norm_}; }
 
  private:
-  std::int64_t head_dim() const { return spec().head_dim > 0 ? spec().head_dim : spec().hidden / spec().heads; }
-
-  std::shared_ptr<RmsNorm> make_norm() const {
-    return std::make_shared<RmsNorm>(spec().hidden, spec().norm_epsilon, tensor_options(), outside_blocks());
-  }
-
   std::shared_ptr<LlamaLayer> make_layer(std::int64_t index) const {
     const auto dense = [&](std::int64_t in, std::int64_t out, const LinearCut& cut) {
       return std::make_shared<Linear>(in, out, spec().bias, WeightLayout::kOutIn,
@@ -96,8 +78,8 @@ class Llama : public LanguageModel {
       layer->up = mlp->register_module("up_proj", dense(spec().hidden, spec().ffn_hidden, by_outputs(columns)));
       layer->down = mlp->register_module("down_proj", dense(spec().ffn_hidden, spec().hidden, by_inputs(columns)));
     }
-    layer->input_norm = layer->register_module("input_layernorm", make_norm());
-    layer->post_norm = layer->register_module("post_attention_layernorm", make_norm());
+    layer->input_norm = layer->register_module("input_layernorm", make_rms_norm());
+    layer->post_norm = layer->register_module("post_attention_layernorm", make_rms_norm());
     return layer;
   }
 
@@ -110,12 +92,7 @@ class Llama : public LanguageModel {
     const Tensor k = rope(heads(layer.k->forward(normed)), tables.cos, tables.sin);
     const Tensor v = heads(layer.v->forward(normed));
     // Llama's only dropout is on the attention probabilities (attention_dropout).
-    AttentionOptions options;
-    options.dropout = context.training ? spec().dropout : 0.0;
-    options.site = {context.seed, context.step, context.first_index, static_cast<std::uint32_t>(1 + 3 * index)};
-    options.first_head = heads_.query.first;
-    options.partition = &partition();
-    options.balanced = balances_context(spec(), partition());
+    const AttentionOptions options = attention_options(index, heads_.query.first, context);
     return leave_block(x, self_attention(q, k, v, options).flatten(2), *layer.o, "tp: attention output");
   }
 
@@ -146,7 +123,6 @@ class Llama : public LanguageModel {
 
   HeadShare heads_;
   std::shared_ptr<Embedding> embed_;
-  std::vector<std::shared_ptr<LlamaLayer>> layers_;
   std::shared_ptr<RmsNorm> norm_;
   RopeTables tables_;
 };

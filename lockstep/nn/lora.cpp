@@ -14,7 +14,7 @@ using NamedLinear = std::pair<std::string, std::shared_ptr<Linear>>;
 
 bool is_classifier(const std::string& module) { return module == "score" || module == "classifier"; }
 
-// The linear layers inside the model. Heads are no targets: the loss reads their weights directly.
+// The linear layers inside the model. Heads are not targets: the loss reads their weights directly.
 std::vector<NamedLinear> inner_linear_layers(const LanguageModel& model) {
   std::vector<NamedLinear> layers;
   for (const auto& entry : model.named_modules("", /*include_self=*/false)) {
@@ -85,16 +85,6 @@ void add_lora(LanguageModel& model, const spec::Lora& lora) {
     const auto names = [&name = name](const std::string& target) { return is_named(name, target); };
     if (!layer->plain()) continue;
     if (std::any_of(lora.targets.begin(), lora.targets.end(), names)) adapt(*layer, lora, model.partition().tp_size());
-  }
-}
-
-void merge_lora(LanguageModel& model) {
-  for (const auto& [name, layer] : inner_linear_layers(model)) {
-    if (layer->plain()) continue;
-    add_low_rank(layer->weight, layer->lora->a->weight, layer->lora->b->weight, layer->lora->scale, layer->layout());
-    layer->unregister_module("lora_A");
-    layer->unregister_module("lora_B");
-    layer->lora.reset();
   }
 }
 

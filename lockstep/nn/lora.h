@@ -1,4 +1,4 @@
-// LoRA (Hu et al. 2021): linear layers learn a low-rank change beside their frozen weight,
+// LoRA (Hu et al. 2021): linear layers learn a low-rank change in addition to their frozen weight,
 //   y = W x + alpha / rank B A x,
 // with the names of PEFT's files ("...q_proj.lora_A.weight" [rank, in], "...q_proj.lora_B.weight" [out, rank]).
 #pragma once
@@ -20,10 +20,6 @@ bool is_lora_name(const std::string& parameter_name);
 // initialise(): A is drawn as torch.nn.Linear draws weights, B is zero, so training starts at the model as it was.
 // Throws bad_input when this rank has layers and a target names none of their linear ones.
 void add_lora(LanguageModel& model, const spec::Lora& lora);
-
-// Adds every adapter's product to this rank's part of its weight and removes the adapter: the same function (up to
-// rounding), with the parameters of the model alone. They stay frozen.
-void merge_lora(LanguageModel& model);
 
 // weight += scale x B A, in the weight's layout, without a graph: one whole weight, or the same part of weight, A and
 // B.

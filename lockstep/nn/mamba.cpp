@@ -4,7 +4,7 @@
 // Tensor parallel splits the inner channels: all is done channel by channel but the two projections and x_proj, which
 // makes time steps, B and C of all channels and is summed over the ranks. Context parallel gives each rank one piece of
 // the sequence: it takes the convolution's last rows and the scan's state from the rank before. A rank that has handed
-// them on goes on to the next layer, so ranks are apart by one scan, not by one scan per layer.
+// them on continues with the next layer, so ranks are apart by one scan, not by one scan per layer.
 #include <cmath>
 #include <string>
 #include <vector>
@@ -116,50 +116,34 @@ class Mamba : public LanguageModel {
  public:
   Mamba(const spec::Model& model, const BuildOptions& build) : LanguageModel(model, build) {
     auto base = register_module("backbone", std::make_shared<Group>());
-    if (part().embedding || (part().head && model.tied_embeddings && model.classes == 0)) {
-      embeddings_ = base->register_module(
-          "embeddings", std::make_shared<Embedding>(model.vocab, model.hidden, model.init_std, tensor_options(),
-                                                    std::vector<Segment>{partition().tp_share(model.vocab)}));
-    }
+    embeddings_ = make_words(*base, "embeddings");
     auto layers = base->register_module("layers", std::make_shared<Group>());
-    for (std::int64_t i = part().first_layer; i < part().end_layer; ++i) {
-      layers_.push_back(layers->register_module(std::to_string(i), make_layer()));
-    }
-    if (part().head) norm_ = base->register_module("norm_f", make_norm());
+    make_layers(*layers, [&](std::int64_t) { return make_layer(); });
+    if (part().head) norm_ = base->register_module("norm_f", make_rms_norm());
     make_head(embeddings_);
   }
 
-  Tensor embed(const Tensor& tokens, const ForwardContext&) override {
-    if (partition().tp_size() == 1) return embeddings_->forward(tokens);
-    return leave_block(embeddings_->forward_own(tokens), "tp: embedding");
-  }
+  Tensor embed(const Tensor& tokens, const ForwardContext&) override { return embed_words(tokens); }
 
   int parts_per_layer() const override { return 1; }
 
   LayerOutput run_layer(std::int64_t index, int, const Tensor& x, const ForwardContext&) override {
-    const MambaLayer& layer = *layers_[static_cast<std::size_t>(index - part().first_layer)];
+    const MambaLayer& layer = layer_at<MambaLayer>(index);
     const Tensor normed = enter_block(layer.norm->forward(x), "tp: mixer input");
     return {leave_block(x, mix(*layer.mixer, normed), *layer.mixer->out_proj, "tp: mixer output")};
   }
 
   std::vector<std::shared_ptr<torch::nn::Module>> embedding_modules() const override { return {embeddings_}; }
-  std::shared_ptr<torch::nn::Module> layer_module(std::int64_t layer) const override {
-    return layers_[static_cast<std::size_t>(layer - part().first_layer)];
-  }
 
  protected:
   Tensor final_norm(const Tensor& x) const override { return norm_->forward(x); }
   std::vector<std::shared_ptr<torch::nn::Module>> final_modules() const override { return {norm_}; }
 
  private:
-  std::shared_ptr<RmsNorm> make_norm() const {
-    return std::make_shared<RmsNorm>(spec().hidden, spec().norm_epsilon, tensor_options(), outside_blocks());
-  }
-
   std::shared_ptr<MambaLayer> make_layer() const {
     auto layer = std::make_shared<MambaLayer>();
     const Segment channels = partition().tp_share(spec().expand * spec().hidden);
-    layer->norm = layer->register_module("norm", make_norm());
+    layer->norm = layer->register_module("norm", make_rms_norm());
     layer->mixer = layer->register_module(
         "mixer", std::make_shared<MambaMixer>(spec(), channels, outside_blocks(), tensor_options()));
     return layer;
@@ -196,7 +180,6 @@ class Mamba : public LanguageModel {
   }
 
   std::shared_ptr<Embedding> embeddings_;
-  std::vector<std::shared_ptr<MambaLayer>> layers_;
   std::shared_ptr<RmsNorm> norm_;
 };
 

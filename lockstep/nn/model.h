@@ -19,12 +19,11 @@
 
 namespace lockstep::nn {
 
-// What a forward pass needs to know beside its input. `first_index` is the place of the input's first sample inside
+// What a forward pass needs to know besides its input. `first_index` is the place of the input's first sample inside
 // the global batch of `step`; together with the seed it fixes every dropout mask.
 struct ForwardContext {
   std::uint64_t seed = 0;
-  std::int64_t step = 0;
-  std::int64_t first_index = 0;
+  std::int64_t step = 0, first_index = 0;
   std::int64_t padding_id = -1;  // classification of sentences: trailing tokens with this id are not read
   bool training = true;          // dropout on, batch norm uses (and updates) batch statistics
   // Where cp splits the sequence: the global positions of this rank's rows (int64 [rows], nn::context_positions);
@@ -38,7 +37,7 @@ struct LossResult {
   torch::Tensor loss_sum;    // 0-dim, fp32 (fp64 models: fp64), summed over the counted targets
   std::int64_t count = 0;    // targets that are not kIgnoredTarget
   std::int64_t correct = 0;  // arg-max hits; filled only when !context.training
-  // Undefined, or what is added to the mean loss of the micro-step beside it (LayerOutput::auxiliary).
+  // Undefined, or what is added to the mean loss of the micro-step (LayerOutput::auxiliary).
   torch::Tensor auxiliary = {};
 };
 

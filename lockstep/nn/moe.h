@@ -53,7 +53,7 @@ class MoeMlp : public torch::nn::Module {
   };
   Expert make_expert(torch::nn::Module& parent, const char* const (&names)[3], std::int64_t width, bool routed,
                      const torch::TensorOptions& options);
-  // [samples, rows, experts] in fp32 or fp64: the choice of experts must not hang on the rounding of bf16.
+  // [samples, rows, experts] in fp32 or fp64: the choice of experts must not depend on the rounding of bf16.
   torch::Tensor router_logits(const torch::Tensor& x) const;
   torch::Tensor run_experts(const torch::Tensor& rows, const std::vector<std::int64_t>& per_expert) const;
 

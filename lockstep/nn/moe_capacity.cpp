@@ -52,7 +52,7 @@ void drop_over_capacity(std::vector<RankChoices>& ranks, std::int64_t cp, std::i
         for (const Place& place : places[group]) {
           const RankChoices& member = members[place.rank];
           std::int32_t& expert = member.experts[(sample * member.rows + place.row) * choices + choice];
-          LOCKSTEP_ASSERT(expert >= 0 && expert < experts, "a peer chose an expert that there is not");
+          LOCKSTEP_ASSERT(expert >= 0 && expert < experts, "a peer chose an expert that does not exist");
           std::int64_t& load = taken[static_cast<std::size_t>(expert)];
           if (load == capacity) {
             expert = kDropped;

@@ -19,7 +19,7 @@ struct MicroStep {
   std::int64_t tokens = 0;
 };
 
-// Rank r of all knows only its own numbers: the others are zeros, and the sum is everybody's.
+// Each rank knows only its own numbers; the others are zeros, and the sum has all of them.
 MicroStep gather_counts(const std::vector<std::int32_t>& experts, std::int64_t samples, std::int64_t rows,
                         std::int64_t expert_count, const Partition& partition, torch::Device device) {
   const std::int64_t ranks = Partition::size(partition.routing), rank = Partition::rank(partition.routing);

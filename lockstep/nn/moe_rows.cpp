@@ -1,9 +1,9 @@
 #include "lockstep/nn/moe_rows.h"
 
-#include <torch/autograd.h>
-
 #include <numeric>
 
+#include "lockstep/nn/attention_block.h"
+#include "lockstep/nn/autograd.h"
 #include "lockstep/nn/collectives.h"
 #include "lockstep/nn/moe_capacity.h"
 #include "lockstep/nn/placement.h"
@@ -11,14 +11,6 @@
 
 namespace lockstep::nn {
 namespace {
-
-using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-torch::ScalarType wide_type(const Tensor& x) {
-  return x.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
-}
 
 Tensor to_device(const std::vector<std::int64_t>& values, torch::Device device) {
   return torch::tensor(values, torch::kLong).to(device);

@@ -1,11 +1,11 @@
 // The loss of a vocabulary that tensor-parallel ranks have split: each has the logits of its own classes, and only
 // three numbers per row travel (Shoeybi et al. 2019, section 3).
-#include <torch/autograd.h>
 
 #include <algorithm>
 #include <limits>
 
 #include "lockstep/base/error.h"
+#include "lockstep/nn/autograd.h"
 #include "lockstep/nn/deferred_gradients.h"
 #include "lockstep/nn/functional.h"
 #include "lockstep/nn/model.h"
@@ -14,17 +14,7 @@
 namespace lockstep::nn {
 namespace {
 
-using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
 constexpr std::int64_t kChunkElements = std::int64_t{1} << 24;  // 64 MiB of fp32 logits, as linear_cross_entropy
-
-comm::OpOptions at_site(const char* site) {
-  comm::OpOptions options;
-  options.site = site;
-  return options;
-}
 
 struct Problem {
   Tensor x;       // [rows, hidden]
@@ -51,11 +41,11 @@ void rows_of_loss(const Problem& problem, Tensor& logits, const Tensor& target, 
   Tensor highest = problem.classes.own.count > 0
                        ? std::get<0>(logits.max(1))
                        : torch::full({logits.size(0)}, -std::numeric_limits<double>::infinity(), logits.options());
-  group.all_reduce(buffer_of(highest), comm::ReduceOp::kMax, at_site("tp: softmax maximum")).wait();
+  group.all_reduce(buffer_of(highest), comm::ReduceOp::kMax, comm::at_site("tp: softmax maximum")).wait();
   const Tensor at_target = logits.gather(1, column).squeeze(1).masked_fill(~mine, 0);
   logits.sub_(highest.unsqueeze(1)).exp_();
   Tensor sums = at::stack({logits.sum(1), at_target});  // [2, rows]
-  group.all_reduce(buffer_of(sums), comm::ReduceOp::kSum, at_site("tp: softmax sums")).wait();
+  group.all_reduce(buffer_of(sums), comm::ReduceOp::kSum, comm::at_site("tp: softmax sums")).wait();
   const Tensor losses = (sums[0].log() + highest - sums[1]).masked_fill(~counted, 0);
   result.loss += losses.sum(torch::kDouble).item<double>();
   result.count += counted.sum().item<std::int64_t>();

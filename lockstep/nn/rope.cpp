@@ -1,24 +1,16 @@
 // Rotary position embedding (Su et al. 2021): functional.h's rope and rope_tables.
 #include <ATen/Dispatch.h>
-#include <torch/autograd.h>
 
 #include <numbers>
 
 #include "lockstep/kernels/parallel_blocks.h"
 #include "lockstep/kernels/rope.h"
+#include "lockstep/nn/autograd.h"
 #include "lockstep/nn/cuda/operators.h"
 #include "lockstep/nn/functional.h"
 
 namespace lockstep::nn {
 namespace {
-
-using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
-
-bool has_kernels(const Tensor& x) {
-  return x.is_cpu() && (x.scalar_type() == torch::kFloat || x.scalar_type() == torch::kDouble);
-}
 
 void rotate(const Tensor& x, Tensor& y, const Tensor& cos, const Tensor& sin, int direction) {
   const std::int64_t seq = x.size(1), heads = x.size(2), dim = x.size(3);

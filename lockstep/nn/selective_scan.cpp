@@ -1,7 +1,7 @@
 #include "lockstep/nn/selective_scan.h"
+#include "lockstep/nn/autograd.h"
 
 #include <ATen/Dispatch.h>
-#include <torch/autograd.h>
 
 #include <algorithm>
 #include <vector>
@@ -14,9 +14,6 @@ namespace lockstep::nn {
 namespace {
 
 using kernels::kScanChunk;
-using torch::Tensor;
-using torch::autograd::AutogradContext;
-using torch::autograd::variable_list;
 
 struct Operands {
   Tensor x, dt, a, b, c, d;

@@ -1,29 +1,22 @@
 #include "lockstep/nn/tensor_comm.h"
 
+#include <algorithm>
+#include <array>
+
 #include "lockstep/base/error.h"
 #include "lockstep/nn/device_thread.h"
 
 namespace lockstep::nn {
 
 comm::DType dtype_of(torch::ScalarType type) {
-  switch (type) {
-    case torch::kFloat64:
-      return comm::DType::kF64;
-    case torch::kFloat32:
-      return comm::DType::kF32;
-    case torch::kHalf:
-      return comm::DType::kF16;
-    case torch::kBFloat16:
-      return comm::DType::kBF16;
-    case torch::kInt64:
-      return comm::DType::kI64;
-    case torch::kInt32:
-      return comm::DType::kI32;
-    case torch::kUInt8:
-      return comm::DType::kU8;
-    default:
-      throw InternalError(std::string("no collective carries tensors of dtype ") + c10::toString(type));
+  // In DType's order.
+  constexpr std::array kTypes{torch::kFloat64, torch::kFloat32, torch::kHalf, torch::kBFloat16,
+                              torch::kInt64,   torch::kInt32,   torch::kUInt8};
+  const auto found = std::find(kTypes.begin(), kTypes.end(), type);
+  if (found == kTypes.end()) {
+    throw InternalError(std::string("no collective carries tensors of dtype ") + c10::toString(type));
   }
+  return static_cast<comm::DType>(found - kTypes.begin());
 }
 
 namespace {

@@ -2,25 +2,12 @@
 
 #include <limits>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::parallel {
 
-const char* to_string(Axis axis) {
-  switch (axis) {
-    case Axis::kTp:
-      return "tp";
-    case Axis::kCp:
-      return "cp";
-    case Axis::kShard:
-      return "shard";
-    case Axis::kDp:
-      return "dp";
-    case Axis::kPp:
-      return "pp";
-  }
-  return "?";
-}
+const char* to_string(Axis axis) { return named<Axis::kPp>(axis, "tp", "cp", "shard", "dp", "pp"); }
 
 std::string AxisSet::to_string() const {
   std::string text;

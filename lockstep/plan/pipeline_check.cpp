@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/plan/pipeline_order.h"
 
 namespace lockstep::plan {
@@ -11,17 +12,7 @@ namespace {
 using Kind = PipelineTaskKind;
 
 const char* name_of(Kind kind) {
-  switch (kind) {
-    case Kind::kForward:
-      return "forward";
-    case Kind::kBackward:
-      return "backward";
-    case Kind::kInputGradient:
-      return "input gradient";
-    case Kind::kWeightGradient:
-      return "weight gradient";
-  }
-  return "?";
+  return named<Kind::kWeightGradient>(kind, "forward", "backward", "input gradient", "weight gradient");
 }
 
 std::string text_of(const PipelineTask& task) {

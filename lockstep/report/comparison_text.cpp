@@ -33,7 +33,7 @@ const char* rate_heading(const Rows& rows) {
 
 std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
 
-std::vector<std::string> option_cells(const planner::Option& option, const DrawStyle& style) {
+std::vector<std::string> option_cells(const planner::Option& option, const TerminalStyle& style) {
   if (!option.best) return {option.cluster.name, "-", "-", "-", "-", "-", inked("no", Ink::kRed, style), "-", "-"};
   const plan::Candidate& best = *option.best;
   return {option.cluster.name,
@@ -66,7 +66,7 @@ Points points_of(const planner::Scaling& scaling, const std::function<double(con
   return points;
 }
 
-std::string plot_of(const std::vector<telemetry::Curve>& curves, const std::string& label, const DrawStyle& style) {
+std::string plot_of(const std::vector<telemetry::Curve>& curves, const std::string& label, const TerminalStyle& style) {
   return telemetry::plot(curves, {.width = std::min(style.width, kWidestPlot),
                                   .height = kPlotHeight,
                                   .x_label = "GPUs",
@@ -75,7 +75,7 @@ std::string plot_of(const std::vector<telemetry::Curve>& curves, const std::stri
 }
 
 // Predicted and, above it, what the smallest size would give with perfect scaling.
-std::string throughput_plot(const planner::Scaling& scaling, const DrawStyle& style) {
+std::string throughput_plot(const planner::Scaling& scaling, const TerminalStyle& style) {
   const auto rate = [](const planner::ScalingPoint& point) { return rate_of(*point.best).expected; };
   double most = 0;
   for (const auto& [devices, value] : points_of(scaling, rate)) most = std::max(most, value);
@@ -91,7 +91,7 @@ std::string throughput_plot(const planner::Scaling& scaling, const DrawStyle& st
                  style);
 }
 
-std::string efficiency_plot(const planner::Scaling& scaling, const DrawStyle& style) {
+std::string efficiency_plot(const planner::Scaling& scaling, const TerminalStyle& style) {
   return plot_of(
       {{"efficiency", points_of(scaling, [](const planner::ScalingPoint& point) { return 100 * point.efficiency; })},
        {"line at 90%",
@@ -100,7 +100,7 @@ std::string efficiency_plot(const planner::Scaling& scaling, const DrawStyle& st
 }
 
 std::vector<std::string> point_cells(const planner::Scaling& scaling, const planner::ScalingPoint& point,
-                                     const DrawStyle& style) {
+                                     const TerminalStyle& style) {
   if (!point.best) return {std::to_string(point.devices), "-", "-", "-", "-", "-", "does not fit"};
   const plan::Candidate& best = *point.best;
   const bool marked = scaling.falls_below == point.devices;
@@ -117,7 +117,7 @@ std::vector<std::string> point_cells(const planner::Scaling& scaling, const plan
 
 }  // namespace
 
-std::string to_text(const planner::Comparison& comparison, const DrawStyle& style) {
+std::string to_text(const planner::Comparison& comparison, const TerminalStyle& style) {
   std::string text = fmt::format("{}: {}\n\n", inked(comparison.model, Ink::kBold, style), size_of_job(comparison));
   std::vector<std::vector<std::string>> rows{{"cluster", rate_heading(comparison.options), "MFU", "goodput", "days",
                                               "USD", "memory", "in time", "best layout"}};
@@ -130,7 +130,7 @@ std::string to_text(const planner::Comparison& comparison, const DrawStyle& styl
                      wrapped(inked("Verdict", Ink::kBold, style) + "  ", comparison.verdict, style.width));
 }
 
-std::string to_text(const planner::Scaling& scaling, const DrawStyle& style) {
+std::string to_text(const planner::Scaling& scaling, const TerminalStyle& style) {
   const std::string batch = scaling.weak ? "weak scaling: the batch grows with the GPUs"
                                          : "strong scaling: the same global batch everywhere (--weak lets it grow)";
   std::string text =

@@ -16,14 +16,7 @@
 namespace lockstep::report {
 namespace {
 
-constexpr int kNameWidth = 12;
-constexpr int kBarCells = 44;
-constexpr int kStageBarCells = 36;
-constexpr int kMostStageRows = 12;
-constexpr double kSmallestShare = 0.002;  // of the step: shorter terms are no rows of their own
-constexpr double kRisky = 0.01;
-constexpr double kParetoStep = 0.95;  // of the memory of the row above: nearer ones are left out
-constexpr double kWorthInk = 0.005;   // smaller gains are neither green nor red
+constexpr int kNameWidth = 12, kBarCells = 44, kMostStageRows = 12;
 
 struct MemoryPart {
   const char* name;
@@ -167,6 +160,7 @@ class PlanPage {
   }
 
   void memory() {
+    constexpr double kRisky = 0.01;
     const plan::MemoryBreakdown& memory = best_.memory;
     std::string remark = fmt::format("{} of {}", format_bytes(memory.total()), format_bytes(memory.capacity));
     if (best_.out_of_memory_probability && *best_.out_of_memory_probability > kRisky) {
@@ -186,6 +180,7 @@ class PlanPage {
   }
 
   void stage_memory() {
+    constexpr int kStageBarCells = 36;
     const auto& stages = explained_.stages;
     line();
     const std::size_t rows = std::min<std::size_t>(stages.size(), kMostStageRows);
@@ -206,6 +201,7 @@ class PlanPage {
   }
 
   void time() {
+    constexpr double kSmallestShare = 0.002;  // of the step: shorter terms are no rows of their own
     const plan::TimeBreakdown& time = *best_.breakdown;
     heading("Time of a step", "what is hidden behind compute is not shown");
     double before = 0;
@@ -279,6 +275,7 @@ class PlanPage {
   }
 
   void what_ifs() {
+    constexpr double kWorthInk = 0.005;  // smaller gains are neither green nor red
     if (explained_.what_ifs.empty()) return;
     heading("What if", "layouts near the plan, searched again with the change");
     const char* gain = planner::is_about_money(explained_.request.objective) ? "saves" : "gain";
@@ -299,6 +296,7 @@ class PlanPage {
   }
 
   void pareto() {
+    constexpr double kParetoStep = 0.95;  // of the memory of the row above: nearer ones are left out
     heading("Pareto front", "no other is better in speed, memory and money at once; steps of 5% of memory");
     std::vector<std::vector<std::string>> rows{{"layout", "micro", unit() + std::string("/s"), "memory", "USD"}};
     double shown_bytes = std::numeric_limits<double>::infinity();
@@ -328,7 +326,7 @@ class PlanPage {
 
   const planner::Explained& explained_;
   const plan::Candidate& best_;
-  const DrawStyle& style_;
+  const TerminalStyle& style_;
   const PlanTextOptions& options_;
   std::string text_;
 };

@@ -12,7 +12,7 @@
 namespace lockstep::report {
 
 struct PlanTextOptions {
-  DrawStyle style;
+  TerminalStyle style;
   bool passes = false;               // the table of search passes
   bool pareto = false;               // the Pareto front
   std::vector<std::string> notices;  // shown under the headline
@@ -22,9 +22,9 @@ struct PlanTextOptions {
 std::string to_text(const planner::Explained& explained, const PlanTextOptions& options = {});
 
 // Decision matrix and verdict.
-std::string to_text(const planner::Comparison& comparison, const DrawStyle& style = {});
+std::string to_text(const planner::Comparison& comparison, const TerminalStyle& style = {});
 
 // Table, plot of throughput and efficiency, and where it falls below 90%.
-std::string to_text(const planner::Scaling& scaling, const DrawStyle& style = {});
+std::string to_text(const planner::Scaling& scaling, const TerminalStyle& style = {});
 
 }  // namespace lockstep::report

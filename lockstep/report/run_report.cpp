@@ -114,6 +114,10 @@ void fill_ranks(RunReport& report, const RunStore& store) {
     if (typical > 0.0) rank.slowdown = busy(rank) / typical - 1.0;
     rank.straggler = report.ranks.size() > 1 && rank.slowdown > kStragglerSlowdown;
   }
+  for (int rank = 0; rank < report.run.info.world && !report.ranks.empty(); ++rank) {
+    const auto is_it = [rank](const RateOfRank& known) { return known.rank == rank; };
+    if (std::none_of(report.ranks.begin(), report.ranks.end(), is_it)) report.missing_ranks.push_back(rank);
+  }
 }
 
 json number_or_null(double value) { return std::isfinite(value) ? json(value) : json(); }
@@ -176,8 +180,8 @@ double RunReport::residual() const {
 RunReport make_run_report(const RunStore& store, const std::string& id) {
   const auto run = store.find(id);
   if (!run) {
-    throw bad_input(id == "last" ? "the run store holds no run yet" : "there is no run '" + printable(id) + "'",
-                    id == "last" ? "run `lockstep demo` first" : "`lockstep report last` shows the newest one");
+    if (id == "last") throw environment_error("no run was recorded yet", "run `lockstep demo` first");
+    throw bad_input("there is no run '" + printable(id) + "'", "`lockstep report last` shows the newest one");
   }
   RunReport report;
   report.run = *run;
@@ -185,23 +189,14 @@ RunReport make_run_report(const RunStore& store, const std::string& id) {
   fill_rates(report, store);
   fill_prediction(report, store.plan(full));
   fill_ranks(report, store);
-  report.loss = store.series(full, name_of(telemetry::metric::kLoss), -1, kCurvePoints);
-  report.evaluation_loss = store.series(full, name_of(telemetry::metric::kEvaluationLoss), -1, kCurvePoints);
+  report.loss = store.series(full, name_of(telemetry::metric::kLoss), kCurvePoints);
+  report.evaluation_loss = store.series(full, name_of(telemetry::metric::kEvaluationLoss), kCurvePoints);
   if (!report.loss.empty()) report.steps = report.loss.back().step;
   report.events = store.events(full);
-  report.spans = store.spans(full);
   return report;
 }
 
 json to_json(const RunReport& report) {
-  json spans = json::array();
-  for (const auto& span : report.spans) {
-    spans.push_back({{"name", span.name},
-                     {"rank", span.rank},
-                     {"count", span.count},
-                     {"total_seconds", span.total_seconds},
-                     {"longest_seconds", span.longest_seconds}});
-  }
   const bool both = report.predicted_per_second > 0.0 && report.measured_per_second > 0.0;
   return {{"schema", "lockstep.report/1"},
           {"run", run_json(report.run)},
@@ -216,8 +211,8 @@ json to_json(const RunReport& report) {
           {"loss", curve_json(report.loss)},
           {"evaluation_loss", curve_json(report.evaluation_loss)},
           {"ranks", ranks_json(report.ranks)},
-          {"events", events_json(report.events)},
-          {"spans", spans}};
+          {"missing_ranks", report.missing_ranks},
+          {"events", events_json(report.events)}};
 }
 
 }  // namespace lockstep::report

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/report/terminal/draw.h"
 #include "lockstep/telemetry/run_store.h"
 
 namespace lockstep::report {
@@ -29,25 +30,19 @@ struct RunReport {
   std::int64_t steps = 0;
   std::vector<telemetry::Point> loss;             // thinned
   std::vector<telemetry::Point> evaluation_loss;  // thinned
-  std::vector<RateOfRank> ranks;
-  std::vector<telemetry::Event> events;  // checkpoints included
-  std::vector<telemetry::SpanSummary> spans;
-  double peak_memory_bytes = 0.0;  // largest of the ranks
+  std::vector<RateOfRank> ranks;                  // those that recorded anything
+  std::vector<int> missing_ranks;                 // those whose records are not here
+  std::vector<telemetry::Event> events;           // checkpoints included
+  double peak_memory_bytes = 0.0;                 // largest of the ranks
 
   // Measured over predicted, minus 1; 0 when either is missing.
   double residual() const;
 };
 
-// `id`: a run id, its unique beginning, or "last". Throws UserError (bad input) when there is no such run.
+// `id`: a run id, its unique beginning, or "last". Throws UserError when there is no such run.
 RunReport make_run_report(const telemetry::RunStore& store, const std::string& id);
 
-struct TextOptions {
-  int width = 80;
-  bool colour = false;
-  bool unicode = true;
-  std::size_t max_events = 20;
-};
-std::string to_text(const RunReport& report, const TextOptions& options = {});
+std::string to_text(const RunReport& report, const TerminalStyle& style = {});
 // Schema "lockstep.report/1" (docs/run-store.md).
 nlohmann::json to_json(const RunReport& report);
 

@@ -8,7 +8,6 @@
 #include "lockstep/base/units.h"
 #include "lockstep/report/run_report.h"
 #include "lockstep/telemetry/plot.h"
-#include "lockstep/telemetry/progress.h"
 
 namespace lockstep::report {
 namespace {
@@ -16,29 +15,29 @@ namespace {
 using telemetry::Level;
 using telemetry::RunStatus;
 
-// Collects the text, with colours where they are wanted.
+constexpr std::size_t kMostEvents = 20;
+
+// Collects the text.
 class Page {
  public:
-  explicit Page(const TextOptions& options) : options_(options) {}
+  explicit Page(const TerminalStyle& style) : style_(style) {}
 
-  const TextOptions& options() const { return options_; }
-  std::string paint(const char* code, const std::string& text) const {
-    return options_.colour ? std::string("\033[") + code + "m" + text + "\033[0m" : text;
-  }
+  const TerminalStyle& style() const { return style_; }
+  std::string ink(Ink colour, const std::string& text) const { return inked(text, colour, style_); }
   void line(const std::string& text = {}) { text_ += text + "\n"; }
   void heading(const std::string& text) {
     line();
-    line(paint("1", text));
+    line(ink(Ink::kBold, text));
   }
   void row(const std::string& name, const std::string& value) {
     constexpr int kNameWidth = 12;
-    line("  " + paint("2", fmt::format("{:<{}}", name, kNameWidth)) + value);
+    line("  " + ink(Ink::kDim, left(name, kNameWidth)) + value);
   }
   void raw(const std::string& text) { text_ += text; }
   std::string take() { return std::move(text_); }
 
  private:
-  const TextOptions& options_;
+  const TerminalStyle& style_;
   std::string text_;
 };
 
@@ -50,8 +49,10 @@ std::string moment(double unix_time) {
 }
 
 std::string status_text(const Page& page, const telemetry::RunRow& run) {
-  const char* colour = run.status == RunStatus::kDone ? "32" : run.status == RunStatus::kRunning ? "36" : "31";
-  std::string text = page.paint(colour, to_string(run.status));
+  const Ink ink = run.status == RunStatus::kDone      ? Ink::kGreen
+                  : run.status == RunStatus::kRunning ? Ink::kCyan
+                                                      : Ink::kRed;
+  std::string text = page.ink(ink, to_string(run.status));
   if (run.status == RunStatus::kLost) text += " (its process is gone and did not say why)";
   if (!run.exit_reason.empty()) text += ": " + printable(run.exit_reason, 400);
   return text;
@@ -59,7 +60,7 @@ std::string status_text(const Page& page, const telemetry::RunRow& run) {
 
 void add_header(Page& page, const RunReport& report) {
   const telemetry::RunRow& run = report.run;
-  page.line(page.paint("1", "run " + printable(run.info.id, 100)));
+  page.line(page.ink(Ink::kBold, "run " + printable(run.info.id, 100)));
   page.row("status", status_text(page, run));
   std::string when = moment(run.info.started_at) + " UTC";
   if (run.ended_at > 0.0) when += ", took " + format_seconds(std::round(run.ended_at - run.info.started_at));
@@ -90,7 +91,8 @@ void add_throughput(Page& page, const RunReport& report) {
   if (report.predicted_per_second > 0.0 && report.measured_per_second > 0.0) {
     const bool inside = report.predicted_low <= 0.0 || (report.measured_per_second >= report.predicted_low &&
                                                         report.measured_per_second <= report.predicted_high);
-    page.row("residual", page.paint(inside ? "32" : "33", fmt::format("{:+.1f}%", 100.0 * report.residual())));
+    page.row("residual",
+             page.ink(inside ? Ink::kGreen : Ink::kYellow, fmt::format("{:+.1f}%", 100.0 * report.residual())));
   } else if (report.predicted_per_second <= 0.0) {
     page.row("residual", "- (the run had no prediction)");
   }
@@ -108,7 +110,7 @@ void add_loss(Page& page, const RunReport& report) {
   };
   add("training", report.loss);
   add("evaluation", report.evaluation_loss);
-  page.raw(telemetry::plot(curves, {.width = std::min(page.options().width, 100), .unicode = page.options().unicode}));
+  page.raw(telemetry::plot(curves, {.width = std::min(page.style().width, 100), .unicode = page.style().unicode}));
   page.row("first, last", fmt::format("{:.4f}, {:.4f}", report.loss.front().value, report.loss.back().value));
   if (!report.evaluation_loss.empty()) {
     page.row("evaluation",
@@ -119,15 +121,22 @@ void add_loss(Page& page, const RunReport& report) {
 void add_ranks(Page& page, const RunReport& report) {
   if (report.ranks.empty()) return;
   page.heading("ranks");
-  page.line(page.paint(
-      "2", fmt::format("  {:>5}  {:>12}  {:>12}  {:>9}  {:>12}", "rank", "step", "compute", "slower", "peak memory")));
+  page.line(page.ink(Ink::kDim, fmt::format("  {:>5}  {:>12}  {:>12}  {:>9}  {:>12}", "rank", "step", "compute",
+                                            "slower", "peak memory")));
   const auto seconds = [](double value) { return value > 0.0 ? format_seconds(value) : std::string("-"); };
   for (const RateOfRank& rank : report.ranks) {
     const std::string memory = rank.memory_bytes > 0.0 ? format_bytes(rank.memory_bytes) : "-";
     const std::string text =
         fmt::format("  {:>5}  {:>12}  {:>12}  {:>+8.1f}%  {:>12}", rank.rank, seconds(rank.step_seconds),
                     seconds(rank.compute_seconds), 100.0 * rank.slowdown, memory);
-    page.line(rank.straggler ? page.paint("33", text + "  straggler") : text);
+    page.line(rank.straggler ? page.ink(Ink::kYellow, text + "  straggler") : text);
+  }
+  if (const std::size_t missing = report.missing_ranks.size(); missing > 0) {
+    page.line(
+        page.ink(Ink::kYellow, fmt::format("  no records of {} rank{} here, rank {} first: look on their nodes for",
+                                           missing, missing == 1 ? "" : "s", report.missing_ranks.front())));
+    page.line(fmt::format("  runs/{}/rank-*.jsonl and copy the files into this run's folder",
+                          printable(report.run.info.id, 100)));
   }
 }
 
@@ -149,15 +158,6 @@ void add_checkpoints(Page& page, const RunReport& report) {
   page.row("newest", fmt::format("step {}: {}", newest.step, printable(newest.message, 300)));
 }
 
-void add_spans(Page& page, const RunReport& report) {
-  if (report.spans.empty()) return;
-  page.heading("spans");
-  for (const auto& span : report.spans) {
-    page.line(fmt::format("  {:<20} rank {:<4} {:>6} x, {} in all, longest {}", printable(span.name), span.rank,
-                          span.count, format_seconds(span.total_seconds), format_seconds(span.longest_seconds)));
-  }
-}
-
 void add_events(Page& page, const RunReport& report) {
   std::vector<const telemetry::Event*> shown;
   for (const auto& event : report.events) {
@@ -165,29 +165,30 @@ void add_events(Page& page, const RunReport& report) {
   }
   if (shown.empty()) return;
   page.heading("events");
-  const std::size_t left_out = shown.size() - std::min(shown.size(), page.options().max_events);
+  const std::size_t left_out = shown.size() - std::min(shown.size(), kMostEvents);
   if (left_out > 0) page.line(fmt::format("  ({} earlier ones; `--json` has all)", left_out));
   for (std::size_t i = left_out; i < shown.size(); ++i) {
     const telemetry::Event& event = *shown[i];
-    const char* colour = event.level == Level::kError ? "31" : event.level == Level::kWarning ? "33" : "0";
+    const Ink ink = event.level == Level::kError     ? Ink::kRed
+                    : event.level == Level::kWarning ? Ink::kYellow
+                                                     : Ink::kPlain;
     std::string text =
         fmt::format("  {} {:<7} {}", moment(event.time).substr(11), to_string(event.level), printable(event.kind));
     if (event.rank >= 0) text += fmt::format(" rank {}", event.rank);
     if (event.step >= 0) text += fmt::format(" step {}", event.step);
-    page.line(page.paint(colour, text + ": " + printable(event.message, 400)));
+    page.line(page.ink(ink, text + ": " + printable(event.message, 400)));
   }
 }
 
 }  // namespace
 
-std::string to_text(const RunReport& report, const TextOptions& options) {
-  Page page(options);
+std::string to_text(const RunReport& report, const TerminalStyle& style) {
+  Page page(style);
   add_header(page, report);
   add_throughput(page, report);
   add_loss(page, report);
   add_ranks(page, report);
   add_checkpoints(page, report);
-  add_spans(page, report);
   add_events(page, report);
   return page.take();
 }

@@ -31,26 +31,6 @@ Cluster load_cluster(const std::string& name) {
 
 std::vector<std::string> device_kind_names() { return embedded_names(embedded_clusters()); }
 
-const char* to_string(LinkKind kind) {
-  switch (kind) {
-    case LinkKind::kNvlink:
-      return "nvlink";
-    case LinkKind::kPcie:
-      return "pcie";
-    case LinkKind::kXgmi:
-      return "xgmi";
-    case LinkKind::kSharedMemory:
-      return "shared_memory";
-    case LinkKind::kInfiniband:
-      return "infiniband";
-    case LinkKind::kRoce:
-      return "roce";
-    case LinkKind::kEthernet:
-      return "ethernet";
-  }
-  return "";
-}
-
 std::string to_yaml(const Cluster& cluster, int indent) {
   const std::string pad(static_cast<std::size_t>(indent), ' ');
   std::string text = fmt::format("{0}name: {1}\n{0}groups:\n", pad, yaml_quote(cluster.name));

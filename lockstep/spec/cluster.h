@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/enum_names.h"
+
 namespace lockstep::spec {
 
 // One accelerator (or, for kind "cpu", one rank's share of a machine).
@@ -21,6 +23,10 @@ struct Device {
 };
 
 enum class LinkKind { kNvlink, kPcie, kXgmi, kSharedMemory, kInfiniband, kRoce, kEthernet };
+constexpr auto names_of(LinkKind) {
+  return enum_names<LinkKind::kEthernet>("nvlink", "pcie", "xgmi", "shared_memory", "infiniband", "roce", "ethernet");
+}
+using lockstep::to_string;
 
 // Bandwidth is per device (intra-node) or per NIC (inter-node), one direction.
 struct Link {
@@ -77,6 +83,5 @@ Cluster load_cluster(const std::string& name);
 std::string to_yaml(const Cluster& cluster, int indent = 0);
 
 std::vector<std::string> device_kind_names();
-const char* to_string(LinkKind kind);
 
 }  // namespace lockstep::spec

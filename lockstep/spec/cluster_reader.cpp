@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kMostNodes = 1'000'000;
 constexpr std::int64_t kMostDevicesPerNode = 4096;
 
-// Keeps every product and sum of figures finite; no real machine comes near.
+// Keeps every product and sum of figures finite; no real machine comes close.
 constexpr double kMostOfAnything = 1e24;
 constexpr double kMostLatencySeconds = 3600;
 
@@ -58,14 +58,7 @@ void read_device(MapReader& parent, Device& device, bool known_kind) {
 bool read_link(MapReader& parent, const std::string& key, Link& link, bool may_be_zero) {
   auto map = parent.map(key);
   if (!map) return false;
-  map->choice("kind", link.kind,
-              {{"nvlink", LinkKind::kNvlink},
-               {"pcie", LinkKind::kPcie},
-               {"xgmi", LinkKind::kXgmi},
-               {"shared_memory", LinkKind::kSharedMemory},
-               {"infiniband", LinkKind::kInfiniband},
-               {"roce", LinkKind::kRoce},
-               {"ethernet", LinkKind::kEthernet}});
+  map->choice("kind", link.kind);
   map->bytes_per_second("bandwidth", link.bytes_per_second);
   map->seconds("latency", link.latency_seconds);
   map->finish();

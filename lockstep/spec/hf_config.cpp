@@ -29,7 +29,7 @@ Activation activation_of(const JsonReader& config, const char* key, const char* 
   config.fail(key, fmt::format("is `{}`", printable(name)), "supported: gelu, gelu_new, silu, relu");
 }
 
-// A number in the range that model files allow too (docs/cluster-and-model-files.md).
+// A number in the range that model files allow too (docs/reference/cluster-and-model-files.md).
 double real_between(const JsonReader& config, const char* key, double fallback, double low, double high) {
   const double value = config.real_or(key, fallback);
   if (value < low || value > high) config.fail(key, fmt::format("is {}", value), fmt::format("{} to {}", low, high));
@@ -80,7 +80,7 @@ bool has_classifier(const JsonReader& config) {
   });
 }
 
-// Of a classifier; transformers leaves two labels, its default, out of the file.
+// Of a classifier; transformers omits two labels, its default, from the file.
 std::int64_t classes_of(const JsonReader& config) {
   std::int64_t classes = config.integer_or("num_labels", 2, 1, 1 << 24);
   if (const auto labels = config.object_or_none("id2label")) {
@@ -94,14 +94,20 @@ std::int64_t classes_of(const JsonReader& config) {
   return classes;
 }
 
-Model gpt2(const JsonReader& config) {
+// Of architectures with one kind of heads that divide the hidden size.
+Model with_plain_heads(const JsonReader& config, Arch arch, const char* layers, const char* hidden, const char* heads) {
   Model model;
-  model.arch = Arch::kGpt;
-  model.layers = width(config, "n_layer", 10'000);
-  model.hidden = width(config, "n_embd");
-  model.heads = model.kv_heads = width(config, "n_head");
-  check_heads(config, model, "n_head", false);
+  model.arch = arch;
+  model.layers = width(config, layers, 10'000);
+  model.hidden = width(config, hidden);
+  model.heads = model.kv_heads = width(config, heads);
+  check_heads(config, model, heads, false);
   model.head_dim = model.hidden / model.heads;
+  return model;
+}
+
+Model gpt2(const JsonReader& config) {
+  Model model = with_plain_heads(config, Arch::kGpt, "n_layer", "n_embd", "n_head");
   model.ffn_hidden = config.integer_or("n_inner", 4 * model.hidden, 1, kWidest);
   model.vocab = width(config, "vocab_size", 1 << 28);
   model.max_sequence = config.integer_or("n_positions", 1024, 1, std::int64_t{1} << 40);
@@ -172,7 +178,7 @@ Model llama(const JsonReader& config, const std::string& type) {
 
 // Our coefficient of the load-balancing loss. That of transformers counts all choices of a token and is one mean over
 // the tokens of all layers; ours counts shares of the choices and is a sum over layers: the same for one layer, and
-// wherever layers load their experts alike.
+// and wherever layers have the same expert load.
 double balancing_of(const JsonReader& config, const Model& model) {
   const double layers = static_cast<double>(model.layers), choices = static_cast<double>(model.experts_per_token);
   const double theirs = real_between(config, "router_aux_loss_coef", 0.001, 0.0, 1e3 * layers / choices);
@@ -198,13 +204,7 @@ Model mixtral(const JsonReader& config) {
 }
 
 Model bert(const JsonReader& config) {
-  Model model;
-  model.arch = Arch::kBert;
-  model.layers = width(config, "num_hidden_layers", 10'000);
-  model.hidden = width(config, "hidden_size");
-  model.heads = model.kv_heads = width(config, "num_attention_heads");
-  check_heads(config, model, "num_attention_heads", false);
-  model.head_dim = model.hidden / model.heads;
+  Model model = with_plain_heads(config, Arch::kBert, "num_hidden_layers", "hidden_size", "num_attention_heads");
   model.ffn_hidden = width(config, "intermediate_size");
   model.vocab = width(config, "vocab_size", 1 << 28);
   model.max_sequence = config.integer_or("max_position_embeddings", 512, 1, std::int64_t{1} << 40);

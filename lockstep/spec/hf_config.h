@@ -24,7 +24,7 @@ std::vector<std::string> hf_model_types();
 // The config.json of the class of transformers that computes what `model` does: GPT2LMHeadModel, LlamaForCausalLM,
 // MixtralForCausalLM, BertForMaskedLM, MambaForCausalLM, or the ...ForSequenceClassification of the same family when
 // there are classes. Read back it gives the same model, but for the name and global_batch_tokens, which it does not
-// hold. Two settings of experts that transformers does not know are written under keys of ours, which it passes over:
+// hold. Two settings of experts that transformers does not know are written under keys of ours, which it ignores:
 // router_z_loss_coef and expert_capacity_factor. Throws UserError (bad input) for a model that no such class computes.
 nlohmann::json to_hf_config(const Model& model);
 

@@ -17,24 +17,14 @@ void require(bool condition, const Model& model, const char* problem) {
                   "keep it as a checkpoint, or change the model");
 }
 
-// transformers' GPT-2 and BERT know one kind of heads.
+// transformers' GPT-2 and BERT have one kind of heads.
 void require_plain_heads(const Model& model) {
   require(model.kv_heads == model.heads && model.head_dim * model.heads == model.hidden, model,
           "this architecture of Hugging Face has no kv_heads and no head_dim of its own");
 }
 
 const char* activation_name(Activation activation) {
-  switch (activation) {
-    case Activation::kRelu:
-      return "relu";
-    case Activation::kGelu:
-      return "gelu";
-    case Activation::kGeluTanh:
-      return "gelu_new";
-    case Activation::kSilu:
-      return "silu";
-  }
-  return "";
+  return activation == Activation::kGeluTanh ? "gelu_new" : to_string(activation);
 }
 
 json gpt2(const Model& model) {
@@ -53,7 +43,7 @@ json gpt2(const Model& model) {
       {"resid_pdrop", model.dropout},
       {"embd_pdrop", model.dropout},
       {"attn_pdrop", model.dropout}};
-  // Left out they are the last token of GPT-2's own vocabulary.
+  // If absent they are the last token of GPT-2's own vocabulary.
   constexpr std::int64_t kEndOfText = 50256;
   if (model.vocab <= kEndOfText) config["bos_token_id"] = config["eos_token_id"] = nullptr;
   return config;
@@ -71,7 +61,7 @@ json rope_scaling(const RopeScaling& rope) {
 void add_rope(const Model& model, json& config) {
   json scaling = nullptr;
   if (model.rope_scaling.kind != RopeScaling::Kind::kNone) scaling = rope_scaling(model.rope_scaling);
-  // transformers 5 reads rope_parameters, version 4 the two keys beside it.
+  // transformers 5 reads rope_parameters, version 4 the other two keys.
   json parameters = scaling.is_null() ? json{{"rope_type", "default"}} : scaling;
   parameters["rope_theta"] = model.rope_theta;
   config["rope_parameters"] = parameters;
@@ -79,17 +69,22 @@ void add_rope(const Model& model, json& config) {
   config["rope_scaling"] = scaling;
 }
 
+// What Llama, Mixtral and BERT call alike.
+json usual_sizes(const Model& model) {
+  return {{"num_hidden_layers", model.layers},
+          {"hidden_size", model.hidden},
+          {"num_attention_heads", model.heads},
+          {"intermediate_size", model.ffn_hidden},
+          {"max_position_embeddings", model.max_sequence},
+          {"hidden_act", activation_name(model.activation)}};
+}
+
 json llama_like(const Model& model) {
-  json config = {{"num_hidden_layers", model.layers},
-                 {"hidden_size", model.hidden},
-                 {"num_attention_heads", model.heads},
-                 {"num_key_value_heads", model.kv_heads},
-                 {"head_dim", model.head_dim},
-                 {"intermediate_size", model.ffn_hidden},
-                 {"max_position_embeddings", model.max_sequence},
-                 {"hidden_act", activation_name(model.activation)},
-                 {"rms_norm_eps", model.norm_epsilon},
-                 {"attention_dropout", model.dropout}};
+  json config = usual_sizes(model);
+  config["num_key_value_heads"] = model.kv_heads;
+  config["head_dim"] = model.head_dim;
+  config["rms_norm_eps"] = model.norm_epsilon;
+  config["attention_dropout"] = model.dropout;
   add_rope(model, config);
   return config;
 }
@@ -124,19 +119,14 @@ json bert(const Model& model) {
   require_plain_heads(model);
   require(model.bias, model, "BERT of Hugging Face has biases");
   require(model.type_vocab > 0, model, "BERT of Hugging Face has at least one token type");
-  return {{"model_type", "bert"},
-          {"architectures", json::array({model.classes > 0 ? "BertForSequenceClassification" : "BertForMaskedLM"})},
-          {"num_hidden_layers", model.layers},
-          {"hidden_size", model.hidden},
-          {"num_attention_heads", model.heads},
-          {"intermediate_size", model.ffn_hidden},
-          {"max_position_embeddings", model.max_sequence},
-          {"type_vocab_size", model.type_vocab},
-          {"hidden_act", activation_name(model.activation)},
-          {"layer_norm_eps", model.norm_epsilon},
-          {"hidden_dropout_prob", model.dropout},
-          {"attention_probs_dropout_prob", model.dropout},
-          {"position_embedding_type", "absolute"}};
+  json config = usual_sizes(model);
+  config["model_type"] = "bert";
+  config["architectures"] = json::array({model.classes > 0 ? "BertForSequenceClassification" : "BertForMaskedLM"});
+  config["type_vocab_size"] = model.type_vocab;
+  config["layer_norm_eps"] = model.norm_epsilon;
+  config["hidden_dropout_prob"] = config["attention_probs_dropout_prob"] = model.dropout;
+  config["position_embedding_type"] = "absolute";
+  return config;
 }
 
 json mamba(const Model& model) {
@@ -175,7 +165,7 @@ json config_of(const Model& model) {
     case Arch::kResNet:
       break;
   }
-  require(false, model, "image models have no folder of Hugging Face here");
+  require(false, model, "image models cannot be exported to a Hugging Face folder");
   return {};
 }
 

@@ -1,5 +1,5 @@
 // Job: Model + Cluster + data + goals, as the user wrote them. Fields keep the names of the job file
-// (docs/job-file.md). Its `tune:` section is for the tuner alone (tune/job/space.h) and leaves nothing here.
+// (docs/reference/job-file.md). Its `tune:` section is for the tuner alone (tune/job/space.h) and leaves nothing here.
 #pragma once
 
 #include <cstdint>
@@ -14,12 +14,25 @@
 namespace lockstep::spec {
 
 enum class DataKind { kMnist, kCifar10, kImages, kText, kTokens, kClassification, kInstruction };
+constexpr auto names_of(DataKind) {
+  return enum_names<DataKind::kInstruction>("mnist", "cifar10", "images", "text", "tokens", "classification",
+                                            "instruction");
+}
 enum class OptimizerKind { kAdamW, kSgd };
+constexpr auto names_of(OptimizerKind) { return enum_names<OptimizerKind::kSgd>("adamw", "sgd"); }
 enum class ScheduleKind { kConstant, kLinear, kCosine };
+constexpr auto names_of(ScheduleKind) { return enum_names<ScheduleKind::kCosine>("constant", "linear", "cosine"); }
 enum class Precision { kFp64, kFp32, kFp16, kBf16, kFp8 };
+constexpr auto names_of(Precision) { return enum_names<Precision::kFp8>("fp64", "fp32", "fp16", "bf16", "fp8"); }
 enum class Compression { kNone, kFp16, kBf16, kPowerSgd, kOneBit };
+constexpr auto names_of(Compression) {
+  return enum_names<Compression::kOneBit>("none", "fp16", "bf16", "powersgd", "onebit");
+}
 // How the turns of a conversation are written; kAuto: as the tokenizer's files say.
 enum class ChatTemplate { kAuto, kChatml, kLlama2, kLlama3, kAlpaca, kPlain };
+constexpr auto names_of(ChatTemplate) {
+  return enum_names<ChatTemplate::kPlain>("auto", "chatml", "llama2", "llama3", "alpaca", "plain");
+}
 
 struct Data {
   DataKind kind = DataKind::kText;
@@ -53,7 +66,7 @@ struct Optimizer {
   double momentum = 0.9;       // SGD
   bool nesterov = false;
   double clip_norm = 0.0;  // 0: no clipping
-  // AdamW's means: fp32, or bf16 with stochastic rounding, which the fused CUDA step has.
+  // AdamW's moments: fp32, or bf16 with stochastic rounding, which only the fused CUDA step supports.
   Precision state_precision = Precision::kFp32;
   bool operator==(const Optimizer&) const = default;
 };
@@ -84,7 +97,7 @@ struct Evaluation {
 struct CheckpointPolicy {
   std::string directory;         // "": under the run folder
   double every_seconds = 600.0;  // `every: 10m`; 0: not by time. Becomes 0 when only every_steps is given
-  std::int64_t every_steps = 0;  // `every_steps: 100`; 0: not by steps. Both: whichever comes first
+  std::int64_t every_steps = 0;  // `every_steps: 100`; 0: not by steps. Both: the earlier one
   std::int64_t keep = 3;
   bool at_end = true;  // `final: false`: nothing is saved after the last step
   bool operator==(const CheckpointPolicy&) const = default;
@@ -135,19 +148,12 @@ struct Job {
 
 // Reads a job file and applies `key=value` overrides ("batch.micro=8"); relative paths in the file are taken from
 // the file's folder, in overrides from the working directory. Throws UserError with file:line:column and the nearest
-// key. An override of steps, tokens or epochs replaces whichever the file has; so do layout and plan each other.
+// key. An override of steps, tokens or epochs replaces the one in the file; layout and plan replace each other.
 Job load_job(const std::string& path, const std::vector<std::string>& overrides = {});
 
 // The job as YAML that load_job() reads back to the same value; this is what the run store and checkpoints keep.
 std::string to_yaml(const Job& job);
 // Relative paths in `yaml_text` are kept as written.
 Job parse_job(const std::string& yaml_text, const std::string& name_for_errors);
-
-const char* to_string(Precision precision);
-const char* to_string(DataKind kind);
-const char* to_string(Compression compression);
-const char* to_string(OptimizerKind kind);
-const char* to_string(ScheduleKind kind);
-const char* to_string(ChatTemplate chat_template);
 
 }  // namespace lockstep::spec

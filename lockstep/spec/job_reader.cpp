@@ -22,14 +22,7 @@ void read_data(MapReader& job, Data& data) {
   if (!map) return;
   map->require("kind");
   map->require("path");
-  map->choice("kind", data.kind,
-              {{"mnist", DataKind::kMnist},
-               {"cifar10", DataKind::kCifar10},
-               {"images", DataKind::kImages},
-               {"text", DataKind::kText},
-               {"tokens", DataKind::kTokens},
-               {"classification", DataKind::kClassification},
-               {"instruction", DataKind::kInstruction}});
+  map->choice("kind", data.kind);
   map->path("path", data.path);
   std::string tokenizer;
   if (map->text("tokenizer", tokenizer)) {
@@ -39,13 +32,7 @@ void read_data(MapReader& job, Data& data) {
   map->real("holdout", data.holdout, 0.0, 0.9);
   map->path("evaluation_path", data.evaluation_path);
   map->boolean("shuffle", data.shuffle);
-  map->choice("chat_template", data.chat_template,
-              {{"auto", ChatTemplate::kAuto},
-               {"chatml", ChatTemplate::kChatml},
-               {"llama2", ChatTemplate::kLlama2},
-               {"llama3", ChatTemplate::kLlama3},
-               {"alpaca", ChatTemplate::kAlpaca},
-               {"plain", ChatTemplate::kPlain}});
+  map->choice("chat_template", data.chat_template);
   map->boolean("packing", data.packing);
   map->finish();
 }
@@ -62,12 +49,10 @@ void read_batch(MapReader& job, Batch& batch) {
 void read_optimizer(MapReader& job, Optimizer& optimizer) {
   auto map = job.map("optimizer");
   if (!map) return;
-  map->choice("kind", optimizer.kind, {{"adamw", OptimizerKind::kAdamW}, {"sgd", OptimizerKind::kSgd}});
+  map->choice("kind", optimizer.kind);
   map->real("learning_rate", optimizer.learning_rate, 0.0, 1e6);
   map->real("min_learning_rate", optimizer.min_learning_rate, 0.0, 1e6);
-  map->choice(
-      "schedule", optimizer.schedule,
-      {{"constant", ScheduleKind::kConstant}, {"linear", ScheduleKind::kLinear}, {"cosine", ScheduleKind::kCosine}});
+  map->choice("schedule", optimizer.schedule);
   map->count("warmup_steps", optimizer.warmup_steps, 0, kMostSteps);
   std::vector<double> betas = {optimizer.beta1, optimizer.beta2};
   map->reals("betas", betas, 0.0, 0.9999999999, 2);
@@ -112,12 +97,7 @@ void read_communication(MapReader& job, Communication& communication) {
   map->bytes("bucket", bucket_bytes);
   if (bucket_bytes <= 0.0) throw map->error_at("bucket", "the bucket is empty", "for example 25MiB");
   communication.bucket_mib = bucket_bytes / kMiB;
-  map->choice("compression", communication.compression,
-              {{"none", Compression::kNone},
-               {"fp16", Compression::kFp16},
-               {"bf16", Compression::kBf16},
-               {"powersgd", Compression::kPowerSgd},
-               {"onebit", Compression::kOneBit}});
+  map->choice("compression", communication.compression);
   map->count("powersgd_rank", communication.powersgd_rank, 1, 65536);
   map->boolean("reduce_each_micro_step", communication.reduce_each_micro_step);
   map->boolean("reshard_after_forward", communication.reshard_after_forward);
@@ -331,12 +311,7 @@ Job read_job(const YamlNode& root, const std::string& default_name) {
   read_lora(reader, job);
   reader.boolean("activation_offload", job.activation_offload);
   job.precision = usual_precision(job.cluster);
-  reader.choice("precision", job.precision,
-                {{"fp64", Precision::kFp64},
-                 {"fp32", Precision::kFp32},
-                 {"fp16", Precision::kFp16},
-                 {"bf16", Precision::kBf16},
-                 {"fp8", Precision::kFp8}});
+  reader.choice("precision", job.precision);
   read_goal(reader, job);
   reader.integer("seed", job.seed);
   reader.count("threads_per_rank", job.threads_per_rank, 0, 4096);

@@ -9,18 +9,6 @@
 namespace lockstep::spec {
 namespace {
 
-const char* to_string(RopeScaling::Kind kind) {
-  switch (kind) {
-    case RopeScaling::Kind::kNone:
-      return "none";
-    case RopeScaling::Kind::kLinear:
-      return "linear";
-    case RopeScaling::Kind::kLlama3:
-      return "llama3";
-  }
-  return "";
-}
-
 // Lines "key: value" at one indent.
 class Lines {
  public:
@@ -96,42 +84,6 @@ void write_image_model(const Model& model, Lines& lines) {
 }
 
 }  // namespace
-
-const char* to_string(Arch arch) {
-  switch (arch) {
-    case Arch::kMnistCnn:
-      return "mnist-cnn";
-    case Arch::kCifarCnn:
-      return "cifar-cnn";
-    case Arch::kResNet:
-      return "resnet";
-    case Arch::kBert:
-      return "bert";
-    case Arch::kGpt:
-      return "gpt";
-    case Arch::kLlama:
-      return "llama";
-    case Arch::kMoe:
-      return "moe";
-    case Arch::kMamba:
-      return "mamba";
-  }
-  return "";
-}
-
-const char* to_string(Activation activation) {
-  switch (activation) {
-    case Activation::kRelu:
-      return "relu";
-    case Activation::kGelu:
-      return "gelu";
-    case Activation::kGeluTanh:
-      return "gelu_tanh";
-    case Activation::kSilu:
-      return "silu";
-  }
-  return "";
-}
 
 std::string to_yaml(const Model& model, int indent) {
   Lines lines(indent);

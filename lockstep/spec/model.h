@@ -5,15 +5,23 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/enum_names.h"
+
 namespace lockstep::spec {
 
 enum class Arch { kMnistCnn, kCifarCnn, kResNet, kBert, kGpt, kLlama, kMoe, kMamba };
+constexpr auto names_of(Arch) {
+  return enum_names<Arch::kMamba>("mnist-cnn", "cifar-cnn", "resnet", "bert", "gpt", "llama", "moe", "mamba");
+}
+using lockstep::to_string;
 
 enum class Activation { kRelu, kGelu, kGeluTanh, kSilu };
+constexpr auto names_of(Activation) { return enum_names<Activation::kSilu>("relu", "gelu", "gelu_tanh", "silu"); }
 
-// Stretching of rotary positions beyond the trained context (Hugging Face `rope_scaling`).
+// Scaling of rotary positions beyond the trained context (Hugging Face `rope_scaling`).
 struct RopeScaling {
   enum class Kind { kNone, kLinear, kLlama3 };
+  friend constexpr auto names_of(Kind) { return enum_names<Kind::kLlama3>("none", "linear", "llama3"); }
   Kind kind = Kind::kNone;
   double factor = 1.0;
   double low_freq_factor = 1.0;            // llama3
@@ -87,9 +95,6 @@ std::int64_t parameter_count(const Model& model);
 std::int64_t parameter_count_without_input_embedding(const Model& model);
 // As above with only experts_per_token (and shared) experts of each layer: what one token passes through.
 std::int64_t active_parameter_count_without_input_embedding(const Model& model);
-
-const char* to_string(Arch arch);
-const char* to_string(Activation activation);
 
 // `name` is a preset ("gpt2-124m"), a YAML file, a Hugging Face config.json or a folder that holds one.
 // Throws UserError naming the nearest preset, or file:line:column and the nearest key.

@@ -20,25 +20,25 @@ constexpr std::int64_t kMostLayers = 10'000;
 constexpr std::int64_t kWidest = 1 << 22;
 constexpr double kMostParameters = 1e16;  // far beyond any model, far below 2^63
 
+void take_images(Model& model, std::int64_t size, std::int64_t channels, std::int64_t classes) {
+  model.image_size = size;
+  model.image_channels = channels;
+  model.classes = classes;
+}
+
 // What a field is when the file leaves it out depends on the architecture; these are the published conventions.
 Model defaults_of(Arch arch) {
   Model model;
   model.arch = arch;
   switch (arch) {
     case Arch::kMnistCnn:
-      model.image_size = 28;
-      model.image_channels = 1;
-      model.classes = 10;
+      take_images(model, 28, 1, 10);
       break;
     case Arch::kCifarCnn:
-      model.image_size = 32;
-      model.image_channels = 3;
-      model.classes = 10;
+      take_images(model, 32, 3, 10);
       break;
     case Arch::kResNet:
-      model.image_size = 224;
-      model.image_channels = 3;
-      model.classes = 1000;
+      take_images(model, 224, 3, 1000);
       break;
     case Arch::kBert:
       model.activation = Activation::kGelu;
@@ -69,8 +69,7 @@ Model defaults_of(Arch arch) {
 void read_rope_scaling(MapReader& reader, RopeScaling& rope) {
   auto map = reader.map("rope_scaling");
   if (!map) return;
-  using Kind = RopeScaling::Kind;
-  map->choice("kind", rope.kind, {{"none", Kind::kNone}, {"linear", Kind::kLinear}, {"llama3", Kind::kLlama3}});
+  map->choice("kind", rope.kind);
   map->real("factor", rope.factor, 1.0, 1e6);
   map->real("low_freq_factor", rope.low_freq_factor, 1e-6, 1e6);
   map->real("high_freq_factor", rope.high_freq_factor, 1e-6, 1e6);
@@ -137,11 +136,7 @@ void read_language_model(MapReader& reader, Model& model) {
   reader.count("max_sequence", model.max_sequence, 1, std::int64_t{1} << 40);
   reader.boolean("tied_embeddings", model.tied_embeddings);
   reader.boolean("bias", model.bias);
-  reader.choice("activation", model.activation,
-                {{"relu", Activation::kRelu},
-                 {"gelu", Activation::kGelu},
-                 {"gelu_tanh", Activation::kGeluTanh},
-                 {"silu", Activation::kSilu}});
+  reader.choice("activation", model.activation);
   reader.real("norm_epsilon", model.norm_epsilon, 0.0, 1.0);
   reader.real("init_std", model.init_std, 0.0, 10.0);
   reader.count("global_batch_tokens", model.global_batch_tokens);
@@ -181,23 +176,15 @@ Model read_map(const YamlNode& node, const std::string& path, const std::string&
   MapReader reader(node, path);
   Arch arch = Arch::kGpt;
   reader.require("arch");
-  const bool has_arch = reader.choice("arch", arch,
-                                      {{"mnist-cnn", Arch::kMnistCnn},
-                                       {"cifar-cnn", Arch::kCifarCnn},
-                                       {"resnet", Arch::kResNet},
-                                       {"bert", Arch::kBert},
-                                       {"gpt", Arch::kGpt},
-                                       {"llama", Arch::kLlama},
-                                       {"moe", Arch::kMoe},
-                                       {"mamba", Arch::kMamba}});
+  const bool has_arch = reader.choice("arch", arch);
   Model model = defaults_of(arch);
   model.name = default_name;
   reader.text("name", model.name);
   reader.real("dropout", model.dropout, 0.0, 0.999999);
   model.is_language_model() ? read_language_model(reader, model) : read_image_model(reader, model);
   if (!has_arch) {
-    reader.find("preset");  // known here: a misspelt `preset` should hear of it
-    // Without an architecture the other keys cannot be judged; only say what is missing, unless `arch` was misspelt.
+    reader.find("preset");  // known here, so that a misspelt `preset` is reported
+    // Without an architecture the other keys cannot be checked; only say what is missing, unless `arch` was misspelt.
     for (const YamlNode::Entry& entry : node.entries) {
       if (const auto near = nearest(entry.key, {"arch", "preset"})) {
         throw bad_input(fmt::format("unknown key `{}` in a model", printable(entry.key)),
@@ -256,7 +243,7 @@ YamlNode base_tree(const YamlNode& preset) {
   if (is_hugging_face(resolved)) return parse_yaml(to_yaml(read_hf_config(resolved.string())), resolved.string());
   YamlNode tree = read_yaml_file(resolved);
   if (!tree.is_map() || tree.find("preset") != nullptr) {
-    throw bad_input(fmt::format("{} is no model with `arch`", printable_path(resolved)),
+    throw bad_input(fmt::format("{} is not a model with `arch`", printable_path(resolved)),
                     "name a file that has all fields", preset.place());
   }
   return tree;
@@ -267,8 +254,8 @@ Model read_changed_preset(const YamlNode& node, const std::string& path) {
   const YamlNode& preset = *node.find("preset");
   if (!preset.is_scalar()) throw bad_input("`preset` is not a name", "for example gpt2-124m", preset.place());
   if (const YamlNode* arch = node.find("arch")) {
-    throw bad_input("`arch` cannot be changed in a preset",
-                    "leave out `arch`, or leave out `preset` and write all fields", arch->place());
+    throw bad_input("`arch` cannot be changed in a preset", "omit `arch`, or omit `preset` and write all fields",
+                    arch->place());
   }
   YamlNode merged = base_tree(preset);
   for (const YamlNode::Entry& change : node.entries) {

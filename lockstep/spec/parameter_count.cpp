@@ -106,7 +106,7 @@ struct Counter {
   }
 
   // conv-bn-relu 64, 128, pool, 256, 256, pool, global average, classes. The convolutions have no bias: the batch norm
-  // behind each would cancel it.
+  // after each would cancel it.
   N cifar_cnn() const {
     N total{0}, in = n(model.image_channels);
     for (const int out : {64, 128, 256, 256}) {

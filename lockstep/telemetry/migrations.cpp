@@ -11,7 +11,7 @@ namespace {
 constexpr std::int64_t kApplicationId = 0x4c4b5354;
 
 // Migration i brings version i to i + 1. Append only: stores out there have run the earlier ones.
-constexpr std::array<const char*, RunStore::kSchemaVersion> kMigrations = {
+constexpr std::array<const char*, kSchemaVersion> kMigrations = {
     // 1: runs, plans, metrics, events.
     R"sql(
       CREATE TABLE runs (
@@ -54,6 +54,8 @@ constexpr std::array<const char*, RunStore::kSchemaVersion> kMigrations = {
         purpose TEXT NOT NULL, outcome TEXT NOT NULL DEFAULT '', throughput REAL NOT NULL DEFAULT 0,
         document TEXT NOT NULL, PRIMARY KEY (study, number, attempt));
     )sql",
+    // 4: spans go, which nothing has ever written.
+    "DROP TABLE spans",
 };
 
 // The version of the file, unless it is not ours to touch.
@@ -61,9 +63,9 @@ std::int64_t checked_version(Database& database) {
   const SourcePlace place{database.path().string()};
   Transaction snapshot(database, Transaction::Kind::kRead);  // another process may be migrating it at this moment
   const std::int64_t version = database.query_integer("PRAGMA user_version");
-  if (version > RunStore::kSchemaVersion) {
+  if (version > kSchemaVersion) {
     throw bad_input("the run store was written by a newer lockstep (schema " + std::to_string(version) +
-                        ", this one knows up to " + std::to_string(RunStore::kSchemaVersion) + ")",
+                        ", this one knows up to " + std::to_string(kSchemaVersion) + ")",
                     "update lockstep or set LOCKSTEP_HOME to another folder", place);
   }
   const bool ours = database.query_integer("PRAGMA application_id") == kApplicationId;
@@ -78,7 +80,7 @@ std::int64_t checked_version(Database& database) {
 void migrate(Database& database) {
   while (true) {
     const std::int64_t seen = checked_version(database);
-    if (seen == RunStore::kSchemaVersion) return;
+    if (seen == kSchemaVersion) return;
     Transaction transaction(database);
     // Another process may have been first.
     const std::int64_t version = database.query_integer("PRAGMA user_version");

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <cstdlib>
 
 #include "lockstep/base/error.h"
@@ -27,15 +25,9 @@ std::filesystem::path store_file(const std::filesystem::path& home) { return hom
 
 std::filesystem::path run_folder(const std::filesystem::path& home, const std::string& run) {
   if (run.empty() || run == "." || run == ".." || run.find('/') != std::string::npos) {
-    throw bad_input("'" + printable(run) + "' is no run id", "see `lockstep report --help`");
+    throw bad_input("'" + printable(run) + "' is not a run id", "see `lockstep report --help`");
   }
   return home / "runs" / run;
-}
-
-std::unique_ptr<Recorder> open_recorder(const std::filesystem::path& home, const std::string& run_id, int rank,
-                                        QueueOptions options) {
-  if (has_sqlite()) return make_sqlite_recorder(store_file(home), run_id, options);
-  return make_json_lines_recorder(run_folder(home, run_id) / fmt::format("rank-{:05}.jsonl", rank), run_id, options);
 }
 
 }  // namespace lockstep::telemetry

@@ -84,6 +84,17 @@ std::string cut(const std::string& text, int width) {
   return result;
 }
 
+// UTF-8 by the variables that name the locale; first set wins (POSIX). Unset means the C locale.
+bool terminal_is_utf8() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    const std::string lower = to_lower(value);
+    return lower.find("utf-8") != std::string::npos || lower.find("utf8") != std::string::npos;
+  }
+  return false;
+}
+
 }  // namespace
 
 int display_width(const std::string& text) {
@@ -108,6 +119,7 @@ TerminalStyle detect_style(std::FILE* stream) {
   style.live = descriptor >= 0 && ::isatty(descriptor) == 1 && !dumb;
   const char* no_colour = std::getenv("NO_COLOR");  // https://no-color.org: set and not empty
   style.colour = style.live && !(no_colour && *no_colour);
+  style.unicode = terminal_is_utf8();
   winsize size{};
   if (style.live && ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) style.width = size.ws_col;
   if (const char* columns = std::getenv("COLUMNS")) {

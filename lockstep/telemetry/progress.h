@@ -27,13 +27,16 @@ struct ProgressSample {
   std::optional<double> learning_rate;
 };
 
+// How text may be drawn.
 struct TerminalStyle {
-  bool live = false;  // rewrite one line in place
-  bool colour = false;
-  int width = 80;  // columns
+  int width = 80;       // columns
+  bool colour = false;  // SGR colours
+  bool unicode = true;  // characters beyond ASCII
+  bool live = false;    // rewrite one line in place
 };
 
 // What `stream` is: a terminal (colour unless NO_COLOR is set or TERM is "dumb") or something else. $COLUMNS wins.
+// Unicode where the locale's name says UTF-8.
 TerminalStyle detect_style(std::FILE* stream);
 
 // Thread-safe. Writes to the stream it was given and never closes it; a stream that cannot be written is ignored.

@@ -1,5 +1,6 @@
 #include "lockstep/telemetry/recorder.h"
 
+#include <fmt/format.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -8,9 +9,11 @@
 #include <deque>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/telemetry/run_store.h"
 
 namespace lockstep::telemetry {
 namespace {
@@ -19,15 +22,16 @@ namespace {
 constexpr std::size_t kBatchRecords = 4096;
 constexpr double kFirstBackoffSeconds = 0.02;
 constexpr double kLongestBackoffSeconds = 1.0;
+// How long tables may refuse to be written before JSON lines take over. Less than what flush() and the destructor wait.
+constexpr double kPatienceSeconds = 3.0;
+// Short, because the queue tries again by itself and must be able to close in time.
+constexpr double kBusySeconds = 0.5;
 
-bool may_be_dropped(const Record& record) {
-  return std::holds_alternative<MetricBatch>(record) || std::holds_alternative<Span>(record);
-}
+bool may_be_dropped(const Record& record) { return std::holds_alternative<MetricBatch>(record); }
 
 class QueuedRecorder : public Recorder {
  public:
-  QueuedRecorder(std::function<std::unique_ptr<Sink>()> open, QueueOptions options)
-      : open_(std::move(open)), options_(options) {
+  QueuedRecorder(BatchWriter write, QueueOptions options) : write_(std::move(write)), options_(options) {
     // Signals belong to the threads of the run, not to this one.
     sigset_t all, former;
     ::sigfillset(&all);
@@ -51,7 +55,6 @@ class QueuedRecorder : public Recorder {
   void metrics(int rank, std::int64_t step, std::vector<Metric> metrics) override {
     push(MetricBatch{rank, step, unix_seconds(), std::move(metrics)});
   }
-  void span(Span span) override { push(std::move(span)); }
   void event(Event event) override {
     if (event.time == 0.0) event.time = unix_seconds();
     push(std::move(event));
@@ -143,13 +146,12 @@ class QueuedRecorder : public Recorder {
 
   struct Outcome {
     std::string problem;    // "": written
-    bool hopeless = false;  // waiting will not mend it (not a store, or a newer one)
+    bool hopeless = false;  // waiting will not fix it (not a store, or a newer one)
   };
 
   Outcome try_write(const std::vector<Record>& batch) {
     try {
-      if (!sink_) sink_ = open_();
-      sink_->write(batch);
+      write_(batch);
       return {};
     } catch (const UserError& error) {
       return {error.what(), error.code() == ExitCode::kUsage};
@@ -158,9 +160,8 @@ class QueuedRecorder : public Recorder {
     }
   }
 
-  const std::function<std::unique_ptr<Sink>()> open_;
+  const BatchWriter write_;  // the worker's
   const QueueOptions options_;
-  std::unique_ptr<Sink> sink_;  // the worker's
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;     // the worker
@@ -174,10 +175,70 @@ class QueuedRecorder : public Recorder {
   std::thread thread_;
 };
 
+// Into the tables as long as that works, then into JSON lines for good: readers join the two.
+class HomeWriter {
+ public:
+  HomeWriter(const std::filesystem::path& home, std::string run, int rank, RecordAs record_as)
+      : home_(home),
+        run_(std::move(run)),
+        file_(lines_file(home, run_, rank)),
+        uses_lines_(record_as == RecordAs::kLines),
+        lines_(make_json_lines_run_store(home, rank)) {}
+
+  void write(std::span<const Record> batch) {
+    for (const Record& record : batch) owns_run_ |= std::holds_alternative<RunInfo>(record);
+    if (!uses_lines_ && wrote_tables(batch)) return;
+    uses_lines_ = true;
+    try {
+      lines_->write(run_, batch);
+    } catch (const UserError& error) {
+      if (!std::exchange(warned_of_lines_, true)) warn(fmt::format("run {} is not recorded: {}", run_, error.what()));
+      throw;
+    }
+  }
+
+ private:
+  // False once it is time to give up on the tables. Throws while it is worth waiting for them.
+  bool wrote_tables(std::span<const Record> batch) {
+    try {
+      if (!tables_) tables_ = make_sqlite_run_store(store_file(home_), true, kBusySeconds);
+      if (!tables_) return false;  // a build without SQLite
+      tables_->write(run_, batch);
+      give_up_ = Deadline::never();
+      failing_ = false;
+      return true;
+    } catch (const UserError& error) {
+      if (!std::exchange(failing_, true)) give_up_ = Deadline::after(kPatienceSeconds);
+      if (error.code() != ExitCode::kUsage && !give_up_.expired()) throw;
+      // Once per run: its ranks meet the same tables.
+      if (owns_run_) warn(fmt::format("{}; run {} goes on in {}", error.what(), run_, file_.string()));
+      tables_.reset();
+      return false;
+    }
+  }
+
+  std::filesystem::path home_;
+  std::string run_;
+  std::filesystem::path file_;
+  bool uses_lines_;
+  std::unique_ptr<RunStore> tables_;  // null before the first batch and where there are none
+  std::unique_ptr<RunStore> lines_;
+  bool owns_run_ = false;  // this process began the run
+  bool failing_ = false;
+  Deadline give_up_ = Deadline::never();
+  bool warned_of_lines_ = false;
+};
+
 }  // namespace
 
-std::unique_ptr<Recorder> make_queued_recorder(std::function<std::unique_ptr<Sink>()> open, QueueOptions options) {
-  return std::make_unique<QueuedRecorder>(std::move(open), options);
+std::unique_ptr<Recorder> make_queued_recorder(BatchWriter write, QueueOptions options) {
+  return std::make_unique<QueuedRecorder>(std::move(write), options);
+}
+
+std::unique_ptr<Recorder> open_recorder(const std::filesystem::path& home, const std::string& run_id, int rank,
+                                        RecordAs record_as, QueueOptions options) {
+  const auto writer = std::make_shared<HomeWriter>(home, run_id, rank, record_as);
+  return make_queued_recorder([writer](std::span<const Record> batch) { writer->write(batch); }, options);
 }
 
 }  // namespace lockstep::telemetry

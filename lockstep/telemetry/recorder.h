@@ -1,9 +1,9 @@
 // Recording a run without ever holding up a step.
 //
 // A Recorder takes records on any thread and returns at once: they go into a bounded queue that one background thread
-// writes in batches (a transaction each in SQLite). When the store cannot keep up, metrics and spans are dropped and
-// counted; events, plans and the run's begin and end are never dropped. Several processes (ranks) may record into the
-// same SQLite file; a process that is killed leaves a sound file that lacks at most its queued records.
+// writes in batches (a transaction each in SQLite). When the store cannot keep up, metrics are dropped and counted;
+// events, plans and the run's begin and end are never dropped. Several processes (ranks) may record into the same
+// SQLite file; a process that is killed leaves a sound file that lacks at most its queued records.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace lockstep::telemetry {
 
 struct RecorderStats {
   std::uint64_t written = 0;  // records the store has
-  std::uint64_t dropped = 0;  // metric batches and spans refused because the queue was full
+  std::uint64_t dropped = 0;  // metric batches refused because the queue was full
   std::uint64_t queued = 0;
   std::uint64_t retries = 0;  // batches that had to be tried again (a busy database, a full disk)
   std::string last_error;     // of the last failed try; "" when none failed
@@ -37,7 +37,6 @@ class Recorder {
   virtual void begin_run(const RunInfo& info) = 0;
   virtual void plan(nlohmann::json plan) = 0;
   virtual void metrics(int rank, std::int64_t step, std::vector<Metric> metrics) = 0;
-  virtual void span(Span span) = 0;
   virtual void event(Event event) = 0;  // time == 0: now
   // By the owner, once. Does not wait: call flush().
   virtual void end_run(RunStatus status, std::string exit_reason, nlohmann::json summary) = 0;
@@ -48,37 +47,26 @@ class Recorder {
 };
 
 struct QueueOptions {
-  std::size_t capacity = 16384;        // records; beyond it metrics and spans are dropped
+  std::size_t capacity = 16384;        // records; beyond it metrics are dropped
   double batch_seconds = 0.2;          // how long the background thread gathers before it writes
   double close_timeout_seconds = 5.0;  // what the destructor gives the last batch
 };
 
-// Where batches go; called from one thread. write() takes all of the batch or throws, and is then tried again with the
-// same batch until the recorder closes. It must return within about a second, whatever the store is doing.
-class Sink {
- public:
-  virtual ~Sink() = default;
-  virtual void write(std::span<const Record> batch) = 0;
-};
+// Where batches go; called from one thread. Takes all of the batch or throws, and is then called again with the same
+// batch until the recorder closes. It must return within about a second, whatever the store is doing.
+using BatchWriter = std::function<void(std::span<const Record> batch)>;
 
-// The queue and thread in front of any sink. The sink is made on the background thread by `open`, which may throw like
-// write() does (a locked store) and is tried again.
-std::unique_ptr<Recorder> make_queued_recorder(std::function<std::unique_ptr<Sink>()> open, QueueOptions options = {});
+// The queue and thread in front of any store.
+std::unique_ptr<Recorder> make_queued_recorder(BatchWriter write, QueueOptions options = {});
 
-// Records into a SQLite store, made or migrated when needed. Throws UserError (environment) at once in a build without
-// SQLite; use open_recorder() to get whatever this build has.
-std::unique_ptr<Recorder> make_sqlite_recorder(const std::filesystem::path& store, const std::string& run_id,
-                                               QueueOptions options = {});
+// kStore: tables in home/runs.db, and JSON lines (with a warning on stderr) once the tables could not be written for a
+// few seconds, or at once where they never can or SQLite is not compiled in.
+// kLines: JSON lines from the start, for a rank on another node: SQLite's WAL is for one host.
+enum class RecordAs { kStore, kLines };
 
-// Appends to one JSON-lines file, which only this process may write. Folders are made.
-std::unique_ptr<Recorder> make_json_lines_recorder(const std::filesystem::path& file, const std::string& run_id,
-                                                   QueueOptions options = {});
-
-// The recorder of this build for `home` (home_directory()): `home/runs.db`, or `home/runs/<id>/rank-00003.jsonl` where
-// SQLite is not compiled in.
+// The recorder of `rank` for `home` (home_directory()); -1: the process that owns the run but is none of its ranks.
 std::unique_ptr<Recorder> open_recorder(const std::filesystem::path& home, const std::string& run_id, int rank,
-                                        QueueOptions options = {});
-bool has_sqlite();
+                                        RecordAs record_as = RecordAs::kStore, QueueOptions options = {});
 
 // $LOCKSTEP_HOME, else $XDG_DATA_HOME/lockstep, else ~/.local/share/lockstep. Not created.
 std::filesystem::path home_directory();

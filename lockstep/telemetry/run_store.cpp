@@ -1,225 +1,164 @@
 #include "lockstep/telemetry/run_store.h"
 
-#include <chrono>
-#include <cmath>
-#include <fstream>
-#include <set>
-#include <thread>
+#include <fmt/format.h>
 
-#include "lockstep/base/clock.h"
-#include "lockstep/base/error.h"
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <map>
+
 #include "lockstep/base/file.h"
-#include "lockstep/telemetry/run_store_impl.h"
+#include "lockstep/telemetry/find_row.h"
+#include "lockstep/telemetry/recorder.h"
 
 namespace lockstep::telemetry {
 namespace {
 
-// A line longer than this is no record of ours (the largest is a run's plan and job file).
-constexpr std::size_t kMaxLineBytes = 64u << 20;
+constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
 
-// WAL lets readers and the writer work at the same time, and a killed process leaves nothing to repair: what it had not
-// committed is simply not there. Changing to WAL needs the file for itself for a moment, which the busy timeout does
-// not cover, so it is tried until the time is up.
-void use_wal(Database& database, double timeout_seconds) {
-  const Deadline deadline = Deadline::after(timeout_seconds);
-  while (true) {
-    try {
-      if (database.query_text("PRAGMA journal_mode") != "wal") database.query_text("PRAGMA journal_mode = WAL");
-      break;
-    } catch (const UserError& error) {
-      if (error.code() == ExitCode::kUsage || deadline.expired()) throw;
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
+// What the tables know, filled in from the lines: another process may have written the begin or the end there.
+void fill_in(RunRow& row, const RunRow& lines) {
+  if (row.info.pid == 0 && lines.info.pid != 0) {
+    row.info = lines.info;
+    if (row.ended_at == 0) row.status = lines.status;
   }
-  // In WAL mode NORMAL survives any crash of a process; a power cut may cost the last transactions, never the file.
-  database.execute("PRAGMA synchronous = NORMAL");
+  if (lines.ended_at <= row.ended_at) return;
+  row.status = lines.status;
+  row.ended_at = lines.ended_at;
+  row.exit_reason = lines.exit_reason;
+  row.summary = lines.summary;
 }
 
-std::string dump(const nlohmann::json& value) {
-  return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
+// Tables and lines of one home, to read.
+class HomeRuns : public RunStore {
+ public:
+  HomeRuns(std::unique_ptr<RunStore> tables, std::unique_ptr<RunStore> lines)
+      : tables_(std::move(tables)), lines_(std::move(lines)) {}
+
+  void write(const std::string& run, std::span<const Record> batch) override { tables_->write(run, batch); }
+
+  std::vector<RunRow> runs(std::size_t limit, const std::string& beginning) const override {
+    std::vector<RunRow> rows = tables_->runs(limit, beginning);
+    std::map<std::string, std::size_t> known;
+    for (std::size_t i = 0; i < rows.size(); ++i) known[rows[i].info.id] = i;
+    for (RunRow& row : lines_->runs(kAll, beginning)) {
+      if (const auto same = known.find(row.info.id); same != known.end()) {
+        fill_in(rows[same->second], row);
+      } else if (!in_tables(row.info.id)) {  // or older than those listed
+        rows.push_back(std::move(row));
+      }
+    }
+    keep_newest(rows, &RunInfo::started_at, limit);
+    return rows;
+  }
+
+  nlohmann::json plan(const std::string& run) const override {
+    nlohmann::json plan = tables_->plan(run);
+    return plan.is_null() ? lines_->plan(run) : plan;
+  }
+
+  std::vector<int> ranks(const std::string& run, const std::string& metric) const override {
+    const auto a = tables_->ranks(run, metric), b = lines_->ranks(run, metric);
+    std::vector<int> both;
+    std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
+    return both;
+  }
+
+  std::vector<Point> points(const std::string& run, const std::string& metric, int rank) const override {
+    std::map<std::int64_t, Point> by_step;
+    for (const RunStore* store : {tables_.get(), lines_.get()}) {
+      for (const Point& point : store->points(run, metric, rank)) {
+        const auto [place, is_new] = by_step.try_emplace(point.step, point);
+        if (!is_new && point.time >= place->second.time) place->second = point;
+      }
+    }
+    std::vector<Point> points;
+    for (const auto& [step, point] : by_step) points.push_back(point);
+    return points;
+  }
+
+  std::vector<Event> events(const std::string& run, Level at_least) const override {
+    const auto a = tables_->events(run, at_least), b = lines_->events(run, at_least);
+    std::vector<Event> events;
+    std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(events),
+               [](const Event& x, const Event& y) { return x.time < y.time; });
+    return events;
+  }
+
+ private:
+  bool in_tables(const std::string& id) const {
+    const auto rows = tables_->runs(kAll, id);
+    return std::any_of(rows.begin(), rows.end(), [&](const RunRow& row) { return row.info.id == id; });
+  }
+
+  std::unique_ptr<RunStore> tables_, lines_;
+};
 
 }  // namespace
 
-RunStore::Impl::Impl(Database opened)
-    : database(std::move(opened)),
-      insert_metric(database,
-                    "INSERT INTO metrics (run, name, rank, step, time_ms, value) VALUES (?,?,?,?,?,?) "
-                    "ON CONFLICT DO UPDATE SET time_ms = excluded.time_ms, value = excluded.value"),
-      insert_event(database,
-                   "INSERT OR IGNORE INTO events (run, time, rank, step, level, kind, message, data) "
-                   "VALUES (?,?,?,?,?,?,?,?)") {}
-
-void RunStore::Impl::forget() {
-  names.clear();
-  runs.clear();
+std::optional<RunRow> RunStore::find(const std::string& id) const {
+  return find_row(id, "runs",
+                  [this](std::size_t limit, const std::string& beginning) { return runs(limit, beginning); });
 }
 
-std::int64_t RunStore::Impl::name_number(const std::string& name) {
-  if (const auto known = names.find(name); known != names.end()) return known->second;
-  Statement(database, "INSERT OR IGNORE INTO names (name) VALUES (?)").bind(0, name).run();
-  Statement find(database, "SELECT number FROM names WHERE name = ?");
-  find.bind(0, name).step();
-  return names[name] = find.integer(0);
+std::vector<Point> RunStore::series(const std::string& run, const std::string& metric, std::size_t max_points) const {
+  const std::vector<int> recorded = ranks(run, metric);
+  if (recorded.empty()) return {};
+  std::vector<Point> all = points(run, metric, recorded.front());
+  const std::size_t kept = std::max<std::size_t>(max_points, 2);
+  if (max_points == 0 || all.size() <= kept) return all;
+  std::vector<Point> thinned;
+  for (std::size_t i = 0; i < kept; ++i) thinned.push_back(all[i * (all.size() - 1) / (kept - 1)]);
+  return thinned;
 }
 
-std::int64_t RunStore::Impl::run_number(const std::string& id) {
-  if (const auto known = runs.find(id); known != runs.end()) return known->second;
-  Statement(database, "INSERT OR IGNORE INTO runs (id, name, started_at) VALUES (?, '', ?)")
-      .bind(0, id)
-      .bind(1, unix_seconds())
-      .run();
-  Statement find(database, "SELECT number FROM runs WHERE id = ?");
-  find.bind(0, id).step();
-  return runs[id] = find.integer(0);
-}
-
-void RunStore::Impl::insert(const std::string& id, const Record& record) {
-  const std::int64_t run = run_number(id);
-  std::visit([&](const auto& value) { insert(run, value); }, record);
-}
-
-void RunStore::Impl::insert(std::int64_t run, const RunInfo& info) {
-  // pid 0 marks a run that only records of ranks have made so far; the first RunInfo stays.
-  Statement(database,
-            "UPDATE runs SET name=?, started_at=?, world=?, backend=?, host=?, pid=?, pid_started=?, job_yaml=?, "
-            "versions=? WHERE number=? AND pid=0")
-      .bind(0, info.name)
-      .bind(1, info.started_at)
-      .bind(2, info.world)
-      .bind(3, info.backend)
-      .bind(4, info.host)
-      .bind(5, info.pid)
-      .bind(6, info.pid_started)
-      .bind(7, info.job_yaml)
-      .bind(8, dump(info.versions))
-      .bind(9, run)
-      .run();
-}
-
-void RunStore::Impl::insert(std::int64_t run, const PlanRecord& record) {
-  Statement(database, "INSERT OR REPLACE INTO plans (run, json) VALUES (?,?)")
-      .bind(0, run)
-      .bind(1, dump(record.plan))
-      .run();
-}
-
-void RunStore::Impl::insert(std::int64_t run, const MetricBatch& batch) {
-  const auto time_ms = static_cast<std::int64_t>(std::llround(batch.time * 1000.0));
-  for (const Metric& metric : batch.metrics) {
-    insert_metric.bind(0, run)
-        .bind(1, name_number(metric.name))
-        .bind(2, batch.rank)
-        .bind(3, batch.step)
-        .bind(4, time_ms)
-        .bind(5, metric.value)
-        .run();
-  }
-}
-
-void RunStore::Impl::insert(std::int64_t run, const Span& span) {
-  Statement(database, "INSERT OR REPLACE INTO spans (run, name, rank, start, step, seconds) VALUES (?,?,?,?,?,?)")
-      .bind(0, run)
-      .bind(1, name_number(span.name))
-      .bind(2, span.rank)
-      .bind(3, span.start)
-      .bind(4, span.step)
-      .bind(5, span.seconds)
-      .run();
-}
-
-void RunStore::Impl::insert(std::int64_t run, const Event& event) {
-  insert_event.bind(0, run)
-      .bind(1, event.time)
-      .bind(2, event.rank)
-      .bind(3, event.step)
-      .bind(4, static_cast<int>(event.level))
-      .bind(5, event.kind)
-      .bind(6, event.message)
-      .bind(7, dump(event.data))
-      .run();
-}
-
-void RunStore::Impl::insert(std::int64_t run, const RunEnd& end) {
-  Statement(database, "UPDATE runs SET ended_at=?, status=?, exit_reason=?, summary=? WHERE number=?")
-      .bind(0, end.time)
-      .bind(1, to_string(end.status))
-      .bind(2, end.exit_reason)
-      .bind(3, dump(end.summary))
-      .bind(4, run)
-      .run();
-}
-
-RunStore::RunStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-RunStore::RunStore(RunStore&&) noexcept = default;
-RunStore& RunStore::operator=(RunStore&&) noexcept = default;
-RunStore::~RunStore() = default;
-
-Database open_store(const std::filesystem::path& path, bool create, double busy_timeout_seconds) {
-  if (create) {
-    if (path.has_parent_path()) make_folders(path.parent_path());
-  } else if (!std::filesystem::exists(path)) {
-    throw environment_error("there is no run store yet", "run something first, or check LOCKSTEP_HOME",
-                            {path.string()});
-  }
-  Database database(path, create, busy_timeout_seconds);
-  // Looked at before anything is changed: WAL mode is written into the file.
-  migrate(database);
-  use_wal(database, busy_timeout_seconds);
-  return database;
-}
-
-RunStore RunStore::open(const std::filesystem::path& path, bool create, double busy_timeout_seconds) {
-  return RunStore(std::make_unique<Impl>(open_store(path, create, busy_timeout_seconds)));
-}
-
-void RunStore::write(const std::string& run, std::span<const Record> batch) {
-  Transaction transaction(impl_->database);
-  try {
-    for (const Record& record : batch) impl_->insert(run, record);
-    transaction.commit();
-  } catch (...) {
-    impl_->forget();
-    throw;
-  }
-}
-
-RunStore::Import RunStore::import_json_lines(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw environment_error("cannot be opened", "check the path", {path.string()});
-  Import result;
-  std::set<std::string> runs;
-  Transaction transaction(impl_->database);
-  try {
-    std::string line;
-    for (int number = 1; std::getline(file, line); ++number) {
-      const bool last_and_torn = file.eof();  // no newline: whoever wrote it was killed
-      const SourcePlace place{path.string(), number};
-      if (line.size() > kMaxLineBytes)
-        throw bad_input("a line of more than 64 MiB", "this is no record of a run", place);
-      if (line.empty()) continue;
-      if (last_and_torn) {
-        result.torn_end = true;
-        break;
-      }
-      try {
-        const ParsedLine parsed = parse_json_line(line);
-        impl_->insert(parsed.run, parsed.record);
-        runs.insert(parsed.run);
-        ++result.lines;
-      } catch (const UserError& error) {
-        throw bad_input(error.what(), "remove the line or the file", place);
-      }
+std::vector<RankSummary> RunStore::per_rank(const std::string& run, const std::string& metric,
+                                            std::int64_t from_step) const {
+  std::vector<RankSummary> summaries;
+  for (const int rank : ranks(run, metric)) {
+    RankSummary summary{rank, 0, 0.0, std::numeric_limits<double>::quiet_NaN()};
+    std::int64_t finite = 0;
+    for (const Point& point : points(run, metric, rank)) {
+      if (point.step < from_step) continue;
+      ++summary.points;
+      if (!std::isfinite(point.value)) continue;
+      summary.mean += point.value;
+      summary.maximum = finite++ == 0 ? point.value : std::max(summary.maximum, point.value);
     }
-    transaction.commit();
-  } catch (...) {
-    impl_->forget();
-    throw;
+    summary.mean /= static_cast<double>(finite);  // NaN without any
+    if (summary.points > 0) summaries.push_back(summary);
   }
-  result.runs.assign(runs.begin(), runs.end());
-  return result;
+  return summaries;
 }
 
-std::string RunStore::integrity() const { return impl_->database.query_text("PRAGMA integrity_check"); }
+std::unique_ptr<RunStore> open_run_store(const std::filesystem::path& home) {
+  const std::filesystem::path file = store_file(home);
+  auto lines = make_json_lines_run_store(home);
+  std::unique_ptr<RunStore> tables;
+  std::error_code ignored;
+  if (std::filesystem::exists(file, ignored)) {
+    try {
+      tables = make_sqlite_run_store(file, false);
+      if (!tables) warn(file.string() + ": this build has no SQLite; only runs recorded as JSON lines are shown");
+    } catch (const UserError& error) {
+      if (lines->runs(1).empty()) throw;
+      warn(fmt::format("{}; only runs recorded as JSON lines are shown", error.what()));
+    }
+  }
+  if (!tables) return lines;
+  return std::make_unique<HomeRuns>(std::move(tables), std::move(lines));
+}
+
+void check_home(const std::filesystem::path& home) {
+  try {
+    make_sqlite_run_store(store_file(home));
+  } catch (const UserError& error) {
+    if (error.code() == ExitCode::kUsage) throw;
+  }
+  make_folders(home / "runs");  // locked or full: the recorder goes on with JSON lines and says so
+}
+
+void warn(const std::string& text) { fmt::print(stderr, "lockstep: warning: {}\n", text); }
 
 }  // namespace lockstep::telemetry

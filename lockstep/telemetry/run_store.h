@@ -1,8 +1,11 @@
-// The run store: one SQLite file (WAL) with every run of this user, its plan, metrics, spans and events.
+// The run store: every run of this user with its plan, metrics and events.
 //
-// A RunStore is one connection: use it from one thread at a time; open several for several threads or processes. Reads
-// see a consistent state while runs are being recorded and never wait for them. In a build without SQLite open() throws
-// UserError (environment); the JSON-lines files written there are imported with import_json_lines() elsewhere.
+// One interface, two stores: tables in one SQLite file (WAL), and JSON-lines files in the folder of each run, written
+// where SQLite is not compiled in, by ranks on other nodes, and when the tables cannot be written. open_run_store()
+// reads a home folder that holds either or both as one store.
+//
+// A RunStore is used from one thread at a time; open several for several threads or processes. Reads see a consistent
+// state while runs are being recorded and never wait for them.
 #pragma once
 
 #include <cstdint>
@@ -36,74 +39,65 @@ struct Point {
 struct RankSummary {
   int rank = 0;
   std::int64_t points = 0;
-  double mean = 0.0;  // over the finite values, as are minimum and maximum; NaN when there are none
-  double minimum = 0.0;
+  double mean = 0.0;  // over the finite values, as is the maximum; NaN when there are none
   double maximum = 0.0;
-  std::int64_t last_step = 0;
-  double last = 0.0;
-};
-
-struct SpanSummary {
-  std::string name;
-  int rank = 0;
-  std::int64_t count = 0;
-  double total_seconds = 0.0;
-  double longest_seconds = 0.0;
 };
 
 class RunStore {
  public:
-  // The version of the tables that this build writes (PRAGMA user_version).
-  static constexpr int kSchemaVersion = 3;
+  virtual ~RunStore() = default;
 
-  // Opens the store, making it (and its folder) when `create` is set, and brings older schemas forward, each step in a
-  // transaction. Throws UserError: environment when it is missing and not created, unreadable, or locked for longer
-  // than `busy_timeout_seconds`; bad input when the file is not SQLite or was written by a newer version (left
-  // untouched).
-  static RunStore open(const std::filesystem::path& path, bool create = true, double busy_timeout_seconds = 5.0);
+  // Writes a batch about run `run`: all or nothing. The run is created by its RunInfo; records of a run the store does
+  // not know yet make an empty one, which its RunInfo fills in later. A point recorded twice keeps the last value.
+  // Throws UserError (environment) when it cannot be written.
+  virtual void write(const std::string& run, std::span<const Record> batch) = 0;
 
-  RunStore(RunStore&&) noexcept;
-  RunStore& operator=(RunStore&&) noexcept;
-  ~RunStore();
-
-  // Writes a batch about run `run` in one transaction: all or nothing. The run is created by its RunInfo; records of a
-  // run the store does not know yet make an empty one, which its RunInfo fills in later. A point recorded twice keeps
-  // the last value. Throws UserError (environment) when the store stays locked.
-  void write(const std::string& run, std::span<const Record> batch);
-
-  std::vector<RunRow> runs(std::size_t limit = 100) const;  // newest first
-  // `id` may be "last" or the beginning of an id when only one run matches; UserError (bad input) when several do.
-  std::optional<RunRow> find(const std::string& id) const;
-  std::optional<RunRow> last() const { return find("last"); }
+  // Newest first; only runs whose id begins with `beginning`.
+  virtual std::vector<RunRow> runs(std::size_t limit = 100, const std::string& beginning = {}) const = 0;
 
   // All below take the full id of a run; an unknown one gives empty answers.
-  nlohmann::json plan(const std::string& run) const;  // null when none was recorded
-  std::vector<std::string> metric_names(const std::string& run) const;
-  // Ordered by step. `rank` -1: the lowest rank that recorded it. `max_points` > 0: thinned evenly, ends kept.
-  std::vector<Point> series(const std::string& run, const std::string& metric, int rank = -1,
-                            std::size_t max_points = 0) const;
+  virtual nlohmann::json plan(const std::string& run) const = 0;  // null when none was recorded
+  // The ranks that recorded a metric, ascending.
+  virtual std::vector<int> ranks(const std::string& run, const std::string& metric) const = 0;
+  // Ordered by step.
+  virtual std::vector<Point> points(const std::string& run, const std::string& metric, int rank) const = 0;
+  virtual std::vector<Event> events(const std::string& run, Level at_least = Level::kDebug) const = 0;  // by time
+
+  // `id` may be "last" or the beginning of an id when only one run matches; UserError (bad input) when several do.
+  std::optional<RunRow> find(const std::string& id) const;
+  // points() of the lowest rank that recorded it. `max_points` > 0: thinned evenly, ends kept.
+  std::vector<Point> series(const std::string& run, const std::string& metric, std::size_t max_points = 0) const;
   // Ordered by rank. Steps below `from_step` are left out (warm-up).
   std::vector<RankSummary> per_rank(const std::string& run, const std::string& metric,
                                     std::int64_t from_step = 0) const;
-  std::vector<Event> events(const std::string& run, Level at_least = Level::kDebug) const;  // in order of time
-  std::vector<SpanSummary> spans(const std::string& run) const;
-
-  struct Import {
-    std::int64_t lines = 0;  // records taken
-    bool torn_end = false;   // the last line was cut short (a killed process) and left out
-    std::vector<std::string> runs;
-  };
-  // Takes a JSON-lines file, all or nothing. Importing it again, or a longer version of it, adds only what is new.
-  // UserError (bad input, file:line) for a line that is no record.
-  Import import_json_lines(const std::filesystem::path& file);
-
-  // "ok", or what PRAGMA integrity_check says.
-  std::string integrity() const;
-
- private:
-  struct Impl;
-  explicit RunStore(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
 };
+
+// The version of the tables that this build writes (PRAGMA user_version).
+inline constexpr int kSchemaVersion = 4;
+
+// Everything under `home`, to read: tables and JSON lines joined, so that a run whose ranks wrote here and there is one
+// run; an empty one where nothing was recorded yet. Tables that cannot be read are an error only when there are no JSON
+// lines either, else a warning on stderr.
+std::unique_ptr<RunStore> open_run_store(const std::filesystem::path& home);
+
+// Tables in `file`, made (with the folder) when `create` is set and brought forward from older schemas, each step in a
+// transaction; nullptr in a build without SQLite. Throws UserError: environment when it is missing and not created,
+// unreadable, or locked for longer than `busy_timeout_seconds`; bad input when the file is not SQLite or was written by
+// a newer version (left untouched).
+std::unique_ptr<RunStore> make_sqlite_run_store(const std::filesystem::path& file, bool create = true,
+                                                double busy_timeout_seconds = 5.0);
+bool has_sqlite();
+
+// home/runs/<id>/*.jsonl. Reads the files of all writers; writes lines_file(home, run, rank), which no other process
+// may write. UserError (bad input, file:line) for a line that is no record, unless runs are only listed.
+std::unique_ptr<RunStore> make_json_lines_run_store(const std::filesystem::path& home, int rank = -1);
+// home/runs/<id>/rank-00003.jsonl; `rank` -1: run.jsonl, of the process that owns the run.
+std::filesystem::path lines_file(const std::filesystem::path& home, const std::string& run, int rank);
+
+// Before a run: UserError when it could not be recorded under `home` in any way, or runs.db is not a store of ours.
+void check_home(const std::filesystem::path& home);
+
+// One line on stderr.
+void warn(const std::string& text);
 
 }  // namespace lockstep::telemetry

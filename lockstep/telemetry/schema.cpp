@@ -15,6 +15,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/telemetry/lines_file.h"
 
 namespace lockstep::telemetry {
 namespace {
@@ -68,10 +69,6 @@ struct ToJson {
     for (const Metric& metric : batch.metrics) values[metric.name] = number(metric.value);
     return {{"type", "metrics"}, {"rank", batch.rank}, {"step", batch.step}, {"time", batch.time}, {"values", values}};
   }
-  json operator()(const Span& span) const {
-    return {{"type", "span"},    {"rank", span.rank},   {"step", span.step},
-            {"name", span.name}, {"start", span.start}, {"seconds", span.seconds}};
-  }
   json operator()(const Event& event) const {
     return {{"type", "event"},    {"time", event.time}, {"level", to_string(event.level)}, {"kind", event.kind},
             {"rank", event.rank}, {"step", event.step}, {"message", event.message},        {"data", event.data}};
@@ -98,9 +95,6 @@ Record record_from(const json& line) {
     MetricBatch batch{line.at("rank"), line.at("step"), line.at("time"), {}};
     for (const auto& [name, value] : line.at("values").items()) batch.metrics.push_back({name, to_number(value)});
     return batch;
-  }
-  if (type == "span") {
-    return Span{line.at("rank"), line.at("step"), line.at("name"), line.at("start"), line.at("seconds")};
   }
   if (type == "event") {
     return Event{line.at("time"), parse_level(line.at("level").get<std::string>()),
@@ -161,7 +155,7 @@ RunStatus parse_status(std::string_view text) { return parse_word<RunStatus>(tex
 std::string to_json_line(const std::string& run, const Record& record) {
   json line = std::visit(ToJson(), record);
   line["run"] = run;
-  return line.dump(-1, ' ', false, json::error_handler_t::replace);
+  return one_line(line);
 }
 
 ParsedLine parse_json_line(std::string_view text) {
@@ -201,6 +195,10 @@ bool process_is_alive(const RunInfo& info) {
   if (info.pid <= 0 || info.host != host_name()) return true;
   if (::kill(static_cast<pid_t>(info.pid), 0) != 0 && errno == ESRCH) return false;
   return info.pid_started == 0 || start_of_process(info.pid) == info.pid_started;
+}
+
+RunStatus status_now(RunStatus written, const RunInfo& info) {
+  return written == RunStatus::kRunning && !process_is_alive(info) ? RunStatus::kLost : written;
 }
 
 }  // namespace lockstep::telemetry

@@ -1,4 +1,4 @@
-// What a run reports: the one schema of metrics, spans and events (docs/run-store.md), shared by the SQLite store, the
+// What a run reports: the one schema of metrics and events (docs/run-store.md), shared by the SQLite store, the
 // JSON-lines files and everything that reads them. Plain values; times are seconds since 1970 (UTC).
 #pragma once
 
@@ -79,14 +79,6 @@ struct MetricBatch {
   std::vector<Metric> metrics;
 };
 
-struct Span {
-  int rank = 0;
-  std::int64_t step = 0;
-  std::string name;
-  double start = 0.0;
-  double seconds = 0.0;
-};
-
 struct Event {
   double time = 0.0;
   Level level = Level::kInfo;
@@ -104,7 +96,7 @@ struct RunEnd {
   nlohmann::json summary = nlohmann::json::object();
 };
 
-using Record = std::variant<RunInfo, PlanRecord, MetricBatch, Span, Event, RunEnd>;
+using Record = std::variant<RunInfo, PlanRecord, MetricBatch, Event, RunEnd>;
 
 // One line of a JSON-lines file, without the newline, and back. `run` is the run's id.
 std::string to_json_line(const std::string& run, const Record& record);
@@ -122,5 +114,7 @@ std::string make_run_id(const std::string& name);
 RunInfo describe_this_process(RunInfo info);
 // Is the process that `info` names still there? True when that cannot be told (another host).
 bool process_is_alive(const RunInfo& info);
+// kLost where it says kRunning and the process is gone.
+RunStatus status_now(RunStatus written, const RunInfo& info);
 
 }  // namespace lockstep::telemetry

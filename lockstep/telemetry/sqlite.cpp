@@ -1,12 +1,37 @@
 #include "lockstep/telemetry/sqlite.h"
 
+#include <chrono>
 #include <cmath>
 #include <limits>
+#include <thread>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::telemetry {
+namespace {
+
+// WAL lets readers and the writer work at the same time, and a killed process leaves nothing to repair: what it had not
+// committed is simply not there. Changing to WAL needs the file for itself for a moment, which the busy timeout does
+// not cover, so it is tried until the time is up.
+void use_wal(Database& database, double timeout_seconds) {
+  const Deadline deadline = Deadline::after(timeout_seconds);
+  while (true) {
+    try {
+      if (database.query_text("PRAGMA journal_mode") != "wal") database.query_text("PRAGMA journal_mode = WAL");
+      break;
+    } catch (const UserError& error) {
+      if (error.code() == ExitCode::kUsage || deadline.expired()) throw;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  // In WAL mode NORMAL survives any crash of a process; a power cut may cost the last transactions, never the file.
+  database.execute("PRAGMA synchronous = NORMAL");
+}
+
+}  // namespace
 
 Database::Database(std::filesystem::path path, bool create, double busy_timeout_seconds) : path_(std::move(path)) {
   const int flags = SQLITE_OPEN_READWRITE | (create ? SQLITE_OPEN_CREATE : 0);
@@ -123,6 +148,25 @@ Transaction::~Transaction() {
 void Transaction::commit() {
   database_.execute("COMMIT");
   open_ = false;
+}
+
+Database open_store(const std::filesystem::path& path, bool create, double busy_timeout_seconds) {
+  if (create) {
+    if (path.has_parent_path()) make_folders(path.parent_path());
+  } else if (!std::filesystem::exists(path)) {
+    throw environment_error("there is no run store yet", "run something first, or check LOCKSTEP_HOME",
+                            {path.string()});
+  }
+  Database database(path, create, busy_timeout_seconds);
+  // Looked at before anything is changed: WAL mode is written into the file.
+  migrate(database);
+  use_wal(database, busy_timeout_seconds);
+  return database;
+}
+
+nlohmann::json parse_or_null(const std::string& text) {
+  nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
+  return value.is_discarded() ? nlohmann::json() : value;
 }
 
 }  // namespace lockstep::telemetry

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -83,7 +84,10 @@ class Transaction {
 // or a newer version's.
 void migrate(Database& database);
 
-// The run store's file, migrated and in WAL mode (run_store.h: RunStore::open has the contract).
+// The run store's file, migrated and in WAL mode (run_store.h: make_sqlite_run_store has the contract).
 Database open_store(const std::filesystem::path& path, bool create, double busy_timeout_seconds);
+
+// Text that we wrote, but a file can be edited: an unreadable value is no reason to hide the row.
+nlohmann::json parse_or_null(const std::string& text);
 
 }  // namespace lockstep::telemetry

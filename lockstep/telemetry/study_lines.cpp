@@ -3,21 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/text.h"
+#include "lockstep/telemetry/lines_file.h"
 
 namespace lockstep::telemetry {
 namespace {
 
 using nlohmann::json;
-
-// A line longer than this is none of ours (the largest has a space and a job file).
-constexpr std::size_t kMaxLineBytes = 64u << 20;
-
-std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
 
 json get_or(const JsonReader& line, const char* key, json fallback) {
   return line.has(key) ? line.value().at(key) : std::move(fallback);
@@ -71,6 +66,13 @@ void read_study(StudyFile& study, const JsonReader& line) {
   info.versions = get_or(line, "versions", json::object());
 }
 
+// The attempt at that trial that is under way; nullptr when there is none.
+AttemptRow* running_attempt(std::vector<AttemptRow>& attempts, std::int64_t number) {
+  for (AttemptRow& attempt : attempts)
+    if (attempt.number == number && attempt.state == AttemptState::kRunning) return &attempt;
+  return nullptr;
+}
+
 void apply(StudyFile& study, const JsonReader& line) {
   const std::string type = line.text("type");
   if (type == "study") return read_study(study, line);
@@ -100,55 +102,7 @@ void apply(StudyFile& study, const JsonReader& line) {
   }
 }
 
-}  // namespace
-
-std::string study_line(const StudyInfo& info) {
-  return dump({{"type", "study"},
-               {"study", info.id},
-               {"name", info.name},
-               {"created_at", info.created_at},
-               {"host", info.host},
-               {"pid", info.pid},
-               {"pid_started", info.pid_started},
-               {"space", info.space_yaml},
-               {"options", info.options},
-               {"versions", info.versions}});
-}
-
-std::string owner_line(const StudyInfo& owner) {
-  return dump({{"type", "owner"}, {"host", owner.host}, {"pid", owner.pid}, {"pid_started", owner.pid_started}});
-}
-
-std::string attempt_line(const AttemptRow& attempt) {
-  return dump({{"type", "attempt"},
-               {"trial", attempt.number},
-               {"attempt", attempt.attempt},
-               {"state", to_string(attempt.state)},
-               {"started_at", attempt.started_at},
-               {"seconds", attempt.seconds},
-               {"gpu_seconds", attempt.gpu_seconds},
-               {"purpose", attempt.purpose},
-               {"outcome", attempt.outcome},
-               {"throughput", attempt.throughput},
-               {"document", attempt.document}});
-}
-
-std::string alive_line(std::int64_t number, double seconds, double gpu_seconds) {
-  return dump({{"type", "alive"}, {"trial", number}, {"seconds", seconds}, {"gpu_seconds", gpu_seconds}});
-}
-
-std::string options_line(const json& options) { return dump({{"type", "options"}, {"options", options}}); }
-
-std::string release_line(RunStatus status, double time, const json& conclusion) {
-  return dump({{"type", "release"}, {"status", to_string(status)}, {"time", time}, {"conclusion", conclusion}});
-}
-
-AttemptRow* running_attempt(std::vector<AttemptRow>& attempts, std::int64_t number) {
-  for (AttemptRow& attempt : attempts)
-    if (attempt.number == number && attempt.state == AttemptState::kRunning) return &attempt;
-  return nullptr;
-}
-
+// Adds what a line says.
 void apply_line(StudyFile& study, const std::string& text, const SourcePlace& place) {
   const json document = parse_json(text, place.file, place.line);
   try {
@@ -159,6 +113,7 @@ void apply_line(StudyFile& study, const std::string& text, const SourcePlace& pl
   }
 }
 
+// Figures of the row that follow from the attempts, and kLost where the owner is gone.
 void add_up(StudyFile& study) {
   StudyRow& row = study.study;
   row.trials = row.failed = 0;
@@ -169,24 +124,56 @@ void add_up(StudyFile& study) {
     ++row.trials;
     if (attempt.outcome != kMeasuredOutcome) ++row.failed;
   }
-  if (row.status == RunStatus::kRunning && !owner_is_alive(row.info)) row.status = RunStatus::kLost;
+  row.status = status_now(row.status, row.info);
+}
+
+}  // namespace
+
+std::string study_line(const StudyInfo& info) {
+  return one_line({{"type", "study"},
+                   {"study", info.id},
+                   {"name", info.name},
+                   {"created_at", info.created_at},
+                   {"host", info.host},
+                   {"pid", info.pid},
+                   {"pid_started", info.pid_started},
+                   {"space", info.space_yaml},
+                   {"options", info.options},
+                   {"versions", info.versions}});
+}
+
+std::string owner_line(const StudyInfo& owner) {
+  return one_line({{"type", "owner"}, {"host", owner.host}, {"pid", owner.pid}, {"pid_started", owner.pid_started}});
+}
+
+std::string attempt_line(const AttemptRow& attempt) {
+  return one_line({{"type", "attempt"},
+                   {"trial", attempt.number},
+                   {"attempt", attempt.attempt},
+                   {"state", to_string(attempt.state)},
+                   {"started_at", attempt.started_at},
+                   {"seconds", attempt.seconds},
+                   {"gpu_seconds", attempt.gpu_seconds},
+                   {"purpose", attempt.purpose},
+                   {"outcome", attempt.outcome},
+                   {"throughput", attempt.throughput},
+                   {"document", attempt.document}});
+}
+
+std::string alive_line(std::int64_t number, double seconds, double gpu_seconds) {
+  return one_line({{"type", "alive"}, {"trial", number}, {"seconds", seconds}, {"gpu_seconds", gpu_seconds}});
+}
+
+std::string options_line(const json& options) { return one_line({{"type", "options"}, {"options", options}}); }
+
+std::string release_line(RunStatus status, double time, const json& conclusion) {
+  return one_line({{"type", "release"}, {"status", to_string(status)}, {"time", time}, {"conclusion", conclusion}});
 }
 
 StudyFile read_study_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw environment_error("cannot be opened", "check the path", {path.string()});
   StudyFile study;
-  std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    const SourcePlace place{path.string(), number};
-    if (line.empty()) continue;
-    if (file.eof()) {  // no newline: whoever wrote it was killed
-      study.torn_end = true;
-      break;
-    }
-    if (line.size() > kMaxLineBytes) throw bad_input("a line of more than 64 MiB", "this is no study", place);
-    apply_line(study, line, place);
-  }
+  study.torn_end =
+      read_lines(path, [&](const std::string& line, const SourcePlace& place) { apply_line(study, line, place); });
   if (study.study.info.id.empty()) throw bad_input("there is no study in it", "give a study's file", {path.string()});
   add_up(study);
   return study;

@@ -10,8 +10,8 @@ namespace lockstep::telemetry {
 
 inline constexpr const char* kMeasuredOutcome = "measured";  // every other outcome is a failure
 
-// True when that cannot be told (another host).
-bool owner_is_alive(const StudyInfo& info);
+// kLost where it says kRunning and the owner is gone.
+RunStatus status_now(RunStatus written, const StudyInfo& info);
 // Id and time of creation where they are missing; host and process always.
 StudyInfo owned_by_this_process(StudyInfo info);
 // Throws exit 75 when `row` is running (kLost is not).
@@ -19,7 +19,6 @@ void check_may_acquire(const StudyRow& row, bool take_over);
 
 UserError not_the_owner(const std::string& study);
 UserError study_exists(const std::string& study);
-UserError several_studies(const std::string& beginning, const std::string& first, const std::string& second);
 UserError no_such_study(const std::string& study);
 UserError no_running_attempt(const std::string& study, std::int64_t number);
 

@@ -1,9 +1,8 @@
 // Studies of the tuner and their trials, durable: what a study found so far survives any kill.
 //
 // Two stores with one interface: tables beside the runs in the SQLite store, and one JSON-lines file per study where
-// SQLite is not compiled in (read_study_file() and adopt() bring such a file into a SQLite store later). A trial may
-// take several attempts: one that a crash cut off stays in the store with the time it was charged, and the next begins
-// anew.
+// SQLite is not compiled in. open_study_store() reads and continues both. A trial may take several attempts: one that a
+// crash cut off stays in the store with the time it was charged, and the next begins anew.
 //
 // A study has one owner at a time, the process that created or took it. Every write is one transaction (one line), on
 // disk before the call returns, and refused once somebody else owns the study. A StudyStore is used from one thread at
@@ -68,9 +67,10 @@ class StudyStore {
  public:
   virtual ~StudyStore() = default;
 
-  virtual std::vector<StudyRow> studies(std::size_t limit = 100) const = 0;  // newest first
+  // Newest first; only studies whose id begins with `beginning`.
+  virtual std::vector<StudyRow> studies(std::size_t limit = 100, const std::string& beginning = {}) const = 0;
   // `id` may be "last" or the beginning of an id when only one study matches; UserError (bad input) when several do.
-  virtual std::optional<StudyRow> find(const std::string& id) const = 0;
+  std::optional<StudyRow> find(const std::string& id) const;
   // By trial, then attempt. An unknown study has none. Takes the full id, as do all below.
   virtual std::vector<AttemptRow> attempts(const std::string& study) const = 0;
 
@@ -92,25 +92,15 @@ class StudyStore {
   virtual void end_trial(const std::string& study, const AttemptRow& attempt) = 0;
   // A study that goes on with other options: more trials, a larger budget.
   virtual void set_options(const std::string& study, const nlohmann::json& options) = 0;
-
-  // A whole study from elsewhere, all or nothing, in place of an older copy. It must not be running here.
-  virtual void adopt(const StudyRow& study, const std::vector<AttemptRow>& attempts) = 0;
 };
 
-// The store under `home` that this build writes. `create` false: UserError (environment) when there is none yet.
+// Tables and JSON lines under `home` as one store; a new study goes into the tables where this build has SQLite.
+// `create` false: UserError (environment) when there is no study yet.
 std::unique_ptr<StudyStore> open_study_store(const std::filesystem::path& home, bool create = true);
 
-// Tables in runs.db; UserError (environment) in a build without SQLite.
+// Tables in runs.db; nullptr in a build without SQLite.
 std::unique_ptr<StudyStore> make_sqlite_study_store(const std::filesystem::path& file, bool create = true);
 // FOLDER/<id>.jsonl, made when the first study is.
 std::unique_ptr<StudyStore> make_json_lines_study_store(const std::filesystem::path& folder);
-
-struct StudyFile {
-  StudyRow study;
-  std::vector<AttemptRow> attempts;
-  bool torn_end = false;  // the last line was cut short by a kill and left out
-};
-// UserError (bad input, file:line) for a line that is none of a study.
-StudyFile read_study_file(const std::filesystem::path& file);
 
 }  // namespace lockstep::telemetry

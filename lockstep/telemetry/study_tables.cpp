@@ -6,6 +6,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/text.h"
+#include "lockstep/telemetry/lines_file.h"
 #include "lockstep/telemetry/sqlite.h"
 #include "lockstep/telemetry/study_rules.h"
 
@@ -23,14 +24,6 @@ constexpr const char* kStudyColumns =
     "(SELECT coalesce(sum(gpu_seconds), 0) FROM trials WHERE study = number_of) "
     "FROM (SELECT number AS number_of, * FROM studies) ";
 
-std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
-
-// Text that we wrote, but a file can be edited: an unreadable value is no reason to hide the study.
-json parse_or_null(const std::string& text) {
-  json value = json::parse(text, nullptr, false);
-  return value.is_discarded() ? json() : value;
-}
-
 StudyRow study_from(const Statement& row) {
   StudyRow study;
   study.info.id = row.text(0);
@@ -47,8 +40,7 @@ StudyRow study_from(const Statement& row) {
   study.trials = row.integer(12);
   study.failed = row.integer(13);
   study.gpu_seconds = row.real(14);
-  study.status = parse_status(row.text(4));
-  if (study.status == RunStatus::kRunning && !owner_is_alive(study.info)) study.status = RunStatus::kLost;
+  study.status = status_now(parse_status(row.text(4)), study.info);
   return study;
 }
 
@@ -78,26 +70,13 @@ class StudyTables : public StudyStore {
     database_.execute("PRAGMA synchronous = FULL");
   }
 
-  std::vector<StudyRow> studies(std::size_t limit) const override {
-    Statement rows(database_, kStudyColumns + std::string("ORDER BY created_at DESC, number_of DESC LIMIT ?"));
-    rows.bind(0, static_cast<std::int64_t>(limit));
+  std::vector<StudyRow> studies(std::size_t limit, const std::string& beginning) const override {
+    Statement rows(database_, kStudyColumns + std::string("WHERE substr(id, 1, length(?1)) = ?1 "
+                                                          "ORDER BY created_at DESC, number_of DESC LIMIT ?2"));
+    rows.bind(0, beginning).bind(1, static_cast<std::int64_t>(limit));
     std::vector<StudyRow> result;
     while (rows.step()) result.push_back(study_from(rows));
     return result;
-  }
-
-  std::optional<StudyRow> find(const std::string& id) const override {
-    if (id == "last") {
-      auto newest = studies(1);
-      return newest.empty() ? std::nullopt : std::optional(std::move(newest.front()));
-    }
-    Statement rows(database_,
-                   kStudyColumns + std::string("WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id <> ?1, id LIMIT 2"));
-    rows.bind(0, id);
-    if (id.empty() || !rows.step()) return std::nullopt;
-    StudyRow first = study_from(rows);
-    if (first.info.id != id && rows.step()) throw several_studies(id, first.info.id, rows.text(0));
-    return first;
   }
 
   std::vector<AttemptRow> attempts(const std::string& study) const override {
@@ -151,7 +130,7 @@ class StudyTables : public StudyStore {
               "conclusion = CASE WHEN ?3 = 'null' THEN conclusion ELSE ?3 END WHERE number = ?4")
         .bind(0, to_string(status))
         .bind(1, unix_seconds())
-        .bind(2, dump(conclusion))
+        .bind(2, one_line(conclusion))
         .bind(3, number)
         .run();
     interrupt_running(number);
@@ -200,21 +179,9 @@ class StudyTables : public StudyStore {
   void set_options(const std::string& study, const json& options) override {
     Transaction transaction(database_);
     Statement(database_, "UPDATE studies SET options = ? WHERE number = ?")
-        .bind(0, dump(options))
+        .bind(0, one_line(options))
         .bind(1, owned_number(study))
         .run();
-    transaction.commit();
-  }
-
-  void adopt(const StudyRow& study, const std::vector<AttemptRow>& attempts) override {
-    Transaction transaction(database_);
-    if (const std::int64_t old = number_of(study.info.id); old != 0) {
-      check_may_acquire(*find(study.info.id), false);
-      Statement(database_, "DELETE FROM trials WHERE study = ?").bind(0, old).run();
-      Statement(database_, "DELETE FROM studies WHERE number = ?").bind(0, old).run();
-    }
-    const std::int64_t number = insert(study, "");
-    for (const AttemptRow& attempt : attempts) insert(number, attempt);
     transaction.commit();
   }
 
@@ -263,9 +230,9 @@ class StudyTables : public StudyStore {
         .bind(7, info.pid_started)
         .bind(8, token)
         .bind(9, info.space_yaml)
-        .bind(10, dump(info.options))
-        .bind(11, dump(info.versions))
-        .bind(12, dump(study.conclusion))
+        .bind(10, one_line(info.options))
+        .bind(11, one_line(info.versions))
+        .bind(12, one_line(study.conclusion))
         .run();
     return database_.last_insert_id();
   }
@@ -285,7 +252,7 @@ class StudyTables : public StudyStore {
         .bind(7, attempt.purpose)
         .bind(8, attempt.outcome)
         .bind(9, attempt.throughput)
-        .bind(10, dump(attempt.document))
+        .bind(10, one_line(attempt.document))
         .run();
   }
 

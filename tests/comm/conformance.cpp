@@ -161,7 +161,7 @@ void compare_bytes(const Array& got, const Array& expected, const std::string& w
 }
 
 std::string title(const char* op, const Communicator& comm, std::int64_t count, DType dtype, const char* extra = "") {
-  return fmt::format("{} {} {} of {} {} on rank {} of {}", comm.backend_name(), op, extra, count, name_of(dtype),
+  return fmt::format("{} {} {} of {} {} on rank {} of {}", comm.backend_name(), op, extra, count, to_string(dtype),
                      comm.rank(), comm.size());
 }
 
@@ -194,7 +194,7 @@ void check_all_reduce(Communicator& comm, const Sizes& sizes, Findings& findings
       data.fill(comm.rank());
       comm.all_reduce(data.buffer(), op).wait();
       compare(data, expected_reduction(comm.size(), 0, count, dtype, op), tolerance(dtype, op, comm.size()),
-              title("all_reduce", comm, count, dtype, name_of(op)), findings);
+              title("all_reduce", comm, count, dtype, to_string(op)), findings);
     }
   });
 }
@@ -210,13 +210,13 @@ void check_reduce_scatter(Communicator& comm, const Sizes& sizes, Findings& find
       const Array untouched = input;
       comm.reduce_scatter(input.buffer(), output.buffer(), op).wait();
       const double allowed = tolerance(dtype, op, comm.size());
-      compare(output, expected, allowed, title("reduce_scatter", comm, count, dtype, name_of(op)), findings);
-      compare_bytes(input, untouched, title("reduce_scatter's input", comm, count, dtype, name_of(op)), findings);
+      compare(output, expected, allowed, title("reduce_scatter", comm, count, dtype, to_string(op)), findings);
+      compare_bytes(input, untouched, title("reduce_scatter's input", comm, count, dtype, to_string(op)), findings);
       // The output may be this rank's slice of the input.
       auto* slice = input.bytes.data() + comm.rank() * output.buffer().bytes();
       comm.reduce_scatter(input.buffer(), {slice, count, dtype}, op).wait();
       if (count > 0) std::memcpy(output.bytes.data(), slice, output.bytes.size());
-      compare(output, expected, allowed, title("reduce_scatter in place", comm, count, dtype, name_of(op)), findings);
+      compare(output, expected, allowed, title("reduce_scatter in place", comm, count, dtype, to_string(op)), findings);
     }
   });
 }
@@ -406,7 +406,7 @@ void check_traffic(Communicator& comm, Findings& findings) {
   const Traffic traffic = group.traffic();
   const auto expect = [&](OpKind kind, std::int64_t operations, std::int64_t bytes) {
     if (traffic[kind].operations != operations || traffic[kind].bytes != bytes) {
-      findings.add(fmt::format("{} counted {} operations, {} bytes instead of {}, {}", name_of(kind),
+      findings.add(fmt::format("{} counted {} operations, {} bytes instead of {}, {}", to_string(kind),
                                traffic[kind].operations, traffic[kind].bytes, operations, bytes));
     }
   };

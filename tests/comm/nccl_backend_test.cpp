@@ -112,23 +112,23 @@ class FakeCalls final : public NcclCalls {
   int finalize(void*) override { return note("finalize"); }
   int destroy(void*) override { return note("destroy"); }
   int all_reduce(const void* in, void* out, std::size_t count, DType type, ReduceOp op, void*, void* stream) override {
-    return note(fmt::format("all_reduce {} {} {}{} on {}", count, name_of(type), name_of(op),
+    return note(fmt::format("all_reduce {} {} {}{} on {}", count, to_string(type), to_string(op),
                             in == out ? " in place" : "", number(stream)));
   }
   int reduce_scatter(const void*, void*, std::size_t count, DType type, ReduceOp, void*, void* stream) override {
-    return note(fmt::format("reduce_scatter {} {} on {}", count, name_of(type), number(stream)));
+    return note(fmt::format("reduce_scatter {} {} on {}", count, to_string(type), number(stream)));
   }
   int all_gather(const void*, void*, std::size_t count, DType type, void*, void* stream) override {
-    return note(fmt::format("all_gather {} {} on {}", count, name_of(type), number(stream)));
+    return note(fmt::format("all_gather {} {} on {}", count, to_string(type), number(stream)));
   }
   int broadcast(const void*, void*, std::size_t count, DType type, int root, void*, void* stream) override {
-    return note(fmt::format("broadcast {} {} from {} on {}", count, name_of(type), root, number(stream)));
+    return note(fmt::format("broadcast {} {} from {} on {}", count, to_string(type), root, number(stream)));
   }
   int send(const void*, std::size_t count, DType type, int peer, void*, void*) override {
-    return note(fmt::format("send {} {} to {}", count, name_of(type), peer));
+    return note(fmt::format("send {} {} to {}", count, to_string(type), peer));
   }
   int recv(void*, std::size_t count, DType type, int peer, void*, void*) override {
-    return note(fmt::format("recv {} {} from {}", count, name_of(type), peer));
+    return note(fmt::format("recv {} {} from {}", count, to_string(type), peer));
   }
   int group_start() override { return note("group_start"); }
   int group_end() override { return note("group_end"); }

@@ -52,7 +52,7 @@ class Nccl : public ::testing::Test {
         input.write(bytes);
         output.write(std::vector<std::uint8_t>(bytes.size(), 0xff));
         visit(input.buffer(), output.buffer());
-        ASSERT_EQ(output.read(), bytes) << count << " " << name_of(dtype);
+        ASSERT_EQ(output.read(), bytes) << count << " " << to_string(dtype);
       }
     }
   }

@@ -5,7 +5,7 @@ import struct
 
 WORDS = "the lamb and the wolf walk in step over the hill to the old mill by the river".split()
 PRECISIONS = ("fp32", "fp32", "fp32", "bf16", "bf16", "fp64")
-SEQUENCES = (8, 12, 16, 16, 20, 24, 30, 32, 32, 33, 36, 40, 48, 64)
+SEQUENCES = (8, 12, 16, 16, 18, 20, 24, 28, 30, 32, 32, 33, 36, 40, 44, 48, 52, 64)
 
 
 def write_data(folder):
@@ -117,7 +117,7 @@ def make_layout(rng, model, world):
 def make_options(rng, kind):
     """Sections beside model, layout and batch."""
     options = {"precision": rng.choice(PRECISIONS)}
-    communication = {"backend": "local", "timeout": "30s"}
+    communication = {"backend": "local", "timeout": "200s"}
     if rng.random() < 0.35:
         communication["compression"] = rng.choice(("fp16", "bf16", "powersgd", "onebit"))
     if rng.random() < 0.1:
@@ -145,6 +145,23 @@ def make_options(rng, kind):
 KINDS = ("gpt", "gpt", "llama", "llama", "llama", "moe", "moe", "mamba", "bert", "bert-classifier", "cnn", "resnet")
 
 
+def spoil(rng, job):
+    """One thing that no engine trains, beside whatever the layout has."""
+    model, batch = job["model"], job["batch"]
+    if "layers" not in model:
+        return
+    choices = [lambda: batch.update(sequence_length=96)]  # beyond the model's positions
+    if model["arch"] in ("gpt", "bert"):
+        choices.append(lambda: model.update(kv_heads=1))
+    if model["arch"] in ("llama", "moe"):
+        choices.append(lambda: model.update(head_dim=7))
+    if model["arch"] in ("llama", "mamba"):
+        choices.append(lambda: model.update(activation="relu"))
+    if model["arch"] == "mamba":
+        choices.append(lambda: model.update(dropout=0.1))
+    rng.choice(choices)()
+
+
 def make_job(seed, folder):
     """The job without a cluster, and the number of its ranks."""
     rng = random.Random(seed)
@@ -157,6 +174,8 @@ def make_job(seed, folder):
     job = {"name": f"job-{seed}", "model": model, "data": make_data(kind, folder),
            "layout": make_layout(rng, model, world), "batch": batch, **make_options(rng, kind), "steps": 1,
            "threads_per_rank": 1, "checkpoint": {"every": 0, "final": False}, "evaluation": {"batches": 1}, "seed": 3}
+    if rng.random() < 0.06:
+        spoil(rng, job)
     return job, world
 
 
@@ -167,14 +186,15 @@ def make_constraints(rng, job, world):
         return ()
     choices = ["dp"]
     if "layers" in job["model"]:
-        choices += ["tp", "pp", "pp", "cp", "cp", "shard", "sp", "virtual", "zero_bubble", "recompute", "offload"]
+        choices += ["tp", "pp", "cp", "cp", "cp", "cp", "cp", "cp", "cp + sp", "shard", "sp", "sp", "virtual",
+                    "zero_bubble", "recompute", "offload"]
     if "experts" in job["model"]:
         choices += ["ep", "ep"]
     choice = rng.choice(choices)
     size = rng.choice(divisors)
     text = {"sp": f"tp={size},sequence_parallel=true", "virtual": f"pp={size},schedule=interleaved",
             "zero_bubble": f"pp={size},schedule=zero_bubble", "recompute": f"recompute=full,pp={size}",
-            "offload": "offload=optimizer", "shard": f"shard={size}",
+            "cp + sp": "cp=2,tp=2,sequence_parallel=true", "offload": "offload=optimizer", "shard": f"shard={size}",
             "cp": f"cp={size},context_exchange={rng.choice(('ring', 'ring', 'all_to_all'))}"}.get(choice,
                                                                                               f"{choice}={size}")
     return ("--fix", text)

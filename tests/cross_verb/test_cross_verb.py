@@ -22,6 +22,8 @@ from verbs import Verbs, machine  # noqa: E402
 SEED = 20
 JOBS = int(os.environ.get("CROSS_VERB_JOBS", "220"))
 LAYOUT_CHOICES = ("schedule", "recompute")  # beside `layout` in a plan, inside it in a job
+DEFAULT_LAYOUT = {"pp": 1, "dp": 1, "shard": 1, "zero": 0, "cp": 1, "tp": 1, "ep": 1, "sequence_parallel": False,
+                  "virtual_stages": 1, "stage_layers": [], "context_exchange": "ring", "offload": "none"}
 SHOWN = 3  # examples of a kind of disagreement
 UNTOLD = ("name", "data", "steps", "threads_per_rank", "checkpoint", "evaluation", "seed")  # the same in every job
 
@@ -189,6 +191,26 @@ class CrossVerb(unittest.TestCase):
                     "plan": self.verbs.plan(cramped, *profile), "train --dry-run": self.verbs.dry_run(cramped, *profile),
                     "tune": self.verbs.tune(cramped, *tune)})
             self.check_options(name, here, answers["the engine"])
+        elif answers["train --dry-run"].refuses:
+            self.check_plan_file(number, here, profile)
+
+    def check_plan_file(self, number, job, profile):
+        """A layout that is refused in a job file is refused in a plan file too, by whoever reads it first."""
+        name = self.verbs.write(f"open-{number}.yaml", {key: value for key, value in job.items() if key != "layout"})
+        plan = self.verbs.dry_run(name, *profile)
+        if not plan.accepts:
+            return
+        best = plan.value["best"]
+        for key in LAYOUT_CHOICES:
+            best[key] = job["layout"].get(key, "none")
+        best["layout"].update(DEFAULT_LAYOUT, **{k: v for k, v in job["layout"].items() if k not in LAYOUT_CHOICES})
+        data_ranks = best["layout"]["dp"] * best["layout"]["shard"]
+        best["batch"]["global_sequences"] = data_ranks * best["batch"]["micro"] * best["batch"]["accumulation"]
+        file = self.verbs.write(f"plan-{number}.json", plan.value)
+        answers = [self.verbs.dry_run(name, "--plan", file), self.verbs.start(name, "--plan", file)]
+        self.counts["plan files checked"] += 1
+        if not all(answer.refuses for answer in answers):
+            self.found.add("a plan file passes with a layout that is refused in a job file", "", job, *answers)
 
     def given_layout_on_devices(self, number, job, ranks, start):
         """The same layout on GPUs: the rules are the same ones."""
@@ -199,7 +221,8 @@ class CrossVerb(unittest.TestCase):
         dry = self.verbs.dry_run(name)
         if dry.code != 4:  # a build without CUDA may say that it trains on CPUs alone
             answers["train --dry-run"] = dry
-        if "state_precision" not in job["optimizer"]:  # one GPU trains it, a CPU does not
+        # One GPU trains narrow states, a CPU does not; one bit per gradient is the other way round.
+        if "state_precision" not in job["optimizer"] and job["communication"].get("compression") != "onebit":
             answers["the engine (on CPU ranks)"] = start
         if not self.check_verdicts("H100", there, answers):
             return

@@ -78,7 +78,7 @@ class Profiles(unittest.TestCase):
         environment = {**self.verbs.environment, "PYTHONPATH": str(BUILD / "python")}
         if how == "environment":
             environment["LOCKSTEP_PROFILE"] = profile
-        done = subprocess.run([os.environ.get("LOCKSTEP_PYTHON", sys.executable), "-c", PYTHON, profile, how],
+        done = subprocess.run([os.environ.get("LOCKSTEP_PYTHON") or sys.executable, "-c", PYTHON, profile, how],
                               cwd=self.verbs.folder, env=environment, text=True, capture_output=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         return json.loads(done.stdout)

@@ -35,7 +35,7 @@ class Regressions(unittest.TestCase):
         job = {"model": model, "cluster": machine(ranks),
                "data": {"kind": "text", "path": str(self.verbs.folder / "text.txt")},
                "batch": {"micro": 2, "accumulation": 2, "sequence_length": 32},
-               "communication": {"backend": "local", "timeout": "30s"}, "steps": 1, "threads_per_rank": 1,
+               "communication": {"backend": "local", "timeout": "200s"}, "steps": 1, "threads_per_rank": 1,
                "checkpoint": {"every": 0, "final": False}, "evaluation": {"batches": 1}, "seed": 3}
         job.update(fields)
         return self.verbs.write(name, job)

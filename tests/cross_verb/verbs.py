@@ -14,7 +14,7 @@ LOCKSTEP = str(BUILD / "lockstep")
 HERE = pathlib.Path(__file__).parent
 DOOR = os.environ.get("CROSS_VERB_DOOR", str(BUILD / "tests" / "cross_verb" / "libengine_door.so"))
 FOREIGN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "LOCKSTEP_PROFILE", "LOCKSTEP_BACKEND")
-SECONDS = 120  # a verb that hangs, not one that is slow
+SECONDS = 600  # a verb that hangs, not one that is slow
 SPACE = "knobs: {num_workers: {choices: [1, 2], default: 1}}\n"
 
 

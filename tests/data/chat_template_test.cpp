@@ -117,8 +117,8 @@ TEST(Conversations, that_are_wrong_are_refused_with_their_line) {
   const std::pair<const char*, const char*> rows[] = {
       {R"({})", "none of the known shapes"},
       {R"({"conversations": []})", "none of the known shapes"},
-      {R"({"messages": []})", "`messages` is no list with entries"},
-      {R"({"messages": 7})", "`messages` is no list with entries"},
+      {R"({"messages": []})", "`messages` is not a list with entries"},
+      {R"({"messages": 7})", "`messages` is not a list with entries"},
       {R"({"messages": ["hi"]})", "`messages[0]` is a JSON string"},
       {R"({"messages": [{"content": "hi"}]})", "no `messages[0].role`"},
       {R"({"messages": [{"role": "tool", "content": "hi"}]})", "`messages[0].role` is `tool`"},

@@ -59,7 +59,7 @@ TEST_F(Sentences, of_json_lines) {
 
 TEST_F(Sentences, that_are_wrong_are_refused_with_their_line) {
   expect_error("a.tsv", "1\ta\nb\n", {"a.tsv:2", "no tab"});
-  expect_error("a.tsv", "1\ta\nx\tb\n", {"a.tsv:2", "label `x` is no whole number"});
+  expect_error("a.tsv", "1\ta\nx\tb\n", {"a.tsv:2", "label `x` is not a whole number"});
   expect_error("a.tsv", "good film\t1\n", {"a.tsv:1", "names no columns"});
   expect_error("a.tsv", "label\tidx\n1\t2\n", {"a.tsv:1", "names no columns"});
   expect_error("a.tsv", "label\tidx\ttext\n1\t2\ta\n1\t2\n", {"a.tsv:3", "2 columns instead of 3"});

@@ -154,8 +154,8 @@ TEST_F(Instructions, too_long_lose_their_end_and_are_reported) {
       "\n");
   const auto train = open_datasets(job(6)).train;
   EXPECT_EQ(train->describe(),
-            "2 examples in 2 packed sequences of 6 tokens, 6 tokens of answers; 1 cut at the end; 1 left out, whose "
-            "answers lie beyond");
+            "2 examples in 2 packed sequences of 6 tokens, 6 tokens of answers; 1 cut at the end; 1 dropped, "
+            "because their answers lie beyond");
   const std::int64_t zero = 0;
   const Samples samples = train->fetch(std::span(&zero, 1));
   EXPECT_TRUE(samples.target[0].equal(torch::tensor({-100, -100, 'c' + 0, 'd' + 0, 'e' + 0, 'f' + 0}, torch::kInt64)));
@@ -333,7 +333,7 @@ TEST_F(ChatTokenizer, begins_and_ends_plain_text_as_its_files_say) {
 TEST_F(ChatTokenizer, that_cannot_write_the_template_is_refused) {
   const auto open = [](const spec::Job& wrong) { return [wrong] { open_datasets(wrong); }; };
   expect_user_error(ExitCode::kUsage, {"name no chat template", "set data.chat_template"}, open(job_with("{}")));
-  expect_user_error(ExitCode::kUsage, {"none that is known", "set data.chat_template"},
+  expect_user_error(ExitCode::kUsage, {"not a known one", "set data.chat_template"},
                     open(job_with(R"({"chat_template": "[INST] {{ x }}"})")));
   spec::Job llama = job_with("{}");
   llama.data.chat_template = ChatTemplate::kLlama3;

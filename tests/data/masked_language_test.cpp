@@ -180,7 +180,7 @@ TEST_F(MaskedJob, of_bert_hides_tokens_and_of_others_does_not) {
 TEST_F(MaskedJob, of_bytes_takes_the_last_id_of_the_model_as_the_mask) {
   job_.data.tokenizer = "bytes";
   job_.model.vocab = 256;
-  expect_user_error(ExitCode::kUsage, {"stands for the hidden ones", "model.vocab above 256"}, [&] { open(); });
+  expect_user_error(ExitCode::kUsage, {"needs a mask token", "model.vocab above 256"}, [&] { open(); });
   job_.model.vocab = 300;
   const std::int64_t indices[] = {0, 1, 2, 3, 4, 5, 6, 7};
   EXPECT_EQ(open().train->fetch(indices).input.max().item<std::int64_t>(), 299);

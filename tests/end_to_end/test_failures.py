@@ -51,6 +51,23 @@ class Failures(Killing):
         self.assertNotEqual(process.returncode, 0)
         self.assertRegex(out + err, r"rank 1\b")
 
+    def test_a_locked_store_does_not_cost_the_record(self):
+        job = self.text_job(ranks=2, steps=10)
+        self.train(job)  # makes the store
+        locker = sqlite3.connect(self.folder / "home" / "runs.db", isolation_level=None)
+        locker.execute("BEGIN EXCLUSIVE")
+        done = self.run_lockstep("train", job, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        warnings = [line for line in done.stderr.splitlines() if "warning" in line]
+        self.assertEqual(len(warnings), 1, done.stderr)
+        self.assertIn("locked", warnings[0])
+        locker.execute("COMMIT")
+        locker.close()
+        run = json.loads(done.stdout.strip().splitlines()[-1])["run"]
+        report = json.loads(self.run_lockstep("report", run, "--json").stdout)
+        self.assertEqual(report["run"]["status"], "done")
+        self.assertEqual([len(report["loss"]), len(report["ranks"])], [10, 2])
+
     def test_wrong_keys_units_and_files(self):
         job = self.text_job()
         self.expect_error(2, ["batch.mciro", "micro"], "train", job, "batch.mciro=4")

@@ -34,6 +34,23 @@ class Launchers(EndToEnd):
         run = json.loads(outputs[0][0].strip().splitlines()[-1])["run"]
         self.assertEqual(self.losses(run), alone)
 
+    def test_a_run_of_two_nodes_is_reported_with_both_ranks(self):
+        for shared in (True, False):
+            homes = [self.folder / f"{shared}-0", self.folder / f"{shared}-{0 if shared else 1}"]
+            node = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(free_port()), "LOCKSTEP_TOKEN": "x" * 32}
+            ranks = [self.start("train", self.text_job(ranks=2, steps=12), "--json",
+                                environment={**node, "RANK": str(rank), "LOCKSTEP_HOME": str(homes[rank])})
+                     for rank in range(2)]
+            outputs = [rank.communicate(timeout=240) for rank in ranks]
+            self.assertEqual([rank.returncode for rank in ranks], [0, 0], outputs)
+            done = self.run_lockstep("report", "last", "--json", environment={"LOCKSTEP_HOME": str(homes[0])})
+            report = json.loads(done.stdout)
+            self.assertEqual(report["run"]["status"], "done")
+            self.assertEqual([rank["rank"] for rank in report["ranks"]], [0, 1], f"shared home: {shared}")
+            self.assertTrue(all(rank["step_seconds"] > 0 for rank in report["ranks"]))
+            self.assertEqual(report["missing_ranks"], [])
+
     def test_a_slurm_step_forms_a_world(self):
         step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(free_port())}

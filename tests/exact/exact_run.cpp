@@ -14,6 +14,7 @@
 #include "lockstep/engine/layout_executor.h"
 #include "lockstep/nn/device_thread.h"
 #include "lockstep/nn/moe.h"
+#include "tests/support/tiny_models.h"
 
 namespace lockstep::exact {
 namespace {
@@ -189,52 +190,36 @@ std::string Case::name() const {
   return text;
 }
 
-spec::Model model_of(const std::string& name) {
-  spec::Model model;
-  model.name = name;
-  model.layers = 4;
-  model.hidden = 32;
-  model.heads = model.kv_heads = 4;
-  model.head_dim = 8;
-  model.ffn_hidden = 64;
-  model.vocab = 64;
-  model.max_sequence = 32;
-  model.init_std = 0.2;  // far from the linear regime, so that errors show
-  if (name == "gpt" || name == "gpt-odd" || name == "bert") {
-    model.arch = name == "bert" ? spec::Arch::kBert : spec::Arch::kGpt;
-    model.tied_embeddings = true;
+spec::Model family_of(const std::string& name) {
+  tiny::ModelSizes sizes{4, 32, 4, 64, 64, 32};
+  if (name == "gpt-odd") sizes = {4, 32, 4, 62, 61, 31};
+  if (name == "ssm") return tiny::mamba_of(sizes, {4, 4, 2, 2});
+  if (name.starts_with("llama")) return tiny::llama_of(sizes, name == "llama-mqa" ? 1 : 2);
+  spec::Model model = tiny::gpt_of(sizes);
+  if (name.starts_with("gpt") || name == "bert") {
     model.dropout = 0.1;
-    if (name == "bert") model.type_vocab = 2;
-    if (name == "gpt-odd") {
-      model.vocab = 61;
-      model.ffn_hidden = 62;
-      model.max_sequence = 31;
+    if (name == "bert") {
+      model.arch = spec::Arch::kBert;
+      model.type_vocab = 2;
     }
     return model;
   }
-  model.bias = false;
-  model.activation = spec::Activation::kSilu;
-  if (name == "ssm") {
-    model.arch = spec::Arch::kMamba;
-    model.heads = model.kv_heads = model.head_dim = model.ffn_hidden = 0;
-    model.state_size = 4;
-    model.conv_kernel = 4;
-    model.expand = 2;
-    model.dt_rank = 2;
-    model.tied_embeddings = true;
-    return model;
-  }
-  model.arch = spec::Arch::kLlama;
-  model.kv_heads = name == "llama-mqa" ? 1 : 2;
-  if (name.starts_with("llama")) return model;
+  sizes.ffn_hidden = 32;
+  model = tiny::llama_of(sizes, 2);
   model.arch = spec::Arch::kMoe;
-  model.ffn_hidden = 32;
   model.experts = 4;
   model.experts_per_token = 2;
   model.router_auxiliary_loss = 0.05;
   model.router_z_loss = 0.01;
   if (name == "moe-capacity") model.capacity_factor = 1.0;
   if (name == "moe-shared") model.shared_experts = 1;
+  return model;
+}
+
+spec::Model model_of(const std::string& name) {
+  spec::Model model = family_of(name);
+  model.name = name;
+  model.init_std = 0.2;  // far from the linear regime, so that errors show
   return model;
 }
 

@@ -110,7 +110,7 @@ std::string differences(const BytesByGroup& counted, const BytesByGroup& predict
     for (std::size_t kind = 0; kind < bytes.size(); ++kind) {
       const std::int64_t is = at(counted, name, kind), should = at(predicted, name, kind);
       if (is == should) continue;
-      text += fmt::format("  {} {}: counted {}, predicted {}\n", name, comm::name_of(static_cast<comm::OpKind>(kind)),
+      text += fmt::format("  {} {}: counted {}, predicted {}\n", name, comm::to_string(static_cast<comm::OpKind>(kind)),
                           is, should);
     }
   }

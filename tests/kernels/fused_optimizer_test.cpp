@@ -30,6 +30,20 @@ double relative_difference(const torch::Tensor& a, const torch::Tensor& b) {
 }
 
 // Ours and libtorch's optimizer over the same parameters and gradients; returns the relative difference of the weights.
+// update(step) makes our step with ours.gradient.
+template <class Update>
+double difference_after_steps(OptimizerArrays& ours, const torch::Tensor& theirs, torch::optim::Optimizer& optimizer,
+                              double factor, Update update) {
+  for (int step = 1; step <= kSteps; ++step) {
+    const torch::Tensor gradient = normal(kCount, ours.parameter.scalar_type(), 100 + step);
+    theirs.mutable_grad() = gradient * factor;
+    optimizer.step();
+    ours.gradient = gradient;
+    update(step);
+  }
+  return relative_difference(ours.parameter, theirs.detach());
+}
+
 double difference_to_libtorch_adamw(torch::ScalarType type, const AdamWStep& options, double factor) {
   OptimizerArrays ours{normal(kCount, type, 1), {}, torch::zeros({kCount}, type), torch::zeros({kCount}, type), {}};
   torch::Tensor theirs = ours.parameter.clone().set_requires_grad(true);
@@ -37,18 +51,12 @@ double difference_to_libtorch_adamw(torch::ScalarType type, const AdamWStep& opt
                                               .betas({options.beta1, options.beta2})
                                               .eps(options.epsilon)
                                               .weight_decay(options.weight_decay));
-  const std::vector<ElementRange> decay{{0, kCount}};
-  for (int step = 1; step <= kSteps; ++step) {
-    const torch::Tensor gradient = normal(kCount, type, 100 + step);
-    theirs.mutable_grad() = gradient * factor;
-    optimizer.step();
-    ours.gradient = gradient;
+  return difference_after_steps(ours, theirs, optimizer, factor, [&](int step) {
     AdamWStep now = options;
     now.step = step;
     now.gradient_factor = factor;
-    adamw(ours, decay, now);
-  }
-  return relative_difference(ours.parameter, theirs.detach());
+    adamw(ours, std::vector<ElementRange>{{0, kCount}}, now);
+  });
 }
 
 double difference_to_libtorch_sgd(torch::ScalarType type, const SgdStep& options, double factor) {
@@ -59,17 +67,11 @@ double difference_to_libtorch_sgd(torch::ScalarType type, const SgdStep& options
                                             .momentum(options.momentum)
                                             .nesterov(options.nesterov)
                                             .weight_decay(options.weight_decay));
-  const std::vector<ElementRange> decay{{0, kCount}};
-  for (int step = 1; step <= kSteps; ++step) {
-    const torch::Tensor gradient = normal(kCount, type, 100 + step);
-    theirs.mutable_grad() = gradient * factor;
-    optimizer.step();
-    ours.gradient = gradient;
+  return difference_after_steps(ours, theirs, optimizer, factor, [&](int) {
     SgdStep now = options;
     now.gradient_factor = factor;
-    sgd(ours, decay, now);
-  }
-  return relative_difference(ours.parameter, theirs.detach());
+    sgd(ours, std::vector<ElementRange>{{0, kCount}}, now);
+  });
 }
 
 TEST(AdamW, equals_libtorch_over_fifty_steps_in_fp64) {

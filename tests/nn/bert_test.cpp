@@ -228,16 +228,6 @@ TEST(Bert, runs_unit_by_unit_in_parts_of_a_pipeline) {
   }
 }
 
-template <typename Action>
-std::string error_of(const Action& action) {
-  try {
-    action();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(BertClassifier, is_not_split_along_the_sequence) {
   std::string error;
   parallel::run_ranks(2, [&](const comm::Communicator& world) {

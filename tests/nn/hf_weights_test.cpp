@@ -28,16 +28,6 @@ std::shared_ptr<TrainableModel> shaken(const spec::Model& spec) {
   return model;
 }
 
-template <typename Action>
-std::string error_of(const Action& action) {
-  try {
-    action();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 // A file as Hugging Face writes it for the encoder alone: no prefix, no heads.
 TensorMap encoder_file(const TrainableModel& model, bool with_pooler) {
   TensorMap file;

@@ -216,16 +216,6 @@ TEST(EmptyBatch, loses_nothing) {
   }
 }
 
-template <typename Action>
-std::string error_of(const Action& action) {
-  try {
-    action();
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(Errors, name_the_problem_and_the_fix) {
   const auto model = build_model(small_gpt());
   const auto forward = [&](const Tensor& tokens) { return error_of([&] { model->forward(tokens, {}); }); };

@@ -1,40 +1,20 @@
 // Small specs of every family that can be trained.
 #pragma once
 
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/nn/random.h"
 #include "lockstep/spec/model.h"
+#include "tests/support/tiny_models.h"
 
 namespace lockstep::nn::testing {
 
-inline spec::Model small_gpt() {
-  spec::Model model;
-  model.name = "small-gpt";
-  model.arch = spec::Arch::kGpt;
-  model.layers = 2;
-  model.hidden = 32;
-  model.heads = model.kv_heads = 4;
-  model.head_dim = 8;
-  model.ffn_hidden = 128;
-  model.vocab = 61;
-  model.max_sequence = 96;
-  model.tied_embeddings = true;
-  return model;
-}
-
-inline spec::Model small_llama() {
-  spec::Model model = small_gpt();
-  model.name = "small-llama";
-  model.arch = spec::Arch::kLlama;
-  model.kv_heads = 2;
-  model.ffn_hidden = 88;
-  model.tied_embeddings = false;
-  model.bias = false;
-  model.activation = spec::Activation::kSilu;
-  return model;
-}
+inline spec::Model small_gpt() { return tiny::gpt_of({2, 32, 4, 128, 61, 96}, "small-gpt"); }
+inline spec::Model small_llama() { return tiny::llama_of({2, 32, 4, 88, 61, 96}, 2, "small-llama"); }
 
 inline spec::Model small_bert() {
   spec::Model model = small_gpt();
@@ -46,23 +26,7 @@ inline spec::Model small_bert() {
   return model;
 }
 
-inline spec::Model small_mamba() {
-  spec::Model model;
-  model.name = "small-mamba";
-  model.arch = spec::Arch::kMamba;
-  model.layers = 2;
-  model.hidden = 24;
-  model.vocab = 61;
-  model.max_sequence = 96;
-  model.state_size = 4;
-  model.conv_kernel = 4;
-  model.expand = 2;
-  model.dt_rank = 3;
-  model.tied_embeddings = true;
-  model.bias = false;
-  model.activation = spec::Activation::kSilu;
-  return model;
-}
+inline spec::Model small_mamba() { return tiny::mamba_of({2, 24, 1, 0, 61, 96}, {4, 4, 2, 3}, "small-mamba"); }
 
 inline spec::Model small_image(spec::Arch arch) {
   spec::Model model;
@@ -117,6 +81,17 @@ inline std::pair<torch::Tensor, torch::Tensor> batch_for(const spec::Model& mode
   const auto tokens = tokens_for(model, samples, 20);
   if (model.classes > 0) return {tokens, torch::arange(samples).remainder(model.classes)};
   return {tokens, tokens_for(model, samples, 20, 1)};
+}
+
+// What a UserError says.
+template <typename Action>
+std::string error_of(const Action& action) {
+  try {
+    action();
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "no error";
 }
 
 }  // namespace lockstep::nn::testing

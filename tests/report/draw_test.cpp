@@ -8,7 +8,7 @@
 namespace lockstep::report {
 namespace {
 
-constexpr DrawStyle kPlainAscii{.width = 80, .colour = false, .unicode = false};
+constexpr TerminalStyle kPlainAscii{.width = 80, .colour = false, .unicode = false};
 
 TEST(Draw, a_bar_shows_its_parts_to_scale) {
   EXPECT_EQ(stacked_bar({{2, 'P', Ink::kBlue}, {4, 'A', Ink::kGreen}}, 10, 10, kPlainAscii), "PPAAAA....");
@@ -22,7 +22,7 @@ TEST(Draw, a_bar_that_overflows_marks_where_the_whole_ends) {
 TEST(Draw, bars_keep_their_width_whatever_they_show) {
   for (const bool colour : {false, true}) {
     for (const bool unicode : {false, true}) {
-      const DrawStyle style{.width = 80, .colour = colour, .unicode = unicode};
+      const TerminalStyle style{.width = 80, .colour = colour, .unicode = unicode};
       for (const double value : {0.0, 1e-9, 3.3, 9.99, 10.0, 25.0}) {
         EXPECT_EQ(telemetry::display_width(stacked_bar({{value, 'P', Ink::kRed}}, 10, 33, style)), 33);
         EXPECT_EQ(telemetry::display_width(placed_bar(value, 1.0, 30, 33, Ink::kRed, style)), 33);

@@ -80,8 +80,8 @@ TEST(StudyText, says_what_was_found_and_how_sure_that_is) {
   expect_has(text, "+50.0%  95% +44.5% to +55.5%, 5 paired launches");
   expect_has(text, "22.0%  (18.0 to 26.0, n=3)");
   expect_has(text, "13.0%  (9.0 to 17.0, n=3)");
-  expect_has(text, "has to move along: bucket");
-  expect_has(text, "stands at its default");
+  expect_has(text, "must change too: bucket");
+  expect_has(text, "is at its default");
   expect_has(text, "does not run without it");
   expect_has(text, "micro, algo; then bucket or workers (a tie)");
   expect_has(text, "micro with algo 8%");
@@ -109,7 +109,7 @@ TEST(StudyText, a_gain_that_may_be_nothing_is_called_that) {
   const tune::StoredStudy study = a_study();
   tune::Conclusion found = a_conclusion(study);
   found.gain = tune::Gain{{1.2, -0.8, 3.2, 4}, false};
-  expect_has(plain(study, found), "+1.2%  95% -0.8% to +3.2%, 4 launches: may well be nothing");
+  expect_has(plain(study, found), "+1.2%  95% -0.8% to +3.2%, 4 launches: may be zero");
   found.best->provisional = true;
   expect_has(plain(study, found), "not confirmed by fresh launches");
   found.best->config = study.space.default_config();

@@ -9,7 +9,7 @@ namespace {
 
 using plan::Schedule;
 
-constexpr DrawStyle kPlain{.width = 80, .colour = false, .unicode = false};
+constexpr TerminalStyle kPlain{.width = 80, .colour = false, .unicode = false};
 
 // Forward 1, input gradient 1, weight gradient 1 second per chunk.
 std::vector<plan::PlayedTask> played(Schedule schedule, int stages, int chunks, int micro_batches) {

@@ -295,7 +295,7 @@ TEST_F(JobOverrides, reach_into_a_model_file_and_a_hugging_face_folder) {
   EXPECT_EQ(encoder.model.classes, 2);
   EXPECT_EQ(encoder.model.hidden, 384);
   write_file_atomically(file, "preset: gpt2-124m\n");
-  EXPECT_HAS(error({"model=" + file.string(), "model.heads=8"}), "is no model with `arch`");
+  EXPECT_HAS(error({"model=" + file.string(), "model.heads=8"}), "is not a model with `arch`");
   const std::string missing = (folder_.path() / "none.yaml").string();
   EXPECT_HAS(user_error(
                  [&] {
@@ -349,7 +349,7 @@ TEST(JobFiles, mnist_data_lies_in_the_repository) {
 TEST(JobFiles, the_manual_names_every_key_and_its_example_works) {
   const std::string manual = read_file(std::string(LOCKSTEP_SOURCE_DIR) + "/docs/job-file.md");
   const std::size_t begin = manual.find("```yaml\n") + 8;
-  parse_job(manual.substr(begin, manual.find("```", begin) - begin), "docs/job-file.md");
+  parse_job(manual.substr(begin, manual.find("```", begin) - begin), "docs/reference/job-file.md");
   std::string written = to_yaml(parse_job(kEverything, "j.yaml"));  // has every key of the job's own sections
   written.erase(written.find("model:"), written.find("data:") - written.find("model:"));
   std::istringstream lines(written);

@@ -36,6 +36,32 @@ bool succeeded(pid_t child) {
   return ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
+// Records into tables only, without falling back to anything.
+std::unique_ptr<Recorder> make_sqlite_recorder(const std::filesystem::path& path, QueueOptions options) {
+  const auto store = std::make_shared<std::unique_ptr<RunStore>>();
+  return make_queued_recorder(
+      [path, store](std::span<const Record> batch) {
+        if (!*store) *store = make_sqlite_run_store(path, true, 0.5);
+        (*store)->write("run", batch);
+      },
+      options);
+}
+
+std::string integrity(const std::filesystem::path& path) {
+  sqlite3* handle = nullptr;
+  sqlite3_open(path.c_str(), &handle);
+  std::string answer;
+  sqlite3_exec(
+      handle, "PRAGMA integrity_check",
+      [](void* text, int, char** row, char**) {
+        *static_cast<std::string*>(text) = row[0];
+        return 0;
+      },
+      &answer, nullptr);
+  sqlite3_close(handle);
+  return answer;
+}
+
 TEST(Processes, four_ranks_record_into_one_new_store_and_nothing_is_lost) {
   const TemporaryFolder folder;
   const auto path = store_file(folder.path());
@@ -43,7 +69,7 @@ TEST(Processes, four_ranks_record_into_one_new_store_and_nothing_is_lost) {
   std::vector<pid_t> ranks;
   for (int rank = 0; rank < 4; ++rank) {
     ranks.push_back(spawn([&] {
-      auto recorder = make_sqlite_recorder(path, "run", {.capacity = 1'000'000, .batch_seconds = 0.005});
+      auto recorder = make_sqlite_recorder(path, {.capacity = 1'000'000, .batch_seconds = 0.005});
       if (rank == 0) recorder->begin_run(describe_this_process({.id = "run", .name = "job", .world = 4}));
       for (int step = 0; step < kSteps; ++step) {
         recorder->metrics(rank, step, {{"loss", 1.0 / (step + 1)}, {"step_seconds", 0.1}});
@@ -54,14 +80,14 @@ TEST(Processes, four_ranks_record_into_one_new_store_and_nothing_is_lost) {
     }));
   }
   for (const pid_t rank : ranks) EXPECT_TRUE(succeeded(rank));
-  const RunStore store = RunStore::open(path, false);
-  EXPECT_EQ(store.integrity(), "ok");
-  ASSERT_EQ(store.runs().size(), 1u);
-  EXPECT_EQ(store.find("run")->info.name, "job");
-  const auto summaries = store.per_rank("run", "loss");
+  const auto store = make_sqlite_run_store(path, false);
+  EXPECT_EQ(integrity(path), "ok");
+  ASSERT_EQ(store->runs().size(), 1u);
+  EXPECT_EQ(store->find("run")->info.name, "job");
+  const auto summaries = store->per_rank("run", "loss");
   ASSERT_EQ(summaries.size(), 4u);
   for (const auto& summary : summaries) EXPECT_EQ(summary.points, kSteps);
-  EXPECT_EQ(store.events("run").size(), 4u * kSteps / 100);
+  EXPECT_EQ(store->events("run").size(), 4u * kSteps / 100);
 }
 
 TEST(Processes, a_killed_writer_leaves_a_sound_store) {
@@ -71,7 +97,7 @@ TEST(Processes, a_killed_writer_leaves_a_sound_store) {
   std::int64_t most = 0;
   for (int round = 0; round < 12; ++round) {
     const pid_t child = spawn([&]() -> bool {
-      auto recorder = make_sqlite_recorder(path, "run", {.batch_seconds = 0.0});
+      auto recorder = make_sqlite_recorder(path, {.batch_seconds = 0.0});
       for (std::int64_t step = 0;; ++step) {
         recorder->metrics(0, round * 1'000'000 + step, {{"loss", 1.0}, {"a", 2.0}, {"b", 3.0}});
         if (step % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
@@ -80,10 +106,10 @@ TEST(Processes, a_killed_writer_leaves_a_sound_store) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % 150));
     ::kill(child, SIGKILL);
     ASSERT_EQ(::waitpid(child, nullptr, 0), child);
-    const RunStore store = RunStore::open(path);
-    ASSERT_EQ(store.integrity(), "ok") << "after kill " << round;
+    const auto store = make_sqlite_run_store(path);
+    ASSERT_EQ(integrity(path), "ok") << "after kill " << round;
     // A batch is there with all its metrics or not at all.
-    const auto loss = store.per_rank("run", "loss"), b = store.per_rank("run", "b");
+    const auto loss = store->per_rank("run", "loss"), b = store->per_rank("run", "b");
     ASSERT_EQ(loss.empty(), b.empty());
     if (loss.empty()) continue;
     EXPECT_EQ(loss[0].points, b[0].points);
@@ -93,12 +119,12 @@ TEST(Processes, a_killed_writer_leaves_a_sound_store) {
   EXPECT_GT(most, 0) << "no child lived long enough to write: the test shows nothing";
 }
 
-TEST(Processes, a_killed_writer_of_json_lines_leaves_a_file_that_can_be_imported) {
+TEST(Processes, a_killed_writer_of_json_lines_leaves_a_file_that_can_be_read) {
   const TemporaryFolder folder;
-  const auto file = folder.path() / "rank-00000.jsonl";
+  const auto file = lines_file(folder.path(), "run", 0);
   std::mt19937 random(8);
   const pid_t child = spawn([&]() -> bool {
-    auto recorder = make_json_lines_recorder(file, "run", {.batch_seconds = 0.0});
+    auto recorder = open_recorder(folder.path(), "run", 0, RecordAs::kLines, {.batch_seconds = 0.0});
     for (std::int64_t step = 0;; ++step) recorder->metrics(0, step, {{"loss", 1.0}});
   });
   const Deadline deadline = Deadline::after(60.0);
@@ -108,19 +134,17 @@ TEST(Processes, a_killed_writer_of_json_lines_leaves_a_file_that_can_be_imported
   }
   ::kill(child, SIGKILL);
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
-  RunStore store = RunStore::open(store_file(folder.path()));
-  EXPECT_GT(store.import_json_lines(file).lines, 0);
-  EXPECT_FALSE(store.series("run", "loss").empty());
+  EXPECT_FALSE(open_run_store(folder.path())->series("run", "loss").empty());
 }
 
 // Records into a store that somebody has locked; returns how long each call took, sorted.
 std::vector<double> record_into_a_locked_store(const std::filesystem::path& path) {
-  RunStore::open(path);
+  make_sqlite_run_store(path);
   sqlite3* locker = nullptr;
   EXPECT_EQ(sqlite3_open(path.c_str(), &locker), SQLITE_OK);
   EXPECT_EQ(sqlite3_exec(locker, "BEGIN EXCLUSIVE", nullptr, nullptr, nullptr), SQLITE_OK);
 
-  auto recorder = make_sqlite_recorder(path, "run", {.capacity = 1000, .batch_seconds = 0.001});
+  auto recorder = make_sqlite_recorder(path, {.capacity = 1000, .batch_seconds = 0.001});
   constexpr int kCalls = 3000;
   std::vector<double> seconds;
   for (int step = 0; step < kCalls; ++step) {
@@ -138,9 +162,9 @@ std::vector<double> record_into_a_locked_store(const std::filesystem::path& path
   EXPECT_EQ(sqlite3_exec(locker, "COMMIT", nullptr, nullptr, nullptr), SQLITE_OK);
   sqlite3_close(locker);
   EXPECT_TRUE(recorder->flush(60.0));
-  const RunStore store = RunStore::open(path);
-  EXPECT_EQ(store.events("run").size(), std::size_t{kCalls}) << "events are never dropped";
-  EXPECT_EQ(store.per_rank("run", "loss").at(0).points + std::int64_t(recorder->stats().dropped), kCalls);
+  const auto store = make_sqlite_run_store(path);
+  EXPECT_EQ(store->events("run").size(), std::size_t{kCalls}) << "events are never dropped";
+  EXPECT_EQ(store->per_rank("run", "loss").at(0).points + std::int64_t(recorder->stats().dropped), kCalls);
   return seconds;
 }
 

@@ -88,8 +88,8 @@ TEST(ProgressRenderer, shows_the_newest_sample_when_it_finishes_early) {
 TEST(ProgressRenderer, puts_messages_above_the_live_line) {
   Tape tape;
   {
-    ProgressRenderer renderer(tape.stream(), {.style = TerminalStyle{.live = true, .colour = false, .width = 60},
-                                              .live_interval_seconds = 0});
+    ProgressRenderer renderer(tape.stream(),
+                              {.style = TerminalStyle{.width = 60, .live = true}, .live_interval_seconds = 0});
     renderer.update(full_sample(1));
     renderer.message("checkpoint saved");
     renderer.update(full_sample(2));
@@ -106,8 +106,8 @@ TEST(ProgressRenderer, puts_messages_above_the_live_line) {
 TEST(ProgressRenderer, does_not_tear_lines_between_threads) {
   Tape tape;
   {
-    ProgressRenderer renderer(
-        tape.stream(), {.style = TerminalStyle{.live = true, .colour = true, .width = 80}, .live_interval_seconds = 0});
+    ProgressRenderer renderer(tape.stream(),
+                              {.style = TerminalStyle{.colour = true, .live = true}, .live_interval_seconds = 0});
     std::thread messages([&] {
       for (int i = 0; i < 500; ++i) renderer.message("<message>");
     });

@@ -11,7 +11,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
-#include "lockstep/telemetry/recorder.h"
+#include "lockstep/telemetry/run_store.h"
+#include "lockstep/telemetry/study_lines.h"
 
 namespace lockstep::telemetry {
 namespace {
@@ -278,49 +279,49 @@ TEST_P(StudyStoreTest, refuses_the_end_of_a_trial_that_did_not_begin) {
   EXPECT_TRUE(store->attempts("s").empty());
 }
 
-TEST_P(StudyStoreTest, takes_over_from_another_host_only_when_told_to) {
-  const auto store = open();
-  StudyRow elsewhere{.info = study_called("s")};
-  elsewhere.info.host = "another-host";
-  elsewhere.info.pid = 17;
-  AttemptRow running = trial_of(0);
-  running.gpu_seconds = 5;
-  store->adopt(elsewhere, {running});
+TEST_P(StudyStoreTest, is_continued_where_it_was_begun) {
+  open()->create(study_called("mine"));
+  const auto home = open_study_store(folder_.path());
+  home->create(study_called("new", 200));
+  EXPECT_EQ(home->find("last")->info.id, "new");
+  EXPECT_EQ(home->studies().size(), 2u) << "tables and lines are one list";
+  in_child([&] {
+    const auto store = open();
+    store->create(study_called("lost", 50));
+    store->begin_trial("lost", trial_of(0));
+    ::kill(::getpid(), SIGKILL);
+  });
+  home->acquire("lost");
+  EXPECT_EQ(home->begin_trial("lost", trial_of(0)), 1);
+  home->end_trial("lost", ended(0, 55));
+  home->release("lost", RunStatus::kDone, {{"best", 1}});
+  EXPECT_EQ(open()->find("lost")->conclusion, (json{{"best", 1}})) << "where it was begun";
+  EXPECT_EQ(home->attempts("lost").size(), 2u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Stores, StudyStoreTest, ::testing::Values(Kind::kSqlite, Kind::kJsonLines),
+                         [](const auto& info) { return info.param == Kind::kSqlite ? "sqlite" : "json_lines"; });
+
+TEST(StudyFiles, are_taken_over_from_another_host_only_when_told_to) {
+  const TemporaryFolder folder;
+  {
+    const auto store = make_json_lines_study_store(folder.path());
+    store->create(study_called("s"));
+    AttemptRow running = trial_of(0);
+    running.gpu_seconds = 5;
+    store->begin_trial("s", running);
+  }
+  const auto path = folder.path() / "s.jsonl";
+  std::string text = read_file(path);
+  const std::string mine = "\"host\":\"" + read_study_file(path).study.info.host;
+  write_file_atomically(path, text.replace(text.find(mine), mine.size(), "\"host\":\"another-host"));
+  const auto store = make_json_lines_study_store(folder.path());
   EXPECT_EQ(store->find("s")->status, RunStatus::kRunning);
   expect_exit(ExitCode::kRetry, "another-host", [&] { store->acquire("s"); });
   store->acquire("s", true);
   EXPECT_EQ(store->attempts("s").at(0).state, AttemptState::kInterrupted);
   EXPECT_EQ(store->find("s")->gpu_seconds, 5);
 }
-
-TEST_P(StudyStoreTest, takes_a_study_from_a_file_and_does_not_double_it) {
-  const auto files = make_json_lines_study_store(folder_.path() / "elsewhere");
-  files->create(study_called("s"));
-  files->begin_trial("s", trial_of(0));
-  files->alive("s", 0, 2, 2);
-  files->begin_trial("s", trial_of(0));
-  files->end_trial("s", ended(0, 55));
-  files->release("s", RunStatus::kDone, {{"best", 1}});
-  const StudyFile file = read_study_file(folder_.path() / "elsewhere/s.jsonl");
-
-  const auto store = open();
-  for (int round = 0; round < 2; ++round) {
-    store->adopt(file.study, file.attempts);
-    EXPECT_EQ(store->studies().size(), 1u);
-    ASSERT_EQ(store->attempts("s").size(), 2u);
-    EXPECT_EQ(store->attempts("s")[0].state, AttemptState::kInterrupted);
-    EXPECT_EQ(store->attempts("s")[1].throughput, 55);
-    EXPECT_EQ(store->find("s")->status, RunStatus::kDone);
-    EXPECT_EQ(store->find("s")->conclusion, (json{{"best", 1}}));
-    EXPECT_EQ(store->find("s")->gpu_seconds, 42);
-  }
-  store->acquire("s");
-  expect_exit(ExitCode::kRetry, "is being run", [&] { store->adopt(file.study, file.attempts); });
-  EXPECT_EQ(store->begin_trial("s", trial_of(0)), 2);
-}
-
-INSTANTIATE_TEST_SUITE_P(Stores, StudyStoreTest, ::testing::Values(Kind::kSqlite, Kind::kJsonLines),
-                         [](const auto& info) { return info.param == Kind::kSqlite ? "sqlite" : "json_lines"; });
 
 TEST(StudyFiles, a_line_that_was_cut_short_is_left_out_and_does_not_spoil_the_next) {
   const TemporaryFolder folder;

@@ -101,7 +101,7 @@ TEST(DeviceCount, IsANumberOrAKnob) {
   EXPECT_EQ(DeviceCount("8", space)(space.default_config()), 8);
   EXPECT_EQ(DeviceCount("micro_batch", space)(space.default_config()), 2);
   EXPECT_HAS(user_error([&] { DeviceCount("micro_bach", space); }), "micro_batch");
-  EXPECT_HAS(user_error([&] { DeviceCount("num_workers", space); }), "count no devices");
+  EXPECT_HAS(user_error([&] { DeviceCount("num_workers", space); }), "not numbers of devices");
   EXPECT_HAS(user_error([&] { DeviceCount("0", space); }), "at least one");
 }
 

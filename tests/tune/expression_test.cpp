@@ -138,14 +138,14 @@ TEST_F(Expressions, errors_point_at_the_wrong_word) {
   EXPECT_HAS(error("word == red"), "it is a choice of `word`: write it in quotes");
   EXPECT_HAS(error("word == 'blue'"), "did you mean \"Blue\"?");
   EXPECT_HAS(error("a = 3"), "write ==");
-  EXPECT_HAS(error("a == 3 $"), "`$` is no part");
+  EXPECT_HAS(error("a == 3 $"), "`$` is not part");
   EXPECT_HAS(error("(a == 3"), "`)` was expected, not the end");
   EXPECT_HAS(error("a =="), "ends too early");
   EXPECT_HAS(error(""), "empty");
   EXPECT_HAS(error("   "), "empty");
   EXPECT_HAS(error("a == 'x"), "a quote is not closed");
   EXPECT_HAS(error("1 <= a <= 3"), "comparisons cannot be chained");
-  EXPECT_HAS(error("a == 1.2.3"), "`1.2.3` is no number");
+  EXPECT_HAS(error("a == 1.2.3"), "`1.2.3` is not a number");
   EXPECT_HAS(error("a b"), "`b` was not expected here");
   EXPECT_HAS(error("a == 99999999999999999999"), "too large");
   EXPECT_HAS(error("a in []"), "was not expected");

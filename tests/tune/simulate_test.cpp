@@ -280,14 +280,18 @@ TEST(Simulate, racing_ends_it_and_a_failure_costs_its_launch) {
   EXPECT_TRUE(lockstep::testing::has(failed.message, "GiB"));
 }
 
-TEST(Simulate, a_cpu_without_a_profile_says_what_to_do) {
+spec::Job job_on_an_unmeasured_cpu() {
   spec::Job job = seven_billion();
   job.cluster = spec::load_cluster("1x2xcpu");
   job.layout.reset();
   job.model = spec::load_model("gpt2-124m");
   job.batch.sequence_length = 64;
   job.precision = spec::Precision::kFp32;
-  const auto pricer = pricer_of("knobs: {micro_batch: {choices: [1, 2]}}", job);
+  return job;
+}
+
+TEST(Simulate, a_cpu_without_a_profile_says_what_to_do) {
+  const auto pricer = pricer_of("knobs: {micro_batch: {choices: [1, 2]}}", job_on_an_unmeasured_cpu());
   const auto evaluator = make_simulate_evaluator(pricer);
   user_error([&] { measure(*evaluator, pricer->knobs().space().default_config(), 0); }, ExitCode::kEnvironment);
 }
@@ -313,13 +317,7 @@ TEST(PlannerPrior, believes_what_the_planner_predicts) {
 }
 
 TEST(PlannerPrior, knows_nothing_about_a_cpu_that_was_not_calibrated) {
-  spec::Job job = seven_billion();
-  job.cluster = spec::load_cluster("1x2xcpu");
-  job.layout.reset();
-  job.model = spec::load_model("gpt2-124m");
-  job.batch.sequence_length = 64;
-  job.precision = spec::Precision::kFp32;
-  const auto pricer = pricer_of("knobs: {micro_batch: {choices: [1, 2]}}", job);
+  const auto pricer = pricer_of("knobs: {micro_batch: {choices: [1, 2]}}", job_on_an_unmeasured_cpu());
   EXPECT_EQ((*make_planner_prior(pricer))(pricer->knobs().space().default_config()), std::nullopt);
 }
 

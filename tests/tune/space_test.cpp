@@ -256,7 +256,7 @@ TEST(Space, set_back_of_a_switch_takes_its_dependants_along) {
   EXPECT_EQ(moved, std::vector<std::size_t>{1});
   EXPECT_EQ(space.to_text(space.set_back(from, 1, &moved).value()), "w=3 p=2");
   const Config asleep = config(space, R"({"w": 0})");
-  EXPECT_EQ(space.set_back(asleep, 1, &moved), asleep) << "what is inactive cannot be set back";
+  EXPECT_EQ(space.set_back(asleep, 1, &moved), asleep) << "an inactive knob cannot be reverted";
 }
 
 TEST(Space, set_back_says_so_when_the_default_is_impossible) {
@@ -368,7 +368,7 @@ TEST(Space, bad_files_are_told_with_their_place_and_the_nearest_key) {
       {"knobs: {a: {int: [1, 9]}}\nconstraints: [a > 2, a < 3]", "2:22: no configuration satisfies `a < 3` together"},
       {"knobs: {a: {int: [1, 2]}}\nconstraints: [1 > 2]", "`1 > 2` is never true"},
       {"knobs: {a: {float: [0, 1]}}\nconstraints: [a > 2]", "no configuration satisfies `a > 2`"},
-      {"knobs: {a: {int: [1, 2]}}\nnccl: {version: newest}", "space.yaml:2:17: `newest` is no version of NCCL"},
+      {"knobs: {a: {int: [1, 2]}}\nnccl: {version: newest}", "space.yaml:2:17: `newest` is not a version of NCCL"},
       {"knobs: {a: {int: [1, 2]}}\nnccl: {node: 2}", "unknown key `node` in nccl; did you mean `nodes`?"},
       {"knobs: {NCCL_PROTO: {choices: [LL128]}}\nnccl: {ll128_safe: false}", "no configuration satisfies `NCCL_PROTO"},
       {"knobs: {a: {int: [1, 2]}, a: {int: [1, 2]}}", "space.yaml:1:27"},

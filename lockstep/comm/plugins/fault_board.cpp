@@ -44,7 +44,7 @@ BackendError FaultBoard::agree(const BackendError& error) {
   try {
     return decode(store_.get(key("cause"), asked + kAskTime), error);
   } catch (const BackendError&) {
-    // Nobody has named a cause. A store that took much longer than asked will not answer the next call either.
+    // No rank has named a cause. A store that took much longer than asked will not answer the next call either.
     if (Clock::now() - asked > 5 * kAskTime) return error;
   }
   BackendError cause = error;

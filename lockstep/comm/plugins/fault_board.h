@@ -1,7 +1,7 @@
 // Finds out which rank really caused a failure.
 //
 // When a rank dies, its neighbours see a closed connection and give up; the next ranks see those give up. And when a
-// rank stalls, everybody's wait ends at about the same time. So the ranks of a group write to the store what they saw,
+// rank stalls, all waits end at about the same time. So the ranks of a group write to the store what they saw,
 // before they close their own connections: the first to see a lost peer names it for all, and a rank that stays silent
 // while all others report a timeout is the one that stalls. Costs nothing until something fails.
 #pragma once

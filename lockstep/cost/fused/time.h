@@ -1,6 +1,6 @@
 // Seconds of the fused step of one GPU (engine/fused/FusedStep), from what it executes: products by shape, cuDNN's
 // attention, streaming kernels by the bytes they move, AdamW. A few constants say what the device reaches of its
-// datasheet inside a training step, where it works at its power limit; they are fitted to whole steps (dense_fit.h),
+// datasheet inside a training step, where it works at its power limit; they are fitted to whole steps (fit.cpp),
 // for a product alone for a moment runs 5 to 13% faster. Pure functions that allocate nothing.
 #pragma once
 

@@ -4,36 +4,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/kernels/cuda/check.h"
 
 namespace lockstep::engine::cuda {
 
 const char* to_string(Family family) {
-  switch (family) {
-    case Family::kGemm:
-      return "gemm";
-    case Family::kAttention:
-      return "attention";
-    case Family::kNorm:
-      return "norm";
-    case Family::kRope:
-      return "rope";
-    case Family::kSwiglu:
-      return "swiglu";
-    case Family::kLoss:
-      return "loss";
-    case Family::kEmbedding:
-      return "embedding";
-    case Family::kQuantize:
-      return "quantize";
-    case Family::kOptimizer:
-      return "optimizer";
-    case Family::kCopy:
-      return "copy";
-    case Family::kCount:
-      break;
-  }
-  return "?";
+  return named<Family::kCopy>(family, "gemm", "attention", "norm", "rope", "swiglu", "loss", "embedding", "quantize",
+                              "optimizer", "copy");
 }
 
 StepTimeline::~StepTimeline() {

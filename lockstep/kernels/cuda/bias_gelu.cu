@@ -60,12 +60,9 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(BiasGeluBackward a) 
 }  // namespace
 
 void bias_gelu_forward(const BiasGeluForward& a, cudaStream_t stream) {
-  require(a.cols > 0 && a.cols % kVector == 0, "bias_gelu_forward", "columns must be a multiple of 8");
-  const std::int64_t vectors = a.cols / kVector, total = a.rows * vectors;
-  require(total < kIndexLimit, "bias_gelu_forward", "too many elements for one launch");
-  if (total == 0) return;
-  forward_kernel<<<static_cast<unsigned>(ceil_div(total, kThreads)), kThreads, 0, stream>>>(
-      a, static_cast<unsigned>(vectors), static_cast<unsigned>(total));
+  const VectorGrid grid = vector_grid(a.rows, a.cols, kThreads, "bias_gelu_forward");
+  if (grid.total == 0) return;
+  forward_kernel<<<grid.blocks, kThreads, 0, stream>>>(a, grid.per_row, grid.total);
   LOCKSTEP_CUDA_LAUNCHED();
 }
 

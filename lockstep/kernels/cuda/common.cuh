@@ -150,4 +150,16 @@ int multiprocessors();
 
 inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+// A launch with one thread for each vector of [rows, cols].
+struct VectorGrid {
+  unsigned per_row = 0, total = 0, blocks = 0;
+};
+inline VectorGrid vector_grid(std::int64_t rows, std::int64_t cols, int threads, const char* where) {
+  require(cols > 0 && cols % kVector == 0, where, "columns must be a multiple of 8");
+  const std::int64_t per_row = cols / kVector, total = rows * per_row;
+  require(total < kIndexLimit, where, "too many elements for one launch");
+  return {static_cast<unsigned>(per_row), static_cast<unsigned>(total),
+          static_cast<unsigned>(ceil_div(total, threads))};
+}
+
 }  // namespace lockstep::kernels::cuda

@@ -84,7 +84,7 @@ __device__ inline void wait_for(std::uint64_t* barrier, unsigned phase) {
       "r"(phase)
       : "memory");
 }
-// One thread: the bulk copy engine brings a row into shared memory and tells the barrier.
+// One thread: the bulk copy engine brings a row into shared memory and signals the barrier.
 __device__ inline void fetch_row(Bf16* stage, const Bf16* row, std::uint32_t bytes, std::uint64_t* barrier) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
                : "memory");
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads) plain_kernel(CrossEntropy a) {
   for (std::int64_t c = threadIdx.x * kVector; c < a.classes; c += kThreads * kVector) p = add_vector(p, load(x + c));
   const std::int32_t target = a.targets[row];
   const float target_logit = counts(target, a.classes) ? __bfloat162float(x[target]) : 0.0f;
-  p = block_merge(p, slots);  // its barrier also stands between the reading of target_logit and the writing below
+  p = block_merge(p, slots);  // its barrier also separates the reading of target_logit from the writing below
   const RowResult r = finish_row(a, row, target, p, target_logit, *a.gradient_scale);
   for (std::int64_t c = threadIdx.x * kVector; c < a.classes; c += kThreads * kVector)
     write_gradient(x + c, load(x + c), r);

@@ -33,13 +33,10 @@ __global__ void __launch_bounds__(kThreads) dropout_kernel(Dropout<T> a, unsigne
 
 template <class T>
 void dropout(const Dropout<T>& a, cudaStream_t stream) {
-  require(a.cols > 0 && a.cols % kVector == 0, "dropout", "columns must be a multiple of 8");
   require(a.mask.rows_per_sample > 0, "dropout", "a sample has at least one row");
-  const std::int64_t vectors = a.cols / kVector, total = a.rows * vectors;
-  require(total < kIndexLimit, "dropout", "too many elements for one launch");
-  if (total == 0) return;
-  dropout_kernel<<<static_cast<unsigned>(ceil_div(total, kThreads)), kThreads, 0, stream>>>(
-      a, static_cast<unsigned>(vectors), static_cast<unsigned>(total));
+  const VectorGrid grid = vector_grid(a.rows, a.cols, kThreads, "dropout");
+  if (grid.total == 0) return;
+  dropout_kernel<<<grid.blocks, kThreads, 0, stream>>>(a, grid.per_row, grid.total);
   LOCKSTEP_CUDA_LAUNCHED();
 }
 template void dropout(const Dropout<Bf16>&, cudaStream_t);

@@ -70,12 +70,9 @@ std::size_t sort_bytes(std::int64_t count) {
 
 void embedding_forward(const std::int32_t* tokens, const Bf16* table, Bf16* out, std::int64_t count, std::int64_t cols,
                        cudaStream_t stream) {
-  require(cols > 0 && cols % kVector == 0, "embedding_forward", "columns must be a multiple of 8");
-  const std::int64_t vectors = cols / kVector, total = count * vectors;
-  require(total < kIndexLimit, "embedding_forward", "too many elements for one launch");
-  if (total == 0) return;
-  forward_kernel<<<static_cast<unsigned>(ceil_div(total, kThreads)), kThreads, 0, stream>>>(
-      tokens, table, out, static_cast<unsigned>(vectors), static_cast<unsigned>(total));
+  const VectorGrid grid = vector_grid(count, cols, kThreads, "embedding_forward");
+  if (grid.total == 0) return;
+  forward_kernel<<<grid.blocks, kThreads, 0, stream>>>(tokens, table, out, grid.per_row, grid.total);
   LOCKSTEP_CUDA_LAUNCHED();
 }
 

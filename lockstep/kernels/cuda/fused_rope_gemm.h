@@ -1,4 +1,4 @@
-// The product that makes queries, keys and values, with their rotary positions turned before the results reach device
+// The product that makes queries, keys and values, with rotary positions applied before the results reach device
 // memory. An own kernel for Hopper; the bits are those of a product rounded to bf16 and followed by rope, but for the
 // order in which the product is summed.
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace lockstep::kernels::cuda {
 
-// qkv = x w^T, then the first `rotated` heads are turned as rope does.
+// qkv = x w^T, then the first `rotated` heads are rotated as rope does.
 struct FusedRope {
   const Bf16* x = nullptr;     // [rows, hidden]
   const Bf16* w = nullptr;     // [heads * dim, hidden]

@@ -91,12 +91,9 @@ std::int64_t row_blocks(std::int64_t cols) {
 }  // namespace
 
 void gelu_erf_forward(const GeluErfForward& a, cudaStream_t stream) {
-  require(a.cols > 0 && a.cols % kVector == 0, "gelu_erf_forward", "columns must be a multiple of 8");
-  const std::int64_t vectors = a.cols / kVector, total = a.rows * vectors;
-  require(total < kIndexLimit, "gelu_erf_forward", "too many elements for one launch");
-  if (total == 0) return;
-  forward_kernel<<<static_cast<unsigned>(ceil_div(total, kThreads)), kThreads, 0, stream>>>(
-      a, static_cast<unsigned>(vectors), static_cast<unsigned>(total));
+  const VectorGrid grid = vector_grid(a.rows, a.cols, kThreads, "gelu_erf_forward");
+  if (grid.total == 0) return;
+  forward_kernel<<<grid.blocks, kThreads, 0, stream>>>(a, grid.per_row, grid.total);
   LOCKSTEP_CUDA_LAUNCHED();
 }
 

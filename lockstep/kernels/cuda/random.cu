@@ -68,14 +68,20 @@ __global__ void value_kernel(Bf16* weight, std::int16_t* remainder, std::int64_t
   if (i < count) write(weight, remainder, i, value);
 }
 
+template <class Kernel, class... Values>
+void fill(Kernel kernel, Bf16* weight, std::int16_t* remainder, std::int64_t count, cudaStream_t stream,
+          Values... values) {
+  if (count == 0) return;
+  kernel<<<static_cast<unsigned>(ceil_div(count, kThreads)), kThreads, 0, stream>>>(weight, remainder, count,
+                                                                                    values...);
+  LOCKSTEP_CUDA_LAUNCHED();
+}
+
 }  // namespace
 
 void fill_normal(Bf16* weight, std::int16_t* remainder, std::int64_t count, float deviation, std::uint32_t seed,
                  cudaStream_t stream) {
-  if (count == 0) return;
-  normal_kernel<<<static_cast<unsigned>(ceil_div(count, kThreads)), kThreads, 0, stream>>>(weight, remainder, count,
-                                                                                           deviation, seed);
-  LOCKSTEP_CUDA_LAUNCHED();
+  fill(normal_kernel, weight, remainder, count, stream, deviation, seed);
 }
 template <class T>
 void fill_stream_normal(T* out, std::int64_t count, std::int64_t first, double mean, double deviation,
@@ -94,16 +100,10 @@ template void fill_stream_normal(Bf16*, std::int64_t, std::int64_t, double, doub
                                  cudaStream_t);
 void fill_uniform(Bf16* weight, std::int16_t* remainder, std::int64_t count, float bound, std::uint32_t seed,
                   cudaStream_t stream) {
-  if (count == 0) return;
-  uniform_kernel<<<static_cast<unsigned>(ceil_div(count, kThreads)), kThreads, 0, stream>>>(weight, remainder, count,
-                                                                                            bound, seed);
-  LOCKSTEP_CUDA_LAUNCHED();
+  fill(uniform_kernel, weight, remainder, count, stream, bound, seed);
 }
 void fill_value(Bf16* weight, std::int16_t* remainder, std::int64_t count, float value, cudaStream_t stream) {
-  if (count == 0) return;
-  value_kernel<<<static_cast<unsigned>(ceil_div(count, kThreads)), kThreads, 0, stream>>>(weight, remainder, count,
-                                                                                          value);
-  LOCKSTEP_CUDA_LAUNCHED();
+  fill(value_kernel, weight, remainder, count, stream, value);
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -109,7 +109,7 @@ Grid grid_for(std::int64_t tokens, std::int64_t heads, std::int64_t dim) {
 }  // namespace
 
 void rope(const Rope& a, cudaStream_t stream) {
-  require(a.rotated <= a.heads && a.seq > 0, "rope", "more heads turned than there are");
+  require(a.rotated <= a.heads && a.seq > 0, "rope", "more heads are rotated than there are");
   if (a.tokens == 0 || a.rotated == 0) return;
   const Grid grid = grid_for(a.tokens, a.rotated, a.dim);
   rope_kernel<<<grid.blocks, kThreads, 0, stream>>>(a, grid.pairs, grid.groups);

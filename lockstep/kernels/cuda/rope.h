@@ -7,7 +7,7 @@
 
 namespace lockstep::kernels::cuda {
 
-// The first `rotated` of `heads` heads of every token are turned by the angle of their position, token % seq: those of
+// The first `rotated` of `heads` heads of every token are rotated by the angle of their position, token % seq: those of
 // q and k where they lie packed as [tokens, q heads + k heads + v heads, dim].
 struct Rope {
   Bf16* x = nullptr;                                                  // [tokens, heads, dim]
@@ -18,8 +18,8 @@ struct Rope {
 };
 void rope(const Rope& a, cudaStream_t stream);
 
-// The way back: the gradients of q, k and v as attention hands them, each [tokens, its heads, dim], are turned back (v
-// is only moved) and packed as [tokens, q heads + k heads + v heads, dim].
+// Inverse RoPE: the gradients of q, k and v as attention returns them, each [tokens, its heads, dim], are rotated back
+// (v is only moved) and packed as [tokens, q heads + k heads + v heads, dim].
 struct RopeBackward {
   const Bf16* dq = nullptr;
   const Bf16* dk = nullptr;

@@ -15,7 +15,7 @@ __device__ inline Angles load_angles(const float* cos, const float* sin, std::in
   load_floats(sin + place, a.sin);
   return a;
 }
-// A vector of a head's first half and its partner of the second; sign -1 turns back.
+// A vector of a head's first half and its partner of the second; sign -1 rotates back.
 __device__ inline void turn(const Vector& first, const Vector& second, const Angles& a, float sign, float (&f)[kVector],
                             float (&s)[kVector]) {
 #pragma unroll

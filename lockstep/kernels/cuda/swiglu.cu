@@ -62,27 +62,19 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(SwigluBackward a, un
 }  // namespace
 
 void swiglu_forward(const SwigluForward& a, cudaStream_t stream) {
-  require(a.cols > 0 && a.cols % kVector == 0, "swiglu_forward", "columns must be a multiple of 8");
-  const std::int64_t vectors = a.cols / kVector, total = a.rows * vectors;
-  require(total < kIndexLimit, "swiglu", "too many elements for one launch");
-  if (total == 0) return;
-  const auto blocks = static_cast<unsigned>(ceil_div(total, kThreads));
+  const VectorGrid grid = vector_grid(a.rows, a.cols, kThreads, "swiglu_forward");
+  if (grid.total == 0) return;
   with_extra(a.h8, [&]<Extra kExtra>() {
-    forward_kernel<kExtra>
-        <<<blocks, kThreads, 0, stream>>>(a, static_cast<unsigned>(vectors), static_cast<unsigned>(total));
+    forward_kernel<kExtra><<<grid.blocks, kThreads, 0, stream>>>(a, grid.per_row, grid.total);
   });
   LOCKSTEP_CUDA_LAUNCHED();
 }
 
 void swiglu_backward(const SwigluBackward& a, cudaStream_t stream) {
-  require(a.cols > 0 && a.cols % kVector == 0, "swiglu_backward", "columns must be a multiple of 8");
-  const std::int64_t vectors = a.cols / kVector, total = a.rows * vectors;
-  require(total < kIndexLimit, "swiglu", "too many elements for one launch");
-  if (total == 0) return;
-  const auto blocks = static_cast<unsigned>(ceil_div(total, kThreads));
+  const VectorGrid grid = vector_grid(a.rows, a.cols, kThreads, "swiglu_backward");
+  if (grid.total == 0) return;
   with_extra(a.dgate_up8, [&]<Extra kExtra>() {
-    backward_kernel<kExtra>
-        <<<blocks, kThreads, 0, stream>>>(a, static_cast<unsigned>(vectors), static_cast<unsigned>(total));
+    backward_kernel<kExtra><<<grid.blocks, kThreads, 0, stream>>>(a, grid.per_row, grid.total);
   });
   LOCKSTEP_CUDA_LAUNCHED();
 }

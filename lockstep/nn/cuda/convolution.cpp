@@ -1,19 +1,16 @@
 #include <c10/cuda/CUDAStream.h>
-#include <torch/autograd.h>
 
 #include <array>
 
 #include "lockstep/kernels/cuda/pooling.h"
+#include "lockstep/nn/autograd.h"
 #include "lockstep/nn/cuda/image_functions.h"
 #include "lockstep/nn/image_model.h"
 
 namespace lockstep::nn::cuda {
 namespace {
 
-using torch::Tensor;
-using torch::autograd::AutogradContext;
 using torch::autograd::Function;
-using torch::autograd::variable_list;
 
 constexpr auto kLast = at::MemoryFormat::ChannelsLast;
 

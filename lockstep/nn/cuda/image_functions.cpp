@@ -1,7 +1,7 @@
 #include "lockstep/nn/cuda/image_functions.h"
+#include "lockstep/nn/autograd.h"
 
 #include <c10/cuda/CUDAStream.h>
-#include <torch/autograd.h>
 
 #include <optional>
 #include <utility>
@@ -14,10 +14,7 @@ namespace {
 
 namespace kernel = kernels::cuda;
 using kernel::Bf16;
-using torch::Tensor;
-using torch::autograd::AutogradContext;
 using torch::autograd::Function;
-using torch::autograd::variable_list;
 
 constexpr auto kLast = at::MemoryFormat::ChannelsLast;
 
@@ -63,7 +60,7 @@ Tensor compute_statistics(BatchNorm2d& norm, const Tensor& x) {
   return statistics;
 }
 
-// Gradients of one layer: dx, and [dweight, dbias] beside each other; the means pass between the two kernels.
+// Gradients of one layer: dx, and [dweight, dbias] side by side; the means pass between the two kernels.
 struct LayerGradients {
   Tensor dx, parameters, means;
 

@@ -61,7 +61,7 @@ torch::Tensor swiglu(const torch::Tensor& gate_up);
 // Overwrites dh with the forward value; returns the gradient of gate_up.
 torch::Tensor swiglu_backward(const torch::Tensor& gate_up, torch::Tensor& dh);
 
-// rope() of functional.h on bf16 [batch, seq, heads, head_dim]; `inverse` turns back. takes_rope: head_dim is a
+// rope() of functional.h on bf16 [batch, seq, heads, head_dim]; `inverse` rotates back. takes_rope: head_dim is a
 // multiple of 16.
 bool takes_rope(const torch::Tensor& x, const torch::Tensor& cos);
 torch::Tensor rope(const torch::Tensor& x, const torch::Tensor& cos, const torch::Tensor& sin, bool inverse);
@@ -91,7 +91,7 @@ struct AttentionInputs {
 };
 struct AttentionResult {
   torch::Tensor out;                              // [batch, rows, heads, head_dim], contiguous
-  torch::Tensor lse, philox_seed, philox_offset;  // what backward needs beside the inputs
+  torch::Tensor lse, philox_seed, philox_offset;  // what backward needs besides the inputs
 };
 AttentionResult attention(const AttentionInputs& in);
 struct AttentionGradients {

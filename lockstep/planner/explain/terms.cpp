@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
@@ -114,23 +115,8 @@ Term largest_exposed(const plan::TimeBreakdown& time, const plan::Layout& layout
 }
 
 const char* link_name(spec::LinkKind kind) {
-  switch (kind) {
-    case spec::LinkKind::kNvlink:
-      return "NVLink";
-    case spec::LinkKind::kPcie:
-      return "PCIe";
-    case spec::LinkKind::kXgmi:
-      return "xGMI";
-    case spec::LinkKind::kSharedMemory:
-      return "shared memory";
-    case spec::LinkKind::kInfiniband:
-      return "InfiniBand";
-    case spec::LinkKind::kRoce:
-      return "RoCE";
-    case spec::LinkKind::kEthernet:
-      return "Ethernet";
-  }
-  return "?";
+  return named<spec::LinkKind::kEthernet>(kind, "NVLink", "PCIe", "xGMI", "shared memory", "InfiniBand", "RoCE",
+                                          "Ethernet");
 }
 
 bool is_feasible(const cost::Price& price, const Constraints& constraints) {

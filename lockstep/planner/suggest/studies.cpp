@@ -96,7 +96,6 @@ std::vector<StudiedKnob> studied_knobs(const std::filesystem::path& home, Sugges
   std::error_code ignored;
   if (home.empty() || !std::filesystem::is_directory(home, ignored)) return {};
   try {
-    if (telemetry::has_sqlite() && !std::filesystem::exists(telemetry::store_file(home), ignored)) return {};
     const auto store = telemetry::open_study_store(home, /*create=*/false);
     for (const telemetry::StudyRow& row : store->studies(kNewestStudies)) {
       if (row.status != telemetry::RunStatus::kDone) continue;

@@ -13,8 +13,8 @@ struct Colours {
   Rgb dark;
 };
 
-// Blue and vermilion are Okabe and Ito's, which people with any common colour blindness tell apart. The ramp is one hue
-// whose lightness falls (rises, on dark) evenly.
+// Blue and vermilion are Okabe and Ito's, which people with any common colour blindness can distinguish. The ramp is
+// one hue whose lightness falls (rises, on dark) evenly.
 constexpr std::array<Colours, kTints> kColours{{
     {"paper", {255, 255, 255}, {22, 24, 28}},   {"text", {28, 32, 38}, {232, 234, 237}},
     {"muted", {95, 103, 112}, {154, 162, 171}}, {"grid", {222, 226, 230}, {52, 57, 63}},

@@ -1,6 +1,6 @@
-// Canvas: lines, areas and words on a page, drawn alike into SVG and into PDF.
+// Canvas: lines, areas and words on a page, drawn the same way into SVG and into PDF.
 //
-// Lengths are points (1/72 inch), y grows downwards, angles are degrees. What is drawn names an Ink, not a colour: the
+// Lengths are points (1/72 inch), y grows downwards, angles are degrees. What is drawn names a Tint, not a colour: the
 // SVG backend lets the page choose (light or dark), the PDF backend prints on white.
 #pragma once
 
@@ -24,8 +24,8 @@ struct Box {
   double bottom() const { return y + height; }
 };
 
-// Tints differ in lightness too, so that a grey print still tells them apart. kRamp0 to kRamp8 go from faint to strong:
-// more is better.
+// Tints differ in lightness too, so that a grey print still distinguishes them. kRamp0 to kRamp8 go from faint to
+// strong: more is better.
 enum class Tint : std::uint8_t {
   kPaper,
   kText,

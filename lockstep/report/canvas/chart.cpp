@@ -11,9 +11,6 @@
 namespace lockstep::report {
 namespace {
 
-constexpr double kTickSize = 7;
-constexpr double kLabelSize = 7.5;
-constexpr double kTitleSize = 9;
 constexpr double kGap = 4;
 constexpr double kWidestTick = 54;
 
@@ -50,7 +47,7 @@ void Chart::draw_grid(const Axes& axes) {
     canvas_.text({frame_.x - kGap, y + kTickSize * 0.35}, tick.label,
                  {Typeface::kRegular, kTickSize, Tint::kMuted, Anchor::kEnd});
   }
-  double free_from = -1e9;  // labels that would run into the one before are left out
+  double free_from = -1e9;  // labels that would overlap the previous one are omitted
   for (const Tick& tick : axes.x_ticks) {
     const double x = at(tick.at, y_.low).x;
     if (x < frame_.x - 0.5 || x > frame_.right() + 0.5) continue;

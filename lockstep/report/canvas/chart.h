@@ -1,5 +1,5 @@
 // Charts on a Canvas: axes with round ticks, marks, bars with intervals, parallel coordinates. Pure drawing; what is
-// not finite is left out.
+// not finite is omitted.
 #pragma once
 
 #include <functional>

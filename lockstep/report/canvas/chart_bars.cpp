@@ -11,8 +11,6 @@ namespace lockstep::report {
 namespace {
 
 constexpr double kRow = 14;
-constexpr double kTextSize = 7.5;
-constexpr double kTitleSize = 9;
 constexpr double kHead = kTitleSize + 10;
 constexpr double kNoHead = 3;
 constexpr double kFoot = 12;
@@ -57,7 +55,7 @@ Scale bars_scale(const std::vector<Bar>& bars) {
 double widest_label(const std::vector<Bar>& bars, bool figures) {
   double width = 0;
   for (const Bar& bar : bars)
-    width = std::max(width, text_width(figures ? bar.figure : bar.label, Typeface::kRegular, kTextSize));
+    width = std::max(width, text_width(figures ? bar.figure : bar.label, Typeface::kRegular, kLabelSize));
   return width;
 }
 
@@ -97,7 +95,8 @@ void draw_bars(Canvas& canvas, const Box& outer, const std::string& title, const
   const double head = title.empty() ? kNoHead : kHead;
   canvas.text({outer.x, outer.y + kTitleSize}, title, {Typeface::kBold, kTitleSize});
   if (bars.empty()) {
-    canvas.text({outer.x, outer.y + head + kRow - 4}, "nothing measured", {Typeface::kItalic, kTextSize, Tint::kMuted});
+    canvas.text({outer.x, outer.y + head + kRow - 4}, "nothing measured",
+                {Typeface::kItalic, kLabelSize, Tint::kMuted});
     return;
   }
   const double labels = std::min(widest_label(bars, false), outer.width * 0.38) + 6;
@@ -113,11 +112,12 @@ void draw_bars(Canvas& canvas, const Box& outer, const std::string& title, const
   for (std::size_t i = 0; i < bars.size(); ++i) {
     const double y = frame.y + kRow * static_cast<double>(i);
     const HoverTitle hover(canvas, bars[i].hover);
-    canvas.text({frame.x - 6, y + kRow / 2 + 2.6}, fitted(bars[i].label, Typeface::kRegular, kTextSize, labels - 6),
-                {Typeface::kRegular, kTextSize, Tint::kText, Anchor::kEnd});
+    canvas.text({frame.x - 6, y + kRow / 2 + 2.6}, fitted(bars[i].label, Typeface::kRegular, kLabelSize, labels - 6),
+                {Typeface::kRegular, kLabelSize, Tint::kText, Anchor::kEnd});
     draw_bar(canvas, bars[i], frame, y, scale);
-    canvas.text({frame.right() + 6, y + kRow / 2 + 2.6}, fitted(bars[i].figure, Typeface::kRegular, kTextSize, figures),
-                {Typeface::kRegular, kTextSize, Tint::kMuted});
+    canvas.text({frame.right() + 6, y + kRow / 2 + 2.6},
+                fitted(bars[i].figure, Typeface::kRegular, kLabelSize, figures),
+                {Typeface::kRegular, kLabelSize, Tint::kMuted});
   }
 }
 

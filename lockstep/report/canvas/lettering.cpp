@@ -1,7 +1,10 @@
 #include "lockstep/report/canvas/lettering.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 
 namespace lockstep::report {
@@ -53,7 +56,7 @@ constexpr std::array kSpellings{
     Spelling{0x2248, "~"},    Spelling{0x2212, "-"},    Spelling{0x2011, "-"},    Spelling{0x2010, "-"},
     Spelling{0x202f, " "},    Spelling{0x2009, " "},    Spelling{0x03bc, "\xb5"}};
 
-// The code point at `i`, which is moved past it; 0xfffd for bytes that are no UTF-8.
+// The code point at `i`, which is moved past it; 0xfffd for bytes that are not UTF-8.
 std::uint32_t next_code_point(std::string_view text, std::size_t& i) {
   const auto first = static_cast<unsigned char>(text[i++]);
   if (first < 0x80) return first;
@@ -116,6 +119,14 @@ std::string to_win_ansi(std::string_view utf8) {
   std::string out;
   for (std::size_t i = 0; i < utf8.size();) append_win_ansi(out, next_code_point(utf8, i));
   return out;
+}
+
+std::string short_number(double value, int decimals) {
+  if (!std::isfinite(value)) return "0";
+  std::string text = fmt::format("{:.{}f}", value, decimals);
+  while (text.back() == '0') text.pop_back();
+  if (text.back() == '.') text.pop_back();
+  return text == "-0" ? "0" : text;
 }
 
 double text_width(std::string_view utf8, Typeface face, double size) {

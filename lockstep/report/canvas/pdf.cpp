@@ -15,13 +15,7 @@ namespace {
 constexpr const char* kFontNames[kTypefaces] = {"Helvetica", "Helvetica-Bold", "Helvetica-Oblique", "Courier"};
 constexpr double kQuarterCircle = 0.5522847498;  // control points of a Bezier curve that looks like a quarter circle
 
-std::string number(double value) {
-  if (!std::isfinite(value)) return "0";
-  std::string text = fmt::format("{:.3f}", value);
-  while (text.back() == '0') text.pop_back();
-  if (text.back() == '.') text.pop_back();
-  return text == "-0" ? "0" : text;
-}
+std::string number(double value) { return short_number(value, 3); }
 
 std::string colour(Tint tint, const char* operation) {
   const Rgb rgb = on_light(tint);

@@ -10,9 +10,6 @@
 namespace lockstep::report {
 namespace {
 
-constexpr double kTextSize = 7.8;
-constexpr double kHeadingSize = 9.5;
-constexpr double kCodeSize = 6.9;
 constexpr double kLeading = 1.28;
 
 // Words of a shell with their quotes: spaces inside '...', "..." and $'...' do not separate.
@@ -44,7 +41,7 @@ Typeface face_of_cell(std::size_t row, std::size_t column) {
   return row == 0 || column == 2 ? Typeface::kBold : Typeface::kRegular;
 }
 
-// What columns need, and an equal part of what is left over. When it is not enough, the widest give way, alike.
+// What columns need, and an equal part of what is left over. If there is not enough, the widest shrink equally.
 std::vector<double> column_shares(const std::vector<std::vector<std::string>>& rows, double size, double padding,
                                   double width) {
   std::vector<double> needed(rows.empty() ? 0 : rows.front().size(), 0.0);

@@ -25,7 +25,7 @@ class Sheet {
   void bullets(const std::vector<std::string>& items, bool numbered = false);
   // Name and value in two columns.
   void pairs(const std::vector<std::pair<std::string, std::string>>& rows);
-  // First row as header. Columns are as wide as they need to be; where there is no room for that the widest give way
+  // First row as header. Columns are as wide as they need to be; where there is no room for that the widest shrink
   // and their cells are broken. The third column is bold.
   void table(const std::vector<std::vector<std::string>>& rows);
   // On a grey ground, in Courier. Lines too long are broken at spaces outside quotes with a backslash at the end, as a

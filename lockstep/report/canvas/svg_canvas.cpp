@@ -9,13 +9,7 @@ namespace lockstep::report {
 namespace {
 
 // Two decimals at most, no trailing zeros: pages have thousands of these.
-std::string number(double value) {
-  if (!std::isfinite(value)) return "0";
-  std::string text = fmt::format("{:.2f}", value);
-  while (text.back() == '0') text.pop_back();
-  if (text.back() == '.') text.pop_back();
-  return text == "-0" ? "0" : text;
-}
+std::string number(double value) { return short_number(value, 2); }
 
 std::string path_of(std::span<const Position> points) {
   std::string path;

@@ -8,7 +8,7 @@
 namespace lockstep::report {
 
 // `text` safe inside elements and quoted attributes of HTML and SVG: markup characters become references; control
-// characters, which XML forbids, and bytes that are no UTF-8 become U+FFFD.
+// characters, which XML forbids, and bytes that are not UTF-8 become U+FFFD.
 std::string escape_markup(std::string_view text);
 
 // The rules that the classes of drawings need, for one <style> of the page. Follows prefers-color-scheme; prints light.

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <string_view>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -14,13 +12,10 @@
 namespace lockstep::report {
 namespace {
 
-constexpr std::array<std::string_view, 6> kVerdicts{"holds",   "better",       "faded",
-                                                    "unclear", "does_not_run", "no_comparison"};
-
 constexpr double kPartThatCounts = 0.5;  // of the promised gain: less is another answer
 constexpr std::int64_t kMostPairs = 1000;
 
-// How far apart two launches of one configuration lie, from every configuration of the study that has two.
+// How far apart two launches of one configuration are, from every configuration of the study that has two.
 tune::PooledSpread spread_of(std::span<const tune::Trial> trials) {
   std::vector<tune::Config> configs;
   std::vector<std::vector<double>> launches;
@@ -76,9 +71,10 @@ std::string overlap_of(const CheckResult& check) {
 }
 
 std::string way_out_of(const CheckResult& check) {
-  if (check.more_pairs == 0) return "No number of pairs would tell, the study's own interval is too wide: tune again";
+  if (check.more_pairs == 0)
+    return "No number of pairs would decide it, the study's own interval is too wide: tune again";
   if (check.more_pairs >= kMostPairs) return fmt::format("More than {} pairs would be needed", kMostPairs);
-  return fmt::format("About {} more {} would tell: --pairs {}", check.more_pairs,
+  return fmt::format("About {} more {} would decide it: --pairs {}", check.more_pairs,
                      check.more_pairs == 1 ? "pair" : "pairs", check.gain_percent.launches + check.more_pairs);
 }
 
@@ -95,9 +91,8 @@ std::string sentence_of(const CheckResult& check) {
     case CheckVerdict::kFaded:
       return fmt::format("No longer holds: {}; {}. Tune again.", now, then);
     case CheckVerdict::kUnclear:
-      return fmt::format(
-          "Within noise, cannot be told apart: {}; {}. {}, but less than half the gain is possible too. {}.", now, then,
-          overlap_of(check), way_out_of(check));
+      return fmt::format("Unclear, within noise: {}; {}. {}, but less than half the gain is possible too. {}.", now,
+                         then, overlap_of(check), way_out_of(check));
     case CheckVerdict::kDoesNotRun:
       return fmt::format("The recommended setting does not run here: {}.", check.failure);
     case CheckVerdict::kNoComparison:
@@ -107,9 +102,28 @@ std::string sentence_of(const CheckResult& check) {
   return fmt::format("The default does not run here, so that there is nothing to compare with: {}.", check.failure);
 }
 
-}  // namespace
+template <class Check, class Use>
+void for_each_field(Check& check, Use use) {
+  use("gain_percent", check.gain_percent);
+  use("expected_percent", check.expected_percent);
+  use("best", check.best);
+  use("default", check.standard);
+  use("failure", check.failure);
+  use("checked_at", check.checked_at);
+  use("gpu_seconds", check.gpu_seconds);
+  use("sentence", check.sentence);
+}
 
-const char* to_string(CheckVerdict verdict) { return kVerdicts[static_cast<std::size_t>(verdict)].data(); }
+nlohmann::json json_of(const auto& value) { return value; }
+nlohmann::json json_of(const tune::Estimate& value) {
+  return {{"estimate", value.value}, {"low", value.low}, {"high", value.high}, {"pairs", value.launches}};
+}
+void read_json(const nlohmann::json& json, auto& out) { json.get_to(out); }
+void read_json(const nlohmann::json& json, tune::Estimate& out) {
+  out = {json.at("estimate"), json.at("low"), json.at("high"), json.at("pairs")};
+}
+
+}  // namespace
 
 CheckResult judge_check(const tune::Conclusion& conclusion, std::span<const tune::Trial> trials,
                         std::vector<double> best, std::vector<double> standard) {
@@ -171,40 +185,18 @@ CheckResult check_recipe(tune::Evaluator& evaluator, const tune::Conclusion& con
 }
 
 nlohmann::json to_json(const CheckResult& check) {
-  const auto estimate = [](const tune::Estimate& value) {
-    return nlohmann::json{
-        {"estimate", value.value}, {"low", value.low}, {"high", value.high}, {"pairs", value.launches}};
-  };
-  return {{"verdict", to_string(check.verdict)},
-          {"gain_percent", estimate(check.gain_percent)},
-          {"expected_percent", estimate(check.expected_percent)},
-          {"best", check.best},
-          {"default", check.standard},
-          {"more_pairs", check.more_pairs},
-          {"failure", check.failure},
-          {"checked_at", check.checked_at},
-          {"gpu_seconds", check.gpu_seconds},
-          {"sentence", check.sentence}};
+  nlohmann::json document{{"verdict", to_string(check.verdict)}, {"more_pairs", check.more_pairs}};
+  for_each_field(check, [&](const char* key, const auto& value) { document[key] = json_of(value); });
+  return document;
 }
 
 std::optional<CheckResult> check_from_json(const nlohmann::json& document) try {
-  const auto estimate = [](const nlohmann::json& value) {
-    return tune::Estimate{value.at("estimate"), value.at("low"), value.at("high"), value.at("pairs")};
-  };
   CheckResult check;
-  const std::string verdict = document.at("verdict");
-  const auto found = std::find(kVerdicts.begin(), kVerdicts.end(), verdict);
-  if (found == kVerdicts.end()) return std::nullopt;
-  check.verdict = static_cast<CheckVerdict>(found - kVerdicts.begin());
-  check.gain_percent = estimate(document.at("gain_percent"));
-  check.expected_percent = estimate(document.at("expected_percent"));
-  check.best = document.at("best").get<std::vector<double>>();
-  check.standard = document.at("default").get<std::vector<double>>();
+  const auto verdict = value_named<CheckVerdict>(document.at("verdict").get<std::string>());
+  if (!verdict) return std::nullopt;
+  check.verdict = *verdict;
   check.more_pairs = document.value("more_pairs", std::int64_t{0});  // absent in older files
-  check.failure = document.at("failure");
-  check.checked_at = document.at("checked_at");
-  check.gpu_seconds = document.at("gpu_seconds");
-  check.sentence = document.at("sentence");
+  for_each_field(check, [&](const char* key, auto& value) { read_json(document.at(key), value); });
   return check;
 } catch (const nlohmann::json::exception&) {
   return std::nullopt;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/tune/evaluators/evaluator.h"
 #include "lockstep/tune/study/conclusion.h"
 #include "lockstep/tune/study/trial.h"
@@ -23,14 +24,18 @@ enum class CheckVerdict {
   kDoesNotRun,   // the recommended setting failed
   kNoComparison  // the default failed, or the study had no gain to compare with
 };
-const char* to_string(CheckVerdict verdict);  // "holds", "better", "faded", "unclear", "does_not_run", "no_comparison"
+constexpr auto names_of(CheckVerdict) {
+  return enum_names<CheckVerdict::kNoComparison>("holds", "better", "faded", "unclear", "does_not_run",
+                                                 "no_comparison");
+}
+using lockstep::to_string;
 
 struct CheckResult {
   CheckVerdict verdict = CheckVerdict::kNoComparison;
   tune::Estimate gain_percent;         // now; launches counts pairs
   tune::Estimate expected_percent;     // then
   std::vector<double> best, standard;  // launch figures, pair by pair
-  std::int64_t more_pairs = 0;         // kUnclear: that would tell, if the estimate stays; 0: no number would
+  std::int64_t more_pairs = 0;         // kUnclear: that would decide it, if the estimate stays; 0: no number would
   std::string failure;                 // of the first launch that failed
   double checked_at = 0;               // unix time
   double gpu_seconds = 0;
@@ -48,7 +53,7 @@ struct CheckOptions {
 };
 
 // Launches default and best in turn (the order alternates from pair to pair, so that a drift cancels). Ends at the
-// first failure. `trials` are the study's: they say how far launches lie apart here. Blocks for at most
+// first failure. `trials` are the study's: they say how far apart launches are here. Blocks for at most
 // 2 x pairs x launch_seconds and a grace.
 CheckResult check_recipe(tune::Evaluator& evaluator, const tune::Conclusion& conclusion,
                          std::span<const tune::Trial> trials, const CheckOptions& options);

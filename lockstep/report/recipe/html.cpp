@@ -83,7 +83,7 @@ std::string bars_picture(const StudyView& study) {
   if (bars.empty()) return "";
   SvgCanvas canvas(320, bars_height(bars.size(), false));
   draw_bars(canvas, {0, 0, 320, bars_height(bars.size(), false)}, "", "%", bars);
-  return canvas.inline_svg("What setting each knob back to its default costs, with 95% intervals");
+  return canvas.inline_svg("What reverting each knob to its default costs, with 95% intervals");
 }
 
 std::string left_column(const Recipe& recipe, const StudyView& study) {

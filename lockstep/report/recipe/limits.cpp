@@ -64,7 +64,7 @@ std::string memory_margin(const StudyView& study) {
                      join(changes, ", "));
 }
 
-// "lower", "upper" or "": the end of its range that the best value stands at.
+// "lower", "upper" or "": the end of its range that the best value is at.
 std::string end_of_range(const Knob& knob, const tune::Value& value) {
   if (!tune::is_active(value) || !knob.ordered) return "";
   if (knob.kind == tune::KnobKind::kChoice) {
@@ -79,7 +79,7 @@ std::string end_of_range(const Knob& knob, const tune::Value& value) {
   return number <= knob.low + slack ? "lower" : number >= knob.high - slack ? "upper" : "";
 }
 
-// Below zero there is nothing to try: a count that stands at 0 or 1 is no reason to widen its range.
+// Below zero there is nothing to try: a count at 0 or 1 is not a reason to widen its range.
 bool is_natural_end(const Knob& knob, const std::string& end) {
   const double low = knob.kind == tune::KnobKind::kChoice
                          ? (std::holds_alternative<std::int64_t>(knob.choices.front())
@@ -109,7 +109,7 @@ std::string constraints(const StudyView& study) {
   const std::size_t shown = std::min<std::size_t>(kept.size(), 3);
   const std::string more = kept.size() > shown ? fmt::format("; {} more", kept.size() - shown) : "";
   kept.resize(shown);
-  return fmt::format("Only settings with {}{} were looked at.", join(kept, "; "), more);
+  return fmt::format("Only settings with {}{} were considered.", join(kept, "; "), more);
 }
 
 // Settings that are fast because they compute something else.

@@ -23,21 +23,8 @@ std::string footer_of(const Recipe& recipe) {
 }
 
 std::string check_word(const CheckResult& check) {
-  switch (check.verdict) {
-    case CheckVerdict::kHolds:
-      return "holds";
-    case CheckVerdict::kBetter:
-      return "holds, and more";
-    case CheckVerdict::kFaded:
-      return "no longer holds";
-    case CheckVerdict::kUnclear:
-      return "within noise";
-    case CheckVerdict::kDoesNotRun:
-      return "does not run";
-    case CheckVerdict::kNoComparison:
-      break;
-  }
-  return "not comparable";
+  return named<CheckVerdict::kNoComparison>(check.verdict, "holds", "holds, and more", "no longer holds",
+                                            "within noise", "does not run", "not comparable");
 }
 
 std::string recheck_sentence(const Recipe& recipe) {
@@ -47,7 +34,7 @@ std::string recheck_sentence(const Recipe& recipe) {
 }
 
 std::vector<std::vector<std::string>> setting_rows(const Recipe& recipe, std::size_t most) {
-  std::vector<std::vector<std::string>> rows{{"knob", "default", "set to", "set back, it costs"}};
+  std::vector<std::vector<std::string>> rows{{"knob", "default", "set to", "cost of reverting"}};
   std::size_t left_out = 0;
   for (const RecipeSetting& row : recipe.settings) {
     if (!row.changed) continue;
@@ -88,7 +75,7 @@ std::vector<std::string> indifference(const Recipe& recipe) {
   if (!standing.empty())
     sentences.push_back(
         fmt::format("Nothing better than the default was found for: {}.", join(cut(standing, 12), ", ")));
-  if (sentences.empty()) sentences.push_back("Every knob that was changed has a cost when it is set back.");
+  if (sentences.empty()) sentences.push_back("Reverting any of the changed knobs has a cost.");
   return sentences;
 }
 

@@ -13,8 +13,8 @@ std::string footer_of(const Recipe& recipe);
 std::string check_word(const CheckResult& check);  // "holds", "no longer holds"
 std::string recheck_sentence(const Recipe& recipe);
 
-// Header and the changed settings, at most `most`; one more row says how many are left out. Four columns, three where
-// set-backs were not asked for.
+// Header and the changed settings, at most `most`; one more row says how many are omitted. Four columns, three where
+// reverts were not asked for.
 std::vector<std::vector<std::string>> setting_rows(const Recipe& recipe, std::size_t most);
 // "Leave the other 5 as they are: a = 1, b = 2."; "" when there are none.
 std::string rest_sentence(const Recipe& recipe);

@@ -19,12 +19,8 @@ namespace lockstep::report {
 namespace {
 
 constexpr double kMargin = 34;
-constexpr double kGutter = 16;
-constexpr double kFooter = 18;
-constexpr double kSmallestScale = 0.66;
-constexpr double kLargestScale = 1.1;
-constexpr double kPlotHeight = 135;  // from which on a plot is worth its place
-constexpr double kBottom = kA4Height - kMargin - kFooter / 2;
+constexpr double kBottom = kA4Height - kMargin - 9;  // a line of footer is below
+constexpr double kPlotHeight = 135;                  // from which on a plot is worth its place
 
 struct Card {
   std::string label, figure;
@@ -175,6 +171,7 @@ double draw_right(Canvas& canvas, const Recipe& recipe, const StudyView& study, 
 // Returns where the lower of the two columns ends.
 double draw_page(Canvas& canvas, const Recipe& recipe, const StudyView& study, const PageLayout& layout) {
   const double top = draw_cards(canvas, recipe, draw_head(canvas, recipe));
+  constexpr double kGutter = 16;
   const double width = kA4Width - 2 * kMargin - kGutter;
   const Box left{kMargin, top, width * 0.575, 0}, right{kMargin + width * 0.575 + kGutter, top, width * 0.425, 0};
   const double bottom =
@@ -202,6 +199,7 @@ double bottom_of(const Recipe& recipe, const StudyView& study, const PageLayout&
 
 // Large with a plot below, then ordinary without, then as small as it must be; then lists are cut.
 PageLayout choose_layout(const Recipe& recipe, const StudyView& study) {
+  constexpr double kSmallestScale = 0.66, kLargestScale = 1.1;
   // The more even of the two arrangements, when it leaves that much room.
   const auto arranged = [&](double scale, const Limits& limits, double room) -> std::optional<PageLayout> {
     const PageLayout left{scale, false, limits}, right{scale, true, limits};

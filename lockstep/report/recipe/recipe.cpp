@@ -83,10 +83,10 @@ void fill_warnings(Recipe& recipe, const StudyView& study) {
         "the one that made it. Tune again, or ask that version.");
   } else if (recipe.provisional && !recipe.simulated) {
     recipe.warnings.push_back(
-        "PROVISIONAL. The setting was not launched afresh after it was chosen: see its interval.");
+        "PROVISIONAL. There were no fresh launches after the setting was chosen: see its interval.");
   }
   if (found.gain && found.gain->percent.low <= 0 && !(found.best->config == found.baseline)) {
-    recipe.warnings.push_back("The gain cannot be told from nothing: the defaults may serve as well.");
+    recipe.warnings.push_back("The gain is not significant: the defaults may be as good.");
   }
   if (study.ended_at <= 0) recipe.warnings.push_back("The study is not finished: this is what it has found so far.");
 }
@@ -118,11 +118,11 @@ std::string effect_sentence(const StudyView& study, const std::string& knob) {
   const std::string value = shown_value(study.conclusion.best->config.values[*index]);
   std::string sentence;
   if (entry->set_back_fails) {
-    sentence = fmt::format("{} = {}: set back to {} it does not run", name_shown(knob), value,
+    sentence = fmt::format("{} = {}: reverted to {} it does not run", name_shown(knob), value,
                            shown_value(study.space.knobs()[*index].default_value));
   } else if (entry->set_back_percent) {
     const tune::Estimate& cost = *entry->set_back_percent;
-    sentence = fmt::format("{} = {}: set back to {} it costs {} ({} to {}, {})", name_shown(knob), value,
+    sentence = fmt::format("{} = {}: reverting it to {} costs {} ({} to {}, {})", name_shown(knob), value,
                            shown_value(study.space.knobs()[*index].default_value), percent(cost.value),
                            percent(cost.low), percent(cost.high), evidence_of(cost));
   } else {
@@ -131,11 +131,11 @@ std::string effect_sentence(const StudyView& study, const std::string& knob) {
                            percent(share.value), percent(share.low), percent(share.high));
   }
   if (entry->set_back_percent && !entry->moved_along.empty())
-    sentence += fmt::format("; {} moves along", join(names_shown(entry->moved_along), ", "));
+    sentence += fmt::format("; {} changes with it", join(names_shown(entry->moved_along), ", "));
   return sentence;
 }
 
-// A knob named before whose set-back is the very same configuration, as where a product is held constant.
+// An earlier knob whose revert gives the same configuration, as where a product is held constant.
 std::string twin_of(const StudyView& study, const std::string& knob, const std::vector<std::string>& said) {
   const tune::Config& best = study.conclusion.best->config;
   const auto set_back = [&](const std::string& name) { return study.space.set_back(best, *study.space.find(name)); };
@@ -166,7 +166,7 @@ void fill_importance(Recipe& recipe, const StudyView& study) {
   }
   const bool asked = std::any_of(found.importance.begin(), found.importance.end(),
                                  [](const tune::KnobImportance& entry) { return entry.set_back_percent.has_value(); });
-  if (recipe.matters.empty() && asked) recipe.matters.push_back("No knob's effect stands out from the noise.");
+  if (recipe.matters.empty() && asked) recipe.matters.push_back("No knob's effect is larger than the noise.");
   if (recipe.matters.empty()) {
     recipe.matters.push_back("What single knobs cost was not measured. By the model of all trials:");
     for (std::size_t i = 0; i < std::min<std::size_t>(3, found.importance.size()); ++i)
@@ -174,7 +174,7 @@ void fill_importance(Recipe& recipe, const StudyView& study) {
   }
   for (std::size_t i = 0; i < std::min<std::size_t>(2, found.interactions.size()); ++i) {
     const tune::Interaction& pair = found.interactions[i];
-    recipe.matters.push_back(fmt::format("{} and {} act together: {} of the variance ({} to {}). Turn them together.",
+    recipe.matters.push_back(fmt::format("{} and {} act together: {} of the variance ({} to {}). Change them together.",
                                          name_shown(pair.first), name_shown(pair.second),
                                          percent(pair.variance_percent.value), percent(pair.variance_percent.low),
                                          percent(pair.variance_percent.high)));
@@ -193,9 +193,9 @@ std::string trial_counts(const StudyView& study) {
   std::vector<std::string> parts;
   const std::int64_t search = by_purpose[0] + by_purpose[1] + by_purpose[2];
   if (search > 0) parts.push_back(fmt::format("{} searching", search));
-  if (by_purpose[3] > 0) parts.push_back(fmt::format("{} of the winner afresh", by_purpose[3]));
-  if (by_purpose[4] > 0) parts.push_back(fmt::format("{} of the default beside it", by_purpose[4]));
-  if (by_purpose[5] > 0) parts.push_back(fmt::format("{} set-backs", by_purpose[5]));
+  if (by_purpose[3] > 0) parts.push_back(fmt::format("{} fresh launches of the winner", by_purpose[3]));
+  if (by_purpose[4] > 0) parts.push_back(fmt::format("{} of the default for comparison", by_purpose[4]));
+  if (by_purpose[5] > 0) parts.push_back(fmt::format("{} reverts", by_purpose[5]));
   return fmt::format("{} trials: {}", study.conclusion.trials, parts.empty() ? "none" : join(parts, ", "));
 }
 
@@ -222,7 +222,7 @@ void fill_made(Recipe& recipe, const StudyView& study) {
   recipe.made.push_back(fmt::format("{}{}.", first == last ? first : fmt::format("{} to {}", first, last),
                                     study.host.empty() ? "" : " on " + printable(study.host)));
   if (found.launch_spread_percent > 0) {
-    recipe.made.push_back(fmt::format("Launches of one setting lie {} apart (standard deviation).",
+    recipe.made.push_back(fmt::format("Launches of one setting differ by {} (standard deviation).",
                                       percent(found.launch_spread_percent)));
   }
 }
@@ -242,7 +242,7 @@ void fill_versions(Recipe& recipe, const StudyView& study) {
 
 Recipe make_recipe(const StudyView& study) {
   if (!study.conclusion.best) {
-    throw does_not_fit(fmt::format("study {} found no setting that runs, so that there is no recipe", study.id),
+    throw does_not_fit(fmt::format("study {} found no setting that runs, so there is no recipe", study.id),
                        fmt::format("see why with `lockstep tune --show {}`", study.id));
   }
   Recipe recipe;

@@ -46,9 +46,9 @@ struct Recipe {
   std::string baseline;               // "41.5k tokens/s by default"
   std::vector<std::string> warnings;  // shown on top: prediction, provisional, unfinished
 
-  std::vector<RecipeSetting> settings;  // changed ones first, dearest first
+  std::vector<RecipeSetting> settings;  // changed ones first, highest cost first
   std::vector<Snippet> paste;
-  std::vector<std::string> matters;          // sentences, dearest first, ties called ties
+  std::vector<std::string> matters;          // sentences, highest cost first, ties called ties
   std::vector<std::string> does_not_matter;  // knobs
   std::vector<std::string> limits;           // when it does not apply
   std::vector<std::pair<std::string, std::string>> holds_for;
@@ -71,10 +71,10 @@ std::string to_markdown(const Recipe& recipe);
 std::string to_html(const Recipe& recipe, const StudyView& study);
 // One A4 page, whatever the study: text shrinks to two thirds, then lists are cut and say so.
 std::string to_pdf(const Recipe& recipe, const StudyView& study);
-// Schema lockstep.recipe/1 (docs/recipe.md).
+// Schema lockstep.recipe/1 (docs/reference/recipe.md).
 nlohmann::json to_json(const Recipe& recipe, const StudyView& study);
 
-// What is worth turning, as bars: set-back costs, the `most` dearest. Shared by the pages.
+// What is worth changing, as bars: the `most` highest costs of reverting. Shared by the pages.
 struct Bar;
 std::vector<Bar> set_back_bars(const tune::Conclusion& conclusion, std::size_t most);
 

@@ -18,7 +18,7 @@ struct KnobAxis {
   std::vector<Tick> ticks;  // values where there are few, round ones where there are many
 };
 KnobAxis knob_axis(const tune::Space& space, std::size_t knob);
-// Where each knob of `config` stands on its axis; NaN for inactive ones.
+// Where each knob of `config` is on its axis; NaN for inactive ones.
 std::vector<double> axis_shares(const tune::Space& space, const tune::Config& config);
 
 // Throughput against one knob, the others as in the best setting (or moved as constraints force), in percent of the
@@ -38,7 +38,7 @@ struct KnobCurve {
   };
   std::vector<Seen> seen;  // trials that ran, whatever their other knobs
 };
-// By the order of importance; knobs that are inactive in the best setting are left out. Empty when too little ran.
+// By the order of importance; knobs that are inactive in the best setting are omitted. Empty when too little ran.
 std::vector<KnobCurve> knob_curves(const StudyView& study);
 
 // The configuration that led after each trial, as the model of all trials sees it now.
@@ -48,7 +48,7 @@ struct Leader {
 };
 std::vector<Leader> leaders_over_time(const StudyView& study);
 
-// The two knobs that tell failures from trials that ran best (mutual information), strongest first; empty without
+// The two knobs that best separate failures from trials that ran (mutual information), strongest first; empty without
 // failures.
 std::vector<std::size_t> knobs_of_failure(const StudyView& study);
 

@@ -68,7 +68,7 @@ std::string estimate_text(const tune::Estimate& estimate, const std::function<st
                      estimate.launches, estimate.launches == 1 ? "" : "es");
 }
 
-std::string cut_lines(const std::string& text, const DrawStyle& style) {
+std::string cut_lines(const std::string& text, const TerminalStyle& style) {
   std::string out;
   for (std::string line : split(text, '\n')) {
     if (telemetry::display_width(line) > style.width && line.find('\033') == std::string::npos) {

@@ -21,6 +21,6 @@ std::string top_text(const tune::Conclusion& conclusion);       // "a, b; then c
 // "51.2 k tokens/s  95% 50.1 k tokens/s to 52.3 k tokens/s, 5 launches".
 std::string estimate_text(const tune::Estimate& estimate, const std::function<std::string(double)>& show);
 // Lines cut at the style's width, with an ellipsis.
-std::string cut_lines(const std::string& text, const DrawStyle& style);
+std::string cut_lines(const std::string& text, const TerminalStyle& style);
 
 }  // namespace lockstep::report

@@ -50,7 +50,7 @@ json study_json(const tune::StoredStudy& study, const tune::Conclusion& conclusi
   return document;
 }
 
-std::string study_list_text(const std::vector<telemetry::StudyRow>& studies, const DrawStyle& style) {
+std::string study_list_text(const std::vector<telemetry::StudyRow>& studies, const TerminalStyle& style) {
   if (studies.empty()) return "no studies yet; begin one with `lockstep tune`\n";
   std::vector<std::vector<std::string>> rows{{"study", "status", "trials", "failed", "spent", "started (UTC)"}};
   for (const telemetry::StudyRow& study : studies) {

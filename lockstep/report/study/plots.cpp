@@ -77,12 +77,12 @@ void draw_stages(Chart& chart, const StudyView& study) {
   }
   chart.stage(-0.5, static_cast<double>(first) - 0.5, "search", false);
   chart.stage(static_cast<double>(first) - 0.5, std::max(end, static_cast<double>(last)) + 0.5,
-              "fresh launches: winner, default, set-backs", true);
+              "fresh launches: winner, default, reverts", true);
 }
 
 void draw_convergence(Canvas& canvas, const Box& box, const StudyView& study) {
   Scale y = throughput_scale(study);
-  y.high += (y.high - y.low) * 0.1;  // the stages' names stand there
+  y.high += (y.high - y.low) * 0.1;  // the stages' names go there
   const auto last = static_cast<double>(study.trials.back().number);
   Chart chart(canvas, {box.x, box.y, box.width, box.height - 26}, {"", "trial", study.unit},
               {{-0.5, last + 0.5}, y, {}, {}});
@@ -115,9 +115,9 @@ void draw_convergence(Canvas& canvas, const Box& box, const StudyView& study) {
   draw_failures(chart, study, y, [](const tune::Trial& trial) { return static_cast<double>(trial.number); });
   draw_key(canvas, {box.x + 30, box.bottom() - 12}, box.width - 40,
            {{Mark::kDot, Tint::kRamp4, "search"},
-            {Mark::kDot, Tint::kAccent, "winner afresh"},
+            {Mark::kDot, Tint::kAccent, "winner, fresh launch"},
             {Mark::kDot, Tint::kSecond, "default"},
-            {Mark::kRing, Tint::kMuted, "set-back"},
+            {Mark::kRing, Tint::kMuted, "revert"},
             {Mark::kCross, Tint::kBad, "failed"},
             {Mark::kLine, Tint::kAccent, "leader, estimated"},
             {Mark::kDash, Tint::kMuted, "best observed"},
@@ -213,7 +213,7 @@ StudyPlot importance_plot(const StudyView& study) {
       kWidth,
       first + second + 10,
       [=](Canvas& canvas) {
-        draw_bars(canvas, {0, 0, kWidth, first}, "Cost of setting it back from the best", "%", costs);
+        draw_bars(canvas, {0, 0, kWidth, first}, "Cost of reverting it from the best", "%", costs);
         draw_bars(canvas, {0, first + 10, kWidth, second}, "Share of the variance over the space", "%", shares);
       }};
 }

@@ -19,7 +19,7 @@ struct StudyPlot {
 };
 
 // Convergence, effect of each knob, importance (two panels, two questions), parallel coordinates, cost against
-// throughput, and where trials failed when some did. Plots that a study has no data for are left out. `study` outlives
+// throughput, and where trials failed when some did. Plots that a study has no data for are omitted. `study` outlives
 // them.
 std::vector<StudyPlot> study_plots(const StudyView& study);
 

@@ -198,12 +198,13 @@ StudyPlot parallel_plot(const StudyView& study) {
 
 StudyPlot failure_plot(const StudyView& study) {
   const std::vector<std::size_t> knobs = knobs_of_failure(study);
-  return {"failures",
-          "Where trials failed",
-          "The two knobs that tell failures from trials that ran best. Crosses failed, dots ran; stronger is faster.",
-          kWidth,
-          262,
-          [&study, knobs](Canvas& canvas) { draw_failure_map(canvas, study, knobs); }};
+  return {
+      "failures",
+      "Where trials failed",
+      "The two knobs that best separate failures from trials that ran. Crosses failed, dots ran; stronger is faster.",
+      kWidth,
+      262,
+      [&study, knobs](Canvas& canvas) { draw_failure_map(canvas, study, knobs); }};
 }
 
 }  // namespace lockstep::report

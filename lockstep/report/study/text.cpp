@@ -88,7 +88,7 @@ class StudyPage {
     };
     const Part parts[] = {{"search", spent.search, 'S', Ink::kBlue},
                           {"confirm", spent.confirm, 'C', Ink::kGreen},
-                          {"set-backs", spent.set_backs, 'B', Ink::kCyan},
+                          {"reverts", spent.set_backs, 'B', Ink::kCyan},
                           {"failures", spent.failures, 'F', Ink::kRed},
                           {"cut off", spent.cut_off, 'X', Ink::kYellow}};
     const int cells = std::clamp(style_.width - 50, 10, 40);
@@ -107,7 +107,7 @@ class StudyPage {
   void add_best() {
     if (!found_.best) {
       heading("nothing ran");
-      row("best", "no configuration got to a measurement; see the failures below");
+      row("best", "no configuration was measured; see the failures below");
       return;
     }
     heading(found_.best->provisional ? "best setting so far (not confirmed by fresh launches)" : "best setting");
@@ -121,7 +121,7 @@ class StudyPage {
       const Ink ink = gain.low > 0 ? Ink::kGreen : Ink::kYellow;
       row("gain", inked(fmt::format("{:+.1f}%", gain.value), ink, style_) +
                       fmt::format("  95% {:+.1f}% to {:+.1f}%, {} {}launches{}", gain.low, gain.high, gain.launches,
-                                  found_.gain->paired ? "paired " : "", gain.low > 0 ? "" : ": may well be nothing"));
+                                  found_.gain->paired ? "paired " : "", gain.low > 0 ? "" : ": may be zero"));
     }
     if (found_.launch_spread_percent > 0)
       row("spread", fmt::format("{:.1f}% between launches of one configuration", found_.launch_spread_percent));
@@ -171,7 +171,7 @@ class StudyPage {
   }
 
   void add_set_backs() {
-    heading("what it costs to set one knob back to its default (percent of the best)");
+    heading("what it costs to revert one knob to its default (percent of the best)");
     double full = 1;
     for (const KnobImportance& knob : found_.importance)
       if (knob.set_back_percent && !knob.set_back_fails) full = std::max(full, knob.set_back_percent->high);
@@ -180,12 +180,12 @@ class StudyPage {
       if (!knob.set_back_percent) continue;
       const bool untouched = knob.set_back_percent->launches == 0 && !knob.set_back_fails;
       const std::string figures = knob.set_back_fails ? std::string("does not run without it")
-                                  : untouched         ? std::string("stands at its default")
+                                  : untouched         ? std::string("is at its default")
                                                       : cost_percent(*knob.set_back_percent);
       line(fmt::format("  {}  {} {}", left(printable(knob.knob), knob_width()), cost_bar(knob, full, cells), figures));
       if (!knob.moved_along.empty()) {
         const std::string indent(static_cast<std::size_t>(knob_width() + 4), ' ');
-        text_ += wrapped(fmt::format("{}has to move along: ", indent), printable(join(knob.moved_along, ", "), 400),
+        text_ += wrapped(fmt::format("{}must change too: ", indent), printable(join(knob.moved_along, ", "), 400),
                          style_.width);
       }
     }
@@ -235,9 +235,10 @@ class StudyPage {
     if (highest <= 0 || best.size() < 2) return;
     heading("convergence (best launch so far, over the search)");
     if (style_.unicode) line(fmt::format("  {}", telemetry::sparkline(best, std::clamp(style_.width - 4, 10, 72))));
-    wrapped_row("highest",
-                fmt::format("{} in trial {}; the highest of many launches flatters: confirmed figures stand above",
-                            rate(highest), at));
+    wrapped_row(
+        "highest",
+        fmt::format("{} in trial {}; the highest of many launches is biased upwards: see the confirmed figures above",
+                    rate(highest), at));
   }
 
   void add_failures() {
@@ -299,7 +300,7 @@ class StudyPage {
   const tune::StoredStudy& study_;
   const tune::Conclusion& found_;
   const StudyTextOptions& options_;
-  const DrawStyle& style_;
+  const TerminalStyle& style_;
   std::string text_;
 };
 

@@ -13,12 +13,12 @@
 namespace lockstep::report {
 
 struct StudyTextOptions {
-  DrawStyle style;
+  TerminalStyle style;
   bool all = false;  // every trial, in order, with everything that differs from the default; else the fastest few
 };
 
 // What `lockstep tune --show` prints: where and when, what the budget went to, the best setting beside the default, the
-// gain with its interval, what each knob costs when set back, shares of variance, convergence, failures, trials, and
+// gain with its interval, what reverting each knob costs, shares of variance, convergence, failures, trials, and
 // the next command. `conclusion` is of `study`.
 std::string study_text(const tune::StoredStudy& study, const tune::Conclusion& conclusion,
                        const StudyTextOptions& options = {});
@@ -29,7 +29,7 @@ std::string study_text(const tune::StoredStudy& study, const tune::Conclusion& c
 nlohmann::json study_json(const tune::StoredStudy& study, const tune::Conclusion& conclusion);
 
 // `lockstep tune --list`, and the same as schema lockstep.studies/1. Newest first, as given.
-std::string study_list_text(const std::vector<telemetry::StudyRow>& studies, const DrawStyle& style);
+std::string study_list_text(const std::vector<telemetry::StudyRow>& studies, const TerminalStyle& style);
 nlohmann::json study_list_json(const std::vector<telemetry::StudyRow>& studies);
 
 // Where a study's GPU seconds went.

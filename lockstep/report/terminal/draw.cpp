@@ -5,33 +5,14 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/base/text.h"
 #include "lockstep/telemetry/progress.h"
 
 namespace lockstep::report {
 namespace {
 
-const char* code_of(Ink ink) {
-  switch (ink) {
-    case Ink::kPlain:
-      return "";
-    case Ink::kBold:
-      return "1";
-    case Ink::kDim:
-      return "2";
-    case Ink::kRed:
-      return "31";
-    case Ink::kGreen:
-      return "32";
-    case Ink::kYellow:
-      return "33";
-    case Ink::kBlue:
-      return "34";
-    case Ink::kCyan:
-      return "36";
-  }
-  return "";
-}
+const char* code_of(Ink ink) { return named<Ink::kCyan>(ink, "", "1", "2", "31", "32", "33", "34", "36"); }
 
 std::string repeated(const std::string& glyph, int count) {
   std::string text;
@@ -39,7 +20,7 @@ std::string repeated(const std::string& glyph, int count) {
   return text;
 }
 
-std::string empty_cells(int count, const DrawStyle& style) {
+std::string empty_cells(int count, const TerminalStyle& style) {
   return inked(repeated(style.unicode ? "·" : ".", count), Ink::kDim, style);
 }
 
@@ -49,12 +30,12 @@ int cell_of(double value, double full, int cells) {
 
 }  // namespace
 
-std::string inked(const std::string& text, Ink ink, const DrawStyle& style) {
+std::string inked(const std::string& text, Ink ink, const TerminalStyle& style) {
   if (!style.colour || ink == Ink::kPlain || text.empty()) return text;
   return fmt::format("\033[{}m{}\033[0m", code_of(ink), text);
 }
 
-std::string stacked_bar(const std::vector<Segment>& parts, double full, int cells, const DrawStyle& style) {
+std::string stacked_bar(const std::vector<Segment>& parts, double full, int cells, const TerminalStyle& style) {
   double sum = 0;
   for (const Segment& part : parts) sum += part.value;
   const bool over = sum > full;
@@ -77,7 +58,7 @@ std::string stacked_bar(const std::vector<Segment>& parts, double full, int cell
   return text + empty_cells(cells - column, style);
 }
 
-std::string placed_bar(double before, double value, double full, int cells, Ink ink, const DrawStyle& style) {
+std::string placed_bar(double before, double value, double full, int cells, Ink ink, const TerminalStyle& style) {
   int start = cell_of(before, full, cells);
   int end = cell_of(before + value, full, cells);
   if (value > 0 && end == start) {
@@ -99,7 +80,7 @@ std::string right(const std::string& text, int columns) {
 }
 
 std::string table(const std::vector<std::vector<std::string>>& rows, const std::vector<std::size_t>& right_aligned,
-                  int indent, const DrawStyle& style) {
+                  int indent, const TerminalStyle& style) {
   std::vector<int> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()), 0);

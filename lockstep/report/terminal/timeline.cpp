@@ -26,7 +26,7 @@ Ink ink_of(const plan::PipelineTask& task) {
 }
 
 std::string draw_row(const std::vector<const plan::PlayedTask*>& tasks, double seconds, int cells,
-                     const DrawStyle& style) {
+                     const TerminalStyle& style) {
   const std::string idle = style.unicode ? "·" : ".";
   std::string text, run;  // `run`: neighbours in one ink
   Ink run_ink = Ink::kPlain;
@@ -49,7 +49,7 @@ std::string draw_row(const std::vector<const plan::PlayedTask*>& tasks, double s
 }  // namespace
 
 std::string draw_timeline(const std::vector<plan::PlayedTask>& played, int stages, int cells, int most_rows,
-                          const DrawStyle& style) {
+                          const TerminalStyle& style) {
   std::vector<std::vector<const plan::PlayedTask*>> rows(static_cast<std::size_t>(stages));
   for (const plan::PlayedTask& task : played) rows[static_cast<std::size_t>(task.rank)].push_back(&task);
   const double seconds = plan::step_seconds(played);

@@ -13,6 +13,6 @@ namespace lockstep::report {
 // backwards or input gradients, w weight gradients, '.' is idle. Beyond `most_rows` ranks those in the middle are left
 // out. Every line ends with '\n'.
 std::string draw_timeline(const std::vector<plan::PlayedTask>& played, int stages, int cells, int most_rows,
-                          const DrawStyle& style);
+                          const TerminalStyle& style);
 
 }  // namespace lockstep::report

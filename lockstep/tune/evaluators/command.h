@@ -1,5 +1,5 @@
 // `--command CMD`: one program per trial, knobs in its arguments and environment, throughputs read from what it prints
-// while it runs (docs/tuning.md).
+// while it runs (docs/reference/tune.md).
 #pragma once
 
 #include <filesystem>

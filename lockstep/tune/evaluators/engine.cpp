@@ -47,7 +47,7 @@ class EngineEvaluator : public Evaluator {
     filled.argv.insert(filled.argv.begin(), options_.executable.string());
     filled.environment = knobs_->environment(request.config);
     filled.environment["LOCKSTEP_HOME"] = home_->path().string();
-    // A launcher around the study is none around its trials.
+    // A launcher around the study does not apply to its trials.
     filled.unset = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCKSTEP_RANK", "LOCKSTEP_WORLD_SIZE", "LOCKSTEP_PROFILE"};
     for (const Knob& knob : knobs_->space().knobs()) {
       if (job_target(knob) == "env" && !filled.environment.contains(knob.name)) filled.unset.push_back(knob.name);

@@ -13,7 +13,7 @@ namespace {
 
 bool is_word_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-// The number behind `name` and its ':' or '='; NaN for a text that is no number.
+// The number behind `name` and its ':' or '='; NaN for a text that is not a number.
 std::optional<double> value_in_text(std::string_view line, const std::string& name) {
   for (std::size_t at = line.find(name); at != std::string_view::npos; at = line.find(name, at + 1)) {
     if (at > 0 && is_word_char(line[at - 1])) continue;

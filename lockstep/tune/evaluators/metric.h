@@ -19,7 +19,7 @@ class MetricReader {
   std::vector<double> read(std::string_view line);
 
   const std::string& metric() const { return metric_; }  // "" until one appeared
-  int refused() const { return refused_; }               // values that are no throughput
+  int refused() const { return refused_; }               // values that are not a throughput
   std::string unit() const;                              // "tokens/s", "samples/s", else the name
   std::string wanted() const;                            // the names looked for, for messages
 

@@ -34,7 +34,7 @@ std::uint64_t start_ticks(pid_t pid) {
   return std::stoull(fields[19]);
 }
 
-// Numbers of processes mean something only within their namespace; "" where that cannot be told.
+// Process ids mean something only within their namespace; "" where that is unknown.
 std::string process_namespace() {
   std::error_code ignored;
   std::string name = std::filesystem::read_symlink("/proc/self/ns/pid", ignored).string();
@@ -42,7 +42,7 @@ std::string process_namespace() {
   return name;
 }
 
-// "<namespace>.<owner's pid>.<owner's start>.<now>": tells whose it is and whether that one still lives.
+// "<namespace>.<owner's pid>.<owner's start>.<now>": says whose it is and whether that process still lives.
 std::string new_mark() {
   return fmt::format("{}.{}.{}.{}", process_namespace(), ::getpid(), start_ticks(::getpid()),
                      static_cast<std::int64_t>(1e9 * unix_seconds()));
@@ -131,7 +131,7 @@ std::vector<Word> split_words(const std::string& text) {
 }  // namespace
 
 CommandLine split_command(const std::string& text) {
-  if (text.find('\0') != std::string::npos) throw bad_input("the command has a zero byte", "leave it out");
+  if (text.find('\0') != std::string::npos) throw bad_input("the command contains a zero byte", "leave it out");
   static const std::set<std::string> kShellOnly{"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1", ">&"};
   CommandLine command;
   for (const Word& word : split_words(text)) {
@@ -214,7 +214,7 @@ ExitStatus TrialProgram::end(double grace_seconds) {
   } else {
     status = process_.terminate(grace_seconds);
   }
-  // What was forked while we looked is found by looking again.
+  // What was forked during the search is found by searching again.
   for (int round = 0; round < 5; ++round)
     if (kill_marked([&](const std::string& mark) { return mark == mark_; }) == 0) break;
   return status;
@@ -255,8 +255,9 @@ DeviceCount::DeviceCount(const std::string& number_or_knob, const Space& space) 
                              return std::holds_alternative<std::int64_t>(value) && std::get<std::int64_t>(value) >= 1;
                            });
   if (knob.kind == KnobKind::kReal || !whole) {
-    throw bad_input(fmt::format("--gpus {}: the knob has values that count no devices", printable(number_or_knob)),
-                    "name a knob of whole numbers above 0");
+    throw bad_input(
+        fmt::format("--gpus {}: the knob has values that are not numbers of devices", printable(number_or_knob)),
+        "name a knob of whole numbers above 0");
   }
 }
 

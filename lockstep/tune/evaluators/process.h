@@ -17,7 +17,7 @@
 
 namespace lockstep::tune {
 
-// A command line as a shell would split it ('...', "...", backslash), but nothing else of a shell: no variables, no
+// A command line as a shell would split it ('...', "...", backslash), but no other shell features: no variables, no
 // globs. Leading NAME=value words go to `environment`. UserError (exit 2) for an open quote, an empty command, and for
 // bare `|`, `>`, `&&` and their like, which only a shell understands.
 struct CommandLine {
@@ -58,11 +58,11 @@ class OutputTail {
   std::size_t logged_ = 0;
 };
 
-// A program and all it starts. Every process inherits a mark in its environment, by which also those are found and
-// killed that left the process group (torchrun's ranks do) or lost their parent.
+// A program and everything it starts. Every process inherits a mark in its environment, by which even those are found
+// and killed that left the process group (torchrun's ranks do) or lost their parent.
 class TrialProgram {
  public:
-  // Output and errors are piped, input as told. Throws environment_error when the program is missing.
+  // Output and errors are piped, input as requested. Throws environment_error when the program is missing.
   static TrialProgram start(SpawnOptions options);
 
   Process& process() { return process_; }
@@ -77,7 +77,7 @@ class TrialProgram {
   std::string mark_;
 };
 
-// Kills what trials of studies left behind that were themselves killed. Returns how many.
+// Kills processes left behind by trials of killed studies. Returns how many.
 int end_orphans();
 
 // Devices a configuration holds: a number, or the value of the knob named. UserError (exit 2) for a knob that is

@@ -96,7 +96,7 @@ class SimulateEvaluator : public Evaluator {
     if (!measurement.samples.empty()) return measurement;
     measurement.outcome = Outcome::kTimeout;
     measurement.seconds = request.budget_seconds;
-    measurement.message = fmt::format("no step within {:.0f} s: the start alone takes {:.0f} s", request.budget_seconds,
+    measurement.message = fmt::format("no step within {:.0f} s: starting alone takes {:.0f} s", request.budget_seconds,
                                       start_seconds(price));
     return measurement;
   }

@@ -59,7 +59,7 @@ int CommandTemplate::find_placeholder(const std::string& name) {
   std::vector<std::string> names;
   for (const Knob& knob : space_.knobs()) names.push_back(knob.name);
   names.insert(names.end(), {"trial", "budget_seconds"});
-  throw bad_input(fmt::format("--command: {{{}}} is no knob of the space", printable(name)),
+  throw bad_input(fmt::format("--command: {{{}}} is not a knob of the space", printable(name)),
                   fmt::format("{} (write {{{{{}}}}} for the text itself)", did_you_mean(name, names), printable(name)));
 }
 

@@ -14,14 +14,14 @@ namespace lockstep::tune {
 // Placeholders are {knob}, {trial} and {budget_seconds}; {{knob}} stands for the text {knob}; braces around anything
 // but a name stay as they are (JSON in an argument needs no care).
 //
-// A knob that is inactive leaves: an argument with no other placeholder is dropped, and so is a flag before it that
-// stands alone (`--prefetch {prefetch_factor}`); beside other placeholders it becomes empty.
+// An inactive knob disappears: an argument with no other placeholder is dropped, and so is a flag before it that
+// is a word of its own (`--prefetch {prefetch_factor}`); next to other placeholders it becomes empty.
 //
 // Environment: knobs of target "env", and knobs named like variables (UPPER_CASE) that no placeholder uses; inactive
 // ones and those at `auto` are removed from what the program inherits. Besides, every knob as LOCKSTEP_KNOB_<NAME>.
 class CommandTemplate {
  public:
-  // UserError (exit 2) for a command that cannot be split and for placeholders that are no knob, with the nearest.
+  // UserError (exit 2) for a command that cannot be split and for placeholders that are not a knob, with the nearest.
   CommandTemplate(const std::string& command, Space space);
 
   struct Filled {

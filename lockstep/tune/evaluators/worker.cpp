@@ -23,7 +23,7 @@
 namespace lockstep::tune {
 namespace {
 
-constexpr int kStarts = 3;            // without reading anything, then it is given up
+constexpr int kStarts = 3;            // times without reading anything before it is given up
 constexpr int kDeaths = 6;            // trials in a row without an answer, likewise
 constexpr double kStartSeconds = 30;  // beyond the budget, for imports of a fresh worker
 constexpr double kLookSeconds = 1;    // garbage came: is it waiting for the next trial?
@@ -47,7 +47,7 @@ Outcome outcome_of(const std::string& word) {
 
 Measurement read_failure(const nlohmann::json& answer) {
   const nlohmann::json& word = answer.at("failed");
-  if (!word.is_string()) return failed(Outcome::kCrash, "answered with a `failed` that is no word");
+  if (!word.is_string()) return failed(Outcome::kCrash, "answered with a `failed` that is not a word");
   const auto told = answer.find("message");
   const Outcome outcome = outcome_of(word.get<std::string>());
   if (told != answer.end() && told->is_string()) return failed(outcome, printable(told->get<std::string>(), 200));
@@ -57,7 +57,7 @@ Measurement read_failure(const nlohmann::json& answer) {
 Measurement read_samples(const nlohmann::json& answer) {
   const nlohmann::json& samples = answer.at("samples");
   if (!samples.is_array() || samples.empty()) {
-    return failed(Outcome::kCrash, "answered with `samples` that is no list of at least one throughput");
+    return failed(Outcome::kCrash, "answered with `samples` that is not a list of at least one throughput");
   }
   Measurement measurement;
   measurement.seconds = -1;
@@ -72,7 +72,7 @@ Measurement read_samples(const nlohmann::json& answer) {
   return measurement;
 }
 
-// Writing to a worker that is gone must not end this process: SIGPIPE is held back in this thread and taken away.
+// Writing to a worker that is gone must not end this process: SIGPIPE is blocked in this thread and consumed.
 bool write_all(int fd, const std::string& text, const Deadline& deadline) {
   sigset_t broken_pipe, before;
   sigemptyset(&broken_pipe);
@@ -97,7 +97,7 @@ bool write_all(int fd, const std::string& text, const Deadline& deadline) {
   return written == text.size();
 }
 
-// Does this process stand in read() of its standard input? False when that cannot be told.
+// Is this process waiting in read() of its standard input? False when that is unknown.
 bool waits_for_input(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/syscall", pid));
   std::string number, descriptor;
@@ -105,7 +105,7 @@ bool waits_for_input(pid_t pid) {
   return number == std::to_string(SYS_read) && descriptor == "0x0";
 }
 
-// Where an evaluation stands.
+// The state of an evaluation.
 enum class Step { kAnswered, kDied, kUnread, kSilent, kStopped };
 
 class WorkerEvaluator : public Evaluator {
@@ -144,7 +144,7 @@ class WorkerEvaluator : public Evaluator {
   void close() {
     if (!program_) return;
     program_->process().stdin_fd().reset();
-    program_->process().wait(1.0);  // the end of its input tells it to go
+    program_->process().wait(1.0);  // the end of its input asks it to exit
     program_->end(1.0);
     program_.reset();
   }
@@ -154,7 +154,7 @@ class WorkerEvaluator : public Evaluator {
     throw UserError(ExitCode::kRunFailed,
                     fmt::format("worker `{}`: {}{}", printable(options_.command, 120), why,
                                 last.empty() ? "" : fmt::format("; it printed: {}", last)),
-                    "run it by hand with one line of docs/tuning.md on its input");
+                    "run it by hand with one of the lines in docs/reference/tune.md as its input");
   }
 
   // A worker that ended twice gets time: a port or a GPU may not be free yet.
@@ -232,7 +232,7 @@ class WorkerEvaluator : public Evaluator {
     }
   }
 
-  // It is gone, or at least its output is; an answer may stand in the last lines.
+  // It is gone, or at least its output is; an answer may be in the last lines.
   Step ended(std::int64_t trial, Measurement& measurement) {
     std::vector<std::string> lines;
     out_.read(lines);
@@ -272,7 +272,7 @@ class WorkerEvaluator : public Evaluator {
     if (step == Step::kSilent) {
       const std::string last = tail_.last();
       return failed(Outcome::kHang,
-                    last.empty() ? "no answer in its time" : fmt::format("no answer in its time; last line: {}", last));
+                    last.empty() ? "no answer in time" : fmt::format("no answer in time; last line: {}", last));
     }
     if (!ended_itself) return failed(Outcome::kCrash, "closed its output without an answer");
     const Failure failure = classify_failure(status, tail_.lines());

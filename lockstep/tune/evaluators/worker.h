@@ -1,6 +1,6 @@
-// `--worker CMD`: a long-lived program that measures one configuration after the other (docs/tuning.md).
+// `--worker CMD`: a long-lived program that measures one configuration after the other (docs/reference/tune.md).
 //
-// Per trial one JSON line goes in, {"trial":n,"config":{...},"budget_seconds":s} (inactive knobs are left out), and one
+// Per trial one JSON line goes in, {"trial":n,"config":{...},"budget_seconds":s} (inactive knobs are omitted), and one
 // comes back: {"samples":[...],"seconds":s}, or {"failed":"oom|invalid|timeout","seconds":s}. Other lines on its output
 // are taken for logs. What it answers wrongly, its death and its silence are outcomes of the trial; a worker that died
 // or hung is started again. A worker that dies before it reads anything, three times in a row, or on six trials in a
@@ -27,10 +27,10 @@ struct WorkerOptions {
   std::string unit = "tokens/s";
 };
 
-// UserError (exit 2) for a command that cannot be split or a `devices` that is none.
+// UserError (exit 2) for a command that cannot be split or a `devices` that is not valid.
 std::unique_ptr<Evaluator> make_worker_evaluator(Space space, WorkerOptions options);
 
-// What one line of a worker says; nullopt for one that is no answer to `trial`. `seconds` below 0: not told.
+// What one line of a worker says; nullopt for one that does not answer `trial`. `seconds` below 0: not given.
 std::optional<Measurement> parse_worker_line(const std::string& line, std::int64_t trial);
 
 }  // namespace lockstep::tune

@@ -8,7 +8,7 @@ namespace lockstep::tune {
 namespace {
 
 constexpr std::uint64_t kSeed = 0x5e7bacc5;
-// Degrees of freedom that the model's own idea of the noise counts for.
+// Degrees of freedom that the model's own estimate of the noise counts for.
 constexpr double kModelNoiseWeight = 2;
 
 bool is_fresh(const Trial& trial) { return trial.purpose >= Purpose::kConfirm; }
@@ -21,7 +21,7 @@ std::vector<double> fresh_logs(const Config& config, std::span<const Trial> hist
   return logs;
 }
 
-// Distinct configurations (two set-backs can be the same one) with what the model says of them together.
+// Distinct configurations (two reverts can give the same one) with the model's joint belief about them.
 struct Points {
   std::vector<Config> configs;
   std::vector<std::vector<double>> log_launches;
@@ -48,7 +48,7 @@ struct Points {
   }
 };
 
-// Mean, variance and probability of being among the three dearest, by set-back.
+// Mean, variance and probability of being among the three most costly, by revert.
 struct Standing {
   double mean = 0;
   double variance = 0;
@@ -169,9 +169,9 @@ std::optional<SetBack> next_set_back(const Beliefs& search, const Config& winner
     const double noise = launch_percent * launch_percent;
     const double variance = standing[i].variance * noise / (noise + under_way * standing[i].variance);
     const double in_top = standing[i].in_top;
-    // By how much one launch reduces the variance, where it is open on which side of third place the knob lies.
+    // By how much one launch reduces the variance, where it is uncertain on which side of third place the knob is.
     double score = (in_top * (1 - in_top) + 1e-4) * variance * variance / (variance + noise);
-    // Everybody once, the dearest first: what the model says alone is not reported as measured.
+    // Each one once, the most costly first: the model's estimate alone is not reported as measured.
     if (set_back.log_launches.empty() && under_way == 0) score = 1e6 + standing[i].mean + std::sqrt(variance);
     if (score > best_score) {
       best_score = score;

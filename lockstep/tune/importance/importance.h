@@ -1,5 +1,5 @@
-// Importance: what each knob costs when it is set back from the best, and what share of the variance over the space it
-// explains. Two questions, two answers. The method and its definitions are in docs/tuning-statistics.md.
+// Importance: what it costs to revert each knob from the best, and what share of the variance over the space it
+// explains. Two questions, two answers. The method and its definitions are in docs/reference/tuning-statistics.md.
 //
 // Everything here is a pure function of its arguments: the same trials give the same figures.
 #pragma once
@@ -35,13 +35,13 @@ struct Draws {
 Draws posterior_draws(const Surrogate::Joint* model, std::span<const std::vector<double>> log_launches,
                       const PooledSpread& spread, std::size_t draws, std::uint64_t seed);
 
-// Which knobs belong to the three dearest, from draws of their costs in percent; `free_knobs` others cost exactly
-// nothing (they stand at their default). An answer without a tie is right when it has the three dearest, where knobs
-// that cost nothing need not be named; one with a tie has four knobs, `top` and `tied`, and is right when the three
-// dearest are among them, all of `top` included, and the tied ones lie within kTiePoints. The answer most probably
-// right is given; of two about equally probable ones that without a tie.
+// Which knobs are the three most costly to revert, from draws of their costs in percent; `free_knobs` others cost
+// exactly nothing (they are at their default). An answer without a tie is right when it has the three most costly,
+// where knobs that cost nothing need not be named; one with a tie has four knobs, `top` and `tied`, and is right when
+// the three most costly are among them, all of `top` included, and the tied ones lie within kTiePoints. The answer most
+// probably right is given; of two about equally probable ones that without a tie.
 struct TopKnobs {
-  std::vector<std::size_t> top;   // dearest first
+  std::vector<std::size_t> top;   // highest cost first
   std::vector<std::size_t> tied;  // none, or 4 - top.size()
   double probability = 0;         // that it is right
 };
@@ -49,7 +49,7 @@ inline constexpr double kTiePoints = 1.0;
 TopKnobs choose_top(const Draws& costs, std::size_t free_knobs = 0);
 
 // The spread between launches of one configuration that the trials show. Launches that a search chose because they
-// were fast are left out, and so are those cut short.
+// were fast are excluded, and so are those stopped early.
 PooledSpread launch_spread(std::span<const Trial> history);
 
 // The winner with one knob back at its default.
@@ -66,12 +66,12 @@ std::vector<SetBack> set_backs(const Space& space, const Config& winner, std::sp
 
 struct SetBackCosts {
   std::vector<SetBack> set_backs;
-  Draws percent;  // [draw][set-back]: 100 for those that fail
+  Draws percent;  // [draw][revert]: 100 for those that fail
 };
 SetBackCosts set_back_costs(const Beliefs& search, const Config& winner, std::span<const Trial> history,
                             std::size_t draws);
 
-// The set-back whose next launch does most for knowing the three dearest: each of the likely ones once, then those near
+// The revert whose next launch does most to find the three most costly: each of the likely ones once, then those near
 // third place that are known least. nullopt when there is none worth launching. `search` are the beliefs from before
 // the choice.
 std::optional<SetBack> next_set_back(const Beliefs& search, const Config& winner, std::span<const Trial> history,

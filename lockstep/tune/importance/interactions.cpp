@@ -65,7 +65,7 @@ std::vector<Interaction> interactions_of(const Beliefs& beliefs, SpaceView& view
       shares.values.push_back(std::min(100.0, 100 * squares.mean() / variance));
     }
     Estimate estimate = shares.estimate(0);
-    // Draws of a square lie above that of the mean by what is not known; that alone is no interaction.
+    // Draws of a square exceed that of the mean by the uncertainty; that alone is not an interaction.
     Moments of_mean;
     for (const Quad& quad : quads) of_mean.add(1, std::pow(double_difference(quad), 2) / 4);
     estimate.low = std::max(0.0, estimate.low - std::max(0.0, estimate.value - 100 * of_mean.mean() / variance));

@@ -1,4 +1,4 @@
-// Posterior of the costs of set-backs, and the answer to "which three".
+// Posterior of the costs of reverting knobs, and the answer to "which three".
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace lockstep::tune {
 namespace {
 
-// How far a configuration may lie from what the model says of it, in the logarithm; with their prior weights.
+// How far a configuration may deviate from the model, in the logarithm; with their prior weights.
 struct Deviation {
   double size;
   double weight;
@@ -148,7 +148,7 @@ std::vector<Answer> possible_answers(std::size_t candidates, std::size_t free_kn
   return answers;
 }
 
-// Costs of one draw, which of them are among the three dearest, and how many those are (others cost nothing).
+// Costs of one draw, which of them are among the three highest, and how many those are (others cost nothing).
 struct Truth {
   std::vector<double> costs;
   std::vector<char> in_top;
@@ -169,7 +169,7 @@ bool is_right(const Answer& answer, const Truth& truth) {
   return belonging == truth.named && high - low < kTiePoints;
 }
 
-// Ranks the costs of a draw. Equal ones (two set-backs that are one configuration) are ranked now this, now that way.
+// Ranks the costs of a draw. Equal ones (two reverts that give the same configuration) are ranked in random order.
 void rank(Truth& truth, std::size_t free_knobs, bool forward) {
   std::vector<std::size_t> order(truth.costs.size());
   std::iota(order.begin(), order.end(), 0);

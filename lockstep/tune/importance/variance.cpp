@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kRowsOfMean = 20;    // rows per knob for the mean
 constexpr std::size_t kJointPoints = 360;  // for the draws, all knobs together
-// What nobody measured, as deviations over that of the function: a main effect at a level never seen, the part of it
+// What was never measured, as deviations over that of the function: a main effect at a level never seen, the part of it
 // that remains however often the level was seen near the winner, and interactions far from it.
 constexpr double kUnseenEffect = 1.0;
 constexpr double kLeastIgnorance = 0.3;
@@ -229,7 +229,7 @@ struct ShareDraws {
   Draws main, total;
 };
 
-// Draws of a variance lie above that of the mean by what is not known, so the lower end comes from their spread around
+// Draws of a variance exceed that of the mean by the uncertainty, so the lower end comes from their spread around
 // the mean's; the upper end knows that levels never seen may do anything.
 Estimate interval_of(const Draws& plain, const Draws& doubted, const Draws& at_mean, std::size_t knob) {
   Estimate estimate = plain.estimate(knob);

@@ -28,7 +28,7 @@ struct Candidate {
 struct Beliefs {
   const Space* space = nullptr;
   const Prior* prior = nullptr;
-  const SpeedSketch* sketch = nullptr;  // stands in for a prior of speed; null where there is one
+  const SpeedSketch* sketch = nullptr;  // replaces a prior of speed; null where there is one
   double prior_reference = 0;           // Belief::log_throughput of the default, taken from every other
   std::optional<Surrogate> speed;
   const Feasibility* feasibility = nullptr;

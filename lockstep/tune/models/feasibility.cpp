@@ -149,7 +149,7 @@ double Feasibility::memory_mean(std::span<const double> coordinates, double prio
     mean -= ordered_[i] != 0 ? slopes_[i] * (coordinates[i] - default_coordinates_[i])
                              : choice_losses_[i][static_cast<std::size_t>(coordinates[i])];
   }
-  // What the names say is worth little beside a computed memory.
+  // What the names say is worth little compared with a computed memory.
   const double odds = std::clamp(prior_fits, 0.02, 0.98);
   return 0.3 * std::min(mean, kDefaultRuns) + std::log(odds / (1 - odds));
 }

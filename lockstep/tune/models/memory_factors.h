@@ -1,4 +1,4 @@
-// Memory factors: what each value of each knob does to the parts of a training step's memory, as far as names tell.
+// Memory factors: what each value of each knob does to the parts of a training step's memory, as far as names show.
 //
 // A slot is a knob at one of its values (or two knobs together, where one without the other says nothing). Given a
 // vector of standard normal numbers, fill() writes the logarithm of the factor of every slot. Immutable; thread-safe.

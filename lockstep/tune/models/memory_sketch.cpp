@@ -11,7 +11,7 @@ namespace {
 constexpr int kFirstDraws = 400;  // from the prior; the chains start at those that agree best
 constexpr std::size_t kChains = 32;
 constexpr int kUpdates = 40;         // of each chain
-constexpr double kSharpness = 0.10;  // of the edge, in the logarithm of memory: what the formula leaves out
+constexpr double kSharpness = 0.10;  // of the edge, in the logarithm of memory: what the formula omits
 constexpr double kOutlier = 0.02;    // probability that a trial says nothing
 
 double normal_cumulative(double z) { return 0.5 * std::erfc(-z / std::sqrt(2.0)); }
@@ -33,7 +33,7 @@ class Draw {
   Random random_;
 };
 
-// Latent numbers beside those of the factors: total at the default, share of the states in it, and how these divide.
+// Latent numbers besides those of the factors: total at the default, share of the states in it, and how these divide.
 enum { kTotal, kStatesShare, kOptimizerShare, kOwnLatents };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Memory sketch: the memory of a training step as everybody knows it, with the constants left open and learned from
+// Memory sketch: the usual formula for the memory of a training step, with unknown constants that are learned from
 // what ran and what ran out of memory.
 //
 //   memory(x) / capacity = weights(x) + gradients(x) + optimizer(x) + activations(x)

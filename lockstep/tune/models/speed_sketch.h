@@ -1,7 +1,7 @@
-// Speed sketch: which way the usual knobs push throughput, as everybody knows it before the first trial: larger
+// Speed sketch: which way the usual knobs push throughput, as is known before the first trial: larger
 // micro-batches fill the machine, recomputation costs a third, full precision is slow. (What sharding and offload cost
 // depends on links too much to be known.) A starting belief
-// for the surrogate, which shrinks it as trials disagree. Knobs whose names say nothing are left alone. Immutable;
+// for the surrogate, which shrinks it as trials disagree. Knobs whose names say nothing are ignored. Immutable;
 // thread-safe.
 #pragma once
 

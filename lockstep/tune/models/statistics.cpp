@@ -80,7 +80,7 @@ double ar1_inflation(double rho, double n) {
 }
 
 // How much longer than independent samples these must be watched for the same error. The sample autocorrelation of
-// short series is biased low by (1 + 3 rho) / n (Marriott and Pope 1954); five values tell nothing about it. Long
+// short series is biased low by (1 + 3 rho) / n (Marriott and Pope 1954); five values say nothing about it. Long
 // series also get Geyer's initial positive sequence (1992), which sees slow parts that the first lag does not.
 double integrated_autocorrelation(std::span<const double> values) {
   const auto n = static_cast<double>(values.size());
@@ -157,7 +157,7 @@ double normal_quantile(double p) {
   if (!(p > 0)) return p == 0 ? -kInfinity : std::nan("");
   if (!(p < 1)) return p == 1 ? kInfinity : std::nan("");
   if (p > 0.5) return -normal_quantile(1 - p);
-  // Start at Abramowitz and Stegun 26.2.23 (4.5e-4), then Halley's step on erfc until it stands.
+  // Start at Abramowitz and Stegun 26.2.23 (4.5e-4), then Halley's step on erfc until it converges.
   const double u = std::sqrt(-2 * std::log(p));
   double x = -(u - (2.515517 + u * (0.802853 + u * 0.010328)) / (1 + u * (1.432788 + u * (0.189269 + u * 0.001308))));
   for (int i = 0; i < 4; ++i) {

@@ -13,14 +13,14 @@ double normal_quantile(double p);
 
 // Samples of one launch, in order of time.
 struct LaunchSummary {
-  std::size_t warm_up = 0;    // leading samples left out (MSER, White 1997, at most half), only what clearly differs
+  std::size_t warm_up = 0;    // leading samples dropped (MSER, White 1997, at most half), only what clearly differs
   double mean = 0;            // of the rest
   double standard_error = 0;  // of that mean, autocorrelation included; 0 when fewer than 2 samples are left
   double effective_samples = 0;
 };
 LaunchSummary summarize_launch(std::span<const double> samples);
 
-// Launch means of several configurations (rows), relative spread assumed alike: pooled variance of the logarithms.
+// Launch means of several configurations (rows), relative spread assumed equal: pooled variance of the logarithms.
 struct PooledSpread {
   double variance = 0;            // of the logarithm of one launch
   double degrees_of_freedom = 0;  // 0: no configuration has two launches

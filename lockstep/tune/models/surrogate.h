@@ -6,8 +6,8 @@
 //   k(x, y) = s * prod_i (1 + a_i k_i(x_i, y_i)),   k_i Matern 5/2 for ordered knobs, "same choice" for the others
 //
 // Its expansion has a constant, a main effect of variance s a_i per knob, and interactions of variance s a_i a_j: with
-// a large s the knobs are nearly additive, with a small one they interact freely. Tens of trials do not tell s, a_i,
-// the length scales and the noise for sure, and one best guess of them is overconfident; so several are drawn from
+// a large s the knobs are nearly additive, with a small one they interact freely. Tens of trials do not determine s,
+// a_i, the length scales and the noise for sure, and one best guess of them is overconfident; so several are drawn from
 // their posterior (Langevin steps from the best guess, fixed seed: deterministic) and their predictions averaged. A
 // Prior enters as mean function b * prior(x) with b ~ N(1, 0.5): evidence that disagrees shrinks b.
 //

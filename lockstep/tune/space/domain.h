@@ -35,7 +35,7 @@ class Domain {
   ExpressionType type() const { return type_; }
 
   Value value(double cell) const;                 // monostate when inactive
-  double cell(const Value& value) const;          // NaN when it is no value of the knob
+  double cell(const Value& value) const;          // NaN when it is not a value of the knob
   double lenient_cell(const Value& value) const;  // 8.0 is the integer 8
   double code(double cell) const {
     if (kind_ == KnobKind::kInteger) return low_ + cell;

@@ -6,8 +6,8 @@
 //
 // Every value is a double, its *code*: numbers stand for themselves, booleans and texts for codes far above any number
 // (Texts), NaN for a knob that is inactive. Conditions have three truths: one that needs a missing value is unknown,
-// and and/or/not follow Kleene. A comparison with an undefined number (x / 0) is false. docs/tuning-spaces.md has the
-// grammar.
+// and and/or/not follow Kleene. A comparison with an undefined number (x / 0) is false. docs/reference/tuning-spaces.md
+// has the grammar.
 #pragma once
 
 #include <cstdint>

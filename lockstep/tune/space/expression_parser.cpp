@@ -131,8 +131,8 @@ class ExpressionParser {
       token_.text = symbol;
       return i + symbol.size();
     }
-    if (text_[i] == '=') throw error(i, "`=` is no comparison", "write ==");
-    throw error(i, fmt::format("`{}` is no part of an expression", printable(text_.substr(i, 1))),
+    if (text_[i] == '=') throw error(i, "`=` is not a comparison", "write ==");
+    throw error(i, fmt::format("`{}` is not part of an expression", printable(text_.substr(i, 1))),
                 "use knob names, numbers, quoted texts, + - * / // % == != < <= > >= and or not in ( )");
   }
 
@@ -167,22 +167,15 @@ class ExpressionParser {
     return static_cast<std::int32_t>(result_.nodes_.size() - 1);
   }
 
-  Operand disjunction() {
-    Operand left = conjunction();
-    while (at_word("or") || at_symbol("||")) {
-      advance();
-      const Operand right = conjunction();
-      left = logical(Op::kOr, left, right);
-    }
-    return left;
-  }
+  Operand disjunction() { return chain(Op::kOr, "or", "||", &ExpressionParser::conjunction); }
+  Operand conjunction() { return chain(Op::kAnd, "and", "&&", &ExpressionParser::negation); }
 
-  Operand conjunction() {
-    Operand left = negation();
-    while (at_word("and") || at_symbol("&&")) {
+  Operand chain(Op op, const char* word, const char* symbol, Operand (ExpressionParser::*next)()) {
+    Operand left = (this->*next)();
+    while (at_word(word) || at_symbol(symbol)) {
       advance();
-      const Operand right = negation();
-      left = logical(Op::kAnd, left, right);
+      const Operand right = (this->*next)();
+      left = logical(op, left, right);
     }
     return left;
   }
@@ -335,7 +328,7 @@ class ExpressionParser {
     try {
       value = parse_real(token.text);
     } catch (const UserError&) {
-      throw error(token.at, fmt::format("`{}` is no number", printable(token.text)), "write for example 8 or 0.5");
+      throw error(token.at, fmt::format("`{}` is not a number", printable(token.text)), "write for example 8 or 0.5");
     }
     if (value > kMostNumber) throw error(token.at, fmt::format("{} is too large", token.text), "stay below 2^53");
     return {add(Op::kNumber, -1, -1, value), Type::kNumber, false, token.at, token.text};
@@ -361,7 +354,7 @@ class ExpressionParser {
     for (const ExpressionSymbol& symbol : symbols_) {
       for (const std::string& text : symbol.texts) {
         if (text != token.text) continue;
-        return error(token.at, fmt::format("`{}` is no knob", printable(token.text)),
+        return error(token.at, fmt::format("`{}` is not a knob", printable(token.text)),
                      fmt::format("it is a choice of `{}`: write it in quotes", printable(symbol.name)));
       }
       names.push_back(symbol.name);
@@ -407,16 +400,7 @@ class ExpressionParser {
   }
 
   static const char* name_of(Type type) {
-    switch (type) {
-      case Type::kNumber:
-        return "a number";
-      case Type::kBoolean:
-        return "true or false";
-      case Type::kText:
-        return "a text";
-      default:
-        return "numbers and texts";
-    }
+    return named<Type::kMixed>(type, "a number", "true or false", "a text", "numbers and texts");
   }
 
   // Every way into recursion passes sign(), negation() or extreme().

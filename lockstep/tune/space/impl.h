@@ -28,7 +28,7 @@ struct Space::Impl {
   // space_builder.cpp. Throws UserError (exit 2) for expressions that are wrong, cycles and impossible constraints.
   static std::shared_ptr<const Impl> build(const SpaceText& text);
 
-  // Cells by knob; NaN for inactive knobs and for values that are none of the knob's.
+  // Cells by knob; NaN for inactive knobs and for values that the knob does not have.
   std::vector<double> cells_of(const Config& config) const;
   Config config_of(std::span<const double> cells) const;
   // Is the knob active, going by the cells of the knobs its `when` names?

@@ -1,4 +1,4 @@
-// Neighbours, set-backs and the repair of the defaults: the least change that is valid.
+// Neighbours, reverting a knob, and the repair of the defaults: the smallest valid change.
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -62,7 +62,7 @@ std::optional<std::size_t> nearest_listed(const SpaceParts& parts, const Compone
   return found;
 }
 
-// The search where combinations are not listed or too many to go through: first nobody follows, then one knob, then
+// The search where combinations are not listed or too many to go through: first no other knob follows, then one, then
 // two, then all may.
 class FollowerSearch {
  public:

@@ -267,7 +267,7 @@ void read_facts(MapReader& reader, NcclFacts& facts) {
   if (map->text("version", version)) {
     facts.version = parse_nccl_version(version);
     if (facts.version == 0) {
-      throw map->error_at("version", fmt::format("`{}` is no version of NCCL", printable(version)),
+      throw map->error_at("version", fmt::format("`{}` is not a version of NCCL", printable(version)),
                           "write for example 2.30.7");
     }
   }

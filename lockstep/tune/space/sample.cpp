@@ -11,7 +11,7 @@ constexpr std::uint64_t kRandomSearchBudget = 200'000;
 
 }  // namespace
 
-// Parents first, so that activity is known; constraints are not looked at.
+// Parents first, so that activity is known; constraints are ignored.
 void Space::Impl::draw_freely(std::span<const std::size_t> members, Random& random, std::span<double> cells) const {
   std::vector<double> codes(knobs.size(), kMissing);
   for (const std::size_t knob : members) {

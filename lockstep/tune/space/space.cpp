@@ -22,7 +22,7 @@ Value value_from_json(const nlohmann::json& document) {
   return {};
 }
 
-// Bytes that are no UTF-8 are replaced, not thrown at.
+// Bytes that are not UTF-8 are replaced; no error is thrown.
 std::string dump_on_one_line(const nlohmann::json& document) {
   return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

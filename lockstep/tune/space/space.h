@@ -1,4 +1,4 @@
-// Space: what may be turned, and which combinations exist. Read from YAML (docs/tuning-spaces.md):
+// Space: what may be changed, and which combinations exist. Read from YAML (docs/reference/tuning-spaces.md):
 //
 //   knobs:
 //     NCCL_ALGO: {choices: [Ring, Tree], default: Ring}
@@ -33,7 +33,7 @@ struct Knob {
   std::string name;
   KnobKind kind = KnobKind::kChoice;
   std::vector<Value> choices;  // kChoice, in the order of the file
-  bool ordered = true;         // neighbours are alike: numbers are, words and booleans are not
+  bool ordered = true;         // neighbours behave similarly: true of numbers, not of words and booleans
   bool log = false;            // distances are ratios (log_int, log_float, choices like 1, 2, 4, 8)
   double low = 0;              // kInteger, kReal: inclusive
   double high = 0;
@@ -44,7 +44,7 @@ struct Knob {
 };
 
 // The NCCL facts that decide which algorithm and protocol may be combined; unknown ones rule nothing out except what
-// no version allows (docs/tuning-spaces.md has the table).
+// no version allows (docs/reference/tuning-spaces.md has the table).
 struct NcclFacts {
   int version = 0;                 // 23007 for 2.30.7; 0: unknown
   int nodes = 0;                   // 0: unknown
@@ -103,8 +103,8 @@ class Space {
   // index of the choice for unordered ones, NaN for inactive ones.
   std::vector<double> coordinates(const Config& config) const;
 
-  // {"micro_batch": 4, "NCCL_ALGO": "Ring"}; inactive knobs are left out. from_json() throws UserError for unknown
-  // knobs, values that are no level of the knob, and missing active knobs.
+  // {"micro_batch": 4, "NCCL_ALGO": "Ring"}; inactive knobs are omitted. from_json() throws UserError for unknown
+  // knobs, values that are not a level of the knob, and missing active knobs.
   nlohmann::json to_json(const Config& config) const;
   Config from_json(const nlohmann::json& document, const std::string& name_for_errors) const;
   // "micro_batch=4 NCCL_ALGO=Ring"; with `differs_from` only the knobs whose values differ.

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kDraws = 4000;
 constexpr std::uint64_t kSeed = 0xc0c1;
-// With fewer degrees of freedom than this the model's idea of the noise helps out.
+// With fewer degrees of freedom than this the model's estimate of the noise is added.
 constexpr double kFewDegrees = 3;
 
 std::vector<double> launches_of(std::span<const Trial> history, const Config& config,
@@ -89,7 +89,7 @@ void count_trials(std::span<const Trial> history, Conclusion& conclusion) {
   conclusion.failures_by_outcome[static_cast<std::size_t>(Outcome::kMeasured)] = 0;
 }
 
-// By set-back, and the three that matter most.
+// The cost of reverting each knob, and the three that matter most.
 void add_set_backs(const SetBackCosts& costs, const Space& space, Conclusion& conclusion) {
   const auto asked = [](const SetBack& set_back) { return set_back.fails || !set_back.log_launches.empty(); };
   if (std::none_of(costs.set_backs.begin(), costs.set_backs.end(), asked)) return;

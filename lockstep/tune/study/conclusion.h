@@ -16,9 +16,7 @@ namespace lockstep::tune {
 
 // 95% intervals everywhere.
 struct Estimate {
-  double value = 0;
-  double low = 0;
-  double high = 0;
+  double value = 0, low = 0, high = 0;
   std::int64_t launches = 0;  // independent launches behind it
 };
 
@@ -37,10 +35,10 @@ struct Gain {
 // Two answers, never mixed up.
 struct KnobImportance {
   std::string knob;
-  // What setting it back to its default from the best costs, in percent of the best. nullopt: not asked for.
-  // A knob that stands at its default costs exactly 0 with 0 launches.
+  // What reverting it to its default costs, in percent of the best. nullopt: not asked for.
+  // A knob that is at its default costs exactly 0 with 0 launches.
   std::optional<Estimate> set_back_percent;
-  bool set_back_fails = false;           // the set-back does not run at all; its cost is then 100
+  bool set_back_fails = false;           // reverting it does not run at all; its cost is then 100
   std::vector<std::string> moved_along;  // knobs that constraints forced to follow
   // Share of the variance of log throughput over the valid space that it explains alone (main effect) and with
   // interactions (total), in percent.
@@ -59,9 +57,9 @@ struct Conclusion {
   Config baseline;
   std::optional<Estimate> baseline_throughput;
   std::optional<Gain> gain;
-  std::vector<KnobImportance> importance;  // by set-back cost, dearest first; by variance where that was not asked for
-  // The knobs that matter most, dearest first, at most three, fewer when fewer cost anything. When the third place
-  // cannot be told, `tied` has the (two) knobs of which one belongs there and `top` the ones before them.
+  std::vector<KnobImportance> importance;  // by the cost of reverting, highest first; else by variance
+  // The knobs that matter most, highest cost first, at most three, fewer when fewer cost anything. When the third place
+  // cannot be decided, `tied` has the (two) knobs of which one belongs there and `top` the ones before them.
   std::vector<std::string> top;
   std::vector<std::string> tied;
   std::vector<Interaction> interactions;  // strongest first, only those that stand out from zero

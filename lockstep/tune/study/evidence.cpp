@@ -35,7 +35,7 @@ Observation observe(const Space& space, const Trial& trial, const Belief& belief
 Feasibility learn_feasibility(const Space& space, const Prior* prior, std::span<const Trial> history) {
   std::vector<FeasibilityPoint> points;
   for (const Trial& trial : history) {
-    if (measured(trial) && trial.purpose > Purpose::kExplore) continue;  // said once is enough
+    if (measured(trial) && trial.purpose > Purpose::kExplore) continue;  // saying it once is enough
     points.push_back({trial.config, space.coordinates(trial.config), trial.outcome,
                       belief_about(prior, trial.config, 0).fits_probability});
   }

@@ -26,22 +26,10 @@ constexpr const char* kTables = R"sql(
   CREATE TABLE study_directions (
     study_direction_id INTEGER NOT NULL PRIMARY KEY, direction VARCHAR(8) NOT NULL,
     study_id INTEGER NOT NULL REFERENCES studies (study_id), objective INTEGER NOT NULL, UNIQUE (study_id, objective));
-  CREATE TABLE study_user_attributes (
-    study_user_attribute_id INTEGER NOT NULL PRIMARY KEY, study_id INTEGER REFERENCES studies (study_id),
-    "key" VARCHAR(512), value_json TEXT, UNIQUE (study_id, "key"));
-  CREATE TABLE study_system_attributes (
-    study_system_attribute_id INTEGER NOT NULL PRIMARY KEY, study_id INTEGER REFERENCES studies (study_id),
-    "key" VARCHAR(512), value_json TEXT, UNIQUE (study_id, "key"));
   CREATE TABLE trials (
     trial_id INTEGER NOT NULL PRIMARY KEY, number INTEGER, study_id INTEGER REFERENCES studies (study_id),
     state VARCHAR(8) NOT NULL, datetime_start DATETIME, datetime_complete DATETIME);
   CREATE INDEX ix_trials_study_id ON trials (study_id);
-  CREATE TABLE trial_user_attributes (
-    trial_user_attribute_id INTEGER NOT NULL PRIMARY KEY, trial_id INTEGER REFERENCES trials (trial_id),
-    "key" VARCHAR(512), value_json TEXT, UNIQUE (trial_id, "key"));
-  CREATE TABLE trial_system_attributes (
-    trial_system_attribute_id INTEGER NOT NULL PRIMARY KEY, trial_id INTEGER REFERENCES trials (trial_id),
-    "key" VARCHAR(512), value_json TEXT, UNIQUE (trial_id, "key"));
   CREATE TABLE trial_params (
     param_id INTEGER NOT NULL PRIMARY KEY, trial_id INTEGER REFERENCES trials (trial_id), param_name VARCHAR(512),
     param_value FLOAT, distribution_json TEXT, UNIQUE (trial_id, param_name));
@@ -101,13 +89,19 @@ double internal_value(const Knob& knob, const Value& value) {
   }
   if (const auto* integer = std::get_if<std::int64_t>(&value)) return static_cast<double>(*integer);
   if (const auto* real = std::get_if<double>(&value)) return *real;
-  throw bad_input(fmt::format("`{}` has a value that is none of its choices", knob.name),
+  throw bad_input(fmt::format("`{}` has a value that is not one of its choices", knob.name),
                   "the study's file was edited");
 }
 
 class Writer {
  public:
-  Writer() : database_(":memory:", true, 1.0) { database_.execute(kTables); }
+  Writer() : database_(":memory:", true, 1.0) {
+    database_.execute(kTables);
+    for (const char* kind : {"user", "system"}) {
+      make_attributes("study", "studies", kind);
+      make_attributes("trial", "trials", kind);
+    }
+  }
 
   void study(const StoredStudy& study, const std::string& name) {
     Statement(database_, "INSERT INTO studies VALUES (1, ?)").bind(0, name).run();
@@ -130,6 +124,14 @@ class Writer {
   }
 
  private:
+  void make_attributes(const char* owner, const char* owners, const char* kind) {
+    database_.execute(fmt::format("CREATE TABLE {0}_{2}_attributes ({0}_{2}_attribute_id INTEGER NOT NULL PRIMARY KEY, "
+                                  "{0}_id INTEGER REFERENCES {1} ({0}_id), \"key\" VARCHAR(512), value_json TEXT, "
+                                  "UNIQUE ({0}_id, \"key\"))",
+                                  owner, owners, kind)
+                          .c_str());
+  }
+
   void attribute(const char* of, std::int64_t id, const std::string& key, const json& value) {
     Statement(database_,
               fmt::format("INSERT INTO {0}_user_attributes ({0}_id, \"key\", value_json) VALUES (?,?,?)", of))
@@ -204,7 +206,7 @@ class Writer {
 void export_optuna(const StoredStudy& study, const std::filesystem::path& file, const std::string& study_name) {
   if (std::filesystem::exists(file))
     throw bad_input("the file exists already", "give another name or remove it", {printable_path(file)});
-  // Made in memory and written in one go, so that no half of it can be taken for the whole.
+  // Made in memory and written at once, so that a partial file cannot be mistaken for a complete one.
   Writer writer;
   writer.study(study, study_name.empty() ? study.id() : study_name);
   write_file_atomically(file, writer.bytes());

@@ -60,7 +60,7 @@ class StoreJournal : public Journal {
     if (concluded_) return;
     try {
       store_->release(study_, RunStatus::kInterrupted, nullptr);
-    } catch (const std::exception&) {  // somebody else owns it, or the disk is full: it will be found lost
+    } catch (const std::exception&) {  // another process owns it, or the disk is full: it will be found lost
     }
   }
 
@@ -91,7 +91,7 @@ class StoreJournal : public Journal {
   }
 
  private:
-  // conclude() gave the study back; a study that goes on all the same takes it again.
+  // conclude() released the study; a study that continues takes it again.
   void own_again() {
     if (!concluded_) return;
     store_->acquire(study_);
@@ -116,7 +116,7 @@ StrategyOptions strategy_from(const JsonReader& reader) {
   options.trial_seconds = reader.real("trial_seconds");
   // The whole range of 64 bits, beyond what integer() takes.
   if (!reader.has("seed") || !reader.value().at("seed").is_number_integer())
-    reader.fail("seed", "is missing or no whole number", "give the study's seed");
+    reader.fail("seed", "is missing or not a whole number", "give the study's seed");
   options.seed = reader.value().at("seed").get<std::uint64_t>();
   options.importance = reader.boolean("importance");
   options.confirmations = reader.integer("confirmations");

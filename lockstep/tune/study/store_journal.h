@@ -1,4 +1,4 @@
-// Studies in the run store: a Journal that survives any kill, and everything needed to go on with a study.
+// Studies in the run store: a Journal that survives any kill, and everything needed to continue a study.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@
 
 namespace lockstep::tune {
 
-// What a study was told, beside its space.
+// The options of a study, besides its space.
 struct StudySetup {
   std::string name;          // of the job, script or space
-  StrategyOptions strategy;  // `prior` is not stored: who resumes makes it anew from `evaluator`
+  StrategyOptions strategy;  // `prior` is not stored: on resume it is made again from `evaluator`
   // Whatever makes the evaluators (and the prior) again: {"kind": "command", "argv": [...], "environment": {...}, ...}.
   // The store keeps it as it is.
   nlohmann::json evaluator = nlohmann::json::object();

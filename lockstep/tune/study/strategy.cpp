@@ -12,22 +12,18 @@
 namespace lockstep::tune {
 namespace {
 
-// Failures are paid like successes, so they are rationed: the farther they run ahead of this many, the surer a
-// candidate must be of running; the farther they stay behind, the more may be risked.
-constexpr double kFirstFailures = 1.2;
-constexpr double kFailureShare = 0.065;
-constexpr double kLeastProbability = 0.6;
-constexpr double kPerFailureAhead = 0.10;
-constexpr double kPerFailureBehind = 0.05;
-constexpr double kBoldest = 0.5;
-constexpr double kMostCautious = 0.85;
 constexpr double kCaution = 2;
 // The last trials of the search go to what the model believes best, again if need be.
 constexpr double kExploitShare = 0.08;
 
+// Failures are paid like successes, so they are rationed: the farther they run ahead of this many, the surer a
+// candidate must be of running; the farther they stay behind, the more may be risked.
 double least_probability(std::int64_t failures, std::int64_t trials) {
+  constexpr double kFirstFailures = 1.2, kFailureShare = 0.065;
+  constexpr double kUsual = 0.6, kPerFailureAhead = 0.10, kPerFailureBehind = 0.05;
+  constexpr double kBoldest = 0.5, kMostCautious = 0.85;
   const double ahead = static_cast<double>(failures) - kFirstFailures - kFailureShare * static_cast<double>(trials);
-  const double least = kLeastProbability + (ahead > 0 ? kPerFailureAhead : kPerFailureBehind) * ahead;
+  const double least = kUsual + (ahead > 0 ? kPerFailureAhead : kPerFailureBehind) * ahead;
   return std::clamp(least, kBoldest, kMostCautious);
 }
 

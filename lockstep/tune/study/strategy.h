@@ -1,8 +1,8 @@
 // Strategy: the next trial, as a pure function of what happened so far.
 //
-// The same (space, options, history) always gives the same proposal: a study that was killed and resumed goes on as
+// The same (space, options, history) always gives the same proposal: a study that was killed and resumed continues as
 // the undisturbed one would. Stages, in order: baseline, explore with replication of the leaders, then the winner is
-// chosen, then fresh launches of winner, control and set-backs, interleaved.
+// chosen, then fresh launches of winner, control and reverted knobs, interleaved.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct StrategyOptions {
   double gpu_seconds = 0;     // 0: bounded by trials alone
   double trial_seconds = 60;  // what one evaluation may take
   std::uint64_t seed = 1;
-  bool importance = true;           // reserve trials for set-backs
+  bool importance = true;           // reserve trials for reverting knobs
   std::int64_t confirmations = -1;  // fresh launches of the winner; -1: chosen from the number of trials
   const Prior* prior = nullptr;     // outlives the strategy
 };
@@ -34,11 +34,11 @@ struct Proposal {
   std::string reason;  // one line for people: "expected improvement 2.1%, runs with 0.97"
 };
 
-// What is left of the trials and of the budget goes to whom.
+// How the remaining trials and budget are divided.
 struct Allocation {
   std::int64_t search = 0;    // baseline, explore, replicate
-  std::int64_t confirm = 0;   // the winner afresh
-  std::int64_t control = 0;   // the default afresh
+  std::int64_t confirm = 0;   // fresh launches of the winner
+  std::int64_t control = 0;   // fresh launches of the default
   std::int64_t set_back = 0;  // all knobs together
 };
 
@@ -46,7 +46,7 @@ class Strategy {
  public:
   Strategy(Space space, StrategyOptions options);
 
-  // nullopt: the study is over. `pending` are trials under way (parallel studies); `devices` tells how many devices
+  // nullopt: the study is over. `pending` are trials under way (parallel studies); `devices` says how many devices
   // a trial of average size holds, for the budget.
   std::optional<Proposal> next(std::span<const Trial> history, std::span<const Trial> pending = {},
                                double devices = 1) const;

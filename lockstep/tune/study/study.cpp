@@ -17,8 +17,8 @@
 namespace lockstep::tune {
 namespace {
 
-constexpr double kTickSeconds = 0.1;   // how often a stop is looked for and progress is told
-constexpr double kAliveSeconds = 1.0;  // how often the journal hears of a running trial
+constexpr double kTickSeconds = 0.1;   // how often a stop is checked for and progress is reported
+constexpr double kAliveSeconds = 1.0;  // how often a running trial is recorded in the journal
 constexpr std::size_t kHopeless = 6;   // crashes in a row from the first trial on: the program is at fault
 
 // A trial under way.
@@ -117,7 +117,7 @@ class StudyRun {
     std::optional<Allowance> allowance = ledger_.allow(proposal->budget_seconds, needed, devices);
     over_ = out_of_budget_ = !allowance;
     if (!allowance) return false;
-    if (evaluators_.size() > 1 && allowance->hard_seconds > 0) {  // the others are to be paid from what is left, too
+    if (evaluators_.size() > 1 && allowance->hard_seconds > 0) {  // the others must be paid from what is left, too
       allowance->hard_seconds = std::min(allowance->hard_seconds, 1.1 * allowance->budget_seconds + 2);
     }
 
@@ -228,7 +228,7 @@ class StudyRun {
     throw UserError(ExitCode::kRunFailed,
                     fmt::format("the first {} trials all crashed, the last with: {}", history_.size(),
                                 history_.back().message.empty() ? "no message" : history_.back().message),
-                    "mend the program, then start a new study");
+                    "fix the program, then start a new study");
   }
 
   void sort_history() {

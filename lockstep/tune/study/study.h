@@ -13,7 +13,7 @@
 
 namespace lockstep::tune {
 
-// Where trials are kept, durable before the study goes on. Not thread-safe.
+// Where trials are kept, durable before the study continues. Not thread-safe.
 class Journal {
  public:
   virtual ~Journal() = default;

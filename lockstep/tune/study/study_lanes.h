@@ -22,7 +22,7 @@ struct LaneResult {
   std::exception_ptr error;  // what makes further trials pointless
 };
 
-// Used from one thread. The destructor halts what runs and waits for it (an evaluation ends soon when told to).
+// Used from one thread. The destructor halts what runs and waits for it (an evaluation ends soon when asked to).
 class Lanes {
  public:
   explicit Lanes(const std::vector<std::unique_ptr<Evaluator>>& evaluators);
@@ -36,7 +36,7 @@ class Lanes {
   void start(std::size_t lane, EvaluationRequest request);
   // The next result, or nullopt after `timeout_seconds`.
   std::optional<LaneResult> wait(double timeout_seconds);
-  // Tells every evaluation to end; their results still come.
+  // Asks every evaluation to end; their results still arrive.
   void halt() { halt_ = true; }
 
  private:

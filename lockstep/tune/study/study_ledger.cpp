@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kUnknownShare = 0.1;  // of a trial's time, while nothing was measured
 constexpr std::size_t kDivisible = 4;  // so many samples: half of them would still be a measurement
-constexpr double kOverrun = 1.1;       // more than that over the budget is no rounding
+constexpr double kOverrun = 1.1;       // more than that over the budget is not rounding
 constexpr double kEndSeconds = 2;      // to end a program in an orderly way, at most
 constexpr double kEndShare = 0.05;
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
@@ -11,36 +11,31 @@
 namespace lockstep::tune {
 namespace {
 
-constexpr std::array kOutcomes{"measured", "oom", "invalid", "timeout", "hang", "crash"};
-constexpr std::array kPurposes{"baseline", "explore", "replicate", "confirm", "control", "set_back"};
+constexpr std::pair<const char*, double Trial::*> kFigures[] = {{"budget_seconds", &Trial::budget_seconds},
+                                                                {"throughput", &Trial::throughput},
+                                                                {"relative_error", &Trial::relative_error},
+                                                                {"seconds", &Trial::seconds},
+                                                                {"gpu_seconds", &Trial::gpu_seconds}};
 
-template <class Enum, std::size_t N>
-Enum parse_word(const std::string& word, const std::array<const char*, N>& words, const JsonReader& reader,
-                const std::string& key) {
-  for (std::size_t i = 0; i < N; ++i)
-    if (word == words[i]) return static_cast<Enum>(i);
-  reader.fail(key, fmt::format("`{}` is not known", printable(word)),
-              did_you_mean(word, std::vector<std::string>(words.begin(), words.end())));
+template <NamedEnum E>
+E read_name(const JsonReader& reader, const std::string& key) {
+  const std::string word = reader.text(key);
+  if (const auto value = value_named<E>(word)) return *value;
+  constexpr auto names = names_of(E{});
+  reader.fail(key, fmt::format("`{}` is not known", printable(word)), did_you_mean(word, {names.begin(), names.end()}));
 }
 
 }  // namespace
-
-const char* to_string(Outcome outcome) { return kOutcomes[static_cast<std::size_t>(outcome)]; }
-const char* to_string(Purpose purpose) { return kPurposes[static_cast<std::size_t>(purpose)]; }
 
 nlohmann::json to_json(const Trial& trial, const Space& space) {
   nlohmann::json document{{"trial", trial.number},
                           {"config", space.to_json(trial.config)},
                           {"purpose", to_string(trial.purpose)},
-                          {"budget_seconds", trial.budget_seconds},
                           {"outcome", to_string(trial.outcome)},
                           {"samples", trial.samples},
-                          {"throughput", trial.throughput},
-                          {"relative_error", trial.relative_error},
                           {"stopped_early", trial.stopped_early},
-                          {"seconds", trial.seconds},
-                          {"gpu_seconds", trial.gpu_seconds},
                           {"started_at", trial.started_at}};
+  for (const auto& [key, figure] : kFigures) document[key] = trial.*figure;
   if (!trial.set_back_knob.empty()) document["set_back"] = trial.set_back_knob;
   if (!trial.message.empty()) document["message"] = trial.message;
   return document;
@@ -51,19 +46,15 @@ Trial trial_from_json(const nlohmann::json& document, const Space& space, const 
   Trial trial;
   trial.number = reader.integer("trial", 0);
   trial.config = space.from_json(reader.object("config").value(), name_for_errors);
-  trial.purpose = parse_word<Purpose>(reader.text("purpose"), kPurposes, reader, "purpose");
+  trial.purpose = read_name<Purpose>(reader, "purpose");
   trial.set_back_knob = reader.text("set_back", "");
-  trial.budget_seconds = reader.real("budget_seconds");
-  trial.outcome = parse_word<Outcome>(reader.text("outcome"), kOutcomes, reader, "outcome");
+  trial.outcome = read_name<Outcome>(reader, "outcome");
   for (const auto& sample : reader.array("samples")) {
-    if (!sample.is_number()) reader.fail("samples", "has something that is no number", "give throughputs");
+    if (!sample.is_number()) reader.fail("samples", "has something that is not a number", "give throughputs");
     trial.samples.push_back(sample.get<double>());
   }
-  trial.throughput = reader.real("throughput");
-  trial.relative_error = reader.real("relative_error");
+  for (const auto& [key, figure] : kFigures) trial.*figure = reader.real(key);
   trial.stopped_early = reader.boolean_or("stopped_early", false);
-  trial.seconds = reader.real("seconds");
-  trial.gpu_seconds = reader.real("gpu_seconds");
   trial.started_at = reader.real_or("started_at", 0);
   trial.message = reader.text("message", "");
   return trial;

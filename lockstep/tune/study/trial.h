@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/tune/space/config.h"
 #include "lockstep/tune/space/space.h"
 
@@ -21,6 +22,11 @@ enum class Outcome {
   kCrash         // anything else
 };
 
+constexpr auto names_of(Outcome) {
+  return enum_names<Outcome::kCrash>("measured", "oom", "invalid", "timeout", "hang", "crash");
+}
+using lockstep::to_string;
+
 // Why a trial was made. Only explore and replicate steer the choice of the winner; confirm and control are fresh
 // launches after the choice, so that the reported figures are unbiased.
 enum class Purpose {
@@ -31,6 +37,9 @@ enum class Purpose {
   kControl,    // the default, interleaved with the winner
   kSetBack     // the winner with one knob back at its default
 };
+constexpr auto names_of(Purpose) {
+  return enum_names<Purpose::kSetBack>("baseline", "explore", "replicate", "confirm", "control", "set_back");
+}
 
 struct Trial {
   std::int64_t number = 0;  // from 0, in the order they were proposed
@@ -48,9 +57,6 @@ struct Trial {
   double started_at = 0;        // unix time
   std::string message;          // one line about a failure; "" otherwise
 };
-
-const char* to_string(Outcome outcome);  // "measured", "oom", "invalid", "timeout", "hang", "crash"
-const char* to_string(Purpose purpose);  // "baseline", "explore", ...
 
 // One object of the study file and of `--json`; trial_from_json throws UserError (exit 2).
 nlohmann::json to_json(const Trial& trial, const Space& space);

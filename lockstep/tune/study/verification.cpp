@@ -59,7 +59,7 @@ std::optional<Proposal> next_verification(const Space& space, const StrategyOpti
   const Allocation allocation = allocate(space, options, affordable);
   const Config& winner = evidence.leaders().front().config;
   const bool differs = winner != space.default_config();
-  // What is left over (no set-back worth a launch) sharpens the figures that people will quote.
+  // Spare trials (no revert is worth a launch) sharpen the figures that people will quote.
   const std::int64_t confirms = count(all, Purpose::kConfirm), controls = count(all, Purpose::kControl);
   const std::int64_t set_backs = count(all, Purpose::kSetBack);
   std::optional<SetBack> set_back;
@@ -68,7 +68,7 @@ std::optional<Proposal> next_verification(const Space& space, const StrategyOpti
 
   Proposal proposal;
   proposal.budget_seconds = options.trial_seconds;
-  // In rounds: whoever is farthest behind its share of the launches goes next, the winner first.
+  // In rounds: the one farthest behind its share of the launches goes next, the winner first.
   const auto behind = [](std::int64_t made, std::int64_t wanted) {
     return wanted > 0 ? static_cast<double>(made) / static_cast<double>(wanted) : 1.0;
   };
@@ -87,7 +87,7 @@ std::optional<Proposal> next_verification(const Space& space, const StrategyOpti
       differs && (control_share < confirm_share || (control_share == confirm_share && controls < confirms));
   proposal.config = control ? space.default_config() : winner;
   proposal.purpose = control ? Purpose::kControl : Purpose::kConfirm;
-  proposal.reason = control ? "the default beside it" : "the winner, on a fresh launch";
+  proposal.reason = control ? "the default, for comparison" : "the winner, on a fresh launch";
   return proposal;
 }
 

@@ -1,6 +1,6 @@
 // Verification: how trials are shared out, and what is launched after the winner was chosen.
 //
-// Fresh launches of the winner (confirm), of the default (control) and of the winner with one knob set back alternate
+// Fresh launches of the winner (confirm), of the default (control) and of the winner with one knob reverted alternate
 // in rounds, so that a machine that drifts does not favour one of them.
 #pragma once
 

@@ -142,7 +142,7 @@ void MeshCollectives::broadcast(const Operation& operation) {
   const int root = operation.peer;
   std::byte* const data = static_cast<std::byte*>(operation.output.data);
   std::vector<Mesh::Message> messages;
-  // Large: the root deals out slices and everybody gathers them, so that no link carries more than twice the payload.
+  // Large: the root distributes slices and all ranks gather them, so that no link carries more than twice the payload.
   const bool dealt = bytes > kSmallBytes * mesh_.size() && mesh_.size() > 2;
   const Slice own = slice_of(bytes, mesh_.size(), mesh_.rank());
   if (mesh_.rank() != root) {

@@ -38,7 +38,7 @@ class GlooBackend final : public Backend {
         sent_(static_cast<std::size_t>(size)),
         received_(static_cast<std::size_t>(size)) {
     if (share_) memory_ = SharedMemory::open(store_, place_, rank, size, deadline);
-    // Nobody needs the addresses once everybody is connected.
+    // The addresses are not needed once all ranks are connected.
     run({.kind = OpKind::kBarrier}, deadline);
     if (size > 1) store_.remove(fmt::format("{}/address/{}", place_, rank));
   }
@@ -104,7 +104,7 @@ class GlooBackend final : public Backend {
   Mesh mesh_;
   MeshCollectives collectives_;
   const bool share_;
-  std::unique_ptr<SharedMemory> memory_;  // null: the ranks do not share a host, or shall not use it
+  std::unique_ptr<SharedMemory> memory_;  // null: the ranks do not share a host, or must not use it
   FaultBoard board_;
   std::vector<std::uint64_t> sent_;
   std::vector<std::uint64_t> received_;

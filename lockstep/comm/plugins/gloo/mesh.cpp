@@ -13,7 +13,7 @@ milliseconds time_left(Clock::time_point deadline) {
   return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline - Clock::now()));
 }
 
-// Gloo has one type for all input and output errors; only the text tells a timeout from a closed connection.
+// Gloo has one type for all input and output errors; only the text distinguishes a timeout from a closed connection.
 BackendError translate(const std::exception& error, int peer) {
   const std::string text = error.what();
   if (text.find("imed out") != std::string::npos) {

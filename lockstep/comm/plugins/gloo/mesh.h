@@ -1,6 +1,6 @@
 // Point-to-point messages between all ranks of a group over Gloo's TCP transport.
 //
-// Gloo's own collectives are not used: a wait inside them cannot be cut short, and their errors do not say which rank
+// Gloo's own collectives are not used: a wait inside them cannot be interrupted, and their errors do not say which rank
 // caused them. Here every message belongs to one known peer, and abort() wakes every wait.
 #pragma once
 

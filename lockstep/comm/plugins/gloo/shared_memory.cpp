@@ -23,7 +23,7 @@ namespace {
 // Two areas of a few ranks stay in a second-level cache.
 constexpr std::int64_t kAreaBytes = 512 * 1024;
 constexpr int kMaxRanks = 64;
-// A peer that is computing answers within microseconds; after that the core is better given away.
+// A peer that is computing answers within microseconds; after that it is better to yield the core.
 constexpr int kSpins = 200;
 // How often a sleeping rank looks for a lost peer or an abort.
 constexpr long kLookNanoseconds = 20'000'000;
@@ -189,7 +189,7 @@ void SharedMemory::reduce_chunk(const Operation& operation, std::int64_t begin, 
   const DType dtype = operation.output.dtype;
   const std::int64_t element = size_of(dtype);
   auto* const data = static_cast<std::byte*>(operation.output.data) + begin * element;
-  // Writing into this turn's area is safe: everybody has met once since it was last read.
+  // Writing into this turn's area is safe: all ranks have met once since it was last read.
   turn_ ^= 1;
   const Slice own = slice_of(count, size_, rank_);
   const auto move_slice = [&](std::byte* to, const std::byte* from, const Slice& slice) {

@@ -105,22 +105,10 @@ void MpiSession::make_ops() {
 }
 
 MPI_Datatype MpiSession::type_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-      return MPI_DOUBLE;
-    case DType::kF32:
-      return MPI_FLOAT;
-    case DType::kF16:
-    case DType::kBF16:
-      return MPI_UINT16_T;  // reduced by our own operations
-    case DType::kI64:
-      return MPI_INT64_T;
-    case DType::kI32:
-      return MPI_INT32_T;
-    case DType::kU8:
-      return MPI_UINT8_T;
-  }
-  return MPI_DATATYPE_NULL;
+  // In DType's order; the 16-bit floats are reduced by our own operations.
+  const MPI_Datatype types[] = {MPI_DOUBLE,  MPI_FLOAT,   MPI_UINT16_T, MPI_UINT16_T,
+                                MPI_INT64_T, MPI_INT32_T, MPI_UINT8_T};
+  return types[static_cast<std::size_t>(dtype)];
 }
 
 MPI_Op MpiSession::op_of(DType dtype, ReduceOp op) const {

@@ -175,7 +175,7 @@ class NcclBackend final : public Backend {
                        fmt::format("{}: {}", call, calls_.nccl_error(result)));
   }
 
-  // A non-blocking communicator answers "in progress"; its state tells when the call is over.
+  // A non-blocking communicator answers "in progress"; its state says when the call is over.
   void settle(int result, Clock::time_point deadline) const {
     check(result, "nccl call");
     for (int looks = 0; in_progress();) {
@@ -280,7 +280,7 @@ class NcclBackend final : public Backend {
         return calls_.send(in, in_count, type, operation.peer, comm_, stream_);
       case OpKind::kRecv:
         return calls_.recv(out, out_count, type, operation.peer, comm_, stream_);
-      case OpKind::kBarrier:  // a reduction of one number that nobody reads
+      case OpKind::kBarrier:  // a reduction of one number that is not read
         return calls_.all_reduce(scratch_, scratch_, 1, DType::kF32, ReduceOp::kSum, comm_, stream_);
     }
     throw InternalError("unknown operation");

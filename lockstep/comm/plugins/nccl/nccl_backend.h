@@ -1,5 +1,5 @@
 // NCCL on a stream of its own. The caller's stream is marked when an operation is called (prepare); our stream waits
-// for that mark; join() makes the caller's stream wait for an event behind the operation, so nobody's thread waits for
+// for that mark; join() makes the caller's stream wait for an event after the operation, so no thread waits for
 // the device but the group's, which is the watchdog: it looks at that event and at NCCL's asynchronous error until the
 // deadline, and then aborts NCCL's communicator, which ends its kernels. The communicator is non-blocking, so that
 // neither connecting nor a lost peer can hold a thread beyond its deadline.

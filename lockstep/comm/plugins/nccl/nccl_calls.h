@@ -1,5 +1,5 @@
-// The seam over NCCL and CUDA: every call that the backend makes, in plain types, so that a test can stand in for both
-// libraries where there is no second GPU, or none at all.
+// The seam over NCCL and CUDA: every call that the backend makes, in plain types, so that a test can replace both
+// libraries where there is no second GPU, or no GPU at all.
 #pragma once
 
 #include <array>

@@ -16,23 +16,9 @@ static_assert(NcclCalls::kNcclInProgress == ncclInProgress && NcclCalls::kNcclRe
               NcclCalls::kNcclSystemError == ncclSystemError && NcclCalls::kCudaNotReady == cudaErrorNotReady);
 
 ncclDataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-      return ncclFloat64;
-    case DType::kF32:
-      return ncclFloat32;
-    case DType::kF16:
-      return ncclFloat16;
-    case DType::kBF16:
-      return ncclBfloat16;
-    case DType::kI64:
-      return ncclInt64;
-    case DType::kI32:
-      return ncclInt32;
-    case DType::kU8:
-      return ncclUint8;
-  }
-  throw InternalError("unknown dtype");
+  constexpr ncclDataType_t kTypes[] = {ncclFloat64, ncclFloat32, ncclFloat16, ncclBfloat16,
+                                       ncclInt64,   ncclInt32,   ncclUint8};  // in DType's order
+  return kTypes[static_cast<std::size_t>(dtype)];
 }
 
 ncclRedOp_t op_of(ReduceOp op) { return op == ReduceOp::kSum ? ncclSum : op == ReduceOp::kMax ? ncclMax : ncclMin; }

@@ -103,7 +103,7 @@ class Finished {
   unsigned waited_ = 0, given_ = 0;  // halves
 };
 
-// For results that nobody reads soon: leaves the cache to a and b. Where `wanted`, without a branch.
+// For results that are not read soon: leaves the cache to a and b. Where `wanted`, without a branch.
 __device__ inline void store_once(Bf16* p, const Vector& v, bool wanted) {
   asm volatile(
       "{\n .reg .pred p;\n setp.ne.b32 p, %5, 0;\n"
@@ -252,7 +252,7 @@ __global__ void __cluster_dims__(kCluster, 1, 1) __launch_bounds__(kThreads, 1)
     multiply<E>(s, walk, group - 1);
   }
   __syncwarp();
-  cluster_sync();  // nobody leaves while the other block may still arrive on its barriers
+  cluster_sync();  // no block leaves while the other may still arrive on its barriers
 }
 
 }  // namespace lockstep::kernels::cuda::hopper

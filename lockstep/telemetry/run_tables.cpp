@@ -1,0 +1,221 @@
+// Runs in the SQLite store.
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/telemetry/lines_file.h"
+#include "lockstep/telemetry/run_store.h"
+#include "lockstep/telemetry/sqlite.h"
+
+namespace lockstep::telemetry {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kRunColumns =
+    "SELECT id, name, started_at, ended_at, status, world, backend, host, pid, pid_started, job_yaml, versions, "
+    "exit_reason, summary FROM runs ";
+
+// The points of one metric of one run; bind_series() binds its two placeholders.
+constexpr const char* kOfSeries =
+    " FROM metrics WHERE run = (SELECT number FROM runs WHERE id = ?) "
+    "AND name = (SELECT number FROM names WHERE name = ?) ";
+
+Statement& bind_series(Statement& statement, const std::string& run, const std::string& metric) {
+  return statement.bind(0, run).bind(1, metric);
+}
+
+RunRow run_from(const Statement& row) {
+  RunRow run;
+  run.info.id = row.text(0);
+  run.info.name = row.text(1);
+  run.info.started_at = row.real(2);
+  run.ended_at = row.real(3);
+  run.info.world = static_cast<int>(row.integer(5));
+  run.info.backend = row.text(6);
+  run.info.host = row.text(7);
+  run.info.pid = row.integer(8);
+  run.info.pid_started = row.integer(9);
+  run.info.job_yaml = row.text(10);
+  run.info.versions = parse_or_null(row.text(11));
+  run.exit_reason = row.text(12);
+  run.summary = parse_or_null(row.text(13));
+  run.status = status_now(parse_status(row.text(4)), run.info);
+  return run;
+}
+
+class RunTables : public RunStore {
+ public:
+  explicit RunTables(Database opened)
+      : database_(std::move(opened)),
+        insert_metric_(database_,
+                       "INSERT INTO metrics (run, name, rank, step, time_ms, value) VALUES (?,?,?,?,?,?) "
+                       "ON CONFLICT DO UPDATE SET time_ms = excluded.time_ms, value = excluded.value"),
+        insert_event_(database_,
+                      "INSERT OR IGNORE INTO events (run, time, rank, step, level, kind, message, data) "
+                      "VALUES (?,?,?,?,?,?,?,?)") {}
+
+  void write(const std::string& run, std::span<const Record> batch) override {
+    Transaction transaction(database_);
+    try {
+      for (const Record& record : batch)
+        std::visit([&](const auto& value) { insert(number_of_run(run), value); }, record);
+      transaction.commit();
+    } catch (...) {  // a rollback may have undone the numbers
+      names_.clear();
+      runs_.clear();
+      throw;
+    }
+  }
+
+  std::vector<RunRow> runs(std::size_t limit, const std::string& beginning) const override {
+    Statement rows(database_, kRunColumns + std::string("WHERE substr(id, 1, length(?1)) = ?1 "
+                                                        "ORDER BY started_at DESC, number DESC LIMIT ?2"));
+    rows.bind(0, beginning).bind(1, static_cast<std::int64_t>(limit));
+    std::vector<RunRow> result;
+    while (rows.step()) result.push_back(run_from(rows));
+    return result;
+  }
+
+  json plan(const std::string& run) const override {
+    Statement row(database_, "SELECT json FROM plans WHERE run = (SELECT number FROM runs WHERE id = ?)");
+    row.bind(0, run);
+    return row.step() ? parse_or_null(row.text(0)) : json();
+  }
+
+  std::vector<int> ranks(const std::string& run, const std::string& metric) const override {
+    // One index probe per rank instead of a scan over all points.
+    Statement next(database_, std::string("SELECT rank") + kOfSeries + "AND rank > ? ORDER BY rank LIMIT 1");
+    std::vector<int> ranks;
+    bind_series(next, run, metric).bind(2, -1);
+    while (next.step()) {
+      ranks.push_back(static_cast<int>(next.integer(0)));
+      next.reset();
+      next.bind(2, ranks.back());
+    }
+    return ranks;
+  }
+
+  std::vector<Point> points(const std::string& run, const std::string& metric, int rank) const override {
+    Statement rows(database_, std::string("SELECT step, time_ms, value") + kOfSeries + "AND rank = ? ORDER BY step");
+    bind_series(rows, run, metric).bind(2, rank);
+    std::vector<Point> points;
+    while (rows.step())
+      points.push_back({rows.integer(0), static_cast<double>(rows.integer(1)) / 1000.0, rows.real(2)});
+    return points;
+  }
+
+  std::vector<Event> events(const std::string& run, Level at_least) const override {
+    Statement rows(database_,
+                   "SELECT time, level, kind, rank, step, message, data FROM events WHERE run = "
+                   "(SELECT number FROM runs WHERE id = ?) AND level >= ? ORDER BY time, number");
+    rows.bind(0, run).bind(1, static_cast<int>(at_least));
+    std::vector<Event> events;
+    while (rows.step()) {
+      const auto level = std::clamp<std::int64_t>(rows.integer(1), 0, static_cast<int>(Level::kError));
+      events.push_back({rows.real(0), static_cast<Level>(level), rows.text(2), static_cast<int>(rows.integer(3)),
+                        rows.integer(4), rows.text(5), parse_or_null(rows.text(6))});
+    }
+    return events;
+  }
+
+ private:
+  // Numbers of names and runs, made when they are new.
+  std::int64_t number_of_name(const std::string& name) {
+    if (const auto known = names_.find(name); known != names_.end()) return known->second;
+    Statement(database_, "INSERT OR IGNORE INTO names (name) VALUES (?)").bind(0, name).run();
+    Statement find(database_, "SELECT number FROM names WHERE name = ?");
+    find.bind(0, name).step();
+    return names_[name] = find.integer(0);
+  }
+
+  std::int64_t number_of_run(const std::string& id) {
+    if (const auto known = runs_.find(id); known != runs_.end()) return known->second;
+    Statement(database_, "INSERT OR IGNORE INTO runs (id, name, started_at) VALUES (?, '', ?)")
+        .bind(0, id)
+        .bind(1, unix_seconds())
+        .run();
+    Statement find(database_, "SELECT number FROM runs WHERE id = ?");
+    find.bind(0, id).step();
+    return runs_[id] = find.integer(0);
+  }
+
+  void insert(std::int64_t run, const RunInfo& info) {
+    // pid 0 marks a run that only records of ranks have made so far; the first RunInfo stays.
+    Statement(database_,
+              "UPDATE runs SET name=?, started_at=?, world=?, backend=?, host=?, pid=?, pid_started=?, job_yaml=?, "
+              "versions=? WHERE number=? AND pid=0")
+        .bind(0, info.name)
+        .bind(1, info.started_at)
+        .bind(2, info.world)
+        .bind(3, info.backend)
+        .bind(4, info.host)
+        .bind(5, info.pid)
+        .bind(6, info.pid_started)
+        .bind(7, info.job_yaml)
+        .bind(8, one_line(info.versions))
+        .bind(9, run)
+        .run();
+  }
+
+  void insert(std::int64_t run, const PlanRecord& record) {
+    Statement(database_, "INSERT OR REPLACE INTO plans (run, json) VALUES (?,?)")
+        .bind(0, run)
+        .bind(1, one_line(record.plan))
+        .run();
+  }
+
+  void insert(std::int64_t run, const MetricBatch& batch) {
+    const auto time_ms = static_cast<std::int64_t>(std::llround(batch.time * 1000.0));
+    for (const Metric& metric : batch.metrics) {
+      insert_metric_.bind(0, run)
+          .bind(1, number_of_name(metric.name))
+          .bind(2, batch.rank)
+          .bind(3, batch.step)
+          .bind(4, time_ms)
+          .bind(5, metric.value)
+          .run();
+    }
+  }
+
+  void insert(std::int64_t run, const Event& event) {
+    insert_event_.bind(0, run)
+        .bind(1, event.time)
+        .bind(2, event.rank)
+        .bind(3, event.step)
+        .bind(4, static_cast<int>(event.level))
+        .bind(5, event.kind)
+        .bind(6, event.message)
+        .bind(7, one_line(event.data))
+        .run();
+  }
+
+  void insert(std::int64_t run, const RunEnd& end) {
+    Statement(database_, "UPDATE runs SET ended_at=?, status=?, exit_reason=?, summary=? WHERE number=?")
+        .bind(0, end.time)
+        .bind(1, to_string(end.status))
+        .bind(2, end.exit_reason)
+        .bind(3, one_line(end.summary))
+        .bind(4, run)
+        .run();
+  }
+
+  Database database_;
+  // The two that run per record are kept prepared; the others run a few times per run.
+  Statement insert_metric_;
+  Statement insert_event_;
+  std::map<std::string, std::int64_t> names_;
+  std::map<std::string, std::int64_t> runs_;
+};
+
+}  // namespace
+
+bool has_sqlite() { return true; }
+
+std::unique_ptr<RunStore> make_sqlite_run_store(const std::filesystem::path& file, bool create,
+                                                double busy_timeout_seconds) {
+  return std::make_unique<RunTables>(open_store(file, create, busy_timeout_seconds));
+}
+
+}  // namespace lockstep::telemetry
