@@ -41,7 +41,7 @@ struct SaveOptions {
   std::int64_t keep = 3;  // checkpoints kept after a save, at least 1
   std::string run_id;     // the same on all ranks; keeps two runs that save into one directory by mistake apart
   // Returns when every rank has called it (Communicator::barrier().wait(timeout)). Called exactly three times per save
-  // on every rank, even on one whose disk is full, so nobody waits for a rank that failed. May throw (a lost peer). Not
+  // on every rank, even on one whose disk is full, so no rank waits for one that failed. May throw (a lost peer). Not
   // needed when world == 1.
   std::function<void()> barrier;
 };

@@ -1,5 +1,5 @@
-// What a run reports: the one schema of metrics and events (docs/run-store.md), shared by the SQLite store, the
-// JSON-lines files and everything that reads them. Plain values; times are seconds since 1970 (UTC).
+// What a run reports: the one schema of metrics and events (docs/reference/run-store.md), shared by the SQLite store,
+// the JSON-lines files and everything that reads them. Plain values; times are seconds since 1970 (UTC).
 #pragma once
 
 #include <cstdint>

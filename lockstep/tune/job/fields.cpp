@@ -133,7 +133,8 @@ constexpr std::array<JobField, 14> kFields{{
 template <class Parse>
 void set_choice(spec::LayoutRequest& layout, const std::string& name, const Value& value, Parse parse) {
   const std::string text = to_text(value);
-  if (!parse(text)) throw cannot_be(fmt::format("layout.{}", name), value, "see `layout` in docs/job-file.md");
+  if (!parse(text))
+    throw cannot_be(fmt::format("layout.{}", name), value, "see `layout` in docs/reference/job-file.md");
   layout.choices[name] = text;
 }
 
