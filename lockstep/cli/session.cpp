@@ -71,8 +71,8 @@ fs::path checkpoint_directory(const spec::Job& job, const SessionOptions& option
 elastic::RankRequest make_request(const spec::Job& job, const Placement& placement, const SessionOptions& options) {
   elastic::RankRequest request;
   request.verb = options.verb;
-  request.job_yaml = spec::to_yaml(job);
-  if (options.plan) request.plan = plan::to_json(*options.plan);
+  request.job = job;
+  request.plan = options.plan;
   request.ranks = placement.launched.value_or(elastic::RankEnvironment{});
   request.ranks.world = placement.world;
   if (!placement.launched) {
@@ -82,7 +82,7 @@ elastic::RankRequest make_request(const spec::Job& job, const Placement& placeme
   request.backend = placement.backend;
   request.threads = placement.threads;
   request.options = options.verb_options;
-  if (options.on_step) request.options["report_steps"] = true;
+  request.options.report_steps = options.on_step != nullptr;
   const fs::path home = telemetry::home_directory();
   request.run_id = telemetry::make_run_id(job.name);
   const fs::path folder = telemetry::run_folder(home, request.run_id);
@@ -90,7 +90,7 @@ elastic::RankRequest make_request(const spec::Job& job, const Placement& placeme
   if (options.record) request.home = home.string();
   if (options.verb == "train" && request.ranks.rank == 0) {
     request.checkpoint_directory = checkpoint_directory(job, options, home, folder).string();
-    request.options["resume"] = options.resume;
+    request.options.resume = options.resume;
     const fs::path given = options.resume_from.empty() ? fs::path() : resume_folder(options.resume_from);
     if (!given.empty() && fs::exists(given / "manifest.json")) request.resume_from = given.string();
   }
@@ -175,10 +175,10 @@ class RunRecord {
     info.name = job.name;
     info.world = request.ranks.world;
     info.backend = request.backend;
-    info.job_yaml = request.job_yaml;
+    info.job_yaml = spec::to_yaml(job);
     info.versions = {{"lockstep", LOCKSTEP_VERSION}};
     recorder_->begin_run(telemetry::describe_this_process(info));
-    if (!request.plan.is_null()) recorder_->plan(request.plan);
+    if (request.plan) recorder_->plan(plan::to_json(*request.plan));
     recorder_->flush(5.0);
   }
 

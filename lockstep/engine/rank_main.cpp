@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -57,11 +56,6 @@ struct Joined {
   comm::Communicator world;
 };
 
-std::string planned_groups(const elastic::RankRequest& request) {
-  const nlohmann::json::json_pointer path("/best/knobs/nccl_groups");
-  return request.plan.is_object() && request.plan.contains(path) ? request.plan.at(path).get<std::string>() : "";
-}
-
 Joined join_world(const elastic::RankRequest& request, const spec::Job& job) {
   const elastic::RankEnvironment& ranks = request.ranks;
   Joined joined;
@@ -70,7 +64,8 @@ Joined join_world(const elastic::RankRequest& request, const spec::Job& job) {
   options.rank = ranks.rank;
   options.size = ranks.world;
   options.device = ranks.local_rank;
-  options.groups = comm::choose_group_settings(std::getenv("LOCKSTEP_NCCL_GROUPS"), planned_groups(request));
+  options.groups = comm::choose_group_settings(std::getenv("LOCKSTEP_NCCL_GROUPS"), 
+                                              request.plan ? request.plan->best.knobs.nccl_groups : "");
   options.timeout = timeout_of(job);
   options.connect_timeout = std::min(options.connect_timeout, options.timeout);
   if (request.backend != "mpi") {
@@ -95,7 +90,7 @@ Joined join_world(const elastic::RankRequest& request, const spec::Job& job) {
 
 // On the first rank: which checkpoint to go on from, or that the folder is free for a new run.
 void settle_checkpoints(elastic::RankRequest& request, const Host& host) {
-  const bool resume = request.options.value("resume", false);
+  const bool resume = request.options.resume;
   if (request.checkpoint_directory.empty()) return;
   if (!request.resume_from.empty()) {
     const auto newest = checkpoint::list_checkpoints(request.checkpoint_directory);
@@ -152,10 +147,10 @@ std::shared_ptr<telemetry::Recorder> open_run_recorder(const RunContext& context
     info.name = context.job.name;
     info.world = context.world.size();
     info.backend = context.world.backend_name();
-    info.job_yaml = request.job_yaml;
+    info.job_yaml = spec::to_yaml(context.job);
     info.versions = engine_versions();
     recorder->begin_run(telemetry::describe_this_process(info));
-    if (!request.plan.is_null()) recorder->plan(request.plan);
+    if (request.plan) recorder->plan(plan::to_json(*request.plan));
   }
   return recorder;
 }
@@ -173,15 +168,15 @@ nlohmann::json train(RunContext& context) {
 
 nlohmann::json calibrate(RunContext& context) {
   CalibrationOptions options;
-  options.quick = context.request.options.value("quick", false);
+  options.quick = context.request.options.quick;
   options.threads = context.request.threads;
   options.timeout_seconds = context.job.communication.timeout_seconds;
   options.precisions = {context.job.precision};
   options.backend = context.world.backend_name();
   options.lockstep_version = LOCKSTEP_VERSION;
-  if (context.request.options.value("device", "cpu") == "cuda") {
+  if (context.request.options.cuda) {
     options.device = CalibrationDevice::kCuda;
-    options.fused_only = context.request.options.value("fused", false);
+    options.fused_only = context.request.options.fused;
     options.precisions = {spec::Precision::kBf16, spec::Precision::kFp16, spec::Precision::kFp32};
     return {{"exit_code", 0}, {"profile", cost::to_json(measure_profile(context.world, options))}};
   }
@@ -300,15 +295,6 @@ nlohmann::json engine_versions() {
           {"torch", TORCH_VERSION},
           {"cuda", nn::compat::built_with_cuda()},
           {"threads", at::get_num_threads()}};
-}
-
-double peak_memory_bytes(torch::Device device) {
-  if (!device.is_cpu()) return nn::compat::peak_allocated_bytes(device);
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind("VmHWM:", 0) == 0) return std::stod(line.substr(6)) * 1024.0;
-  }
-  return 0.0;
 }
 
 void Host::send(const nlohmann::json& message) const {
