@@ -1,55 +1,13 @@
 #include "lockstep/planner/planner.h"
 
-#include <algorithm>
-#include <array>
-#include <utility>
-
-#include <fmt/format.h>
-
 #include "lockstep/base/clock.h"
-#include "lockstep/base/error.h"
-#include "lockstep/base/units.h"
-#include "lockstep/cost/engine_memory.h"
-#include "lockstep/cost/flops.h"
-#include "lockstep/cost/fused/run.h"
-#include "lockstep/cost/memory.h"
-#include "lockstep/cost/pricer/pricer.h"
-#include "lockstep/cost/states.h"
-#include "lockstep/cost/step_time.h"
-#include "lockstep/plan/nearest_layout.h"
-#include "lockstep/planner/search/job_search.h"
-#include "lockstep/planner/suggest/recipe.h"
+#include "lockstep/plan/verdict.h"
+#include "lockstep/planner/candidate.h"
+#include "lockstep/planner/explain/explain.h"
+#include "lockstep/planner/question.h"
 
 namespace lockstep::planner {
 namespace {
-
-plan::Layout choose_layout(const spec::Job& job, std::vector<std::string>& reasons) {
-  const std::int64_t devices = job.cluster.devices();
-  if (job.layout) {
-    plan::Layout layout = plan::layout_from_request(*job.layout, job.precision);
-    plan::require_runnable_layout(layout, job.model, devices);
-    reasons.push_back(fmt::format("layout {}: given by the job", plan::to_string(layout)));
-    return layout;
-  }
-  plan::Layout layout;
-  layout.dp = devices;
-  layout.precision = job.precision;
-  reasons.push_back(
-      fmt::format("layout {}: the model's state fits on every rank, so each holds a replica and only gradients travel",
-                  plan::to_string(layout)));
-  return layout;
-}
-
-plan::BatchPlan batch_of(const spec::Job& job, const plan::Layout& layout) {
-  plan::BatchPlan batch;
-  batch.micro = job.batch.micro;
-  batch.accumulation = job.batch.accumulation;
-  batch.global_sequences = batch.micro * batch.accumulation * layout.data_ranks();
-  if (job.model.is_language_model()) {
-    batch.sequence_length = job.batch.sequence_length > 0 ? job.batch.sequence_length : job.model.max_sequence;
-  }
-  return batch;
-}
 
 plan::Knobs knobs_of(const spec::Job& job) {
   plan::Knobs knobs;
@@ -62,224 +20,40 @@ plan::Knobs knobs_of(const spec::Job& job) {
   return knobs;
 }
 
-struct Term {
-  const char* name;
-  double bytes;
-  const char* fix;
-};
-
-Term largest_term(const plan::MemoryBreakdown& memory) {
-  const std::array<Term, 6> terms{
-      {{"parameters", memory.parameters, "use a smaller model or more memory per device"},
-       {"gradients", memory.gradients, "use a smaller model or more memory per device"},
-       {"optimizer state", memory.optimizer, "use optimizer.kind=sgd, a smaller model or more memory per device"},
-       {"activations", memory.activations, "lower batch.micro and raise batch.accumulation"},
-       {"buffers", memory.buffers, "lower communication.bucket_mib"},
-       {"framework overhead", memory.overhead, "run fewer ranks on the node"}}};
-  return *std::max_element(terms.begin(), terms.end(), [](const Term& a, const Term& b) { return a.bytes < b.bytes; });
-}
-
-void require_fit(const plan::MemoryBreakdown& memory, const plan::Layout& layout, const spec::Device& device) {
-  if (memory.capacity <= 0 || memory.total() <= memory.capacity) return;
-  const Term term = largest_term(memory);
-  throw does_not_fit(
-      fmt::format("plan {} needs {} per rank and {} has {}: {} too much, most of it {} ({})", plan::to_string(layout),
-                  format_bytes(memory.total()), device.kind, format_bytes(memory.capacity),
-                  format_bytes(memory.total() - memory.capacity), term.name, format_bytes(term.bytes)),
-      term.fix);
-}
-
-std::int64_t steps_of(const spec::Job& job, const plan::BatchPlan& batch) {
-  if (job.steps > 0) return job.steps;
-  const std::int64_t tokens_per_step = batch.global_sequences * batch.sequence_length;
-  if (job.tokens > 0 && tokens_per_step > 0) return (job.tokens + tokens_per_step - 1) / tokens_per_step;
-  return 0;  // epochs: needs the size of the data, which the planner does not open
-}
-
-std::optional<plan::Cost> cost_of(const spec::Job& job, const plan::Candidate& candidate) {
-  const std::int64_t steps = steps_of(job, candidate.batch);
-  if (steps == 0 || !candidate.prediction) return std::nullopt;
-  const double seconds = static_cast<double>(steps) * candidate.prediction->step_seconds.expected;
-  double price_per_hour = 0;
-  for (const spec::NodeGroup& group : job.cluster.groups) {
-    price_per_hour += static_cast<double>(group.nodes * group.devices_per_node) * group.price_per_device_hour_usd;
-  }
-  return plan::Cost{.gpu_hours = seconds / 3600 * static_cast<double>(candidate.layout.world()),
-                    .usd = seconds / 3600 * price_per_hour,
-                    .days = seconds / 86400};
-}
-
-void append_time_reasons(const cost::Profile& profile, const spec::Model& model, const plan::Candidate& candidate,
-                         std::vector<std::string>& reasons) {
-  const plan::TimeBreakdown& time = *candidate.breakdown;
-  const double total = time.total();
-  reasons.push_back(fmt::format("step {}: {:.0f}% compute, {:.0f}% gradient all-reduce, {:.0f}% optimizer",
-                                format_seconds(total), 100 * time.compute / total, 100 * time.dp_comm / total,
-                                100 * time.optimizer / total));
-  const cost::Correction correction = cost::correction_of(profile, model);
-  if (correction.checks == 0) {
-    reasons.emplace_back("interval: spread of the repetitions only; the profile has no check models of this family");
-  } else {
-    reasons.push_back(
-        fmt::format("interval: {} check models of the profile took {:.2f} times the tables' sum, +-{:.0f}%",
-                    correction.checks, correction.factor, 100 * correction.half_width));
-  }
-  const cost::Provenance& measured = profile.provenance;
-  if (measured.ranks != candidate.layout.world()) {
-    reasons.push_back(
-        fmt::format("the profile was measured on {} ranks, the plan has {}", measured.ranks, candidate.layout.world()));
-  }
-}
-
-// What the engine holds, without anything measured.
-plan::MemoryBreakdown counted_memory(const spec::Job& job, const plan::Layout& layout, const plan::BatchPlan& batch) {
-  plan::MemoryBreakdown most;
-  if (job.model.is_language_model()) {
-    const bool narrow = job.optimizer.state_precision == spec::Precision::kBf16 &&
-                        !cost::fused_problem(job.model, layout, job.optimizer.kind, job.lora.rank > 0);
-    for (std::int64_t stage = 0; stage < layout.pp; ++stage) {
-      const plan::MemoryBreakdown memory =
-          cost::engine_memory(job.model, layout, batch, job.optimizer.kind, stage,
-                              {.trained_share = trained_share(job.lora, job.model), .narrow_moments = narrow});
-      if (memory.total() > most.total()) most = memory;
-    }
-    return most;
-  }
-  const cost::ParameterBytes bytes = cost::parameter_bytes(layout.precision, job.optimizer.kind,
-                                                           {.trained_share = trained_share(job.lora, job.model)});
-  const cost::StateBytesOnRank state =
-      cost::state_on_rank(static_cast<double>(spec::parameter_count(job.model)), cost::dense_shards(layout), layout,
-                          bytes, layout.zero >= 2 && batch.accumulation == 1);
-  most.parameters = state.parameters.value();
-  most.gradients = state.gradients.value();
-  most.optimizer = state.optimizer.value();
-  return most;
-}
-
-bool has_cpu(const spec::Cluster& cluster) {
-  return std::any_of(cluster.groups.begin(), cluster.groups.end(),
-                     [](const spec::NodeGroup& group) { return group.device.is_cpu(); });
-}
-
-void append_interval_reason(const cost::Profile& profile, const cost::Price& price, std::vector<std::string>& reasons) {
-  const char* what = price.fused ? "the engine's fused step of one GPU" : "the general formulas";
-  const std::size_t steps = price.fused ? profile.dense->points.size() : 0;
-  reasons.push_back(fmt::format("step priced by {} ({}{}), off by {:.0f}% (one sigma)", what,
-                                profile.provenance.hardware, steps > 0 ? fmt::format(", {} measured steps", steps) : "",
-                                100 * price.time_sigma));
-}
-
-// Layouts beyond plain data parallel, and GPUs: memory as the engine holds it, time by the formulas that price every
-// layout, with the profile's speeds.
-void price_by_formulas(const spec::Job& job, const cost::Profile* profile, plan::Candidate& candidate) {
-  const spec::Device& device = binding_device(job.cluster);
-  std::optional<cost::Pricer> pricer;
-  std::optional<cost::Price> priced;
-  if (profile != nullptr) {
-    pricer.emplace(job.model, job.cluster, *profile,
-                   cost::PricerOptions{.sequence_length = candidate.batch.sequence_length,
-                                       .optimizer = job.optimizer.kind,
-                                       .state_precision = job.optimizer.state_precision});
-    priced = pricer->price(candidate.layout, candidate.batch);
-  }
-  if (priced && priced->fused) {
-    candidate.memory = priced->memory;
-  } else {
-    candidate.memory = counted_memory(job, candidate.layout, candidate.batch);
-    candidate.memory.overhead = profile != nullptr ? profile->framework_bytes : 0.0;
-  }
-  candidate.memory.capacity = device.memory_bytes;
-  require_fit(candidate.memory, candidate.layout, device);
-  const Term term = largest_term(candidate.memory);
-  candidate.reasons.push_back(fmt::format("memory {} of {} per rank, most of it {} ({})",
-                                          format_bytes(candidate.memory.total()), format_bytes(device.memory_bytes),
-                                          term.name, format_bytes(term.bytes)));
-  if (profile == nullptr) {
-    candidate.reasons.emplace_back("no time prediction without a profile; run `lockstep calibrate` on this machine");
-    return;
-  }
-  candidate.prediction = pricer->predict(*priced, candidate.layout, candidate.batch);
-  candidate.breakdown = priced->time;
-  if (!has_cpu(job.cluster)) append_interval_reason(*profile, *priced, candidate.reasons);
-  candidate.cost = cost_of(job, candidate);
-}
-
-bool is_priced_by_tables(const plan::Layout& layout) {
-  return layout.world() == layout.dp && layout.zero == 0 && layout.recompute == plan::Recompute::kNone &&
-         layout.ep == 1 && layout.offload == plan::Offload::kNone;
-}
-
-void price(const spec::Job& job, const cost::Profile* profile, plan::Candidate& candidate) {
-  const bool operators_known =
-      job.model.arch != spec::Arch::kBert && job.model.arch != spec::Arch::kMoe && job.model.arch != spec::Arch::kMamba;
-  const bool fitted = profile != nullptr && profile->fitted.has_value();
-  if (!is_priced_by_tables(candidate.layout) || !operators_known || fitted) {
-    return price_by_formulas(job, profile, candidate);
-  }
-  const cost::Workload workload{job.model,
-                                candidate.batch,
-                                job.precision,
-                                job.optimizer.kind,
-                                job.communication.bucket_mib,
-                                trained_share(job.lora, job.model)};
-  const spec::Device& device = binding_device(job.cluster);
-  candidate.memory = cost::memory_of(workload, candidate.layout, profile);
-  candidate.memory.capacity = device.memory_bytes;
-  require_fit(candidate.memory, candidate.layout, device);
-  const plan::MemoryBreakdown& memory = candidate.memory;
-  const Term term = largest_term(memory);
-  candidate.reasons.push_back(fmt::format("memory {} of {} per rank, most of it {} ({})", format_bytes(memory.total()),
-                                          format_bytes(memory.capacity), term.name, format_bytes(term.bytes)));
-  if (profile == nullptr) {
-    candidate.reasons.emplace_back("no time prediction without a profile; run `lockstep calibrate` on this machine");
-    return;
-  }
-  const cost::StepPrediction predicted = cost::predict_step(*profile, workload, candidate.layout);
-  candidate.prediction = predicted.prediction;
-  candidate.breakdown = predicted.breakdown;
-  append_time_reasons(*profile, job.model, candidate, candidate.reasons);
-  candidate.cost = cost_of(job, candidate);
-}
-
 // Tables measured on this machine price what they were measured for; everything else is a question for the search.
-bool is_searched(const spec::Job& job, const cost::Profile* profile) {
-  const bool tables = profile != nullptr && !profile->fitted;
-  return !has_cpu(job.cluster) && !tables && !job.layout;
+bool is_searched(const spec::Job& job, const std::optional<cost::Profile>& profile) {
+  return !job.layout && !job.cluster.is_cpu() && profile->fitted.has_value();
+}
+
+plan::Candidate price(const spec::Job& job, const plan::Run& run, const std::optional<cost::Profile>& profile) {
+  if (!profile) return counted_candidate(run);
+  return candidate_of(question_of(job, *profile), run);
 }
 
 }  // namespace
 
-const spec::Device& binding_device(const spec::Cluster& cluster) {
-  LOCKSTEP_ASSERT(!cluster.groups.empty(), "a cluster without node groups");
-  const auto smallest =
-      std::min_element(cluster.groups.begin(), cluster.groups.end(),
-                       [](const auto& a, const auto& b) { return a.device.memory_bytes < b.device.memory_bytes; });
-  return smallest->device;
-}
-
 plan::Plan make_plan(const spec::Job& job, const cost::Profile* given) {
   const Stopwatch watch;
-  std::optional<cost::Profile> of_kind;  // a GPU that was not measured is priced as others of its kind
+  std::optional<cost::Profile> profile;  // a GPU that was not measured is priced as others of its kind
   if (given != nullptr) {
-    if (job.lora.rank > 0) of_kind = with_adapters(*given, job.lora, job.model);
-  } else if (!has_cpu(job.cluster)) {
-    of_kind = with_adapters(cost::engine_profile_for(job.cluster), job.lora, job.model);
+    profile = *given;
+  } else if (!job.cluster.is_cpu()) {
+    profile = cost::engine_profile_for(job.cluster);
   }
-  const cost::Profile* profile = of_kind ? &*of_kind : given;
   plan::Plan plan;
   if (is_searched(job, profile)) {
-    plan = plan_by_search(job, profile);
-    plan.best.knobs = knobs_of(job);
-    return plan;
+    plan = explain(question_of(job, *profile), {.what_ifs = false}).plan;
+  } else {
+    const plan::Run run = plan::run_of(job, plan::layout_of(job));
+    plan::require_runnable(run);
+    plan.model = job.model;
+    plan.cluster = job.cluster;
+    plan.profile = profile ? profile->identity() : "";
+    plan.best = price(job, run, profile);
+    plan.best.reasons.insert(plan.best.reasons.begin(), layout_reason(run.layout, job.layout.has_value()));
+    plan.search = {.candidates = 1, .feasible = 1, .seconds = watch.seconds()};
   }
-  plan.model = job.model;
-  plan.cluster = job.cluster;
-  plan.profile = profile != nullptr ? profile->identity() : "";
-  plan.best.layout = choose_layout(job, plan.best.reasons);
-  plan.best.batch = batch_of(job, plan.best.layout);
   plan.best.knobs = knobs_of(job);
-  price(job, profile, plan.best);
-  plan.search = {.candidates = 1, .feasible = 1, .seconds = watch.seconds()};
   return plan;
 }
 
