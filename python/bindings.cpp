@@ -8,8 +8,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/planner/explain/explain.h"
+#include "lockstep/planner/profile_source.h"
 #include "lockstep/planner/suggest/files.h"
 #include "lockstep/planner/suggest/suggest.h"
+#include "lockstep/spec/usual_precision.h"
 #include "lockstep/telemetry/recorder.h"
 
 namespace py = pybind11;
@@ -71,11 +73,13 @@ planner::Suggestion suggest(const std::string& model_size, const std::string& mo
 
 // lockstep.plan/1 of `lockstep plan --model M --cluster C`.
 nlohmann::json plan(const std::string& model, const std::string& cluster, std::int64_t sequence_length,
-                    std::int64_t global_batch, double tokens) {
+                    std::int64_t global_batch, double tokens, const std::string& profile) {
   planner::SearchRequest request;
   request.model = lockstep::spec::load_model(model);
   request.cluster = lockstep::spec::load_cluster(cluster);
-  request.profile = lockstep::cost::engine_profile_for(request.cluster);
+  const planner::Ranks ranks = planner::ranks_here(request.cluster, 0, "", request.cluster.devices());
+  request.profile =
+      planner::require_profile(request.cluster, lockstep::spec::usual_precision(request.cluster), ranks, profile);
   request.sequence_length = sequence_length;
   request.global_sequences = global_batch;
   request.tokens = tokens;
@@ -113,15 +117,15 @@ PYBIND11_MODULE(_core, module) {
   module.def(
       "plan",
       [](const std::string& model, const std::string& cluster, std::int64_t sequence_length, std::int64_t global_batch,
-         double tokens) {
+         double tokens, const std::string& profile) {
         nlohmann::json document;
         {
           const py::gil_scoped_release release;
-          document = plan(model, cluster, sequence_length, global_batch, tokens);
+          document = plan(model, cluster, sequence_length, global_batch, tokens, profile);
         }
         return to_python(document);
       },
       py::kw_only(), py::arg("model"), py::arg("cluster"), py::arg("sequence_length"), py::arg("global_batch"),
-      py::arg("tokens"));
+      py::arg("tokens"), py::arg("profile"));
   module.def("home_directory", [] { return lockstep::telemetry::home_directory().string(); });
 }

@@ -64,6 +64,17 @@ UserError MapReader::unknown_choice(const YamlNode& node, const std::string& key
   return bad_input(fmt::format("`{}` cannot be `{}`", full_key(key), printable(node.scalar)), fix, node.place());
 }
 
+bool MapReader::word(const std::string& key, std::string& out, std::span<const char* const> choices) {
+  const YamlNode* node = find(key);
+  if (node == nullptr) return false;
+  const std::string value = scalar_of(*node, key);
+  if (std::find(choices.begin(), choices.end(), value) == choices.end()) {
+    throw unknown_choice(*node, key, {choices.begin(), choices.end()});
+  }
+  out = value;
+  return true;
+}
+
 UserError MapReader::error_at(const std::string& key, const std::string& problem, const std::string& fix) const {
   const YamlNode* value = node_->find(key);
   return bad_input(problem, fix, value != nullptr ? value->place() : node_->place());

@@ -12,6 +12,7 @@
 #include <initializer_list>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -77,6 +78,9 @@ class MapReader {
     out = *value;
     return true;
   }
+
+  // The same for one of these words itself.
+  bool word(const std::string& key, std::string& out, std::span<const char* const> choices);
 
   // A map below this one; nullopt when absent. The caller calls its finish().
   std::optional<MapReader> map(const std::string& key);

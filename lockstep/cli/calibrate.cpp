@@ -7,7 +7,6 @@
 #include "lockstep/base/units.h"
 #include "lockstep/cli/calibrate.h"
 #include "lockstep/cli/demo_job.h"
-#include "lockstep/cli/profiles.h"
 #include "lockstep/cli/signals.h"
 #include "lockstep/cli/verbs.h"
 #include "lockstep/cost/profile/constants_from_tables.h"
@@ -93,7 +92,7 @@ int calibrate_cuda(const CalibrateOptions& options) {
     profile = std::move(tables);
   }
   add_constants(profile);
-  const std::string path = options.output.empty() ? device_profile_path("cuda").string() : options.output;
+  const std::string path = options.output.empty() ? planner::device_profile_path("cuda").string() : options.output;
   return finish_calibration(options, profile, path, next_plan(profile, path));
 }
 
@@ -114,7 +113,8 @@ int calibrate_verb(const CalibrateOptions& options) {
              placement.backend, options.quick ? "quick: a few seconds" : "about a minute");
   std::fflush(display);
   const cost::Profile profile = calibrate(job, placement, {.quick = options.quick}, display);
-  const std::string path = options.output.empty() ? profile_path(placement, job.precision).string() : options.output;
+  const std::string path =
+      options.output.empty() ? planner::profile_path(placement, job.precision).string() : options.output;
   return finish_calibration(options, profile, path,
                             fmt::format("lockstep train {} {} --dry-run", job_file, join(overrides, " ")));
 }

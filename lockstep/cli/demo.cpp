@@ -7,7 +7,6 @@
 #include "lockstep/base/units.h"
 #include "lockstep/cli/calibrate.h"
 #include "lockstep/cli/demo_job.h"
-#include "lockstep/cli/profiles.h"
 #include "lockstep/cli/show.h"
 #include "lockstep/cli/verbs.h"
 #include "lockstep/planner/planner.h"
@@ -37,8 +36,8 @@ int demo(const DemoOptions& options) {
   fmt::print(out, "1. Measure: {} ranks on this machine\n", placement.world);
   std::fflush(out);
   const cost::Profile profile = calibrate(job, placement, {.quick = true}, out);
-  make_folders(profile_path(placement, job.precision).parent_path());
-  cost::save_profile(profile, profile_path(placement, job.precision).string());
+  make_folders(planner::profile_path(placement, job.precision).parent_path());
+  cost::save_profile(profile, planner::profile_path(placement, job.precision).string());
   show_profile(out, profile);
 
   fmt::print(out, "\n2. Plan\n");

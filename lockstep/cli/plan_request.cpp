@@ -1,6 +1,7 @@
 #include "lockstep/cli/plan_request.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,12 +9,13 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
-#include "lockstep/cli/profiles.h"
-#include "lockstep/cli/session.h"
-#include "lockstep/plan/nearest_layout.h"
+#include "lockstep/plan/verdict.h"
 #include "lockstep/planner/explain/terms.h"
+#include "lockstep/planner/profile_source.h"
+#include "lockstep/planner/question.h"
 #include "lockstep/planner/search/request.h"
 #include "lockstep/planner/suggest/recipe.h"
+#include "lockstep/spec/usual_precision.h"
 
 namespace lockstep::cli {
 namespace {
@@ -22,12 +24,6 @@ constexpr std::size_t kMostSizes = 64;
 constexpr std::int64_t kLargestSize = 1 << 20;
 constexpr std::int64_t kUsualLongest = 8192;  // tokens: pretraining beyond it is rare
 constexpr double kRoundBatch = 0.05;          // a batch given in tokens may change by this share to divide well
-
-const std::vector<std::string>& numeric_keys() {
-  static const std::vector<std::string> keys{"pp", "dp", "shard",          "zero",  "cp",
-                                             "tp", "ep", "virtual_stages", "micro", "accumulation"};
-  return keys;
-}
 
 SourcePlace flag(const char* name) { return {.file = name}; }
 
@@ -49,42 +45,31 @@ void for_each_pair(const std::string& text, const char* flag_name, Use use) {
   throw bad_input(fmt::format("unknown key `{}`", printable(key)), did_you_mean(key, known), flag(flag_name));
 }
 
-template <class Value>
-Value require_choice(const std::optional<Value>& parsed, const std::string& key, const std::string& value,
-                     const char* choices, const char* flag_name) {
-  if (!parsed) {
-    throw bad_input(fmt::format("{}={} is unknown", key, printable(value)), fmt::format("use {}", choices),
-                    flag(flag_name));
-  }
-  return *parsed;
+[[noreturn]] void refuse_value(const std::string& key, const std::string& value, const std::string& choices,
+                               const char* flag_name) {
+  throw bad_input(fmt::format("{}={} is unknown", key, printable(value)), fmt::format("use {}", choices),
+                  flag(flag_name));
 }
 
 void fix_choice(planner::Constraints& constraints, const std::string& key, const std::string& value) {
-  constexpr const char* kFlag = "--fix";
-  if (key == "schedule") {
-    constraints.schedule =
-        require_choice(plan::parse_schedule(value), key, value, "none, gpipe, 1f1b, interleaved or zero_bubble", kFlag);
-  } else if (key == "recompute") {
-    constraints.recompute = require_choice(plan::parse_recompute(value), key, value, "none, selective or full", kFlag);
-  } else if (key == "context_exchange") {
-    constraints.context_exchange =
-        require_choice(plan::parse_context_exchange(value), key, value, "ring or all_to_all", kFlag);
-  } else if (key == "offload") {
-    constraints.offload =
-        require_choice(plan::parse_offload(value), key, value, "none, optimizer or parameters", kFlag);
-  } else if (key == "sequence_parallel") {
-    if (value != "true" && value != "false") require_choice(std::optional<bool>(), key, value, "true or false", kFlag);
-    constraints.sequence_parallel = value == "true";
-  } else {
-    std::vector<std::string> known = numeric_keys();
-    for (const char* name : {"schedule", "recompute", "context_exchange", "offload", "sequence_parallel"}) {
-      known.emplace_back(name);
+  const plan::LayoutField* field = plan::find_layout_field(key);
+  if (field == nullptr || key == "precision") {
+    std::vector<std::string> known = planner::constraint_keys();
+    for (const plan::LayoutField& other : plan::layout_fields()) {
+      if (!other.is_axis() && other.name() != std::string_view("precision")) known.emplace_back(other.name());
     }
-    refuse_key(key, known, kFlag);
+    refuse_key(key, known, "--fix");
   }
+  const auto choices = field->key->choices;
+  const auto found = std::find(choices.begin(), choices.end(), std::string_view(value));
+  if (found == choices.end()) refuse_value(key, value, fmt::format("{}", fmt::join(choices, ", ")), "--fix");
+  planner::fix_field(constraints, *field, found - choices.begin());
 }
 
-bool is_numeric(const std::string& key) { return std::count(numeric_keys().begin(), numeric_keys().end(), key) > 0; }
+bool is_numeric(const std::string& key) {
+  const std::vector<std::string> keys = planner::constraint_keys();
+  return std::find(keys.begin(), keys.end(), key) != keys.end();
+}
 
 void apply_constraints(const PlanFlags& flags, planner::Constraints& constraints) {
   for_each_pair(flags.fix, "--fix", [&](const std::string& key, const std::string& value) {
@@ -95,7 +80,7 @@ void apply_constraints(const PlanFlags& flags, planner::Constraints& constraints
     }
   });
   for_each_pair(flags.at_most, "--at-most", [&](const std::string& key, const std::string& value) {
-    if (!is_numeric(key)) refuse_key(key, numeric_keys(), "--at-most");
+    if (!is_numeric(key)) refuse_key(key, planner::constraint_keys(), "--at-most");
     constraints.at_most[key] = parse_integer(value, flag("--at-most"));
   });
   if (flags.micro > 0) constraints.fixed["micro"] = flags.micro;
@@ -105,8 +90,11 @@ std::vector<spec::Precision> parse_precisions(const std::string& text) {
   std::vector<spec::Precision> precisions;
   if (text.empty()) return precisions;
   for (const std::string& name : split(text, ',')) {
-    precisions.push_back(require_choice(plan::parse_precision(trim(name)), "precision", name,
-                                        "fp64, fp32, fp16, bf16 or fp8", "--precision"));
+    const auto precision = plan::parse_precision(trim(name));
+    if (!precision) {
+      refuse_value("precision", name, fmt::format("{}", fmt::join(spec::names::kPrecisions, ", ")), "--precision");
+    }
+    precisions.push_back(*precision);
   }
   return precisions;
 }
@@ -118,54 +106,20 @@ planner::Objective parse_objective(const std::string& name) {
   return planner::Objective::kDeadline;
 }
 
-// The kind with most devices: what a profile is looked up for.
-const spec::Device& main_device(const spec::Cluster& cluster) {
-  return std::max_element(cluster.groups.begin(), cluster.groups.end(),
-                          [](const spec::NodeGroup& a, const spec::NodeGroup& b) {
-                            return a.nodes * a.devices_per_node < b.nodes * b.devices_per_node;
-                          })
-      ->device;
-}
-
-// This machine measured as the job would use it.
-cost::Profile profile_of_this_machine(const planner::SearchRequest& request) {
-  spec::Job job;
-  job.model = request.model;
-  job.cluster = request.cluster;
-  job.precision = request.precisions.empty() ? spec::Precision::kFp32 : request.precisions.front();
-  const Placement placement = place(job, "");
-  if (auto profile = find_profile(placement, job.precision, "")) return std::move(*profile);
-  throw environment_error(
-      fmt::format("there is no {} profile of this machine for {} ranks over {}", spec::to_string(job.precision),
-                  placement.world, placement.backend),
-      fmt::format("run `lockstep calibrate --ranks {}` first, or name one with --profile", placement.world));
-}
-
-cost::Profile profile_of(const planner::SearchRequest& request, const std::string& name) {
-  if (!name.empty()) return cost::find_profile(name);
-  const spec::Device& device = main_device(request.cluster);
-  return device.is_cpu() ? profile_of_this_machine(request) : cost::engine_profile_for(request.cluster);
-}
-
-void apply_layout(const std::string& text, const PlanFlags& flags, planner::SearchRequest& request) {
-  plan::Layout layout = plan::parse_layout(text);
-  const std::int64_t devices = request.cluster.devices();
-  std::optional<std::string> problem = plan::find_layout_problem(layout, &request.model);
-  if (!problem && layout.world() > devices) {
-    problem = fmt::format("layout {} needs {} ranks, {} has {}", plan::to_string(layout), layout.world(),
-                          request.cluster.name, devices);
+void apply_layout(const PlanFlags& flags, planner::SearchRequest& request) {
+  constexpr std::string_view kPrefix = "layout: ";  // the flag says it already
+  const plan::Layout layout = plan::parse_layout(flags.layout);
+  if (flags.layout.find("precision=") != std::string::npos) request.precisions = {layout.precision};
+  const planner::SearchRequest asked = planner::complete(request);
+  plan::Layout judged = layout;
+  judged.precision = asked.precisions.front();
+  const plan::BatchPlan batch{.micro = std::max<std::int64_t>(1, flags.micro),
+                              .sequence_length = asked.sequence_length};
+  if (const auto problem = planner::find_refusal(asked, judged, batch)) {
+    const bool said = problem->text.starts_with(kPrefix);
+    throw bad_input(said ? problem->text.substr(kPrefix.size()) : problem->text, problem->fix, flag("--layout"));
   }
-  if (problem) {
-    const auto nearest = plan::nearest_valid_layout(layout, request.model, devices);
-    throw bad_input(*problem, nearest ? "nearest that works: " + plan::to_string(*nearest) : "change that axis",
-                    flag("--layout"));
-  }
-  if (text.find("precision=") != std::string::npos) request.precisions = {layout.precision};
-  request.constraints =
-      planner::constraints_of(layout, flags.micro > 0 ? std::optional<std::int64_t>(flags.micro) : std::nullopt);
-  request.constraints.allow_idle_devices = layout.world() < devices;
-  // Who names a layout wants its price; the risk is shown beside it.
-  request.constraints.largest_out_of_memory_probability = 0.5;
+  planner::fix_layout(request, layout, flags.micro > 0 ? std::optional(flags.micro) : std::nullopt);
 }
 
 spec::Job job_of(const PlanFlags& flags) {
@@ -184,26 +138,28 @@ void keep_overridden_batch(const PlanFlags& flags, const spec::Job& job, planner
   }
 }
 
-// Everything that the job file settles; the flags then change it.
-planner::SearchRequest request_of_job(const spec::Job& job, std::string& layout) {
-  planner::SearchRequest request;
-  request.model = job.model;
-  request.cluster = job.cluster;
-  request.sequence_length = job.batch.sequence_length;
-  request.optimizer = job.optimizer.kind;
-  request.state_precision = job.optimizer.state_precision;
-  request.lora = job.lora;
-  request.precisions = {job.precision};
-  request.tokens = static_cast<double>(job.tokens);  // 0 where the job counts steps or epochs
-  std::int64_t data_ranks = job.cluster.devices();
-  if (job.layout) {
-    const plan::Layout given = plan::layout_from_request(*job.layout, job.precision);
-    plan::require_runnable_layout(given, job.model, job.cluster.devices());
-    data_ranks = given.data_ranks();
-    layout = plan::to_string(given);
-  }
-  request.global_sequences = job.batch.micro * job.batch.accumulation * data_ranks;
+// The job with what the flags say of model, cluster, length and precision: the job that is planned.
+spec::Job planned_job(const PlanFlags& flags) {
+  spec::Job job = job_of(flags);
+  if (flags.sequence_length > 0) job.batch.sequence_length = flags.sequence_length;
+  if (!flags.precision.empty()) job.precision = parse_precisions(flags.precision).front();
+  if (flags.layout.empty()) return job;
+  job.layout.reset();
+  return job;
+}
+
+planner::SearchRequest request_of_job(const PlanFlags& flags, const spec::Job& job) {
+  planner::SearchRequest request = planner::question_of(
+      job, planner::require_profile(job.cluster, job.precision, planner::ranks_here(job), flags.profile));
+  request.is_job = flags.precision.empty();  // another precision than the job's is a question
   return request;
+}
+
+cost::Profile profile_on(const spec::Cluster& cluster, const std::vector<spec::Precision>& precisions,
+                         const PlanFlags& flags) {
+  const spec::Precision precision = precisions.empty() ? spec::usual_precision(cluster) : precisions.front();
+  const planner::Ranks ranks = planner::ranks_here(cluster, 0, "", cluster.devices());
+  return planner::require_profile(cluster, precision, ranks, flags.profile);
 }
 
 planner::SearchRequest request_of_names(const PlanFlags& flags) {
@@ -214,66 +170,63 @@ planner::SearchRequest request_of_names(const PlanFlags& flags) {
   planner::SearchRequest request;
   request.model = spec::load_model(flags.model);
   request.cluster = spec::load_cluster(flags.cluster);
+  request.precisions = parse_precisions(flags.precision);
+  request.sequence_length = flags.sequence_length;
+  request.profile = profile_on(request.cluster, request.precisions, flags);
   return request;
 }
 
-// Tokens (samples for images) of so many steps.
-double work_of_steps(std::int64_t steps, const planner::SearchRequest& request) {
-  const std::int64_t length = std::max<std::int64_t>(1, request.sequence_length);
-  return static_cast<double>(steps) * static_cast<double>(request.global_sequences) * static_cast<double>(length);
+void apply_goals(const PlanFlags& flags, planner::SearchRequest& request) {
+  if (!flags.global_batch.empty()) {
+    const std::int64_t length = request.sequence_length > 0 ? request.sequence_length : request.model.max_sequence;
+    request.global_sequences = parse_global_batch(flags.global_batch, request.model.is_language_model() ? length : 0);
+  }
+  if (!flags.tokens.empty()) request.tokens = static_cast<double>(parse_count(flags.tokens, flag("--tokens")));
+  if (!flags.deadline.empty()) request.deadline_seconds = parse_seconds(flags.deadline, flag("--deadline"));
+  if (!flags.max_lost.empty()) request.max_lost_seconds = parse_seconds(flags.max_lost, flag("--max-lost"));
+  request.objective = parse_objective(flags.objective);
+  request.switched_off = flags.switch_off;
 }
 
 }  // namespace
 
 planner::SearchRequest request_of(const PlanFlags& flags) {
-  std::string layout;
   std::optional<spec::Job> job;
-  if (!flags.job_file.empty()) job = job_of(flags);
-  planner::SearchRequest request = job ? request_of_job(*job, layout) : request_of_names(flags);
-  if (!flags.layout.empty()) layout = flags.layout;
+  if (!flags.job_file.empty()) job = planned_job(flags);
+  planner::SearchRequest request = job ? request_of_job(flags, *job) : request_of_names(flags);
   if (!flags.precision.empty()) request.precisions = parse_precisions(flags.precision);
-  if (flags.sequence_length > 0) request.sequence_length = flags.sequence_length;
-  if (!flags.global_batch.empty()) {
-    const std::int64_t length = request.sequence_length > 0 ? request.sequence_length : request.model.max_sequence;
-    request.global_sequences = parse_global_batch(flags.global_batch, request.model.is_language_model() ? length : 0);
-  }
-  if (job && job->steps > 0) request.tokens = work_of_steps(job->steps, request);
-  if (!flags.tokens.empty()) request.tokens = static_cast<double>(parse_count(flags.tokens, flag("--tokens")));
-  if (!flags.deadline.empty()) request.deadline_seconds = parse_seconds(flags.deadline, flag("--deadline"));
+  apply_goals(flags, request);
+  if (job && job->steps > 0 && flags.tokens.empty()) request.tokens = planner::work_of_steps(job->steps, request);
   if (request.deadline_seconds > 0 && request.tokens <= 0) {
     throw bad_input("a deadline needs the length of the job", "give --tokens, for instance --tokens 300B",
                     flag("--deadline"));
   }
-  if (!flags.max_lost.empty()) request.max_lost_seconds = parse_seconds(flags.max_lost, flag("--max-lost"));
-  request.objective = parse_objective(flags.objective);
-  request.switched_off = flags.switch_off;
-  if (!layout.empty()) {
-    if (!flags.fix.empty() || !flags.at_most.empty()) {
-      if (flags.layout.empty()) {
-        throw bad_input("the job file names the whole layout, --fix and --at-most parts of one",
-                        "change parts of the file's (layout.recompute=full), or take the layout out of it");
-      }
-      throw bad_input("--layout names the whole layout, --fix and --at-most parts of it", "use one or the other");
-    }
-    apply_layout(layout, flags, request);
-  } else {
-    apply_constraints(flags, request.constraints);
+  const bool parts = !flags.fix.empty() || !flags.at_most.empty();
+  if (parts && job && job->layout) {
+    throw bad_input("the job file names the whole layout, --fix and --at-most parts of one",
+                    "change parts of the file's (layout.recompute=full), or take the layout out of it");
   }
+  if (parts && !flags.layout.empty()) {
+    throw bad_input("--layout names the whole layout, --fix and --at-most parts of it", "use one or the other");
+  }
+  // A batch or a micro-batch of the command line is meant; the file's own stays where nothing was said.
+  if (!flags.global_batch.empty() || flags.micro > 0) request.constraints.fixed.erase("micro");
+  flags.layout.empty() ? apply_constraints(flags, request.constraints) : apply_layout(flags, request);
   if (job) keep_overridden_batch(flags, *job, request.constraints);
-  request.profile = profile_of(request, flags.profile);
-  if (job) request.profile = planner::with_adapters(std::move(request.profile), job->lora, request.model);
-  // Tables of this machine price what the engine runs, without a search: the job's own micro-batch.
-  const bool same_batch = flags.layout.empty() && flags.global_batch.empty();
-  if (job && same_batch && !request.profile.fitted) request.constraints.fixed.try_emplace("micro", job->batch.micro);
   return request;
 }
 
 std::vector<std::string> notices_of(const PlanFlags& flags, const planner::SearchRequest& request,
                                     const plan::Candidate& best) {
   std::vector<std::string> notices;
-  if (const auto refusal = planner::find_untrained(request, best.layout, best.batch.micro)) {
-    const bool fp8 = best.layout.precision == spec::Precision::kFp8;
-    notices.push_back(*refusal + (fp8 ? "; priced as frameworks that train it" : "; priced with fp32 states"));
+  if (const auto refusal = planner::find_untrained(request, best.layout, best.batch)) {
+    const bool fp8 = refusal->key == "precision", states = refusal->key == "optimizer.state_precision";
+    const char* priced = fp8 ? "; priced as frameworks that train it" : states ? "; priced with fp32 states" : "";
+    if (refusal->key != "batch.sequence_length") notices.push_back(refusal->text + priced);
+  } else {
+    for (const plan::Problem& warning : plan::problems(planner::run_of(request, best.layout, best.batch))) {
+      notices.push_back(fmt::format("{}; {}", warning.text, warning.fix));
+    }
   }
   const plan::BatchPlan& batch = best.batch;
   const std::int64_t length = request.sequence_length, longest = request.model.max_sequence;
@@ -303,7 +256,7 @@ planner::SearchRequest request_on(const planner::SearchRequest& request, const s
     moved.cluster = cluster;
     other.precisions = {job_of(moved).precision};
   }
-  other.profile = profile_of(other, flags.profile);
+  other.profile = profile_on(other.cluster, other.precisions, flags);
   return other;
 }
 

@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/cli/verbs.h"
+#include "lockstep/planner/profile_source.h"
 #include "lockstep/planner/rows/csv.h"
 #include "lockstep/planner/rows/predict_rows.h"
 #include "lockstep/telemetry/progress.h"
@@ -152,7 +153,9 @@ int predict(const PredictOptions& options) {
     fmt::print(stderr, "lockstep: note: {}\n", notice);
   }
   std::optional<cost::Profile> profile;
-  if (!options.profile.empty()) profile = cost::find_profile(options.profile);
+  if (const std::string name = planner::named_profile(options.profile); !name.empty()) {
+    profile = cost::find_profile(name);
+  }
   planner::RowPredictor predictor(std::move(profile));
 
   const bool rows_in_json = options.json && options.output == "-";

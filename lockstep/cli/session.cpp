@@ -232,15 +232,13 @@ constexpr bool kTrainsOnGpus = false;
 Placement place(const spec::Job& job, const std::string& backend) {
   Placement placement;
   placement.launched = elastic::detect_rank_environment();
-  placement.world = static_cast<int>(job.cluster.devices());
+  placement.world = job.cluster.devices();
   if (placement.launched && placement.launched->world != placement.world) {
     throw bad_input(fmt::format("{} started {} ranks but the job's cluster {} has {}", placement.launched->source,
                                 placement.launched->world, job.cluster.name, placement.world),
                     fmt::format("start {} ranks, or add cluster=1x{}xcpu", placement.world, placement.launched->world));
   }
-  bool on_gpus = false;
   for (const spec::NodeGroup& group : job.cluster.groups) {
-    on_gpus = on_gpus || !group.device.is_cpu();
     if (!group.device.is_cpu() && !kTrainsOnGpus) {
       throw environment_error(
           fmt::format("the job's cluster {} has {} devices; this build trains on CPUs", job.cluster.name,
@@ -248,17 +246,13 @@ Placement place(const spec::Job& job, const std::string& backend) {
           fmt::format(
               "build with `make cuda` on a machine that has one (docs/reference/gpu.md); `lockstep plan JOB` prices it "
               "here; cluster=1x{}xcpu would train it on this machine's CPU",
-              std::min(placement.world, 4)));
+              std::min<std::int64_t>(placement.world, 4)));
     }
   }
-  const int here = placement.launched ? placement.launched->local_world : placement.world;
-  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
-  placement.threads = job.threads_per_rank > 0 ? static_cast<int>(job.threads_per_rank) : std::max(1, cores / here);
-  placement.backend = !backend.empty() ? backend : job.communication.backend;
-  if (placement.backend.empty()) {
-    const bool under_mpi = placement.launched && placement.launched->source == "openmpi";
-    placement.backend = under_mpi ? "mpi" : placement.world == 1 ? "local" : on_gpus ? "nccl" : "gloo";
-  }
+  const std::int64_t here = placement.launched ? placement.launched->local_world : placement.world;
+  std::string asked = !backend.empty() ? backend : job.communication.backend;
+  if (asked.empty() && placement.launched && placement.launched->source == "openmpi") asked = "mpi";
+  static_cast<planner::Ranks&>(placement) = planner::ranks_here(job.cluster, job.threads_per_rank, asked, here);
   if (placement.backend == "mpi" && !placement.launched) {
     throw bad_input("the mpi backend needs ranks started by MPI",
                     fmt::format("use `mpirun -np {} lockstep train ...`, or --backend gloo", placement.world));

@@ -11,6 +11,7 @@
 #include "lockstep/elastic/rank_environment.h"
 #include "lockstep/elastic/rank_request.h"
 #include "lockstep/plan/plan.h"
+#include "lockstep/planner/profile_source.h"
 #include "lockstep/spec/job.h"
 
 namespace lockstep::cli {
@@ -37,11 +38,8 @@ struct SessionResult {
 };
 
 // Where and how the ranks of this job run here.
-struct Placement {
+struct Placement : planner::Ranks {
   std::optional<elastic::RankEnvironment> launched;  // by mpirun, srun, torchrun: this process is one rank
-  int world = 1;
-  int threads = 1;      // per rank
-  std::string backend;  // resolved
 };
 
 // Throws UserError when the launcher's world and the job's differ, or the job needs GPUs that are not here.

@@ -7,11 +7,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/cli/profiles.h"
 #include "lockstep/cli/session.h"
 #include "lockstep/cli/show.h"
 #include "lockstep/cli/verbs.h"
-#include "lockstep/plan/nearest_layout.h"
+#include "lockstep/plan/verdict.h"
 #include "lockstep/planner/planner.h"
 
 namespace lockstep::cli {
@@ -35,16 +34,8 @@ plan::Plan plan_for(const spec::Job& job, const TrainOptions& options, const Pla
     }
     return plan;
   }
-  const std::optional<cost::Profile> profile = find_profile(job, placement, options.profile);
+  const auto profile = planner::find_profile(job.cluster, job.precision, placement, options.profile);
   return planner::make_plan(job, profile ? &*profile : nullptr);
-}
-
-// The plan decides batch and layout, wherever it came from; the job follows it.
-void follow_plan(spec::Job& job, const plan::Plan& plan) {
-  job.batch.micro = plan.best.batch.micro;
-  job.batch.accumulation = plan.best.batch.accumulation;
-  if (plan.best.batch.sequence_length > 0) job.batch.sequence_length = plan.best.batch.sequence_length;
-  job.precision = plan.best.layout.precision;
 }
 
 // One line a step, at once: a reader may end us after any of them.
@@ -78,8 +69,10 @@ int finish(const SessionResult& outcome, const TrainOptions& options) {
   return outcome.exit_code;
 }
 
-// What every rank would stumble over is said once, before any starts.
-void check_before_start(const spec::Job& job, const plan::Layout& layout, const std::string& export_folder) {
+// What every rank would stumble over is said once, before any starts or a plan is shown.
+void check_before_start(const spec::Job& job, const plan::Candidate& planned, const TrainOptions& options,
+                        bool speaks) {
+  const std::string& export_folder = options.export_folder;
   if (!job.weights.empty() && !std::filesystem::exists(job.weights)) {
     throw environment_error("weights: " + job.weights + " is not there",
                             "name a Hugging Face folder or a .safetensors file, or leave `weights` out");
@@ -88,21 +81,26 @@ void check_before_start(const spec::Job& job, const plan::Layout& layout, const 
     throw bad_input("--export " + export_folder + ": it is there already and not an empty folder",
                     "choose another folder or remove this one");
   }
-  if (job.model.is_language_model()) plan::require_whole_sequence_pieces(layout, job.model, job.batch.sequence_length);
+  plan::Run run = plan::run_of(job, planned);
+  if (options.general_step) run.executor = plan::Executor::kSharded;
+  plan::require_runnable(run);
+  for (const plan::Problem& problem : plan::problems(run)) {
+    if (speaks) fmt::print(stderr, "lockstep: note: {}; {}\n", problem.text, problem.fix);
+  }
 }
 
 int train(const TrainOptions& options) {
   spec::Job job = spec::load_job(options.job_file, options.overrides);
   const Placement placement = place(job, options.backend);
   const plan::Plan plan = plan_for(job, options, placement);
-  follow_plan(job, plan);
+  plan::follow(job, plan.best);
   const bool speaks = !placement.launched || placement.launched->rank == 0;
+  check_before_start(job, plan.best, options, speaks);
   if (options.dry_run) {
     if (speaks && options.json) fmt::print("{}\n", plan::to_json(plan).dump(1));
     if (speaks && !options.json) show_plan(stdout, job, plan, placement);
     return 0;
   }
-  check_before_start(job, plan.best.layout, options.export_folder);
   SessionOptions session;
   session.backend = options.backend;
   session.resume = options.resuming;

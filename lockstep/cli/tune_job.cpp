@@ -6,7 +6,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
-#include "lockstep/cli/profiles.h"
 #include "lockstep/cli/session.h"
 #include "lockstep/tune/evaluators/engine.h"
 #include "lockstep/tune/evaluators/simulate.h"
@@ -16,11 +15,6 @@
 namespace lockstep::cli {
 namespace {
 
-bool is_on_cpu(const spec::Job& job) {
-  return std::all_of(job.cluster.groups.begin(), job.cluster.groups.end(),
-                     [](const spec::NodeGroup& group) { return group.device.is_cpu(); });
-}
-
 // The job of a study, read as the study read it.
 struct StudiedJob {
   std::string file;  // absolute
@@ -28,6 +22,14 @@ struct StudiedJob {
   std::string directory, backend, profile;
   spec::Job job;
 };
+
+tune::JobPricer::FindProfile profile_finder(const StudiedJob& studied) {
+  return [name = studied.profile, backend = studied.backend](const spec::Job& job) {
+    planner::Ranks ranks = planner::ranks_here(job);
+    if (!backend.empty()) ranks.backend = backend;
+    return planner::find_profile(job.cluster, job.precision, ranks, name);
+  };
+}
 
 StudiedJob read_studied_job(const nlohmann::json& evaluator) {
   const JsonReader reader(evaluator, "study", "evaluator");
@@ -39,23 +41,15 @@ StudiedJob read_studied_job(const nlohmann::json& evaluator) {
   if (reader.has("overrides")) {
     for (const auto& word : reader.array("overrides")) studied.overrides.push_back(word.get<std::string>());
   }
-  studied.job = tune::job_to_tune(spec::load_job(studied.file, studied.overrides));
+  studied.job = spec::load_job(studied.file, studied.overrides);
+  const auto profile = profile_finder(studied)(studied.job);
+  studied.job = tune::job_to_tune(studied.job, profile ? &*profile : nullptr);
   const std::string then = reader.text("job_yaml", "");
   if (!then.empty() && then != spec::to_yaml(studied.job)) {
     throw bad_input(fmt::format("{} has changed since the study began", studied.file),
                     "undo the change, or start a new study");
   }
   return studied;
-}
-
-tune::JobPricer::FindProfile profile_finder(const StudiedJob& studied) {
-  if (!studied.profile.empty()) {
-    return [name = studied.profile](const spec::Job&) { return std::optional(cost::find_profile(name)); };
-  }
-  if (!is_on_cpu(studied.job)) return {};  // the fitted profile of the devices
-  return [backend = studied.backend](const spec::Job& job) -> std::optional<cost::Profile> {
-    return find_profile(place(job, backend), job.precision, "");
-  };
 }
 
 std::shared_ptr<const tune::JobPricer> make_pricer(const tune::Space& space, const StudiedJob& studied) {
@@ -80,7 +74,7 @@ TuneRequest make_job_request(const TuneFlags& flags, tune::StudySetup setup) {
   setup.evaluator["overrides"] = flags.overrides;
   setup.evaluator["directory"] = std::filesystem::current_path().string();
   setup.evaluator["backend"] = flags.backend;
-  setup.evaluator["profile"] = flags.profile;
+  setup.evaluator["profile"] = planner::named_profile(flags.profile);
   const StudiedJob studied = read_studied_job(setup.evaluator);
   setup.evaluator["job_yaml"] = spec::to_yaml(studied.job);
   setup.unit = studied.job.model.is_language_model() ? "tokens/s" : "samples/s";

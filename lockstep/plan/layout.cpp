@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -13,63 +15,65 @@
 namespace lockstep::plan {
 namespace {
 
-constexpr std::array<std::pair<Schedule, const char*>, 5> kSchedules{{{Schedule::kNone, "none"},
-                                                                      {Schedule::kGpipe, "gpipe"},
-                                                                      {Schedule::kOneForwardOneBackward, "1f1b"},
-                                                                      {Schedule::kInterleaved, "interleaved"},
-                                                                      {Schedule::kZeroBubble, "zero_bubble"}}};
-constexpr std::array<std::pair<Recompute, const char*>, 3> kRecomputes{
-    {{Recompute::kNone, "none"}, {Recompute::kSelective, "selective"}, {Recompute::kFull, "full"}}};
-constexpr std::array<std::pair<ContextExchange, const char*>, 2> kContextExchanges{
-    {{ContextExchange::kRing, "ring"}, {ContextExchange::kAllToAll, "all_to_all"}}};
-constexpr std::array<std::pair<Offload, const char*>, 3> kOffloads{
-    {{Offload::kNone, "none"}, {Offload::kOptimizer, "optimizer"}, {Offload::kParameters, "parameters"}}};
-constexpr std::array<std::pair<spec::Precision, const char*>, 5> kPrecisions{{{spec::Precision::kFp64, "fp64"},
-                                                                              {spec::Precision::kFp32, "fp32"},
-                                                                              {spec::Precision::kFp16, "fp16"},
-                                                                              {spec::Precision::kBf16, "bf16"},
-                                                                              {spec::Precision::kFp8, "fp8"}}};
-
 constexpr std::int64_t kMostStages = 1 << 16;
 
-template <class Table>
-auto find_by_name(const Table& table, std::string_view name) {
-  using Value = typename Table::value_type::first_type;
-  for (const auto& [value, text] : table) {
-    if (name == text) return std::optional<Value>(value);
-  }
-  return std::optional<Value>();
+template <auto Member>
+std::int64_t get(const Layout& layout) {
+  return static_cast<std::int64_t>(layout.*Member);
 }
 
-template <class Table, class Value>
-const char* find_name(const Table& table, Value wanted) {
-  for (const auto& [value, text] : table) {
-    if (value == wanted) return text;
-  }
-  return "?";
+template <auto Member>
+void set(Layout& layout, std::int64_t value) {
+  layout.*Member = static_cast<std::remove_reference_t<decltype(layout.*Member)>>(value);
 }
 
-struct Axis {
-  const char* name;
-  std::int64_t Layout::*field;
-};
-constexpr std::array<Axis, 8> kAxes{{{"pp", &Layout::pp},
-                                     {"dp", &Layout::dp},
-                                     {"shard", &Layout::shard},
-                                     {"zero", &Layout::zero},
-                                     {"cp", &Layout::cp},
-                                     {"tp", &Layout::tp},
-                                     {"ep", &Layout::ep},
-                                     {"virtual_stages", &Layout::virtual_stages}}};
+template <std::int64_t Value>
+std::int64_t always(const Layout&) {
+  return Value;
+}
 
-std::vector<std::string> layout_keys() {
-  std::vector<std::string> keys;
-  keys.reserve(2 * kAxes.size());
-  for (const Axis& axis : kAxes) keys.emplace_back(axis.name);
-  for (const char* key :
-       {"sequence_parallel", "stage_layers", "schedule", "recompute", "context_exchange", "offload", "precision"})
-    keys.emplace_back(key);
-  return keys;
+constexpr std::int64_t kFp32 = static_cast<std::int64_t>(spec::Precision::kFp32);
+
+bool is_any(const Layout&) { return true; }
+bool has_pipeline(const Layout& layout) { return layout.pp > 1; }
+bool has_tensor_ranks(const Layout& layout) { return layout.tp > 1; }
+bool has_context_ranks(const Layout& layout) { return layout.cp > 1; }
+
+std::int64_t usual_zero(const Layout& layout) { return layout.shard > 1 ? 3 : 0; }
+
+std::int64_t usual_schedule(const Layout& layout) {
+  if (layout.pp == 1) return static_cast<std::int64_t>(Schedule::kNone);
+  return static_cast<std::int64_t>(layout.virtual_stages > 1 ? Schedule::kInterleaved
+                                                             : Schedule::kOneForwardOneBackward);
+}
+
+template <auto Member, std::int64_t Usual = 1>
+constexpr LayoutField field(std::size_t key, bool (*matters)(const Layout&) = is_any,
+                            std::int64_t (*usual)(const Layout&) = always<Usual>) {
+  return {&spec::kLayoutKeys[key], get<Member>, set<Member>, matters, usual};
+}
+
+constexpr std::array<LayoutField, spec::kLayoutKeys.size()> kFields{
+    field<&Layout::pp>(0),
+    field<&Layout::dp>(1),
+    field<&Layout::shard>(2),
+    field<&Layout::zero>(3, is_any, usual_zero),
+    field<&Layout::cp>(4),
+    field<&Layout::tp>(5),
+    field<&Layout::ep>(6),
+    field<&Layout::virtual_stages>(7, has_pipeline),
+    field<&Layout::schedule>(8, has_pipeline, usual_schedule),
+    field<&Layout::sequence_parallel, 0>(9, has_tensor_ranks),
+    field<&Layout::recompute, 0>(10),
+    field<&Layout::context_exchange, 0>(11, has_context_ranks),
+    field<&Layout::offload, 0>(12),
+    field<&Layout::precision, kFp32>(13)};
+
+template <class Enum, class Names>
+std::optional<Enum> find_choice(const Names& choices, std::string_view text) {
+  const auto found = std::find(choices.begin(), choices.end(), text);
+  if (found == choices.end()) return std::nullopt;
+  return static_cast<Enum>(found - choices.begin());
 }
 
 std::int64_t parse_axis(std::string_view key, std::string_view text) {
@@ -114,66 +118,64 @@ std::string stage_layers_text(const std::vector<std::int64_t>& layers) {
   return text;
 }
 
-// What the user said, to tell "absent" from "given as the default".
-struct Given {
-  bool zero = false;
-  bool schedule = false;
+// Remembers what was given, to tell "absent" from "given as the default".
+class LayoutBuilder {
+ public:
+  void assign(std::string_view key, std::string_view value) {
+    if (key == "stage_layers") {
+      layout_.stage_layers = parse_stage_layers(value);
+      return;
+    }
+    const LayoutField* field = find_layout_field(key);
+    if (field == nullptr) {
+      std::vector<std::string> known{"stage_layers"};
+      for (const LayoutField& other : kFields) known.emplace_back(other.name());
+      throw bad_input(fmt::format("layout: unknown key \"{}\"", printable(key)), did_you_mean(key, known));
+    }
+    set(*field, field->is_axis() ? parse_axis(key, value) : parse_choice(*field, value));
+  }
+
+  void set(const LayoutField& field, std::int64_t value) {
+    field.set(layout_, value);
+    given_.push_back(&field);
+  }
+
+  Layout finish() {
+    for (const LayoutField& field : kFields) {
+      if (std::find(given_.begin(), given_.end(), &field) == given_.end()) field.set(layout_, field.usual(layout_));
+    }
+    return std::move(layout_);
+  }
+
+ private:
+  static std::int64_t parse_choice(const LayoutField& field, std::string_view value) {
+    const auto choices = field.key->choices;
+    if (const auto place = find_choice<std::int64_t>(choices, value)) return *place;
+    throw bad_input(fmt::format("layout: {}={} is unknown", field.name(), printable(value)),
+                    fmt::format("use one of {}", fmt::join(choices, ", ")));
+  }
+
+  Layout layout_;
+  std::vector<const LayoutField*> given_;
 };
-
-void assign(Layout& layout, Given& given, std::string_view key, std::string_view value) {
-  for (const Axis& axis : kAxes) {
-    if (key != axis.name) continue;
-    layout.*axis.field = parse_axis(key, value);
-    given.zero |= key == "zero";
-    return;
-  }
-  const auto refuse = [&](const char* choices) {
-    throw bad_input(fmt::format("layout: {}={} is unknown", key, printable(value)),
-                    fmt::format("use one of {}", choices));
-  };
-  if (key == "schedule") {
-    const auto schedule = parse_schedule(value);
-    if (!schedule) refuse("none, gpipe, 1f1b, interleaved, zero_bubble");
-    layout.schedule = *schedule;
-    given.schedule = true;
-  } else if (key == "recompute") {
-    const auto recompute = parse_recompute(value);
-    if (!recompute) refuse("none, selective, full");
-    layout.recompute = *recompute;
-  } else if (key == "context_exchange") {
-    const auto exchange = parse_context_exchange(value);
-    if (!exchange) refuse("ring, all_to_all");
-    layout.context_exchange = *exchange;
-  } else if (key == "offload") {
-    const auto offload = parse_offload(value);
-    if (!offload) refuse("none, optimizer, parameters");
-    layout.offload = *offload;
-  } else if (key == "precision") {
-    const auto precision = parse_precision(value);
-    if (!precision) refuse("fp64, fp32, fp16, bf16, fp8");
-    layout.precision = *precision;
-  } else if (key == "sequence_parallel") {
-    if (value != "true" && value != "false") refuse("true, false");
-    layout.sequence_parallel = value == "true";
-  } else if (key == "stage_layers") {
-    layout.stage_layers = parse_stage_layers(value);
-  } else {
-    throw bad_input(fmt::format("layout: unknown key \"{}\"", printable(key)), did_you_mean(key, layout_keys()));
-  }
-}
-
-void fill_in(Layout& layout, const Given& given) {
-  if (!given.zero && layout.shard > 1) layout.zero = 3;
-  if (!given.schedule && layout.pp > 1) {
-    layout.schedule = layout.virtual_stages > 1 ? Schedule::kInterleaved : Schedule::kOneForwardOneBackward;
-  }
-}
 
 }  // namespace
 
+std::string LayoutField::text(const Layout& layout) const {
+  const std::int64_t value = get(layout);
+  return is_axis() ? std::to_string(value) : key->choices[static_cast<std::size_t>(value)];
+}
+
+std::span<const LayoutField> layout_fields() { return kFields; }
+
+const LayoutField* find_layout_field(std::string_view name) {
+  const auto found =
+      std::find_if(kFields.begin(), kFields.end(), [&](const auto& field) { return field.name() == name; });
+  return found == kFields.end() ? nullptr : &*found;
+}
+
 Layout parse_layout(std::string_view text) {
-  Layout layout;
-  Given given;
+  LayoutBuilder builder;
   while (!text.empty()) {
     const std::size_t comma = text.find(',');
     const std::string_view item = text.substr(0, comma);
@@ -182,63 +184,64 @@ Layout parse_layout(std::string_view text) {
       throw bad_input(fmt::format("layout: \"{}\" is no key=value", printable(item)),
                       "write for instance dp=4,shard=8,tp=1");
     }
-    assign(layout, given, item.substr(0, equals), item.substr(equals + 1));
+    builder.assign(item.substr(0, equals), item.substr(equals + 1));
     text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
   }
-  fill_in(layout, given);
+  Layout layout = builder.finish();
   require_valid_layout(layout);
   return layout;
 }
 
 Layout layout_from_request(const spec::LayoutRequest& request, spec::Precision precision) {
-  Layout layout;
+  LayoutBuilder builder;
+  for (const auto& [key, value] : request.axes) builder.assign(key, std::to_string(value));
+  for (const auto& [key, value] : request.choices) builder.assign(key, value);
+  Layout layout = builder.finish();
   layout.precision = precision;
-  Given given;
-  for (const auto& [key, value] : request.axes) assign(layout, given, key, std::to_string(value));
-  for (const auto& [key, value] : request.choices) assign(layout, given, key, value);
   layout.sequence_parallel = request.sequence_parallel;
   layout.stage_layers = request.stage_layers;
-  fill_in(layout, given);
   return layout;
+}
+
+spec::LayoutRequest request_from_layout(const Layout& layout) {
+  spec::LayoutRequest request;
+  for (const LayoutField& field : kFields) {
+    const std::string_view name = field.name();
+    if (name == "sequence_parallel" || name == "precision" || !field.matters(layout)) continue;
+    if (field.is_axis()) {
+      request.axes.emplace(name, field.get(layout));
+    } else {
+      request.choices.emplace(name, field.text(layout));
+    }
+  }
+  request.sequence_parallel = layout.sequence_parallel;
+  request.stage_layers = layout.stage_layers;
+  return request;
 }
 
 std::string to_string(const Layout& layout) {
   std::string text;
   const auto append = [&](std::string_view key, std::string_view value) {
-    if (!text.empty()) text += ',';
-    text += fmt::format("{}={}", key, value);
+    text += fmt::format("{}{}={}", text.empty() ? "" : ",", key, value);
   };
-  for (const Axis& axis : kAxes) {
-    const bool is_zero = std::string_view(axis.name) == "zero";
-    const bool is_default = is_zero ? layout.zero == (layout.shard > 1 ? 3 : 0) : layout.*axis.field == 1;
-    if (!is_default) append(axis.name, std::to_string(layout.*axis.field));
+  for (const LayoutField& field : kFields) {
+    if (field.name() == std::string_view("recompute") && !layout.stage_layers.empty()) {
+      append("stage_layers", stage_layers_text(layout.stage_layers));
+    }
+    if (field.get(layout) != field.usual(layout)) append(field.name(), field.text(layout));
   }
-  Layout filled = layout;
-  filled.schedule = Schedule::kNone;
-  fill_in(filled, {.zero = true});
-  if (layout.schedule != filled.schedule) append("schedule", to_string(layout.schedule));
-  if (layout.sequence_parallel) append("sequence_parallel", "true");
-  if (!layout.stage_layers.empty()) append("stage_layers", stage_layers_text(layout.stage_layers));
-  if (layout.recompute != Recompute::kNone) append("recompute", to_string(layout.recompute));
-  if (layout.context_exchange != ContextExchange::kRing) {
-    append("context_exchange", to_string(layout.context_exchange));
-  }
-  if (layout.offload != Offload::kNone) append("offload", to_string(layout.offload));
-  if (layout.precision != spec::Precision::kFp32) append("precision", find_name(kPrecisions, layout.precision));
   return text.empty() ? "dp=1" : text;
 }
 
-const char* to_string(Schedule schedule) { return find_name(kSchedules, schedule); }
-const char* to_string(Recompute recompute) { return find_name(kRecomputes, recompute); }
-const char* to_string(ContextExchange exchange) { return find_name(kContextExchanges, exchange); }
-const char* to_string(Offload offload) { return find_name(kOffloads, offload); }
-std::optional<Schedule> parse_schedule(std::string_view text) { return find_by_name(kSchedules, text); }
-std::optional<Recompute> parse_recompute(std::string_view text) { return find_by_name(kRecomputes, text); }
-std::optional<ContextExchange> parse_context_exchange(std::string_view text) {
-  return find_by_name(kContextExchanges, text);
+const char* to_string(Schedule schedule) { return spec::names::kSchedules[static_cast<std::size_t>(schedule)]; }
+const char* to_string(Recompute recompute) { return spec::names::kRecomputes[static_cast<std::size_t>(recompute)]; }
+const char* to_string(ContextExchange exchange) {
+  return spec::names::kContextExchanges[static_cast<std::size_t>(exchange)];
 }
-std::optional<Offload> parse_offload(std::string_view text) { return find_by_name(kOffloads, text); }
-std::optional<spec::Precision> parse_precision(std::string_view text) { return find_by_name(kPrecisions, text); }
+const char* to_string(Offload offload) { return spec::names::kOffloads[static_cast<std::size_t>(offload)]; }
+std::optional<spec::Precision> parse_precision(std::string_view text) {
+  return find_choice<spec::Precision>(spec::names::kPrecisions, text);
+}
 
 std::int64_t bytes_per_element(spec::Precision precision) {
   switch (precision) {

@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lockstep/spec/job.h"
+#include "lockstep/spec/layout_keys.h"
 
 namespace lockstep::plan {
 
@@ -47,6 +49,27 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
+// One of spec::kLayoutKeys as a field of a Layout. Values are whole numbers: of an axis its size, of a choice its place
+// among key->choices.
+struct LayoutField {
+  const spec::LayoutKey* key;
+  std::int64_t (*get)(const Layout& layout);
+  void (*set)(Layout& layout, std::int64_t value);
+  // Whether the rest of the layout gives it a meaning: sequence_parallel has none without tp.
+  bool (*matters)(const Layout& layout);
+  // What a field that is absent is, the rest given: zero is 3 with shard > 1 (plain FSDP), schedule 1f1b with pp > 1,
+  // or interleaved with virtual stages.
+  std::int64_t (*usual)(const Layout& layout);
+
+  const char* name() const { return key->name; }
+  bool is_axis() const { return key->is_axis(); }
+  std::string text(const Layout& layout) const;  // "8", "full", "true"
+};
+
+// In the order of spec::kLayoutKeys.
+std::span<const LayoutField> layout_fields();
+const LayoutField* find_layout_field(std::string_view name);
+
 // The first rule that `layout` breaks, as one line that names the axes and their values; nothing when it is valid.
 // With a model the rules that depend on it are checked too (heads divide by tp, layers suffice for the stages,
 // experts divide by ep; image models have dp, shard and zero only).
@@ -72,6 +95,9 @@ Layout parse_layout(std::string_view text);
 // The same for the `layout:` of a job file; what does not work is the verdict's to say (verdict.h).
 Layout layout_from_request(const spec::LayoutRequest& request, spec::Precision precision);
 
+// What layout_from_request() reads back to the same value, but for the precision.
+spec::LayoutRequest request_from_layout(const Layout& layout);
+
 // Text that parse_layout() reads back to the same value; axes that are 1 and choices at their default are left out
 // (a layout of one rank prints "dp=1").
 std::string to_string(const Layout& layout);
@@ -80,10 +106,6 @@ const char* to_string(Schedule schedule);
 const char* to_string(Recompute recompute);
 const char* to_string(ContextExchange exchange);
 const char* to_string(Offload offload);
-std::optional<Schedule> parse_schedule(std::string_view text);
-std::optional<Recompute> parse_recompute(std::string_view text);
-std::optional<ContextExchange> parse_context_exchange(std::string_view text);
-std::optional<Offload> parse_offload(std::string_view text);
 std::optional<spec::Precision> parse_precision(std::string_view text);
 
 // Bytes of one number in `precision`.

@@ -22,16 +22,10 @@ std::optional<std::string> find_axis_problem(const Layout& layout) {
   if (layout.zero < 0 || layout.zero > 3) {
     return fmt::format("zero={} is no ZeRO stage; use 0, 1, 2 or 3", layout.zero);
   }
-  const std::array<std::pair<const char*, std::int64_t>, 7> axes{{{"pp", layout.pp},
-                                                                  {"dp", layout.dp},
-                                                                  {"shard", layout.shard},
-                                                                  {"cp", layout.cp},
-                                                                  {"tp", layout.tp},
-                                                                  {"ep", layout.ep},
-                                                                  {"virtual_stages", layout.virtual_stages}}};
-  for (const auto& [name, value] : axes) {
-    if (value < 1 || value > kLargestAxis) {
-      return fmt::format("{}={} is out of range; use 1 to {}", name, value, kLargestAxis);
+  for (const LayoutField& field : layout_fields().first(spec::kLayoutAxes)) {
+    const std::int64_t value = field.get(layout);
+    if (value < field.key->least || value > kLargestAxis) {
+      return fmt::format("{}={} is out of range; use 1 to {}", field.name(), value, kLargestAxis);
     }
   }
   double world = 1;

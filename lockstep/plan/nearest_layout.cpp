@@ -49,14 +49,16 @@ Distance distance_of_mesh(const Layout& wanted, const Layout& layout) {
 }
 
 Distance distance(const Layout& wanted, const Layout& layout) {
-  Distance sum = distance_of_mesh(wanted, layout);
-  sum.add(wanted.ep, layout.ep);
-  sum.add(wanted.virtual_stages, layout.virtual_stages);
-  sum.add(wanted.zero + 1, layout.zero + 1);
-  sum.add(wanted.schedule != layout.schedule);
+  Distance sum;
+  for (const LayoutField& field : layout_fields()) {
+    const std::int64_t from_one = 1 - field.key->least;  // ZeRO's stages count from 0
+    if (field.is_axis()) {
+      sum.add(field.get(wanted) + from_one, field.get(layout) + from_one);
+    } else {
+      sum.add(field.get(wanted) != field.get(layout));
+    }
+  }
   sum.add(wanted.stage_layers != layout.stage_layers);
-  sum.add(wanted.sequence_parallel != layout.sequence_parallel);
-  sum.add(wanted.context_exchange != layout.context_exchange);
   sum.minus_dp = -layout.dp;
   return sum;
 }

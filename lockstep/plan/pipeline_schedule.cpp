@@ -1,5 +1,7 @@
 #include "lockstep/plan/pipeline_schedule.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "lockstep/base/error.h"
@@ -97,9 +99,15 @@ PipelineSchedule make_pipeline_schedule(Schedule schedule, int stages, int chunk
   PipelineSchedule table{schedule, stages, chunks, micro_batches, {}};
   if (schedule == Schedule::kZeroBubble) {
     table.ranks = chunks == 1 ? zero_bubble_line(table) : zero_bubble_v(table);
-    return table;
+  } else {
+    for (int rank = 0; rank < stages; ++rank) table.ranks.push_back(warm_up_and_turns(table, rank));
   }
-  for (int rank = 0; rank < stages; ++rank) table.ranks.push_back(warm_up_and_turns(table, rank));
+  return verified(std::move(table));
+}
+
+PipelineSchedule verified(PipelineSchedule table) {
+  const std::optional<std::string> problem = find_schedule_problem(table);
+  LOCKSTEP_ASSERT(!problem, fmt::format("schedule {}: {}", to_string(table.schedule), *problem));
   return table;
 }
 

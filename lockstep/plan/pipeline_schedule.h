@@ -56,7 +56,8 @@ std::int64_t layers_at(const Layout& layout, std::int64_t model_layers, std::int
 // zero_bubble   input and weight gradients apart: ZB-H1 with one chunk per rank, ZB-V with two (Qi et al. 2023); no
 // rank
 //               holds more than the first of 1F1B does
-// One stage may have any schedule. Arguments that find_layout_problem() would refuse are a bug of the caller.
+// One stage may have any schedule. Arguments that find_layout_problem() would refuse are a bug of the caller. The table
+// is verified().
 PipelineSchedule make_pipeline_schedule(Schedule schedule, int stages, int chunks, int micro_batches);
 
 // The first thing wrong with a table, as one line; nothing when it is right: every (chunk, micro-batch) of every rank
@@ -65,6 +66,9 @@ PipelineSchedule make_pipeline_schedule(Schedule schedule, int stages, int chunk
 // works through its list with blocking receives and sends that never block; and no rank holds more than
 // chunks_in_flight().
 std::optional<std::string> find_schedule_problem(const PipelineSchedule& schedule);
+
+// The table itself; an InternalError where find_schedule_problem() finds one. Whoever runs a table runs a verified one.
+PipelineSchedule verified(PipelineSchedule table);
 
 // Peak number of (chunk, micro-batch) activations that `rank` holds: from the start of a forward to the end of its
 // backward, where that is split to the end of its weight gradient.

@@ -30,43 +30,44 @@ Interval read_interval(StrictReader reader) {
   return interval;
 }
 
-nlohmann::json layout_to_json(const Layout& layout) {
-  return {{"pp", layout.pp},
-          {"dp", layout.dp},
-          {"shard", layout.shard},
-          {"zero", layout.zero},
-          {"cp", layout.cp},
-          {"tp", layout.tp},
-          {"ep", layout.ep},
-          {"sequence_parallel", layout.sequence_parallel},
-          {"virtual_stages", layout.virtual_stages},
-          {"stage_layers", layout.stage_layers},
-          {"context_exchange", to_string(layout.context_exchange)},
-          {"offload", to_string(layout.offload)}};
+// These stand beside the layout in the file; in memory they are part of it.
+bool is_beside(const LayoutField& field) {
+  const std::string_view name = field.name();
+  return name == "schedule" || name == "recompute" || name == "precision";
 }
 
-// schedule, recompute and precision stand beside the layout in the file (they are the same value in memory).
+bool is_truth(const LayoutField& field) { return field.key->choices.data() == spec::names::kTruth.data(); }
+
+nlohmann::json value_to_json(const LayoutField& field, const Layout& layout) {
+  if (is_truth(field)) return field.get(layout) != 0;
+  return field.is_axis() ? nlohmann::json(field.get(layout)) : nlohmann::json(field.text(layout));
+}
+
+nlohmann::json layout_to_json(const Layout& layout) {
+  nlohmann::json json{{"stage_layers", layout.stage_layers}};
+  for (const LayoutField& field : layout_fields()) {
+    if (!is_beside(field)) json[field.name()] = value_to_json(field, layout);
+  }
+  return json;
+}
+
+std::int64_t read_value(StrictReader& reader, const LayoutField& field) {
+  if (is_truth(field)) return reader.boolean(field.name()) ? 1 : 0;
+  if (!field.is_axis()) {
+    const auto choices = field.key->choices;
+    return static_cast<std::int64_t>(reader.choice(field.name(), {choices.begin(), choices.end()}));
+  }
+  return field.key->least > 0 ? reader.positive(field.name()) : reader.integer(field.name());
+}
+
 Layout read_layout(StrictReader& candidate, const spec::Model& model) {
   StrictReader reader = candidate.object("layout");
   Layout layout;
-  layout.pp = reader.positive("pp");
-  layout.dp = reader.positive("dp");
-  layout.shard = reader.positive("shard");
-  layout.zero = reader.integer("zero");
-  layout.cp = reader.positive("cp");
-  layout.tp = reader.positive("tp");
-  layout.ep = reader.positive("ep");
-  layout.sequence_parallel = reader.boolean("sequence_parallel");
-  layout.virtual_stages = reader.positive("virtual_stages");
+  for (const LayoutField& field : layout_fields()) {
+    field.set(layout, read_value(is_beside(field) ? candidate : reader, field));
+  }
   layout.stage_layers = reader.integers("stage_layers");
-  layout.context_exchange = static_cast<ContextExchange>(reader.choice("context_exchange", {"ring", "all_to_all"}));
-  layout.offload = static_cast<Offload>(reader.choice("offload", {"none", "optimizer", "parameters"}));
   reader.finish();
-  layout.schedule =
-      static_cast<Schedule>(candidate.choice("schedule", {"none", "gpipe", "1f1b", "interleaved", "zero_bubble"}));
-  layout.recompute = static_cast<Recompute>(candidate.choice("recompute", {"none", "selective", "full"}));
-  layout.precision =
-      static_cast<spec::Precision>(candidate.choice("precision", {"fp64", "fp32", "fp16", "bf16", "fp8"}));
   if (const auto problem = find_layout_problem(layout, &model)) candidate.fail("layout", *problem);
   return layout;
 }

@@ -29,8 +29,14 @@ Run run_of(const spec::Job& job, const Layout& layout);
 // The same with the batch of a plan: what a plan decides wins over the job's own micro-batch and accumulation.
 Run run_of(const spec::Job& job, const Candidate& planned);
 
+// The plan decides batch, precision and layout, wherever it came from; the job follows it.
+void follow(spec::Job& job, const Candidate& planned);
+
 // The layout that the job's file gives; nothing where it leaves the choice to the planner.
 std::optional<Layout> given_layout(const spec::Job& job);
+
+// The same, and plain data parallelism over every device where it leaves the choice.
+Layout layout_of(const spec::Job& job);
 
 // micro x accumulation x data ranks, and the sequence length (the model's own where the job has none).
 BatchPlan batch_of(const spec::Job& job, const Layout& layout);

@@ -150,8 +150,8 @@ std::string nearest_text(const Run& run) {
 Found find_mesh_problem(const Run& run) {
   std::optional<std::string> problem = find_layout_problem(run.layout, &run.model);
   if (!problem && !run.cluster.groups.empty() && run.layout.world() != run.cluster.devices()) {
-    problem = fmt::format("{} has {} ranks, {} has {}", text_of(run.layout), run.layout.world(), run.cluster.name,
-                          run.cluster.devices());
+    problem =
+        fmt::format("{} has {} ranks, the run has {}", text_of(run.layout), run.layout.world(), run.cluster.devices());
   }
   if (!problem) return std::nullopt;
   return refused("layout", "layout: " + *problem, nearest_text(run));

@@ -1,5 +1,5 @@
 // Planner: Job in, Plan out. The job's own layout; or, where the devices have figures, what search() finds
-// (job_search.h); or plain data parallel over every rank, priced by the tables of a calibrated profile.
+// (question.h); or plain data parallel over every rank, priced by the tables of a calibrated profile.
 #pragma once
 
 #include "lockstep/cost/profile/profile.h"
@@ -13,8 +13,5 @@ namespace lockstep::planner {
 // Throws UserError: exit code 3 when the plan needs more memory than a device has (names the largest term, the excess
 // and a fix), exit code 2 when the layout is invalid or needs another number of ranks.
 plan::Plan make_plan(const spec::Job& job, const cost::Profile* profile = nullptr);
-
-// The cluster's device whose memory binds (smallest); asserts that there is one.
-const spec::Device& binding_device(const spec::Cluster& cluster);
 
 }  // namespace lockstep::planner

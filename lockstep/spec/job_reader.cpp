@@ -8,6 +8,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/spec/cluster_reader.h"
+#include "lockstep/spec/layout_keys.h"
 #include "lockstep/spec/model_reader.h"
 #include "lockstep/spec/usual_precision.h"
 
@@ -128,30 +129,13 @@ void read_layout(MapReader& job, Job& result) {
   auto map = job.map("layout");
   if (!map) return;
   LayoutRequest layout;
-  for (const char* axis : {"pp", "dp", "shard", "cp", "tp", "ep", "virtual_stages"}) {
+  for (const LayoutKey& key : kLayoutKeys) {
+    const std::string name = key.name;
+    if (name == "sequence_parallel" || name == "precision") continue;  // a field of its own; the job's
     std::int64_t size = 0;
-    if (map->count(axis, size, 1, 1 << 24)) layout.axes[axis] = size;
-  }
-  std::int64_t zero = 0;
-  if (map->count("zero", zero, 0, 3)) layout.axes["zero"] = zero;
-  std::string choice;
-  if (map->choice<std::string>("schedule", choice,
-                               {{"none", "none"},
-                                {"gpipe", "gpipe"},
-                                {"1f1b", "1f1b"},
-                                {"interleaved", "interleaved"},
-                                {"zero_bubble", "zero_bubble"}})) {
-    layout.choices["schedule"] = choice;
-  }
-  if (map->choice<std::string>("recompute", choice, {{"none", "none"}, {"selective", "selective"}, {"full", "full"}})) {
-    layout.choices["recompute"] = choice;
-  }
-  if (map->choice<std::string>("context_exchange", choice, {{"ring", "ring"}, {"all_to_all", "all_to_all"}})) {
-    layout.choices["context_exchange"] = choice;
-  }
-  if (map->choice<std::string>("offload", choice,
-                               {{"none", "none"}, {"optimizer", "optimizer"}, {"parameters", "parameters"}})) {
-    layout.choices["offload"] = choice;
+    std::string choice;
+    if (key.is_axis() && map->count(name, size, key.least, key.most)) layout.axes[name] = size;
+    if (!key.is_axis() && map->word(name, choice, key.choices)) layout.choices[name] = choice;
   }
   map->boolean("sequence_parallel", layout.sequence_parallel);
   map->counts("stage_layers", layout.stage_layers, 1);

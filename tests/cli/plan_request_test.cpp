@@ -69,9 +69,10 @@ TEST(PlanRequest, a_job_file_on_gpus_gives_tokens_and_the_usual_precision_and_sa
   EXPECT_EQ(request.global_sequences, 4 * 2 * 8);
   EXPECT_EQ(request.tokens, 100.0 * 64 * 256);
   plan::Candidate best;
-  best.batch = {.micro = 4, .accumulation = 2};
+  best.layout.dp = 8;
+  best.batch = {.micro = 4, .accumulation = 2, .sequence_length = 256};
   EXPECT_TRUE(notices_of(asked, request, best).empty());
-  best.batch = {.micro = 8, .accumulation = 1};
+  best.batch = {.micro = 8, .accumulation = 1, .sequence_length = 256};
   const auto notices = notices_of(asked, request, best);
   ASSERT_EQ(notices.size(), 1u);
   EXPECT_HAS(notices[0], "micro-batch 4 x 2 of the job file");
@@ -81,7 +82,8 @@ TEST(PlanRequest, fp8_that_train_refuses_is_noticed_unless_the_profile_is_of_ano
   PlanFlags asked = flags();
   asked.precision = "fp8";
   plan::Candidate best;
-  best.layout.shard = 32;
+  best.layout = plan::parse_layout("shard=32");
+  best.batch.sequence_length = 4096;
   best.layout.precision = spec::Precision::kFp8;
   const auto notices = notices_of(asked, request_of(asked), best);
   ASSERT_EQ(notices.size(), 1u);
@@ -93,9 +95,8 @@ TEST(PlanRequest, fp8_that_train_refuses_is_noticed_unless_the_profile_is_of_ano
   asked.profile = "";
   best.batch.micro = 1;
   planner::SearchRequest request = request_of(asked);
-  request.sequence_length = 4096;
   EXPECT_TRUE(notices_of(asked, request, best).empty()) << "one rank of it is trained";
-  request.sequence_length = 4080;
+  best.batch.sequence_length = 4080;
   EXPECT_HAS(notices_of(asked, request, best).at(0), "a size is not a multiple of 64");
 }
 
@@ -156,7 +157,7 @@ TEST(PlanRequest, wrong_constraints_name_the_flag_and_the_nearest_key) {
   asked.fix = "recomputee=full";
   EXPECT_HAS(user_error([&] { request_of(asked); }), "--fix: unknown key `recomputee`; did you mean `recompute`?");
   asked.fix = "recompute=some";
-  EXPECT_HAS(user_error([&] { request_of(asked); }), "none, selective or full");
+  EXPECT_HAS(user_error([&] { request_of(asked); }), "none, selective, full");
   asked.fix = "tp";
   EXPECT_HAS(user_error([&] { request_of(asked); }), "no key=value");
   asked.fix = "";
@@ -176,13 +177,35 @@ TEST(PlanRequest, a_layout_fixes_everything_and_must_agree_with_model_and_cluste
   EXPECT_EQ(request.constraints.fixed.at("micro"), 2);
   EXPECT_FALSE(request.constraints.allow_idle_devices);
   asked.layout = "dp=64";
-  EXPECT_HAS(user_error([&] { request_of(asked); }), "needs 64 ranks, 4x8xH100 has 32");
+  EXPECT_HAS(user_error([&] { request_of(asked); }),
+             "--layout: dp=64 has 64 ranks, the run has 32; nearest that works: dp=32");
   asked.layout = "dp=4,tp=3";
   EXPECT_HAS(user_error([&] { request_of(asked); }), "--layout: tp=3 does not divide the 40 heads");
   asked.layout = "dp=4,shard=4";
   EXPECT_TRUE(request_of(asked).constraints.allow_idle_devices);
   asked.fix = "tp=1";
   EXPECT_HAS(user_error([&] { request_of(asked); }), "--layout");
+}
+
+TEST(PlanRequest, a_layout_that_train_refuses_is_refused) {
+  PlanFlags asked = flags();
+  asked.cluster = "1x4xH100";
+  asked.sequence_length = 1020;
+  asked.layout = "cp=4";
+  EXPECT_HAS(user_error([&] { request_of(asked); }), "1020 tokens does not divide into the 8 pieces");
+  asked.sequence_length = 1024;
+  EXPECT_EQ(request_of(asked).constraints.fixed.at("cp"), 4);
+}
+
+TEST(PlanRequest, a_job_with_a_layout_asks_for_what_train_would_run) {
+  const TemporaryFolder folder;
+  PlanFlags asked = job_flags(folder, "1x8xH100");
+  asked.overrides = {"layout.dp=2", "layout.tp=4"};
+  const planner::SearchRequest request = request_of(asked);
+  EXPECT_EQ(request.constraints.fixed.at("micro"), 4);
+  EXPECT_EQ(request.global_sequences, 4 * 2 * 2);
+  EXPECT_EQ(request.tokens, 100.0 * 16 * 256);
+  EXPECT_TRUE(request.is_job);
 }
 
 TEST(PlanRequest, goals_are_read_with_their_units) {
@@ -224,7 +247,7 @@ TEST(PlanRequest, a_batch_given_on_the_command_line_is_kept_and_the_files_own_is
   EXPECT_FALSE(request.constraints.fixed.contains("accumulation"));
   EXPECT_EQ(request.global_sequences, 512 * 2 * 8);
   plan::Candidate best;
-  best.batch = {.micro = 512, .accumulation = 4};
+  best.batch = {.micro = 512, .accumulation = 4, .sequence_length = 256};
   EXPECT_TRUE(notices_of(asked, request, best).empty()) << "fewer data ranks, more accumulation";
   asked.overrides = {"batch.accumulation=16", "layout.dp=8"};
   request = request_of(asked);

@@ -198,6 +198,13 @@ TEST(PipelineSchedule, a_rank_that_runs_ahead_of_what_it_may_hold_is_refused) {
   }
 }
 
+TEST(PipelineSchedule, a_table_with_a_problem_never_reaches_a_rank) {
+  PipelineSchedule table = make_pipeline_schedule(Schedule::kOneForwardOneBackward, 2, 1, 4);
+  EXPECT_EQ(verified(table).ranks.size(), 2u);
+  table.ranks[1].pop_back();
+  EXPECT_THROW(verified(table), InternalError);
+}
+
 TEST(PipelineSchedule, ranks_that_wait_for_each_other_are_refused) {
   for (const Form& form : kForms) {
     if (form.schedule == Schedule::kGpipe) continue;  // has no backward before the last forward

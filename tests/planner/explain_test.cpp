@@ -60,7 +60,7 @@ TEST(Explain, fp8_on_one_gpu_is_refused_where_train_refuses_it) {
     request.precisions = {spec::Precision::kBf16, spec::Precision::kFp8};
     return user_error([&] { explain(request, {.what_ifs = false}); });
   };
-  EXPECT_HAS(refusal(request_of("bert-large", "1x1xH100", 64)), words + "the model is no dense Llama; use bf16");
+  EXPECT_HAS(refusal(request_of("bert-large", "1x1xH100", 64)), words + "the model is not a dense Llama; use bf16");
   SearchRequest odd = request_of("llama3.2-1b", "1x1xH100", 64);
   odd.model.vocab = 32016;  // 16 divides it, 64 does not
   EXPECT_HAS(refusal(odd), words + "a size is not a multiple of 64");
@@ -89,13 +89,17 @@ TEST(Explain, narrow_optimizer_states_count_on_one_gpu_and_are_refused_where_tra
   EXPECT_LT(narrow.breakdown->optimizer, wide.breakdown->optimizer);
   const SearchRequest gpt = request_of("gpt2-124m", "1x1xH100", 64);
   EXPECT_HAS(user_error([&] { best(gpt, spec::Precision::kBf16); }),
-             "optimizer.state_precision bf16 is the fused CUDA step's alone: the model is no dense Llama");
+             "optimizer.state_precision bf16 is the fused CUDA step's alone: the model is not a dense Llama");
   const SearchRequest two = request_of("llama3.2-1b", "1x2xH100", 64);
   const plan::Candidate split = best(two, spec::Precision::kBf16);
   EXPECT_EQ(split.memory.optimizer, best(two, spec::Precision::kFp32).memory.optimizer);
   SearchRequest asked = two;
   asked.state_precision = spec::Precision::kBf16;
-  EXPECT_HAS(find_untrained(asked, split.layout).value_or(""), "the layout has 2 ranks");
+  const auto problem = find_untrained(asked, split.layout, split.batch);
+  ASSERT_TRUE(problem);
+  EXPECT_HAS(problem->text, "the layout has 2 ranks");
+  asked.is_job = true;
+  EXPECT_HAS(user_error([&] { explain(asked, {.what_ifs = false}); }), "the layout has 2 ranks");
 }
 
 TEST(Explain, changes_for_the_better_do_not_lose_and_for_the_worse_do_not_gain) {

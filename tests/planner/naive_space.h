@@ -54,10 +54,14 @@ inline void visit_pipelines(const SearchRequest& request, plan::Layout layout, c
 inline void visit_choices(const SearchRequest& request, plan::Layout layout, const Visit& visit) {
   for (const bool sequence_parallel : {false, true}) {
     layout.sequence_parallel = sequence_parallel;
-    if (sequence_parallel && (layout.tp == 1 || request.sequence_length / layout.cp % layout.tp != 0)) continue;
+    if (sequence_parallel && layout.tp == 1) continue;
     for (int exchange = 0; exchange < 2; ++exchange) {
       layout.context_exchange = static_cast<plan::ContextExchange>(exchange);
       if (exchange == 1 && request.model.heads == 0) continue;
+      // A ring gives every rank an early and a late piece; a state-space model hands its state on from piece to piece.
+      const bool two_each = layout.cp > 1 && exchange == 0 && request.model.arch != spec::Arch::kMamba;
+      const std::int64_t pieces = (two_each ? 2 : 1) * layout.cp * (sequence_parallel ? layout.tp : 1);
+      if (request.sequence_length % pieces != 0) continue;
       for (int recompute = 0; recompute < 3; ++recompute) {
         layout.recompute = static_cast<plan::Recompute>(recompute);
         visit_pipelines(request, layout, visit);

@@ -3,6 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/plan/verdict.h"
+#include "lockstep/planner/candidate.h"
+#include "lockstep/planner/explain/explain.h"
+#include "lockstep/planner/money.h"
+#include "lockstep/planner/question.h"
 
 namespace lockstep::planner {
 namespace {
@@ -144,8 +149,10 @@ TEST(Planner, prices_with_a_profile_and_counts_the_hours_of_the_whole_job) {
   EXPECT_GT(step, 0);
   EXPECT_DOUBLE_EQ(plan.best.breakdown->total(), step);
   EXPECT_DOUBLE_EQ(plan.best.prediction->tokens_per_second.expected, 48 * 128 / step);
-  EXPECT_DOUBLE_EQ(plan.best.cost->gpu_hours, 100 * step / 3600 * 8);
-  EXPECT_DOUBLE_EQ(plan.best.cost->days, 100 * step / 86400);
+  ASSERT_TRUE(plan.best.checkpoint.has_value());
+  const double seconds = 100 * step / plan.best.checkpoint->goodput;
+  EXPECT_NEAR(plan.best.cost->gpu_hours, seconds / 3600 * 8, 1e-9 * seconds);
+  EXPECT_NEAR(plan.best.cost->days, seconds / 86400, 1e-12 * seconds);
   EXPECT_EQ(plan.profile, profile.identity());
 }
 
@@ -196,13 +203,92 @@ TEST(Planner, a_layout_of_the_job_is_taken_or_refused_as_it_is) {
   EXPECT_THROW(make_plan(job), UserError);  // 12 heads
 }
 
-TEST(Planner, the_smallest_device_of_a_mixed_cluster_binds) {
+// --- One number for `plan` and `train`
+spec::Job llama_job(const std::string& layout) {
+  spec::Job job = job_of("llama2-7b", "2x8xH100");
+  job.precision = spec::Precision::kBf16;
+  job.layout = plan::request_from_layout(plan::parse_layout(layout));
+  return job;
+}
+
+TEST(Planner, a_layout_costs_the_same_whether_it_was_given_or_searched_for) {
+  for (const char* layout : {"dp=2,shard=8", "dp=2,tp=8", "pp=2,tp=8", "pp=2,shard=8,recompute=full", "cp=2,shard=8"}) {
+    const spec::Job job = llama_job(layout);
+    const plan::Candidate given = make_plan(job).best;
+    const plan::Candidate asked =
+        explain(question_of(job, cost::engine_profile_for(job.cluster)), {.what_ifs = false}).plan.best;
+    EXPECT_EQ(given.layout, asked.layout);
+    EXPECT_EQ(given.batch, asked.batch);
+    EXPECT_EQ(given.memory, asked.memory) << layout;
+    EXPECT_EQ(given.prediction, asked.prediction) << layout;
+    EXPECT_EQ(given.cost, asked.cost) << layout;
+    ASSERT_TRUE(given.cost);
+    EXPECT_GT(given.cost->usd, 0);
+  }
+}
+
+TEST(Planner, tables_of_this_machine_price_a_layout_alike_for_plan_and_train) {
+  const cost::Profile tables = simple_profile();
+  for (const char* layout : {"dp=8", "dp=2,tp=4", "shard=8", "pp=2,dp=4"}) {
+    spec::Job job = job_of("gpt2-124m", "1x8xcpu");
+    job.layout = plan::request_from_layout(plan::parse_layout(layout));
+    const plan::Candidate given = make_plan(job, &tables).best;
+    const plan::Candidate asked = explain(question_of(job, tables), {.what_ifs = false}).plan.best;
+    EXPECT_EQ(given.batch, asked.batch);
+    EXPECT_EQ(given.memory, asked.memory) << layout;
+    EXPECT_EQ(given.prediction, asked.prediction) << layout;
+  }
+}
+
+TEST(Planner, dollars_are_of_whole_nodes_and_of_the_time_that_failures_cost) {
+  const plan::Candidate best = make_plan(llama_job("dp=2,shard=8")).best;
+  ASSERT_TRUE(best.checkpoint && best.cost);
+  EXPECT_LT(best.checkpoint->goodput, 1);
+  const double tokens = 100.0 * static_cast<double>(best.batch.global_sequences * best.batch.sequence_length);
+  const plan::Cost wanted = cost_of(llama_job("dp=2,shard=8").cluster, 16, tokens,
+                                    best.prediction->tokens_per_second.expected, best.checkpoint->goodput);
+  EXPECT_NEAR(best.cost->usd, wanted.usd, 1e-9 * wanted.usd);
+}
+
+// --- What a job asks is what it would train
+TEST(Planner, a_search_for_a_job_keeps_to_what_trains) {
+  spec::Job job = job_of("gpt2-355m", "1x8xH100");
+  job.precision = spec::Precision::kBf16;
+  job.batch.sequence_length = 1020;  // no ring over four
+  job.communication.compression = spec::Compression::kPowerSgd;
+  const plan::Plan plan = make_plan(job);
+  EXPECT_EQ(plan.best.layout.zero, 0);
+  for (const plan::Candidate& candidate : plan.alternatives) {
+    EXPECT_EQ(plan::first_refusal(plan::run_of(job, candidate)), std::nullopt) << plan::to_string(candidate.layout);
+  }
+}
+
+TEST(Planner, a_layout_that_train_refuses_is_refused_with_the_same_words) {
+  spec::Job job = job_of("llama3-8b", "1x8xH100");
+  job.precision = spec::Precision::kBf16;
+  job.batch.sequence_length = 1020;
+  job.layout = spec::LayoutRequest{.axes = {{"cp", 8}}};
+  const auto words = [](auto ask) -> std::string {
+    try {
+      ask();
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  const std::string said = words([&] { make_plan(job); });
+  EXPECT_NE(said.find("into the 16 pieces"), std::string::npos) << said;
+  EXPECT_EQ(words([&] { question_of(job, cost::engine_profile_for(job.cluster)); }), said);
+  EXPECT_EQ(words([&] { plan::require_runnable(plan::run_of(job, plan::layout_of(job))); }), said);
+}
+
+TEST(Planner, the_smallest_device_of_a_mixed_cluster_is_the_one_to_fit) {
   spec::Cluster cluster = spec::load_cluster("1x8xH100");
   spec::NodeGroup small = cluster.groups[0];
   small.device.kind = "small";
   small.device.memory_bytes = 1e9;
   cluster.groups.push_back(small);
-  EXPECT_EQ(binding_device(cluster).kind, "small");
+  EXPECT_EQ(smallest_device(cluster).kind, "small");
 }
 
 }  // namespace

@@ -120,11 +120,28 @@ TEST(JobPricer, knobs_at_rest_cost_what_the_plan_says) {
 TEST(JobPricer, layouts_that_no_run_survives_are_invalid) {
   const auto pricer = pricer_of("knobs: {pp: {choices: [1, 3]}, precision: {choices: [bf16, fp8]}}");
   EXPECT_EQ(price_of(*pricer, {{"pp", 3}, {"precision", "bf16"}}).outcome, Outcome::kInvalid);
-  EXPECT_EQ(price_of(*pricer, {{"pp", 1}, {"precision", "fp8"}}).outcome, Outcome::kMeasured);
+  EXPECT_EQ(price_of(*pricer, {{"pp", 1}, {"precision", "bf16"}}).outcome, Outcome::kMeasured);
+  EXPECT_EQ(price_of(*pricer, {{"pp", 1}, {"precision", "fp8"}}).outcome, Outcome::kInvalid) << "as `train` says";
   spec::Job on_a100 = seven_billion();
   on_a100.cluster = spec::load_cluster("1x8xA100");
   const auto older = pricer_of("knobs: {precision: {choices: [bf16, fp8]}}", on_a100);
   EXPECT_EQ(price_of(*older, {{"precision", "fp8"}}).outcome, Outcome::kInvalid);
+}
+
+TEST(JobPricer, interleaving_runs_with_any_accumulation) {
+  spec::Job job = seven_billion();
+  job.layout = spec::LayoutRequest{.axes = {{"pp", 2}, {"dp", 1}, {"shard", 4}, {"virtual_stages", 2}},
+                                   .choices = {{"schedule", "interleaved"}}};
+  job.batch.accumulation = 3;
+  const auto pricer = pricer_of("knobs: {micro_batch: {choices: [1, 2]}}", job);
+  const JobPrice price = price_of(*pricer, {{"micro_batch", 1}});
+  EXPECT_EQ(price.outcome, Outcome::kMeasured) << price.problem;
+}
+
+TEST(JobPricer, compression_under_a_shard_is_invalid_as_train_refuses_it) {
+  const auto pricer = pricer_of("knobs: {compression: {choices: [none, powersgd]}, zero: {choices: [0, 3]}}");
+  EXPECT_EQ(price_of(*pricer, {{"compression", "powersgd"}, {"zero", 3}}).outcome, Outcome::kInvalid);
+  EXPECT_NE(price_of(*pricer, {{"compression", "powersgd"}, {"zero", 0}}).outcome, Outcome::kInvalid);
 }
 
 TEST(JobPricer, what_the_fused_step_alone_trains_is_refused_in_its_words) {

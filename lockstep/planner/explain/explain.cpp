@@ -4,13 +4,14 @@
 
 #include <algorithm>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/units.h"
+#include "lockstep/planner/candidate.h"
 #include "lockstep/planner/explain/fix.h"
 #include "lockstep/planner/explain/reasons.h"
 #include "lockstep/planner/explain/terms.h"
 #include "lockstep/planner/explain/what_if.h"
-#include "lockstep/planner/planner.h"
 #include "lockstep/planner/search/request.h"
 
 namespace lockstep::planner {
@@ -46,34 +47,34 @@ bool is_data_parallel(const Constraints& constraints) {
 // all ranks, better than the constants do that any other layout is priced with.
 Explained explain_measured(Explained explained) {
   const SearchRequest& request = explained.request;
-  const Constraints& constraints = request.constraints;
-  spec::Job job;
-  job.model = request.model;
-  job.cluster = request.cluster;
-  job.precision = request.precisions.front();
-  job.optimizer.kind = request.optimizer;
-  job.lora = request.lora;
-  job.tokens = static_cast<std::int64_t>(request.tokens);
-  job.batch.sequence_length = request.sequence_length;
-  std::int64_t data_ranks = request.cluster.devices();
-  if (is_wholly_fixed(constraints)) {
-    job.layout.emplace();
-    for (const auto& [key, value] : constraints.fixed) {
-      if (key != "micro" && key != "accumulation") job.layout->axes[key] = value;
-    }
-    data_ranks = constraints.fixed.at("dp") * constraints.fixed.at("shard");
-  }
-  const auto micro = constraints.fixed.find("micro");
-  job.batch.micro = micro != constraints.fixed.end() ? micro->second : 1;
-  const std::int64_t samples = data_ranks * job.batch.micro;  // of one micro-step on all ranks
-  if (data_ranks < 1 || samples < 1 || request.global_sequences % samples != 0) {
+  const auto& fixed = request.constraints.fixed;
+  const auto fixed_or = [&](const char* key, std::int64_t other) {
+    return fixed.contains(key) ? fixed.at(key) : other;
+  };
+  const bool given = is_wholly_fixed(request.constraints);
+  plan::Layout layout;
+  layout.dp = given ? fixed.at("dp") : request.cluster.devices();
+  layout.precision = request.precisions.front();
+  plan::BatchPlan batch{.micro = fixed_or("micro", 1),
+                        .global_sequences = request.global_sequences,
+                        .sequence_length = request.sequence_length};
+  const std::int64_t samples = layout.dp * batch.micro;  // of one micro-step on all ranks
+  if (samples < 1 || request.global_sequences % samples != 0) {
     throw bad_input(fmt::format("a batch of {} does not divide over {} ranks at micro-batch {}",
-                                request.global_sequences, data_ranks, job.batch.micro),
+                                request.global_sequences, layout.dp, batch.micro),
                     "change --global-batch or --micro");
   }
-  job.batch.accumulation = request.global_sequences / samples;
-  explained.plan = make_plan(job, &request.profile);
-  explained.binds = what_binds(explained.plan, {});
+  batch.accumulation = request.global_sequences / samples;
+  if (const auto problem = find_refusal(request, layout, batch)) throw bad_input(problem->text, problem->fix);
+  const Stopwatch watch;
+  plan::Plan& plan = explained.plan;
+  plan.model = request.model;
+  plan.cluster = request.cluster;
+  plan.profile = request.profile.identity();
+  plan.best = candidate_of(request, run_of(request, layout, batch));
+  plan.best.reasons.insert(plan.best.reasons.begin(), layout_reason(layout, given));
+  plan.search = {.candidates = 1, .feasible = 1, .seconds = watch.seconds()};
+  explained.binds = what_binds(plan, {});
   return explained;
 }
 

@@ -36,7 +36,7 @@ struct ExplainOptions {
 // Searches, prices the what-ifs, explains. Nothing fits: throws UserError (exit code 3) with the term, the excess and
 // the nearest fix. A request whose layout is wholly fixed (constraints_of) and does not fit: the same, naming the
 // nearest layout that fits. With a profile measured on this machine (tables, no fitted constants) data parallelism is
-// what is asked for unless a constraint says otherwise, and is priced as make_plan() does, without a search.
+// what is asked for unless a constraint says otherwise, and is priced without a search (candidate.h).
 Explained explain(const SearchRequest& request, const ExplainOptions& options = {});
 
 // Schema `lockstep.plan/1` of the plan with `binds`, `what_ifs`, `passes`, `stages` and `pareto` beside its keys; what

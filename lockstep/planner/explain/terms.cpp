@@ -145,39 +145,24 @@ std::optional<Ranked> find_best(SearchRequest request) {
 }
 
 bool is_wholly_fixed(const Constraints& constraints) {
-  static constexpr const char* kMeshAxes[] = {"pp", "dp", "shard", "cp", "tp"};
+  static constexpr const char* kMeshAxes[] = {"pp", "dp", "shard", "cp", "tp"};  // whose product is the world
   return std::all_of(std::begin(kMeshAxes), std::end(kMeshAxes),
                      [&](const char* axis) { return constraints.fixed.contains(axis); });
 }
 
 std::string layout_difference(const plan::Layout& layout, const plan::Layout& other) {
   std::vector<std::string> found;
-  const auto compare = [&](const char* key, const auto& before, const auto& after) {
-    if (before != after) found.push_back(fmt::format("{}={}", key, after));
-  };
-  const auto stages_of = [](const plan::Layout& value) {
-    return value.stage_layers.empty() ? "even" : fmt::format("{}", fmt::join(value.stage_layers, "+"));
-  };
-  compare("pp", layout.pp, other.pp);
-  compare("dp", layout.dp, other.dp);
-  compare("shard", layout.shard, other.shard);
-  compare("zero", layout.zero, other.zero);
-  compare("cp", layout.cp, other.cp);
-  compare("tp", layout.tp, other.tp);
-  compare("ep", layout.ep, other.ep);
-  if (other.pp > 1) {
-    compare("virtual_stages", layout.virtual_stages, other.virtual_stages);
-    compare("schedule", std::string(plan::to_string(layout.schedule)), plan::to_string(other.schedule));
-    compare("stage_layers", stages_of(layout), stages_of(other));
+  for (const plan::LayoutField& field : plan::layout_fields()) {
+    const bool stages = other.pp > 1 && layout.stage_layers != other.stage_layers;
+    if (field.name() == std::string_view("sequence_parallel") && stages) {  // beside the pipeline's other choices
+      found.push_back(fmt::format("stage_layers={}", other.stage_layers.empty()
+                                                         ? "even"
+                                                         : fmt::format("{}", fmt::join(other.stage_layers, "+"))));
+    }
+    if (field.matters(other) && field.get(layout) != field.get(other)) {
+      found.push_back(fmt::format("{}={}", field.name(), field.text(other)));
+    }
   }
-  if (other.tp > 1) compare("sequence_parallel", layout.sequence_parallel, other.sequence_parallel);
-  compare("recompute", std::string(plan::to_string(layout.recompute)), plan::to_string(other.recompute));
-  if (other.cp > 1) {
-    compare("context_exchange", std::string(plan::to_string(layout.context_exchange)),
-            plan::to_string(other.context_exchange));
-  }
-  compare("offload", std::string(plan::to_string(layout.offload)), plan::to_string(other.offload));
-  compare("precision", std::string(spec::to_string(layout.precision)), spec::to_string(other.precision));
   return join(found, ",");
 }
 

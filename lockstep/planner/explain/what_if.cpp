@@ -130,7 +130,7 @@ class WhatIfs {
     if (request.cluster.devices() == 1) {  // the fused step's alone there
       plan::Layout layout = plan_.layout;
       layout.precision = spec::Precision::kFp8;
-      if (find_untrained(request, layout)) return;
+      if (find_untrained(request, layout, plan_.batch)) return;
     }
     try_change(fmt::format("fp8 instead of {}", spec::to_string(plan_.layout.precision)), request);
   }

@@ -29,7 +29,9 @@ spec::Precision precision_of(const PublishedRow& row, RowNotes& notes) {
 }
 
 Recompute recompute_of(const PublishedRow& row, RowNotes& notes) {
-  if (const auto recompute = plan::parse_recompute(row.act_ckpt)) return *recompute;
+  const auto& words = spec::names::kRecomputes;
+  const auto found = std::find(words.begin(), words.end(), std::string_view(row.act_ckpt));
+  if (found != words.end()) return static_cast<plan::Recompute>(found - words.begin());
   notes.add("recompute unknown: none");
   return Recompute::kNone;
 }

@@ -98,4 +98,13 @@ double Scorer::score(const WorldTerms& world, double step_seconds) const {
   return 0;
 }
 
+void add_money(const SearchRequest& request, plan::Candidate& candidate, double step_seconds) {
+  const std::int64_t devices = candidate.layout.world();
+  const Scorer scorer(request, {devices});
+  candidate.checkpoint = scorer.cadence(scorer.world(devices), step_seconds);
+  if (request.tokens <= 0) return;
+  candidate.cost =
+      cost_of(request.cluster, devices, request.tokens, scorer.per_second(step_seconds), candidate.checkpoint->goodput);
+}
+
 }  // namespace lockstep::planner

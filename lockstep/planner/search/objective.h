@@ -49,4 +49,7 @@ class Scorer {
   std::vector<WorldTerms> worlds_;
 };
 
+// Checkpoints of `candidate` at that step time and, where the request says how long the job is, its days and dollars.
+void add_money(const SearchRequest& request, plan::Candidate& candidate, double step_seconds);
+
 }  // namespace lockstep::planner

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/cost/fused/run.h"
+#include "lockstep/plan/fused_limits.h"
 #include "lockstep/planner/search/space.h"
 #include "lockstep/spec/usual_precision.h"
 
@@ -39,6 +39,36 @@ std::int64_t usual_batch(const spec::Model& model, std::int64_t sequence_length,
   return round_batch(std::max(1.0, tokens / static_cast<double>(sequence_length)), devices);
 }
 
+// A micro-batch of which every limit on its tokens is a divisor.
+constexpr std::int64_t kAnyMicro = plan::fused::kSizeUnitFp8;
+
+// Plans by the profile of another framework are that framework's.
+bool is_of_engine(const cost::Profile& profile) {
+  return !profile.fitted || profile.fitted->stack == "generic" || profile.fitted->stack == "lockstep";
+}
+
+// Whether another layout may be the cure. Weights in host memory under any ZeRO stage are DeepSpeed's.
+bool is_of_layout(const plan::Problem& problem) {
+  return problem.key.starts_with("layout") && problem.key != "layout.offload";
+}
+
+// The first `devices` devices, in the order ranks are placed in.
+spec::Cluster used_part(spec::Cluster cluster, std::int64_t devices) {
+  std::int64_t missing = devices;
+  for (spec::NodeGroup& group : cluster.groups) {
+    if (missing >= group.nodes * group.devices_per_node) {
+      missing -= group.nodes * group.devices_per_node;
+      continue;
+    }
+    const bool whole = missing % group.devices_per_node == 0;
+    group.nodes = whole ? missing / group.devices_per_node : 1;
+    if (!whole) group.devices_per_node = missing;
+    missing = 0;
+  }
+  std::erase_if(cluster.groups, [](const spec::NodeGroup& group) { return group.nodes == 0; });
+  return cluster;
+}
+
 void require_precisions(const SearchRequest& request) {
   const bool fp8 = std::find(request.precisions.begin(), request.precisions.end(), spec::Precision::kFp8) !=
                    request.precisions.end();
@@ -52,13 +82,10 @@ void require_precisions(const SearchRequest& request) {
 // A layout with everything that is fixed, to find the rule it breaks.
 plan::Layout fixed_part(const SearchRequest& request, const Bounds& bounds) {
   plan::Layout layout;
-  const auto take = [&](std::int64_t& axis, Bounds::Key key) { axis = bounds.fixed(key).value_or(axis); };
-  take(layout.pp, Bounds::kPp);
-  take(layout.dp, Bounds::kDp);
-  take(layout.shard, Bounds::kShard);
-  take(layout.cp, Bounds::kCp);
-  take(layout.tp, Bounds::kTp);
-  take(layout.virtual_stages, Bounds::kVirtualStages);
+  for (const Bounds::Key key :
+       {Bounds::kPp, Bounds::kDp, Bounds::kShard, Bounds::kCp, Bounds::kTp, Bounds::kVirtualStages}) {
+    if (const auto value = bounds.fixed(key)) plan::layout_fields()[key].set(layout, *value);
+  }
   if (layout.pp > 1) layout.schedule = plan::Schedule::kOneForwardOneBackward;
   if (layout.pp > 1 && layout.virtual_stages > 1) layout.schedule = plan::Schedule::kInterleaved;
   if (layout.pp > 1) layout.schedule = request.constraints.schedule.value_or(layout.schedule);
@@ -66,6 +93,9 @@ plan::Layout fixed_part(const SearchRequest& request, const Bounds& bounds) {
   if (layout.cp > 1) {
     layout.context_exchange = request.constraints.context_exchange.value_or(layout.context_exchange);
   }
+  if (layout.tp > 1) layout.sequence_parallel = request.constraints.sequence_parallel.value_or(false);
+  layout.offload = request.constraints.offload.value_or(layout.offload);
+  layout.precision = request.precisions.front();
   layout.zero = bounds.fixed(Bounds::kZero).value_or(layout.sharding_ranks() > 1 ? 3 : 0);
   return layout;
 }
@@ -100,15 +130,13 @@ std::string why_no_layout(const SearchRequest& request) {
   }
   plan::Layout filled = layout;
   if (!bounds.fixed(Bounds::kDp)) filled.dp *= devices / layout.world();
-  if (const auto problem = plan::find_layout_problem(filled, &request.model)) return *problem;
+  const plan::BatchPlan batch{.sequence_length = request.sequence_length};
+  if (const auto problem = find_refusal(request, filled, batch)) return problem->text;
   if (request.global_sequences % filled.data_ranks() != 0) {
     return fmt::format("a global batch of {} has no equal shares for {} data ranks", request.global_sequences,
                        filled.data_ranks());
   }
   if (auto problem = why_no_batch(request, bounds, filled.data_ranks())) return *problem;
-  if (request.sequence_length % layout.cp != 0) {
-    return fmt::format("cp={} does not divide the sequence of {}", layout.cp, request.sequence_length);
-  }
   return fmt::format("no layout of {} on {} keeps to all of them with a global batch of {}", request.model.name,
                      request.cluster.name, request.global_sequences);
 }
@@ -138,49 +166,89 @@ SearchRequest complete(SearchRequest request) {
   return request;
 }
 
+std::vector<std::string> constraint_keys() {
+  std::vector<std::string> keys;
+  for (int key = 0; key < Bounds::kKeys; ++key) keys.emplace_back(Bounds::name(static_cast<Bounds::Key>(key)));
+  return keys;
+}
+
+void fix_field(Constraints& constraints, const plan::LayoutField& field, std::int64_t value) {
+  plan::Layout layout;
+  field.set(layout, value);
+  const std::string_view name = field.name();
+  if (field.is_axis()) constraints.fixed[field.name()] = value;
+  if (name == "schedule") constraints.schedule = layout.schedule;
+  if (name == "recompute") constraints.recompute = layout.recompute;
+  if (name == "sequence_parallel") constraints.sequence_parallel = layout.sequence_parallel;
+  if (name == "context_exchange") constraints.context_exchange = layout.context_exchange;
+  if (name == "offload") constraints.offload = layout.offload;
+}
+
 Constraints constraints_of(const plan::Layout& layout, std::optional<std::int64_t> micro) {
   Constraints constraints;
-  constraints.fixed = {
-      {"pp", layout.pp}, {"dp", layout.dp}, {"shard", layout.shard}, {"zero", layout.zero},
-      {"cp", layout.cp}, {"tp", layout.tp}, {"ep", layout.ep},       {"virtual_stages", layout.virtual_stages}};
-  if (micro) constraints.fixed["micro"] = *micro;
-  constraints.schedule = layout.schedule;
-  constraints.recompute = layout.recompute;
-  constraints.sequence_parallel = layout.sequence_parallel;
-  constraints.context_exchange = layout.context_exchange;
+  for (const plan::LayoutField& field : plan::layout_fields()) fix_field(constraints, field, field.get(layout));
   constraints.stage_layers = layout.stage_layers;
-  constraints.offload = layout.offload;
+  if (micro) constraints.fixed["micro"] = *micro;
   return constraints;
+}
+
+void fix_layout(SearchRequest& request, const plan::Layout& layout, std::optional<std::int64_t> micro) {
+  request.constraints = constraints_of(layout, micro);
+  request.constraints.allow_idle_devices = layout.world() < request.cluster.devices();
+  request.constraints.largest_out_of_memory_probability = 0.5;
 }
 
 UserError contradiction(const SearchRequest& request) {
   return bad_input("constraints: " + why_no_layout(request), "relax a constraint, or change the batch or the cluster");
 }
 
-std::optional<std::string> find_untrained(const SearchRequest& request, const plan::Layout& layout,
-                                          std::int64_t micro) {
-  const bool fp8 = layout.precision == spec::Precision::kFp8;
-  if (!fp8 && request.state_precision == spec::Precision::kFp32) return std::nullopt;
-  const auto& fitted = request.profile.fitted;
-  if (fitted && fitted->stack != "generic" && fitted->stack != "lockstep") return std::nullopt;
-  const bool adapters = request.lora.rank > 0 || (fitted && fitted->facts.trained_share < 1);
-  std::optional<std::string> why;
-  if (request.cluster.groups.front().device.is_cpu()) why = "the device is no GPU";
-  if (!why) why = cost::fused_problem(request.model, layout, request.optimizer, adapters);
-  const std::int64_t unit = cost::fused_row_unit(layout.precision);
-  if (!why && micro * request.sequence_length % unit != 0) why = fmt::format("a size is not a multiple of {}", unit);
-  if (!why) return std::nullopt;
-  return fp8 ? cost::fp8_refusal(*why) : cost::narrow_states_refusal(*why);
+plan::Run run_of(const SearchRequest& request, const plan::Layout& layout, const plan::BatchPlan& batch) {
+  plan::Run run;
+  run.model = request.model;
+  run.cluster = used_part(request.cluster, layout.world());
+  run.layout = layout;
+  run.batch = batch;
+  run.lora = request.lora;
+  run.communication = request.communication;
+  run.activation_offload = request.activation_offload;
+  run.optimizer.kind = request.optimizer;
+  run.optimizer.state_precision = request.state_precision;
+  run.executor = plan::choose_executor(run);
+  return run;
 }
 
+std::optional<plan::Problem> find_untrained(const SearchRequest& request, const plan::Layout& layout,
+                                            const plan::BatchPlan& batch) {
+  if (!is_of_engine(request.profile)) return std::nullopt;
+  return plan::first_refusal(run_of(request, layout, batch));
+}
+
+std::optional<plan::Problem> find_refusal(const SearchRequest& request, const plan::Layout& layout,
+                                          const plan::BatchPlan& batch) {
+  std::optional<plan::Problem> first = find_untrained(request, layout, batch);
+  if (!first || request.is_job || is_of_layout(*first)) return first;
+  for (plan::Problem& problem : plan::problems(run_of(request, layout, batch))) {
+    if (problem.severity == plan::Severity::kRefused && is_of_layout(problem)) return std::move(problem);
+  }
+  return std::nullopt;
+}
+
+// Judged with the plainest layout: what is refused then, and not for its layout, no other layout helps.
 void require_trained(const SearchRequest& request) {
-  if (request.cluster.devices() != 1) return;
+  if (!is_of_engine(request.profile)) return;
+  const bool alone = request.cluster.devices() == 1;
   for (const spec::Precision precision : request.precisions) {
     plan::Layout layout;
+    layout.dp = request.cluster.devices();
     layout.precision = precision;
     layout.offload = request.constraints.offload.value_or(layout.offload);
-    if (const auto problem = find_untrained(request, layout)) {
-      throw bad_input(*problem, precision == spec::Precision::kFp8 ? "use bf16" : "use state_precision fp32");
+    const auto micro = request.constraints.fixed.find("micro");
+    const plan::BatchPlan batch{.micro = micro != request.constraints.fixed.end() ? micro->second : kAnyMicro,
+                                .sequence_length = request.sequence_length};
+    for (const plan::Problem& problem : plan::problems(run_of(request, layout, batch))) {
+      if (problem.severity != plan::Severity::kRefused || problem.key.starts_with("layout")) continue;
+      const bool only_fused = problem.key == "precision" || problem.key == "optimizer.state_precision";
+      if (request.is_job || (alone && only_fused)) throw bad_input(problem.text, problem.fix);
     }
   }
 }

@@ -8,7 +8,6 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
-#include "lockstep/planner/money.h"
 #include "lockstep/planner/search/board.h"
 #include "lockstep/planner/search/objective.h"
 #include "lockstep/planner/search/request.h"
@@ -177,7 +176,8 @@ class Search {
     const WorldTerms& world = scorer_.world(layout.world());
     Front& front = board.fronts[place_of(layout.world())];
     // Memory grows with the micro-batch, except where gradients held whole are divided at last: with one micro-batch.
-    const bool grows = layout.zero < 2 || request_.profile.fitted->facts.reduces_each_micro_batch;
+    const bool grows =
+        layout.zero < 2 || (request_.profile.fitted && request_.profile.fitted->facts.reduces_each_micro_batch);
     const bool outgrow = is_on(kOutgrow) && grows;
     board.families.begin_mesh(layout, space_.batches(layout.data_ranks()));
     board.outgrown +=
@@ -242,10 +242,22 @@ class Search {
       const bool won = entry.mesh == winner.mesh && entry.choice.number == winner.choice.number;
       if (!won) result.best_of_family.emplace(name, expand(entry));
     }
+    verify(result);
     report(kRank, watch, board_.feasible, static_cast<std::int64_t>(result.best.size()));
     result.passes = passes_;
     result.summary = {.candidates = candidates_, .feasible = board_.feasible, .seconds = watch_.seconds()};
     return result;
+  }
+
+  void verify(const SearchResult& result) const {
+    const auto judge = [&](const Ranked& ranked) {
+      const auto problem = find_refusal(request_, ranked.layout, ranked.batch);
+      LOCKSTEP_ASSERT(!problem, "search returned " + plan::to_string(ranked.layout) + ": " + problem->text);
+    };
+    std::for_each(result.best.begin(), result.best.end(), judge);
+    std::for_each(result.nearest.begin(), result.nearest.end(), judge);
+    std::for_each(result.pareto.begin(), result.pareto.end(), judge);
+    for (const auto& [name, ranked] : result.best_of_family) judge(ranked);
   }
 
   // Within one world dollars fall with the step time, so the fronts of the worlds are all that need comparing.
@@ -304,9 +316,6 @@ SearchResult search(const SearchRequest& request) {
 }
 
 plan::Candidate to_candidate(const SearchRequest& request, const cost::Pricer& pricer, const Ranked& ranked) {
-  const Scorer scorer(request, {ranked.layout.world()});
-  const WorldTerms& world = scorer.world(ranked.layout.world());
-  const double step = ranked.price.step_seconds();
   plan::Candidate candidate;
   candidate.layout = ranked.layout;
   candidate.batch = ranked.batch;
@@ -314,11 +323,7 @@ plan::Candidate to_candidate(const SearchRequest& request, const cost::Pricer& p
   candidate.out_of_memory_probability = ranked.price.out_of_memory_probability();
   candidate.prediction = pricer.predict(ranked.price, ranked.layout, ranked.batch);
   candidate.breakdown = ranked.price.time;
-  candidate.checkpoint = scorer.cadence(world, step);
-  if (request.tokens > 0) {
-    candidate.cost = cost_of(request.cluster, ranked.layout.world(), request.tokens, scorer.per_second(step),
-                             candidate.checkpoint->goodput);
-  }
+  add_money(request, candidate, ranked.price.step_seconds());
   return candidate;
 }
 

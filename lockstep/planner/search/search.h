@@ -9,6 +9,7 @@
 //   outgrow    stops growing the micro-batch once the memory is over         (saves time; can be switched off)
 //   price      everything else: pipeline schedule and split, sequence parallel, context exchange, recompute,
 //   micro-batch rank       best, Pareto front, best of each family
+// What is returned has been judged by plan/verdict.h: a layout that the engine refuses is our own bug.
 // The answer does not depend on the passes that save time, only on the sound bounds they rest on: the tests compare.
 #pragma once
 
@@ -21,7 +22,7 @@
 
 #include "lockstep/cost/pricer/pricer.h"
 #include "lockstep/cost/profile/profile.h"
-#include "lockstep/plan/plan.h"
+#include "lockstep/plan/run.h"
 
 namespace lockstep::planner {
 
@@ -50,6 +51,11 @@ struct Constraints {
 // SearchRequest::precisions.
 Constraints constraints_of(const plan::Layout& layout, std::optional<std::int64_t> micro = std::nullopt);
 
+struct SearchRequest;
+// The request asks for this layout: its constraints are the layout's, its precision stays. Who names a layout wants its
+// price, so risk is allowed up to an even chance, and devices beyond its ranks stay idle.
+void fix_layout(SearchRequest& request, const plan::Layout& layout, std::optional<std::int64_t> micro = std::nullopt);
+
 struct SearchRequest {
   spec::Model model;
   spec::Cluster cluster;
@@ -58,7 +64,12 @@ struct SearchRequest {
   std::int64_t sequence_length = 0;   // 0: the model's
   spec::OptimizerKind optimizer = spec::OptimizerKind::kAdamW;
   spec::Precision state_precision = spec::Precision::kFp32;  // of AdamW's means
-  spec::Lora lora;  // of tables of this machine; a fitted profile carries the adapters itself (with_adapters)
+  spec::Lora lora;
+  spec::Communication communication;
+  bool activation_offload = false;
+  // Asked for a job: what `lockstep train` refuses is no answer. Otherwise only layouts that the engine could not run
+  // are left out, and a question about fp8 on many devices, which other frameworks train, is answered.
+  bool is_job = false;
   std::vector<spec::Precision> precisions;  // empty: bf16 (fp16 where the device has no bf16, fp32 on cpu)
   Constraints constraints;
   Objective objective = Objective::kThroughput;
@@ -73,7 +84,10 @@ struct SearchRequest {
 inline cost::PricerOptions pricer_options(const SearchRequest& request) {
   return {.sequence_length = request.sequence_length,
           .optimizer = request.optimizer,
-          .state_precision = request.state_precision};
+          .state_precision = request.state_precision,
+          .lora = request.lora,
+          .communication = request.communication,
+          .activation_offload = request.activation_offload};
 }
 
 // enumerate, divide and floor count axes; outgrow, price and rank count whole candidates. The passes after divide run
@@ -112,6 +126,9 @@ SearchResult search(const SearchRequest& request);
 
 // The candidate with every field a Plan carries (prediction, intervals, cost, checkpoint), reasons left empty.
 plan::Candidate to_candidate(const SearchRequest& request, const cost::Pricer& pricer, const Ranked& ranked);
+
+// The run that a candidate becomes, on as many of the cluster's devices as its layout has ranks.
+plan::Run run_of(const SearchRequest& request, const plan::Layout& layout, const plan::BatchPlan& batch);
 
 // Defaults filled in: global_sequences, sequence_length, precisions.
 SearchRequest complete(SearchRequest request);

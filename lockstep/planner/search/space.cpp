@@ -7,13 +7,21 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/plan/fused_limits.h"
 #include "lockstep/planner/search/stage_split.h"
 
 namespace lockstep::planner {
 namespace {
 
-constexpr std::array<const char*, Bounds::kKeys> kKeyNames{"pp", "dp", "shard",          "zero",  "cp",
-                                                           "tp", "ep", "virtual_stages", "micro", "accumulation"};
+// The axes of a layout in their order, and the two of the batch.
+constexpr std::array<const char*, Bounds::kKeys> kKeyNames = [] {
+  std::array<const char*, Bounds::kKeys> names{};
+  for (std::size_t i = 0; i < spec::kLayoutAxes; ++i) names[i] = spec::kLayoutKeys[i].name;
+  names[Bounds::kMicro] = "micro";
+  names[Bounds::kAccumulation] = "accumulation";
+  return names;
+}();
+static_assert(Bounds::kMicro == spec::kLayoutAxes);
 
 Bounds::Key key_of(const std::string& name) {
   const auto found = std::find(kKeyNames.begin(), kKeyNames.end(), name);
@@ -165,22 +173,21 @@ bool Space::divides_model(std::int64_t tp) const {
 std::optional<std::string> Space::find_problem(const plan::Layout& mesh) const {
   if (auto problem = find_bound_problem(mesh)) return problem;
   if (auto problem = plan::find_layout_problem(mesh, &request_.model)) return problem;
-  if (mesh.offload == plan::Offload::kParameters && mesh.zero != 3 && mesh.sharding_ranks() > 1) {
+  if (mesh.offload == plan::Offload::kParameters && mesh.zero != 3 && (request_.is_job || mesh.sharding_ranks() > 1)) {
     return fmt::format("offload=parameters needs zero=3, not zero={}", mesh.zero);
+  }
+  if (request_.communication.compression != spec::Compression::kNone && mesh.zero > 0) {
+    return fmt::format("compressed gradients need zero=0, not zero={}", mesh.zero);
   }
   return find_batch_problem(mesh);
 }
 
 std::optional<std::string> Space::find_bound_problem(const plan::Layout& mesh) const {
-  const std::array<std::pair<Bounds::Key, std::int64_t>, 7> axes{{{Bounds::kPp, mesh.pp},
-                                                                  {Bounds::kDp, mesh.dp},
-                                                                  {Bounds::kShard, mesh.shard},
-                                                                  {Bounds::kZero, mesh.zero},
-                                                                  {Bounds::kCp, mesh.cp},
-                                                                  {Bounds::kTp, mesh.tp},
-                                                                  {Bounds::kEp, mesh.ep}}};
-  for (const auto& [key, value] : axes) {
-    if (!bounds_.allow(key, value)) return fmt::format("{}={} breaks a constraint", Bounds::name(key), value);
+  for (std::size_t key = 0; key < Bounds::kVirtualStages; ++key) {  // virtual stages are a choice of the mesh
+    const plan::LayoutField& field = plan::layout_fields()[key];
+    if (!bounds_.allow(static_cast<Bounds::Key>(key), field.get(mesh))) {
+      return fmt::format("{}={} breaks a constraint", field.name(), field.get(mesh));
+    }
   }
   return std::nullopt;
 }
@@ -190,8 +197,9 @@ std::optional<std::string> Space::find_batch_problem(const plan::Layout& mesh) c
     return fmt::format("a global batch of {} has no equal shares for {} data ranks", request_.global_sequences,
                        mesh.data_ranks());
   }
-  if (mesh.cp > 1 && request_.sequence_length % mesh.cp != 0) {
-    return fmt::format("cp={} does not divide the sequence of {}", mesh.cp, request_.sequence_length);
+  if (sequence_cuts(mesh) == 0) {
+    return fmt::format("no pieces of cp={} and tp={} divide the sequence of {}", mesh.cp, mesh.tp,
+                       request_.sequence_length);
   }
   if (count(mesh) == 0) {
     return fmt::format("no schedule and micro-batch of pp={} with {} data ranks keeps to the constraints", mesh.pp,
@@ -272,11 +280,8 @@ std::vector<Pipeline> Space::find_pipelines(std::int64_t world, std::int64_t pp)
 
 std::span<const bool> Space::sequence_parallels(const plan::Layout& mesh) const {
   const std::optional<bool> wanted = request_.constraints.sequence_parallel;
-  const bool divides = request_.sequence_length / mesh.cp % mesh.tp == 0;
   if (mesh.tp == 1) return only(kBothWays, false);
-  if (wanted == true && !divides) return {};
-  if (wanted) return only(kBothWays, *wanted);
-  return divides ? std::span<const bool>(kBothWays) : only(kBothWays, false);
+  return wanted ? only(kBothWays, *wanted) : std::span<const bool>(kBothWays);
 }
 
 std::span<const plan::ContextExchange> Space::context_exchanges(const plan::Layout& mesh) const {
@@ -294,13 +299,47 @@ std::span<const plan::Recompute> Space::recomputes() const {
   return wanted ? only(kRecomputes, *wanted) : std::span<const plan::Recompute>(kRecomputes);
 }
 
+std::int64_t Space::row_unit(spec::Precision precision) const {
+  const bool narrow = request_.state_precision != spec::Precision::kFp32;
+  if (!request_.is_job || request_.cluster.devices() > 1) return 1;
+  if (precision == spec::Precision::kFp8) return plan::fused::kSizeUnitFp8;
+  return narrow ? plan::fused::kSizeUnit : 1;
+}
+
+// Ways to cut the sequence: pairs of sequence parallelism and context exchange.
+std::int64_t Space::sequence_cuts(const plan::Layout& mesh) const {
+  std::int64_t ways = 0;
+  plan::Layout layout;  // without the mesh's stages: nothing is allocated
+  layout.tp = mesh.tp;
+  layout.cp = mesh.cp;
+  for (const bool sequence_parallel : sequence_parallels(mesh)) {
+    layout.sequence_parallel = sequence_parallel;
+    for (const plan::ContextExchange exchange : context_exchanges(mesh)) {
+      layout.context_exchange = exchange;
+      ways += cuts_sequence(layout) ? 1 : 0;
+    }
+  }
+  return ways;
+}
+
 std::int64_t Space::count(const plan::Layout& mesh) const {
   std::int64_t cut = 0;
   for (const Pipeline& pipeline : pipelines(mesh.world(), mesh.pp)) {
-    for (const plan::BatchPlan& batch : batches(mesh.data_ranks())) cut += agree(pipeline, mesh.pp, batch) ? 1 : 0;
+    for (const plan::BatchPlan& batch : batches(mesh.data_ranks())) cut += agree(pipeline, mesh, batch) ? 1 : 0;
   }
-  return cut * static_cast<std::int64_t>(sequence_parallels(mesh).size() * context_exchanges(mesh).size() *
-                                         recomputes().size());
+  return cut * sequence_cuts(mesh) * static_cast<std::int64_t>(recomputes().size());
+}
+
+// Most sequence parallel first, of these the first exchange that cuts the sequence.
+void Space::choose_lean_cut(plan::Layout mesh, Choice& choice) const {
+  const std::span<const bool> parallels = sequence_parallels(mesh);
+  for (auto parallel = parallels.rbegin(); parallel != parallels.rend(); ++parallel) {
+    mesh.sequence_parallel = choice.sequence_parallel = *parallel;
+    for (const plan::ContextExchange exchange : context_exchanges(mesh)) {
+      mesh.context_exchange = choice.context_exchange = exchange;
+      if (cuts_sequence(mesh)) return;
+    }
+  }
 }
 
 Choice Space::leanest(const plan::Layout& mesh) const {
@@ -309,11 +348,10 @@ Choice Space::leanest(const plan::Layout& mesh) const {
   const auto batches = this->batches(mesh.data_ranks());
   for (std::size_t p = 0; p < pipelines.size(); ++p) {
     for (std::size_t b = 0; b < batches.size(); ++b) {
-      if (!agree(pipelines[p], mesh.pp, batches[b])) continue;
+      if (!agree(pipelines[p], mesh, batches[b])) continue;
       choice.pipeline = static_cast<std::uint16_t>(p);
       choice.batch = static_cast<std::uint16_t>(b);
-      choice.sequence_parallel = sequence_parallels(mesh).back();
-      choice.context_exchange = context_exchanges(mesh).front();
+      choose_lean_cut(mesh, choice);
       choice.recompute = recomputes().back();
       return choice;
     }

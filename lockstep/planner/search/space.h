@@ -95,13 +95,23 @@ class Space {
   std::optional<std::string> find_bound_problem(const plan::Layout& mesh) const;
   std::optional<std::string> find_batch_problem(const plan::Layout& mesh) const;
 
+  std::int64_t sequence_cuts(const plan::Layout& mesh) const;
+  void choose_lean_cut(plan::Layout mesh, Choice& choice) const;
   std::span<const bool> sequence_parallels(const plan::Layout& mesh) const;
   std::span<const plan::ContextExchange> context_exchanges(const plan::Layout& mesh) const;
   std::span<const plan::Recompute> recomputes() const;
   std::vector<plan::BatchPlan> find_batches(std::int64_t data_ranks) const;
-  // Interleaving needs whole rounds of pp micro-batches (Narayanan et al. 2021, section 2.2).
-  static bool agree(const Pipeline& pipeline, std::int64_t pp, const plan::BatchPlan& batch) {
-    return pipeline.schedule != plan::Schedule::kInterleaved || batch.accumulation % pp == 0;
+  // Interleaving is proposed with whole rounds of pp micro-batches (Narayanan et al. 2021, section 2.2), where the last
+  // round leaves no rank idle. Who names that schedule gets it with any number.
+  bool agree(const Pipeline& pipeline, const plan::Layout& layout, const plan::BatchPlan& batch) const {
+    const bool whole = pipeline.schedule != plan::Schedule::kInterleaved || batch.accumulation % layout.pp == 0;
+    const bool rows = batch.micro * batch.sequence_length % row_unit(layout.precision) == 0;
+    return rows && (whole || request_.constraints.schedule == plan::Schedule::kInterleaved);
+  }
+  // Tokens of a micro-batch are a multiple of it: of what one device trains by the fused step alone.
+  std::int64_t row_unit(spec::Precision precision) const;
+  bool cuts_sequence(const plan::Layout& layout) const {
+    return request_.sequence_length % plan::sequence_pieces(layout, request_.model) == 0;
   }
 
   const SearchRequest& request_;
@@ -127,11 +137,12 @@ std::int64_t Space::for_each(plan::Layout& layout, Visit&& visit) const {
       choice.sequence_parallel = layout.sequence_parallel = sequence_parallel;
       for (const plan::ContextExchange exchange : context_exchanges(layout)) {
         choice.context_exchange = layout.context_exchange = exchange;
+        if (!cuts_sequence(layout)) continue;
         for (const plan::Recompute recompute : recomputes()) {
           choice.recompute = layout.recompute = recompute;
           bool fits = true;
           for (std::size_t b = 0; b < batches.size(); ++b) {
-            if (!agree(pipeline, layout.pp, batches[b])) continue;
+            if (!agree(pipeline, layout, batches[b])) continue;
             choice.batch = static_cast<std::uint16_t>(b);
             if (fits) {
               fits = visit(std::as_const(layout), batches[b], std::as_const(choice));

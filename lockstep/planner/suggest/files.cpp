@@ -41,25 +41,14 @@ std::string summary(const Suggestion& suggestion, const char* comment) {
 
 std::string layout_line(const plan::Layout& layout) {
   std::vector<std::string> parts;
-  const auto axis = [&](const char* name, std::int64_t value, std::int64_t usual) {
-    if (value != usual) parts.push_back(fmt::format("{}: {}", name, value));
-  };
-  axis("pp", layout.pp, 1);
-  axis("dp", layout.dp, 1);
-  axis("shard", layout.shard, 1);
-  axis("zero", layout.zero, 0);
-  axis("cp", layout.cp, 1);
-  axis("tp", layout.tp, 1);
-  axis("ep", layout.ep, 1);
-  axis("virtual_stages", layout.virtual_stages, 1);
-  if (layout.sequence_parallel) parts.emplace_back("sequence_parallel: true");
-  if (layout.pp > 1) parts.push_back(fmt::format("schedule: {}", plan::to_string(layout.schedule)));
-  if (layout.recompute != plan::Recompute::kNone) {
-    parts.push_back(fmt::format("recompute: {}", plan::to_string(layout.recompute)));
-  }
-  if (layout.cp > 1) parts.push_back(fmt::format("context_exchange: {}", plan::to_string(layout.context_exchange)));
-  if (layout.offload != plan::Offload::kNone) {
-    parts.push_back(fmt::format("offload: {}", plan::to_string(layout.offload)));
+  for (const plan::LayoutField& field : plan::layout_fields()) {
+    const std::string_view name = field.name();
+    if (name == "precision") continue;  // the job's
+    const bool always = name == "schedule" || name == "context_exchange";
+    const std::int64_t plain = name == "zero" ? 0 : field.usual(layout);
+    if (field.matters(layout) && (always || field.get(layout) != plain)) {
+      parts.push_back(fmt::format("{}: {}", name, field.text(layout)));
+    }
   }
   if (!layout.stage_layers.empty()) {
     parts.push_back(fmt::format("stage_layers: [{}]", fmt::join(layout.stage_layers, ", ")));

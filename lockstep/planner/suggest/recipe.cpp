@@ -188,11 +188,4 @@ spec::Lora choose_adapters(Task task, const spec::Model& model) {
   return lora;
 }
 
-cost::Profile with_adapters(cost::Profile profile, const spec::Lora& lora, const spec::Model& model) {
-  if (lora.rank == 0 || !profile.fitted) return profile;
-  profile.fitted->facts.trained_share = trained_share(lora, model);
-  profile.fitted->facts.reduced_gradient_bytes *= trained_share(lora, model);
-  return profile;
-}
-
 }  // namespace lockstep::planner

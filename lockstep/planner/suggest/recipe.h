@@ -31,10 +31,5 @@ OptimizerAdvice choose_optimizer(Task task, const spec::Model& model, std::int64
 // Adapters on the attention of the model; rank 0 for other tasks.
 spec::Lora choose_adapters(Task task, const spec::Model& model);
 using cost::adapter_parameters;
-using cost::trained_share;
-
-// The same stack where only adapters have gradients and optimizer state: their memory and traffic shrink to that share,
-// the time to compute stays that of full training, which bounds it from above.
-cost::Profile with_adapters(cost::Profile profile, const spec::Lora& lora, const spec::Model& model);
 
 }  // namespace lockstep::planner

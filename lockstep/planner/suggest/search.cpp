@@ -83,20 +83,7 @@ void drop_own_families(SearchResult& result) {
     result.best_of_family.erase(fmt::format("{}={}", key, value));
   };
   drop("devices", layout.world());
-  drop("pp", layout.pp);
-  drop("dp", layout.dp);
-  drop("shard", layout.shard);
-  drop("zero", layout.zero);
-  drop("cp", layout.cp);
-  drop("tp", layout.tp);
-  drop("ep", layout.ep);
-  drop("virtual_stages", layout.virtual_stages);
-  drop("sequence_parallel", layout.sequence_parallel);
-  drop("schedule", plan::to_string(layout.schedule));
-  drop("recompute", plan::to_string(layout.recompute));
-  drop("context_exchange", plan::to_string(layout.context_exchange));
-  drop("offload", plan::to_string(layout.offload));
-  drop("precision", spec::to_string(layout.precision));
+  for (const plan::LayoutField& field : plan::layout_fields()) drop(field.name(), field.text(layout));
   drop("micro", result.best.front().batch.micro);
 }
 

@@ -11,12 +11,14 @@
 #include "lockstep/base/units.h"
 #include "lockstep/planner/explain/fix.h"
 #include "lockstep/planner/explain/reasons.h"
+#include "lockstep/planner/profile_source.h"
 #include "lockstep/planner/resize.h"
 #include "lockstep/planner/suggest/host.h"
 #include "lockstep/planner/suggest/model.h"
 #include "lockstep/planner/suggest/recipe.h"
 #include "lockstep/planner/suggest/search.h"
 #include "lockstep/planner/suggest/studies.h"
+#include "lockstep/spec/usual_precision.h"
 
 namespace lockstep::planner {
 namespace {
@@ -65,7 +67,7 @@ std::int64_t node_size(const SuggestRequest& request, const std::string& kind) {
 spec::Cluster choose_cluster(const SuggestRequest& request, Suggestion& suggestion) {
   if (!request.cluster.empty()) {
     spec::Cluster cluster = spec::load_cluster(request.cluster);
-    if (cluster.groups.front().device.is_cpu()) known_gpu("cpu");
+    if (cluster.is_cpu()) known_gpu("cpu");
     if (request.gpus > 0 && request.gpus != cluster.devices()) {
       throw bad_input(fmt::format("{} GPUs are asked for and {} has {}", request.gpus, cluster.name, cluster.devices()),
                       "give --gpus with --gpu, or --cluster");
@@ -129,16 +131,19 @@ spec::Model choose_model(const SuggestRequest& request, Suggestion& suggestion) 
 
 // The engine's own profile is about the engine alone: other stacks take the generic one of the GPU.
 cost::Profile profile_of(const Suggestion& suggestion) {
-  if (!suggestion.request.profile.empty()) return cost::find_profile(suggestion.request.profile);
-  return suggestion.request.stack == Stack::kLockstep ? cost::engine_profile_for(suggestion.cluster)
-                                                      : cost::profile_for(suggestion.cluster);
+  const spec::Cluster& cluster = suggestion.cluster;
+  const Ranks ranks = ranks_here(cluster, 0, "", cluster.devices());
+  const bool ours = suggestion.request.stack == Stack::kLockstep;
+  if (!ours && named_profile(suggestion.request.profile).empty()) return cost::profile_for(cluster);
+  return require_profile(cluster, spec::usual_precision(cluster), ranks, suggestion.request.profile);
 }
 
 SearchRequest question_of(const Suggestion& suggestion, const Goal& goal) {
   SearchRequest question;
   question.model = suggestion.model;
   question.cluster = suggestion.cluster;
-  question.profile = with_adapters(profile_of(suggestion), suggestion.lora, suggestion.model);
+  question.profile = profile_of(suggestion);
+  question.lora = suggestion.lora;
   question.global_sequences = goal.global_sequences;
   question.sequence_length = goal.sequence_length;
   question.tokens = goal.tokens;

@@ -14,8 +14,6 @@
 namespace lockstep::tune {
 namespace {
 
-constexpr std::array<std::string_view, 8> kAxes{"pp", "dp", "shard", "cp", "tp", "ep", "zero", "virtual_stages"};
-
 UserError cannot_be(const std::string& what, const Value& value, const std::string& fix) {
   return bad_input(fmt::format("{} cannot be `{}`", what, printable(to_text(value))), fix);
 }
@@ -130,14 +128,6 @@ constexpr std::array<JobField, 14> kFields{{
      [](const Job& job) -> Value { return job.threads_per_rank; }, whole},
 }};
 
-template <class Parse>
-void set_choice(spec::LayoutRequest& layout, const std::string& name, const Value& value, Parse parse) {
-  const std::string text = to_text(value);
-  if (!parse(text))
-    throw cannot_be(fmt::format("layout.{}", name), value, "see `layout` in docs/reference/job-file.md");
-  layout.choices[name] = text;
-}
-
 }  // namespace
 
 std::int64_t whole_number(const Value& value, const std::string& what, std::int64_t low) {
@@ -163,57 +153,41 @@ const JobField* find_job_field(std::string_view target) {
 std::vector<std::string> job_field_names() {
   std::vector<std::string> names;
   for (const JobField& field : kFields) names.emplace_back(field.target);
-  for (const std::string_view axis : kAxes) names.push_back(fmt::format("layout.{}", axis));
-  for (const char* name : {"schedule", "recompute", "context_exchange", "offload", "sequence_parallel"}) {
-    names.push_back(fmt::format("layout.{}", name));
+  for (const plan::LayoutField& field : plan::layout_fields()) {
+    if (is_layout_field(field.name())) names.push_back(fmt::format("layout.{}", field.name()));
   }
   names.insert(names.end(), {"ranks", "env", "loader.pin_memory"});
   return names;
 }
 
 bool is_layout_field(std::string_view name) {
-  if (std::find(kAxes.begin(), kAxes.end(), name) != kAxes.end()) return true;
-  return name == "schedule" || name == "recompute" || name == "context_exchange" || name == "offload" ||
-         name == "sequence_parallel";
+  return name != "precision" && plan::find_layout_field(name) != nullptr;  // the precision is the job's
 }
 
 void set_layout_field(spec::LayoutRequest& layout, const std::string& name, const Value& value) {
   const std::string what = fmt::format("layout.{}", name);
+  const spec::LayoutKey& key = *plan::find_layout_field(name)->key;
   if (name == "sequence_parallel") {
     layout.sequence_parallel = truth(value, what);
-  } else if (name == "schedule") {
-    set_choice(layout, name, value, plan::parse_schedule);
-  } else if (name == "recompute") {
-    set_choice(layout, name, value, plan::parse_recompute);
-  } else if (name == "context_exchange") {
-    set_choice(layout, name, value, plan::parse_context_exchange);
-  } else if (name == "offload") {
-    set_choice(layout, name, value, plan::parse_offload);
-  } else {
-    const std::int64_t size = whole_number(value, what, name == "zero" ? 0 : 1);
-    if (name == "zero" && size > 3) throw cannot_be(what, value, "ZeRO has stages 0 to 3");
+  } else if (key.is_axis()) {
+    const std::int64_t size = whole_number(value, what, key.least);
+    if (size > key.most) throw cannot_be(what, value, fmt::format("{} is the most", key.most));
     layout.axes[name] = size;
+  } else {
+    const std::string text = to_text(value);
+    if (std::find(key.choices.begin(), key.choices.end(), text) == key.choices.end()) {
+      throw cannot_be(what, value, "see `layout` in docs/reference/job-file.md");
+    }
+    layout.choices[name] = text;
   }
 }
 
 Value layout_field(const spec::LayoutRequest& request, const std::string& name) {
   const plan::Layout layout = plan::layout_from_request(request, spec::Precision::kFp32);
+  const plan::LayoutField* field = plan::find_layout_field(name);
   if (name == "sequence_parallel") return layout.sequence_parallel;
-  if (name == "schedule") return std::string(plan::to_string(layout.schedule));
-  if (name == "recompute") return std::string(plan::to_string(layout.recompute));
-  if (name == "context_exchange") return std::string(plan::to_string(layout.context_exchange));
-  if (name == "offload") return std::string(plan::to_string(layout.offload));
-  const std::array<std::pair<std::string_view, std::int64_t>, 8> axes{{{"pp", layout.pp},
-                                                                       {"dp", layout.dp},
-                                                                       {"shard", layout.shard},
-                                                                       {"cp", layout.cp},
-                                                                       {"tp", layout.tp},
-                                                                       {"ep", layout.ep},
-                                                                       {"zero", layout.zero},
-                                                                       {"virtual_stages", layout.virtual_stages}}};
-  for (const auto& [axis, size] : axes)
-    if (axis == name) return size;
-  return {};
+  if (field == nullptr) return {};
+  return field->is_axis() ? Value(field->get(layout)) : Value(field->text(layout));
 }
 
 }  // namespace lockstep::tune

@@ -300,18 +300,4 @@ std::string layout_override(const spec::LayoutRequest& layout) {
   return fmt::format("layout={{{}}}", join(parts, ", "));
 }
 
-spec::LayoutRequest request_of(const plan::Layout& layout) {
-  spec::LayoutRequest request;
-  request.axes = {{"pp", layout.pp}, {"dp", layout.dp}, {"shard", layout.shard}, {"zero", layout.zero},
-                  {"cp", layout.cp}, {"tp", layout.tp}, {"ep", layout.ep}};
-  if (layout.virtual_stages > 1) request.axes["virtual_stages"] = layout.virtual_stages;
-  if (layout.pp > 1) request.choices["schedule"] = plan::to_string(layout.schedule);
-  request.choices["recompute"] = plan::to_string(layout.recompute);
-  if (layout.cp > 1) request.choices["context_exchange"] = plan::to_string(layout.context_exchange);
-  if (layout.offload != plan::Offload::kNone) request.choices["offload"] = plan::to_string(layout.offload);
-  request.sequence_parallel = layout.sequence_parallel;
-  request.stage_layers = layout.stage_layers;
-  return request;
-}
-
 }  // namespace lockstep::tune

@@ -66,7 +66,4 @@ class JobKnobs {
 // "layout={dp: 1, shard: 8, zero: 3}": a layout as an override that takes the whole place of the file's.
 std::string layout_override(const spec::LayoutRequest& layout);
 
-// The request that plan::layout_from_request() turns into `layout`.
-spec::LayoutRequest request_of(const plan::Layout& layout);
-
 }  // namespace lockstep::tune

@@ -6,21 +6,14 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/units.h"
-#include "lockstep/cost/fused/run.h"
 #include "lockstep/cost/loader.h"
-#include "lockstep/cost/states.h"
-#include "lockstep/plan/nearest_layout.h"
+#include "lockstep/cost/price.h"
+#include "lockstep/plan/verdict.h"
 #include "lockstep/planner/planner.h"
-#include "lockstep/planner/suggest/recipe.h"
 #include "lockstep/tune/job/fields.h"
 
 namespace lockstep::tune {
 namespace {
-
-bool is_on_cpu(const spec::Job& job) {
-  return std::any_of(job.cluster.groups.begin(), job.cluster.groups.end(),
-                     [](const spec::NodeGroup& group) { return group.device.is_cpu(); });
-}
 
 JobPrice refused(std::string problem) {
   JobPrice price;
@@ -28,61 +21,6 @@ JobPrice refused(std::string problem) {
   price.problem = std::move(problem);
   price.out_of_memory_probability = 0;
   return price;
-}
-
-plan::Layout layout_of(const spec::Job& job) {
-  if (job.layout) return plan::layout_from_request(*job.layout, job.precision);
-  plan::Layout layout;
-  layout.dp = job.cluster.devices();
-  layout.precision = job.precision;
-  return layout;
-}
-
-plan::BatchPlan batch_of(const spec::Job& job, const plan::Layout& layout) {
-  plan::BatchPlan batch;
-  batch.micro = job.batch.micro;
-  batch.accumulation = job.batch.accumulation;
-  batch.global_sequences = batch.micro * batch.accumulation * layout.data_ranks();
-  if (job.model.is_language_model()) {
-    batch.sequence_length = job.batch.sequence_length > 0 ? job.batch.sequence_length : job.model.max_sequence;
-  }
-  return batch;
-}
-
-std::optional<std::string> fused_problem(const spec::Job& job, plan::Layout layout) {
-  layout.precision = job.precision;
-  return cost::fused_problem(job.model, layout, job.optimizer.kind, job.lora.rank > 0);
-}
-
-// What no launch of this configuration survives, however much memory there is.
-std::optional<std::string> find_problem(const spec::Job& job, const plan::Layout& layout) {
-  if (auto problem = plan::find_layout_problem(layout, &job.model)) return problem;
-  if (layout.world() != job.cluster.devices()) {
-    return fmt::format("layout {} needs {} ranks, {} has {}", plan::to_string(layout), layout.world(), job.cluster.name,
-                       job.cluster.devices());
-  }
-  if (layout.schedule == plan::Schedule::kInterleaved && job.batch.accumulation % layout.pp != 0) {
-    return fmt::format("schedule=interleaved needs an accumulation that {} divides", layout.pp);
-  }
-  for (const spec::NodeGroup& group : job.cluster.groups) {
-    if (job.precision == spec::Precision::kFp8 && group.device.peak_fp8_flops <= 0) {
-      return fmt::format("precision=fp8: {} has no fp8", group.device.kind);
-    }
-  }
-  // On several devices fp8 may be another framework's, which a command evaluator runs.
-  if (job.precision == spec::Precision::kFp8 && layout.world() == 1) {
-    if (const auto problem = fused_problem(job, layout)) return cost::fp8_refusal(*problem);
-  }
-  if (job.optimizer.state_precision == spec::Precision::kBf16) {
-    if (const auto problem = fused_problem(job, layout)) return cost::narrow_states_refusal(*problem);
-  }
-  if (!job.model.is_language_model()) return std::nullopt;
-  try {
-    plan::require_whole_sequence_pieces(layout, job.model, job.batch.sequence_length);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return std::nullopt;
 }
 
 bool has_nvls(const spec::Cluster& cluster) {
@@ -97,39 +35,21 @@ std::int64_t nodes_of(const spec::Cluster& cluster) {
   return nodes;
 }
 
-// Bytes of a gradient element on its way, of four: halved by 16-bit, all but gone by the others (Vogels et al. 2019,
-// PowerSGD; Tang et al. 2021, 1-bit Adam).
-double compressed_bytes(spec::Compression compression, double usual) {
-  switch (compression) {
-    case spec::Compression::kNone:
-      return usual;
-    case spec::Compression::kFp16:
-    case spec::Compression::kBf16:
-      return std::min(usual, 2.0);
-    case spec::Compression::kPowerSgd:
-      return usual / 16;
-    case spec::Compression::kOneBit:
-      return usual / 32;
-  }
-  return usual;
-}
-
 }  // namespace
 
 JobPricer::JobPricer(JobKnobs knobs, FindProfile find_profile)
     : knobs_(std::move(knobs)), find_profile_(std::move(find_profile)) {
   if (!find_profile_) {
     find_profile_ = [](const spec::Job& job) -> std::optional<cost::Profile> {
-      if (is_on_cpu(job)) return std::nullopt;
+      if (job.cluster.is_cpu()) return std::nullopt;
       return cost::engine_profile_for(job.cluster);
     };
   }
 }
 
 const cost::Profile* JobPricer::profile_of(const spec::Job& job) const {
-  const std::string key =
-      fmt::format("{}|{}|{}|{}", job.cluster.groups.front().device.is_cpu() ? job.cluster.devices() : 0,
-                  job.threads_per_rank, job.communication.backend, spec::to_string(job.precision));
+  const std::string key = fmt::format("{}|{}|{}|{}", job.cluster.is_cpu() ? job.cluster.devices() : 0,
+                                      job.threads_per_rank, job.communication.backend, spec::to_string(job.precision));
   const std::lock_guard lock(mutex_);
   auto found = profiles_.find(key);
   if (found == profiles_.end()) found = profiles_.emplace(key, find_profile_(job)).first;
@@ -139,10 +59,11 @@ const cost::Profile* JobPricer::profile_of(const spec::Job& job) const {
 std::optional<JobPrice> JobPricer::price(const Config& config) const {
   try {
     const spec::Job job = knobs_.apply(config);
-    const plan::Layout layout = layout_of(job);
-    if (auto problem = find_problem(job, layout)) return refused(std::move(*problem));
+    if (auto problem = plan::first_refusal(plan::run_of(job, plan::layout_of(job)))) {
+      return refused(std::move(problem->text));
+    }
     const cost::Profile* profile = profile_of(job);
-    if (is_on_cpu(job) || (profile != nullptr && !profile->fitted)) return price_by_plan(job, profile);
+    if (job.cluster.is_cpu() || (profile != nullptr && !profile->fitted)) return price_by_plan(job, profile);
     if (profile == nullptr) return std::nullopt;
     return price_on_devices(config, job, *profile);
   } catch (const UserError& error) {
@@ -151,40 +72,16 @@ std::optional<JobPrice> JobPricer::price(const Config& config) const {
 }
 
 JobPrice JobPricer::price_on_devices(const Config& config, const spec::Job& job, const cost::Profile& profile) const {
-  JobPrice out;
-  out.layout = layout_of(job);
-  out.batch = batch_of(job, out.layout);
-  cost::PricerOptions options{.sequence_length = out.batch.sequence_length,
-                              .optimizer = job.optimizer.kind,
-                              .state_precision = job.optimizer.state_precision};
-  for (const auto& [name, value] : knobs_.environment(config)) cost::set_nccl_variable(options.nccl, name, value);
-  if (auto problem = cost::find_nccl_problem(options.nccl, nodes_of(job.cluster), has_nvls(job.cluster))) {
+  const plan::Run run = plan::run_of(job, plan::layout_of(job));
+  cost::NcclKnobs nccl;
+  for (const auto& [name, value] : knobs_.environment(config)) cost::set_nccl_variable(nccl, name, value);
+  if (auto problem = cost::find_nccl_problem(nccl, nodes_of(job.cluster), has_nvls(job.cluster))) {
     return refused(std::move(*problem));
   }
-  if (knobs_.find(config, "communication.bucket_mib")) options.communication.bucket_mib = job.communication.bucket_mib;
-  const bool compresses = knobs_.find(config, "communication.compression") != nullptr;
-  const bool reshards = knobs_.find(config, "communication.reshard_after_forward") != nullptr;
-  const bool reduces = knobs_.find(config, "communication.reduce_each_micro_step") != nullptr;
-  std::optional<cost::Profile> changed;
-  if (compresses || reshards || reduces || job.lora.rank > 0) {
-    changed = profile;
-    cost::StackFacts& facts = changed->fitted->facts;
-    const bool once = out.layout.zero == 0;
-    if (compresses && once) {
-      facts.reduced_gradient_bytes = compressed_bytes(job.communication.compression, facts.reduced_gradient_bytes);
-    }
-    if (reshards) facts.reshards_after_forward = job.communication.reshard_after_forward;
-    if (reduces) facts.reduces_each_micro_batch = job.communication.reduce_each_micro_step;
-    changed = planner::with_adapters(std::move(*changed), job.lora, job.model);
-  }
-  const cost::Pricer pricer(job.model, job.cluster, changed ? *changed : profile, options);
-  cost::Price price = pricer.price(out.layout, out.batch);
-  if (reshards && !job.communication.reshard_after_forward && out.layout.zero == 3) {
-    // Weights stay gathered from forward to backward.
-    price.memory.buffers += static_cast<double>(spec::parameter_count(job.model)) /
-                            static_cast<double>(out.layout.tp * out.layout.pp) *
-                            static_cast<double>(plan::bytes_per_element(job.precision));
-  }
+  const cost::RunPrice price = cost::price(run, profile, nccl);
+  JobPrice out;
+  out.layout = run.layout;
+  out.batch = run.batch;
   out.planned_seconds = price.step_seconds();
   out.step_seconds = out.planned_seconds + loading_seconds(config, job, price, out.batch);
   const double items = static_cast<double>(out.batch.global_sequences) *
@@ -229,8 +126,8 @@ double JobPricer::loading_seconds(const Config& config, const spec::Job& job, co
 // Kind cpu: as make_plan() prices it from this machine's tables.
 std::optional<JobPrice> JobPricer::price_by_plan(const spec::Job& job, const cost::Profile* profile) const {
   JobPrice out;
-  out.layout = layout_of(job);
-  out.batch = batch_of(job, out.layout);
+  out.layout = plan::layout_of(job);
+  out.batch = plan::batch_of(job, out.layout);
   try {
     const plan::Plan plan = planner::make_plan(job, profile);
     out.memory_bytes = plan.best.memory.total();

@@ -3,7 +3,7 @@
 //
 // Devices with figures are priced as `lockstep plan JOB --layout ... --micro ...` prices them, to the digit; kind cpu
 // as `lockstep plan` prices it with a calibrated profile of this machine. Knobs that plans do not have are priced by
-// the terms of cost/nccl_knobs.h, cost/loader.h and the buckets of cost/pricer/pricer.h, and only where the space turns
+// the terms of cost/nccl_knobs.h and cost/loader.h, and only where the space turns
 // them.
 #pragma once
 

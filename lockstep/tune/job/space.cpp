@@ -10,8 +10,7 @@
 #include "lockstep/base/map_reader.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/yaml.h"
-#include "lockstep/cost/fused/run.h"
-#include "lockstep/plan/plan.h"
+#include "lockstep/plan/run.h"
 #include "lockstep/planner/planner.h"
 #include "lockstep/spec/presets.h"
 #include "lockstep/tune/job/knobs.h"
@@ -24,8 +23,6 @@ struct WrittenSpace {
   YamlNode root;
   bool is_preset = false;
 };
-
-bool is_on_cpu(const spec::Job& job) { return job.cluster.groups.front().device.is_cpu(); }
 
 WrittenSpace load_written(const std::string& name, const YamlNode* beside) {
   if (const spec::EmbeddedSpec* preset = spec::find_embedded(spec::embedded_spaces(), name)) {
@@ -47,7 +44,7 @@ WrittenSpace find_written(const spec::Job& job, const std::string& job_file, con
   if (!space_name.empty()) return load_written(space_name, nullptr);
   const YamlNode file = job_file.empty() ? YamlNode() : read_yaml_file(job_file);
   const YamlNode* section = file.find("tune");
-  if (section == nullptr) return load_written(is_on_cpu(job) ? "lockstep-cpu" : "lockstep-gpu", nullptr);
+  if (section == nullptr) return load_written(job.cluster.is_cpu() ? "lockstep-cpu" : "lockstep-gpu", nullptr);
   MapReader reader(*section, "tune");
   std::string name;
   reader.text("space", name);
@@ -139,10 +136,7 @@ class Fitting {
   }
 
  private:
-  std::int64_t data_ranks() const {
-    if (!job_.layout) return job_.cluster.devices();
-    return plan::layout_from_request(*job_.layout, job_.precision).data_ranks();
-  }
+  std::int64_t data_ranks() const { return plan::layout_of(job_).data_ranks(); }
   std::int64_t global_batch() const { return job_.batch.micro * job_.batch.accumulation * data_ranks(); }
 
   // Does the job's layout leave this field without a meaning?
@@ -192,13 +186,6 @@ class Fitting {
     return target == "layout.zero" || target.starts_with("communication.") || name.starts_with("NCCL_");
   }
 
-  bool trains_fp8() const {
-    plan::Layout layout = job_.layout ? plan::layout_from_request(*job_.layout, job_.precision) : plan::Layout();
-    layout.precision = spec::Precision::kFp8;
-    return job_.cluster.devices() == 1 &&
-           !cost::fused_problem(job_.model, layout, job_.optimizer.kind, job_.lora.rank > 0);
-  }
-
   bool can_run(const std::string& name, const std::string& target, const YamlNode& level) const {
     const auto number = number_of(level.scalar);
     if (target == "batch.micro" || target == "batch.accumulation") {
@@ -207,8 +194,6 @@ class Fitting {
     const std::int64_t node = job_.cluster.groups.front().devices_per_node;
     if (target == "layout.tp" && number && *number > static_cast<double>(node)) return false;
     if (target == "ranks" && number && *number > static_cast<double>(job_.cluster.devices())) return false;
-    // A preset is of the engine's own jobs, and its `train` has fp8 in one step alone.
-    if (target == "precision" && level.scalar == "fp8" && !trains_fp8()) return false;
     const std::string one =
         fmt::format("nccl_rules: false\nknobs: {{{}: {{choices: [{}], target: {}}}}}", name,
                     level.quoted ? yaml_quote(level.scalar) : level.scalar, target.empty() ? "arg" : target);
@@ -301,14 +286,10 @@ NcclFacts nccl_facts(const spec::Cluster& cluster) {
   return facts;
 }
 
-spec::Job job_to_tune(spec::Job job) {
-  if (job.layout || (is_on_cpu(job) && job.plan_file.empty())) return job;
-  const plan::Plan plan = job.plan_file.empty() ? planner::make_plan(job) : plan::load_plan(job.plan_file);
-  job.layout = request_of(plan.best.layout);
-  job.plan_file.clear();
-  job.batch.micro = plan.best.batch.micro;
-  job.batch.accumulation = plan.best.batch.accumulation;
-  job.precision = plan.best.layout.precision;
+spec::Job job_to_tune(spec::Job job, const cost::Profile* profile) {
+  if (job.layout || (job.cluster.is_cpu() && job.plan_file.empty())) return job;
+  const plan::Plan plan = job.plan_file.empty() ? planner::make_plan(job, profile) : plan::load_plan(job.plan_file);
+  plan::follow(job, plan.best);
   return job;
 }
 

@@ -4,14 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/cost/profile/profile.h"
 #include "lockstep/spec/job.h"
 #include "lockstep/tune/space/space.h"
 
 namespace lockstep::tune {
 
 // The job that a study of it starts from. On devices with figures a job without a layout gets the planner's, so that
-// the default of every knob is what `lockstep plan` would run. Throws UserError as planner::make_plan() does.
-spec::Job job_to_tune(spec::Job job);
+// the default of every knob is what `lockstep plan` would run with that profile (null: the devices' own). Throws
+// UserError as planner::make_plan() does.
+spec::Job job_to_tune(spec::Job job, const cost::Profile* profile = nullptr);
 
 // `space_name` (a preset or a file; "": not given) comes before the job file's `tune:` section, which comes before the
 // preset lockstep-gpu or lockstep-cpu. Defaults that the space does not give are the job's own values.

@@ -370,8 +370,12 @@ def plan(
     sequence_length: Optional[int] = None,
     global_batch: Optional[int] = None,
     tokens: Optional[Size] = None,
+    profile: Union[str, PathLike[str]] = "",
 ) -> dict[str, Any]:
     """The document of `lockstep plan --json` (schema lockstep.plan/1): the best of every layout, and who lost.
+
+    `profile` is a name or a file as `lockstep plan --profile` takes it; without it $LOCKSTEP_PROFILE, then what was
+    measured on this machine, then the embedded one.
 
     >>> from lockstep import plan
     >>> plan("llama2-7b", "1x8xH100", global_batch=128)["best"]["batch"]["global_sequences"]
@@ -383,4 +387,5 @@ def plan(
         sequence_length=_given(sequence_length, "sequence_length"),
         global_batch=_given(global_batch, "global_batch"),
         tokens=0.0 if tokens is None else float(tokens),
+        profile=str(profile),
     )

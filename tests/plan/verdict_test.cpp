@@ -1,0 +1,247 @@
+#include "lockstep/plan/verdict.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::plan {
+namespace {
+
+spec::Job job_of(const std::string& model, const std::string& cluster) {
+  spec::Job job;
+  job.model = spec::load_model(model);
+  job.cluster = spec::load_cluster(cluster);
+  job.precision = job.cluster.is_cpu() ? spec::Precision::kFp32 : spec::Precision::kBf16;
+  job.batch = {.micro = 2, .accumulation = 3, .sequence_length = 512};
+  return job;
+}
+
+// What a Layout may be although parse_layout() refuses it by itself.
+Layout layout_of(const std::string& text, const spec::Job& job) {
+  Layout layout = parse_layout(text);
+  layout.precision = job.precision;
+  return layout;
+}
+
+std::string refusal_of(const spec::Job& job, const std::string& layout) {
+  const auto problem = first_refusal(run_of(job, layout_of(layout, job)));
+  return problem ? problem->key + ": " + problem->text + "; " + problem->fix : "";
+}
+
+std::vector<std::string> warnings_of(const spec::Job& job, const std::string& layout) {
+  std::vector<std::string> keys;
+  for (const Problem& problem : problems(run_of(job, layout_of(layout, job)))) {
+    EXPECT_EQ(problem.severity, Severity::kWarning) << problem.text;
+    keys.push_back(problem.key);
+  }
+  return keys;
+}
+
+void expect_part(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+// --- Layouts
+TEST(Verdict, is_empty_where_a_run_trains) {
+  EXPECT_TRUE(problems(run_of(job_of("gpt2-124m", "1x4xcpu"), parse_layout("dp=2,tp=2"))).empty());
+}
+
+TEST(Verdict, a_layout_that_does_not_add_up_comes_with_the_nearest_that_does) {
+  const spec::Job job = job_of("gpt2-124m", "1x4xcpu");
+  Layout layout;
+  layout.tp = 5;
+  const auto problem = first_refusal(run_of(job, layout));
+  ASSERT_TRUE(problem);
+  EXPECT_EQ(problem->text, "layout: tp=5 does not divide the 12 heads of gpt2-124m");
+  EXPECT_EQ(problem->fix, "nearest that works: tp=4");
+  EXPECT_EQ(refusal_of(job, "dp=3"), "layout: layout: dp=3 has 3 ranks, the run has 4; nearest that works: dp=4");
+}
+
+TEST(Verdict, the_nearest_layout_is_one_that_trains) {
+  spec::Job job = job_of("gpt2-124m", "1x4xcpu");
+  job.batch.sequence_length = 510;  // no pieces of cp=2: a ring wants four
+  const auto problem = first_refusal(run_of(job, parse_layout("cp=2,dp=3")));
+  ASSERT_TRUE(problem);
+  const std::string offered = problem->fix.substr(problem->fix.find(": ") + 2);
+  EXPECT_EQ(refusal_of(job, offered), "") << offered;
+}
+
+TEST(Verdict, a_ring_of_context_ranks_holds_two_pieces_each) {
+  spec::Job job = job_of("llama3-8b", "1x4xH100");
+  job.batch.sequence_length = 1020;
+  const std::string refusal = refusal_of(job, "cp=4");
+  expect_part(refusal, "layout.cp: a sequence of 1020 tokens does not divide into the 8 pieces");
+  expect_part(refusal, "a multiple of 8, such as 1016");
+  EXPECT_EQ(refusal_of(job, "cp=4,context_exchange=all_to_all"), "") << "whole heads want one piece each";
+  job.batch.sequence_length = 1024 + 8;
+  EXPECT_EQ(refusal_of(job, "cp=4"), "");
+}
+
+TEST(Verdict, sequence_parallel_ranks_hold_equal_pieces) {
+  spec::Job job = job_of("gpt2-124m", "1x2xcpu");
+  job.batch.sequence_length = 511;
+  expect_part(refusal_of(job, "tp=2,sequence_parallel=true"), "into the 2 pieces");
+  EXPECT_EQ(refusal_of(job, "tp=2"), "");
+}
+
+TEST(Verdict, interleaving_runs_any_number_of_micro_batches) {
+  spec::Job job = job_of("gpt2-124m", "1x2xcpu");
+  job.batch.accumulation = 3;
+  EXPECT_EQ(refusal_of(job, "pp=2,virtual_stages=2,schedule=interleaved"), "");
+}
+
+TEST(Verdict, weights_in_host_memory_are_shards) {
+  const spec::Job job = job_of("gpt2-124m", "1x2xcpu");
+  EXPECT_EQ(refusal_of(job, "shard=2,zero=3,offload=parameters"), "");
+  expect_part(refusal_of(job, "shard=2,zero=1,offload=parameters"), "layout.offload: ");
+  expect_part(refusal_of(job, "dp=2,offload=parameters"), "needs zero=3, not zero=0");
+}
+
+TEST(Verdict, a_classifier_has_no_context_ranks) {
+  spec::Job job = job_of("gpt2-124m", "1x2xcpu");
+  job.model.classes = 2;
+  expect_part(refusal_of(job, "cp=2"), "classifies by one token");
+}
+
+// --- Communication
+TEST(Verdict, compression_wants_whole_gradients) {
+  spec::Job job = job_of("gpt2-124m", "1x2xcpu");
+  job.communication.compression = spec::Compression::kPowerSgd;
+  EXPECT_EQ(refusal_of(job, "dp=2"), "");
+  EXPECT_EQ(refusal_of(job, "dp=2,recompute=full"), "");
+  for (const char* layout : {"shard=2,zero=1", "shard=2", "cp=2,zero=2"}) {
+    expect_part(refusal_of(job, layout), "communication.compression powersgd works where gradients are whole: zero=0");
+  }
+}
+
+TEST(Verdict, compression_without_anything_to_exchange_is_worth_a_word) {
+  spec::Job job = job_of("gpt2-124m", "1x2xcpu");
+  job.communication.compression = spec::Compression::kFp16;
+  EXPECT_EQ(warnings_of(job, "tp=2"), std::vector<std::string>{"communication.compression"});
+  EXPECT_TRUE(warnings_of(job, "dp=2").empty());
+  EXPECT_TRUE(warnings_of(job, "cp=2").empty()) << "context ranks share their gradients";
+}
+
+TEST(Verdict, one_bit_compression_is_for_processors) {
+  spec::Job job = job_of("gpt2-124m", "1x2xH100");
+  job.communication.compression = spec::Compression::kOneBit;
+  expect_part(refusal_of(job, "dp=2"), "works on the CPU only");
+}
+
+TEST(Verdict, switches_that_change_nothing_are_worth_a_word) {
+  spec::Job job = job_of("gpt2-124m", "1x2xcpu");
+  job.communication.reduce_each_micro_step = true;
+  job.communication.reshard_after_forward = false;
+  job.activation_offload = true;
+  EXPECT_EQ(warnings_of(job, "dp=2"),
+            (std::vector<std::string>{"communication.reduce_each_micro_step", "communication.reshard_after_forward",
+                                      "activation_offload"}));
+  EXPECT_TRUE(warnings_of(job, "shard=2,zero=3,recompute=full").empty());
+}
+
+TEST(Verdict, an_empty_bucket_is_refused) {
+  spec::Job job = job_of("gpt2-124m", "1x2xcpu");
+  job.communication.bucket_mib = 0;
+  expect_part(refusal_of(job, "dp=2"), "communication.bucket: ");
+}
+
+// --- Batch, model, devices
+TEST(Verdict, a_batch_has_at_least_one_of_everything) {
+  spec::Job job = job_of("gpt2-124m", "1x1xcpu");
+  job.batch.micro = 0;
+  expect_part(refusal_of(job, "dp=1"), "batch.micro is 0");
+}
+
+TEST(Verdict, sequences_are_no_longer_than_the_positions) {
+  spec::Job job = job_of("tinyllama-1.1b", "1x1xcpu");
+  job.batch.sequence_length = 4096;
+  expect_part(refusal_of(job, "dp=1"), "sequence_length 4096 is longer than the 2048 positions");
+}
+
+TEST(Verdict, models_that_cannot_be_built_are_refused_before_anything_starts) {
+  spec::Job job = job_of("tinyllama-1.1b", "1x1xcpu");
+  job.model.activation = spec::Activation::kGelu;
+  expect_part(refusal_of(job, "dp=1"), "model.activation: ");
+  job = job_of("gpt2-124m", "1x1xcpu");
+  job.model.kv_heads = 4;
+  expect_part(refusal_of(job, "dp=1"), "no grouped-query attention");
+}
+
+TEST(Verdict, a_run_is_on_processors_or_on_gpus) {
+  spec::Job job = job_of("gpt2-124m", "1x1xH100");
+  job.cluster.groups.push_back(spec::load_cluster("1x1xcpu").groups.front());
+  expect_part(refusal_of(job, "dp=2"), "cluster: ");
+}
+
+// --- Executors
+TEST(Verdict, fp8_is_the_fused_steps) {
+  spec::Job job = job_of("tinyllama-1.1b", "1x1xH100");
+  job.precision = spec::Precision::kFp8;
+  EXPECT_EQ(refusal_of(job, "dp=1"), "");
+  job.batch = {.micro = 1, .accumulation = 1, .sequence_length = 1000};
+  expect_part(refusal_of(job, "dp=1"), "a size is not a multiple of 64");
+  job = job_of("tinyllama-1.1b", "1x2xH100");
+  job.precision = spec::Precision::kFp8;
+  expect_part(refusal_of(job, "dp=2"), "precision fp8 is trained by the fused CUDA step alone: the layout has 2 ranks");
+  job = job_of("tinyllama-1.1b", "1x1xA100");
+  job.precision = spec::Precision::kFp8;
+  expect_part(refusal_of(job, "dp=1"), "precision fp8: A100 has no fp8");
+}
+
+TEST(Verdict, narrow_states_are_the_fused_steps) {
+  spec::Job job = job_of("gpt2-124m", "1x1xH100");
+  job.optimizer.state_precision = spec::Precision::kBf16;
+  expect_part(refusal_of(job, "dp=1"), "the model is not a dense Llama");
+}
+
+TEST(Verdict, the_general_step_does_not_train_what_is_the_fused_steps_alone) {
+  spec::Job job = job_of("tinyllama-1.1b", "1x1xH100");
+  job.precision = spec::Precision::kFp8;
+  Run run = run_of(job, layout_of("dp=1", job));
+  EXPECT_EQ(run.executor, Executor::kFused);
+  run.executor = Executor::kSharded;
+  const auto problem = first_refusal(run);
+  ASSERT_TRUE(problem);
+  expect_part(problem->text, "the general step was asked for");
+}
+
+TEST(Executor, is_fused_for_a_dense_llama_on_one_gpu) {
+  spec::Job job = job_of("tinyllama-1.1b", "1x1xH100");
+  const auto why = [&] { return why_not_fused(run_of(job, layout_of("dp=1", job))).value_or(""); };
+  EXPECT_EQ(why(), "");
+  job.lora.rank = 8;
+  EXPECT_EQ(why(), "the job trains LoRA adapters");
+  job = job_of("tinyllama-1.1b", "1x1xcpu");
+  EXPECT_EQ(why(), "the device is not a GPU");
+  job = job_of("mixtral-8x7b", "1x1xH100");
+  EXPECT_EQ(why(), "the model is not a dense Llama");
+  job = job_of("tinyllama-1.1b", "1x1xH100");
+  job.activation_offload = true;
+  EXPECT_EQ(why(), "the job offloads to host memory");
+}
+
+TEST(Verdict, refusals_are_thrown_with_their_fix) {
+  try {
+    require_runnable(run_of(job_of("gpt2-124m", "1x4xcpu"), parse_layout("dp=2")));
+    FAIL() << "accepted";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kUsage);
+    EXPECT_STREQ(error.what(), "layout: dp=2 has 2 ranks, the run has 4; nearest that works: dp=4");
+  }
+}
+
+TEST(Run, a_plan_wins_over_the_jobs_own_batch) {
+  spec::Job job = job_of("gpt2-124m", "1x4xcpu");
+  Candidate planned;
+  planned.layout = parse_layout("dp=2,tp=2");
+  planned.batch = {.micro = 4, .accumulation = 1, .global_sequences = 8, .sequence_length = 512};
+  EXPECT_EQ(run_of(job, planned).batch, planned.batch);
+  follow(job, planned);
+  EXPECT_EQ(plan::layout_of(job), planned.layout);
+  EXPECT_EQ(run_of(job, planned.layout), run_of(job, planned)) << "the job says the same by itself";
+}
+
+}  // namespace
+}  // namespace lockstep::plan
