@@ -226,7 +226,6 @@ class Save {
                            {"created_at", unix_seconds()},
                            {"job", contents_.job_yaml},
                            {"loader", contents_.loader},
-                           {"optimizer_scalars", contents_.optimizer_scalars},
                            {"extra", contents_.extra},
                            {"block_bytes", kDigestBlockBytes},
                            {"files", to_json(entries)}};

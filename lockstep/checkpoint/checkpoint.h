@@ -26,7 +26,6 @@ struct CheckpointContents {
   std::int64_t step = 0;                                        // optimizer steps done
   TensorMap model;                                              // parameters and buffers by their module names
   TensorMap optimizer;                                          // moments and the like
-  nlohmann::json optimizer_scalars = nlohmann::json::object();  // step counts, loss scale, schedule
   nlohmann::json loader = nlohmann::json::object();             // position in the data
   std::string job_yaml;
   nlohmann::json extra = nlohmann::json::object();  // run id, versions, layout: whatever the caller wants back
@@ -42,7 +41,7 @@ struct SaveOptions {
   std::int64_t keep = 3;  // checkpoints kept after a save, at least 1
   std::string run_id;     // the same on all ranks; keeps two runs that save into one directory by mistake apart
   // Returns when every rank has called it (Communicator::barrier().wait(timeout)). Called exactly three times per save
-  // on every rank, even on one whose disk is full, so nobody waits for a rank that failed. May throw (a lost peer). Not
+  // on every rank, even on one whose disk is full, so no rank waits for one that failed. May throw (a lost peer). Not
   // needed when world == 1.
   std::function<void()> barrier;
 };
@@ -82,8 +81,8 @@ using Warn = std::function<void(const std::string&)>;
 // Checkpoints of a directory whose manifest can be read, newest step first. Contents are not checked.
 std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& directory);
 
-// Reads every byte of the checkpoint; empty when all is well.
-std::vector<Damage> verify_checkpoint(const std::filesystem::path& checkpoint);
+// Reads every byte of the checkpoint; empty when all is well, and `info` (where given) then says what it is.
+std::vector<Damage> verify_checkpoint(const std::filesystem::path& checkpoint, CheckpointInfo* info = nullptr);
 
 // The newest checkpoint that verifies; damaged ones are passed over with a warning. Call it on one rank and send the
 // answer to the others, so that all resume from the same one. Nothing when there is none.

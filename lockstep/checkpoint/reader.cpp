@@ -102,8 +102,21 @@ std::vector<std::filesystem::path> step_folders(const std::filesystem::path& dir
   return paths;
 }
 
-// The info of a checkpoint whose every byte has been read, or what is wrong.
-std::vector<Damage> verify(const std::filesystem::path& checkpoint, CheckpointInfo* info) {
+}  // namespace
+
+std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& directory) {
+  std::vector<CheckpointInfo> infos;
+  for (const auto& path : step_folders(directory)) {
+    try {
+      infos.push_back(CheckpointReader::open(path).info());
+    } catch (const UserError&) {
+      // Not a checkpoint (any more); verify_checkpoint() says why.
+    }
+  }
+  return infos;
+}
+
+std::vector<Damage> verify_checkpoint(const std::filesystem::path& checkpoint, CheckpointInfo* info) {
   try {
     const UniqueFd folder = open_and_lock(checkpoint);
     const json manifest = read_manifest(folder, checkpoint);
@@ -123,26 +136,10 @@ std::vector<Damage> verify(const std::filesystem::path& checkpoint, CheckpointIn
   }
 }
 
-}  // namespace
-
-std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& directory) {
-  std::vector<CheckpointInfo> infos;
-  for (const auto& path : step_folders(directory)) {
-    try {
-      infos.push_back(CheckpointReader::open(path).info());
-    } catch (const UserError&) {
-      // Not a checkpoint (any more); verify_checkpoint() says why.
-    }
-  }
-  return infos;
-}
-
-std::vector<Damage> verify_checkpoint(const std::filesystem::path& checkpoint) { return verify(checkpoint, nullptr); }
-
 std::optional<CheckpointInfo> find_latest(const std::filesystem::path& directory, const Warn& warn) {
   for (const auto& path : step_folders(directory)) {
     CheckpointInfo info;
-    const std::vector<Damage> damage = verify(path, &info);
+    const std::vector<Damage> damage = verify_checkpoint(path, &info);
     if (damage.empty()) return info;
     if (warn) warn("checkpoint " + path.string() + " is passed over: " + damage.front().to_string());
   }
@@ -165,10 +162,9 @@ CheckpointContents CheckpointReader::read(int rank) const {
   try {
     contents.job_yaml = manifest_.at("job").get<std::string>();
     contents.loader = manifest_.at("loader");
-    contents.optimizer_scalars = manifest_.at("optimizer_scalars");
     contents.extra = manifest_.at("extra");
   } catch (const json::exception&) {
-    throw bad_input("job, loader, optimizer_scalars or extra is missing", "resume from an older checkpoint",
+    throw bad_input("job, loader or extra is missing", "resume from an older checkpoint",
                     {(path / kManifestName).string()});
   }
   contents.model = read_tensors(lock_, path, kModelFile, entries);

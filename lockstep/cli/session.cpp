@@ -243,9 +243,16 @@ Placement place(const spec::Job& job, const std::string& backend) {
       throw environment_error(
           fmt::format("the job's cluster {} has {} devices; this build trains on CPUs", job.cluster.name,
                       group.device.kind),
+<<<<<<< HEAD
           fmt::format("build with `make cuda` on a machine that has one (docs/gpu.md); `lockstep plan JOB` prices it "
                       "here; cluster=1x{}xcpu would train it on this machine's CPU",
                       std::min<std::int64_t>(placement.world, 4)));
+=======
+          fmt::format(
+              "build with `make cuda` on a machine that has one (docs/reference/gpu.md); `lockstep plan JOB` prices it "
+              "here; cluster=1x{}xcpu would train it on this machine's CPU",
+              std::min(placement.world, 4)));
+>>>>>>> main
     }
   }
   const std::int64_t here = placement.launched ? placement.launched->local_world : placement.world;

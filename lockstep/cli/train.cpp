@@ -124,7 +124,7 @@ int train(const TrainOptions& options) {
 void add_train(CLI::App& app, Outcome& outcome) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* verb = app.add_subcommand("train", "Trains a job and records the run");
-  verb->add_option("job", options->job_file, "Job file (docs/job-file.md)")->required();
+  verb->add_option("job", options->job_file, "Job file (docs/reference/job-file.md)")->required();
   verb->add_option("overrides", options->overrides, "key=value for any field of the file: batch.micro=8");
   verb->add_option("--plan", options->plan_file, "Execute this Plan instead of making one");
   verb->add_option("--profile", options->profile, "Profile that prices the plan (default: this machine's)")
@@ -139,8 +139,9 @@ void add_train(CLI::App& app, Outcome& outcome) {
                    "At the end write the weights as a Hugging Face folder that transformers loads");
   verb->add_flag("--dry-run", options->dry_run, "Show the plan and stop");
   verb->add_flag("--no-record", options->no_record, "Do not write to the run store");
-  verb->add_flag("--general-step", options->general_step,
-                 "Train through libtorch's autograd also where a faster step of our own would do (docs/gpu.md)");
+  verb->add_flag(
+      "--general-step", options->general_step,
+      "Train through libtorch's autograd also where a faster step of our own would do (docs/reference/gpu.md)");
   verb->add_flag("--report-steps", options->report_steps,
                  "Every step as a JSON line on stdout (step, seconds, tokens_per_second); all else goes to stderr");
   verb->add_flag("--json", options->json, "Last line of stdout is JSON (lockstep.run/1); all else goes to stderr");

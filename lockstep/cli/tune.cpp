@@ -149,7 +149,7 @@ int tune_verb(const TuneOptions& options) {
 void add_source_flags(CLI::App& verb, TuneFlags& flags) {
   verb.add_option("job", flags.job_file, "Job file: trials are short runs of our engine");
   verb.add_option("overrides", flags.overrides, "key=value for any field of the job file");
-  verb.add_option("--space", flags.space, "Knobs and rules: a YAML file or a preset (docs/tuning-spaces.md)");
+  verb.add_option("--space", flags.space, "Knobs and rules: a YAML file or a preset (docs/reference/tuning-spaces.md)");
   verb.add_option("--worker", flags.worker, "Program that measures trial after trial, one JSON line each way");
   verb.add_option("--command", flags.command, "Command of one trial with {knob} in its arguments; no shell is used");
   verb.add_flag("--simulate", flags.simulate, "Price the job's trials instead of running them");

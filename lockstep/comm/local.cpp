@@ -85,7 +85,7 @@ BackendError late(int rank, Clock::time_point started) {
   return {FaultKind::kTimeout, rank, fmt::format("did not join within {:.1f} s", waited.count())};
 }
 
-// memmove, since an input may be the very place of the output.
+// memmove, because an input may be the output itself.
 void copy_bytes(void* out, const void* in, std::int64_t bytes) {
   if (bytes > 0 && out != in) std::memmove(out, in, static_cast<std::size_t>(bytes));
 }

@@ -30,9 +30,9 @@ void move_all_to_all(int rank, const std::vector<const Operation*>& all, Move mo
   }
 }
 
-// This rank's part of a collective whose operations, by rank, are `all`, on its own stream and behind the marks in
-// everybody's ticket (a DeviceQueues::Mark). Returns the mark behind that part. Reductions go in rank order and each
-// element is reduced once, by one rank, for everybody.
+// This rank's part of a collective whose operations, by rank, are `all`, on its own stream and after the marks in
+// all tickets (a DeviceQueues::Mark). Returns the mark after that part. Reductions go in rank order and each
+// element is reduced once, by one rank, for all.
 DeviceQueues::Mark queue_collective(DeviceQueues& device, int rank, const std::vector<const Operation*>& all);
 
 // The copy of a message, on the receiver's stream; returns the mark after it.

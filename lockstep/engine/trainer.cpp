@@ -164,6 +164,7 @@ void Trainer::record_step(const StepResult& result) {
   add(telemetry::metric::kMemoryBytes, peak_memory());
   if (context_.rank() == 0) {
     add(telemetry::metric::kLoss, result.loss);
+    if (result.auxiliary_loss != 0) add(telemetry::metric::kAuxiliaryLoss, result.auxiliary_loss);
     add(telemetry::metric::kGradientNorm, result.gradient_norm);
     add(telemetry::metric::kLearningRate, result.learning_rate);
     add(rate, items / result.seconds);

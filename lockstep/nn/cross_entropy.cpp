@@ -14,7 +14,7 @@
 namespace lockstep::nn {
 namespace {
 
-// 64 MiB of fp32 logits: few enough to stay small beside a model, enough rows for an efficient product.
+// 64 MiB of fp32 logits: few enough to stay small compared with a model, enough rows for an efficient product.
 constexpr std::int64_t kChunkElements = std::int64_t{1} << 24;
 constexpr std::int64_t kRowsPerTask = 32;
 

@@ -43,7 +43,7 @@ struct RunReport {
 RunReport make_run_report(const telemetry::RunStore& store, const std::string& id);
 
 std::string to_text(const RunReport& report, const TerminalStyle& style = {});
-// Schema "lockstep.report/1" (docs/run-store.md).
+// Schema "lockstep.report/1" (docs/reference/run-store.md).
 nlohmann::json to_json(const RunReport& report);
 
 }  // namespace lockstep::report

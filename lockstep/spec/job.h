@@ -28,7 +28,7 @@ enum class Compression { kNone, kFp16, kBf16, kPowerSgd, kOneBit };
 constexpr auto names_of(Compression) {
   return enum_names<Compression::kOneBit>("none", "fp16", "bf16", "powersgd", "onebit");
 }
-// How the turns of a conversation are written; kAuto: as the tokenizer's files say.
+// How the turns of a conversation are written; kAuto: as the tokenizer's files specify.
 enum class ChatTemplate { kAuto, kChatml, kLlama2, kLlama3, kAlpaca, kPlain };
 constexpr auto names_of(ChatTemplate) {
   return enum_names<ChatTemplate::kPlain>("auto", "chatml", "llama2", "llama3", "alpaca", "plain");

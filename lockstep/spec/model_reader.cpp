@@ -26,7 +26,7 @@ void take_images(Model& model, std::int64_t size, std::int64_t channels, std::in
   model.classes = classes;
 }
 
-// What a field is when the file leaves it out depends on the architecture; these are the published conventions.
+// The default of an absent field depends on the architecture; these are the published conventions.
 Model defaults_of(Arch arch) {
   Model model;
   model.arch = arch;

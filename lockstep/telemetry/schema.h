@@ -1,5 +1,5 @@
-// What a run reports: the one schema of metrics and events (docs/run-store.md), shared by the SQLite store, the
-// JSON-lines files and everything that reads them. Plain values; times are seconds since 1970 (UTC).
+// What a run reports: the one schema of metrics and events (docs/reference/run-store.md), shared by the SQLite store,
+// the JSON-lines files and everything that reads them. Plain values; times are seconds since 1970 (UTC).
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,7 @@ namespace lockstep::telemetry {
 // Names of metrics that more than one folder uses. Others are welcome: lower_snake_case, unit in the name.
 namespace metric {
 inline constexpr std::string_view kLoss = "loss";
+inline constexpr std::string_view kAuxiliaryLoss = "auxiliary_loss";  // beside it: load balancing of experts
 inline constexpr std::string_view kEvaluationLoss = "evaluation_loss";
 inline constexpr std::string_view kEvaluationAccuracy = "evaluation_accuracy";
 inline constexpr std::string_view kLearningRate = "learning_rate";

@@ -1,4 +1,5 @@
-// A study as JSON lines: what happened to it, one line each, and the state they add up to (docs/run-store.md).
+// A study as JSON lines: what happened to it, one line each, and the state they add up to
+// (docs/reference/run-store.md).
 #pragma once
 
 #include <string>

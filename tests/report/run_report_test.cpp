@@ -116,7 +116,7 @@ TEST_P(Report, says_what_to_do_when_there_is_no_run) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, Report, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "sqlite" : "json_lines"; });
+                         [](const auto& test) { return test.param ? "sqlite" : "json_lines"; });
 
 // A run of two nodes: the first rank in the tables, the others in files that were written or brought here.
 TEST(JoinedReport, has_the_ranks_of_all_nodes) {

@@ -73,7 +73,7 @@ TEST_P(RunStoreTest, summarises_finite_values_per_rank) {
   const auto store = open();
   for (int step = 0; step < 10; ++step) {
     write(
-        store, "r",
+        *store, "r",
         {MetricBatch{0, step, 1, {{"t", double(step)}}}, MetricBatch{3, step, 1, {{"t", step == 9 ? INFINITY : 5.0}}}});
   }
   const auto ranks = store->per_rank("r", "t", 2);
@@ -158,7 +158,7 @@ TEST_P(RunStoreTest, shows_a_running_run_as_lost_when_its_process_is_gone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, RunStoreTest, ::testing::Values(Kind::kSqlite, Kind::kJsonLines),
-                         [](const auto& info) { return info.param == Kind::kSqlite ? "sqlite" : "json_lines"; });
+                         [](const auto& test) { return test.param == Kind::kSqlite ? "sqlite" : "json_lines"; });
 
 TEST(RunFiles, of_all_writers_are_one_run) {
   const TemporaryFolder home;

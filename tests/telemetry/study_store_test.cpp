@@ -300,7 +300,7 @@ TEST_P(StudyStoreTest, is_continued_where_it_was_begun) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, StudyStoreTest, ::testing::Values(Kind::kSqlite, Kind::kJsonLines),
-                         [](const auto& info) { return info.param == Kind::kSqlite ? "sqlite" : "json_lines"; });
+                         [](const auto& test) { return test.param == Kind::kSqlite ? "sqlite" : "json_lines"; });
 
 TEST(StudyFiles, are_taken_over_from_another_host_only_when_told_to) {
   const TemporaryFolder folder;

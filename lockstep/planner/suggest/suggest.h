@@ -110,7 +110,7 @@ struct Suggestion {
 // Throws UserError: exit code 2 for nonsense, 3 where the model does not fit, with the number of GPUs that would do.
 Suggestion suggest(const SuggestRequest& request);
 
-// Schema `lockstep.suggest/1` (docs/suggest.md).
+// Schema `lockstep.suggest/1` (docs/reference/suggest.md).
 nlohmann::json to_json(const Suggestion& suggestion);
 
 // The command that asks the planner the same; "" for a shape that has no name.

@@ -25,7 +25,7 @@ std::string study_text(const tune::StoredStudy& study, const tune::Conclusion& c
 
 // Schema lockstep.study/1: the document of `lockstep tune --json` and beside it `study` (id, name, status, times, host,
 // versions, unit, options, interrupted), `space` (YAML), `spent` (GPU seconds by what they went to) and `history`
-// (every trial, docs/run-store.md).
+// (every trial, docs/reference/run-store.md).
 nlohmann::json study_json(const tune::StoredStudy& study, const tune::Conclusion& conclusion);
 
 // `lockstep tune --list`, and the same as schema lockstep.studies/1. Newest first, as given.

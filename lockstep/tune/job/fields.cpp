@@ -176,7 +176,7 @@ void set_layout_field(spec::LayoutRequest& layout, const std::string& name, cons
   } else {
     const std::string text = to_text(value);
     if (std::find(key.choices.begin(), key.choices.end(), text) == key.choices.end()) {
-      throw cannot_be(what, value, "see `layout` in docs/job-file.md");
+      throw cannot_be(what, value, "see `layout` in docs/reference/job-file.md");
     }
     layout.choices[name] = text;
   }

@@ -3,7 +3,7 @@
 // A knob's `target` names the field of the job file it turns ("batch.micro", "layout.zero"), "ranks" (devices in use),
 // "env" (environment variables) or, where the space gives none, follows from the knob's name: micro_batch,
 // accumulation, num_workers, prefetch_factor, bucket_mib, zero, tp, pp, recompute, precision, ranks, threads ... and
-// UPPER_CASE names, which are environment variables (docs/tuning-evaluators.md has the table).
+// UPPER_CASE names, which are environment variables (docs/reference/tuning-evaluators.md has the table).
 #pragma once
 
 #include <cstdint>

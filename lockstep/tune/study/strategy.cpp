@@ -41,9 +41,7 @@ Allocation Strategy::allocation(std::span<const Trial> history) const {
   return allocate(space_, options_, affordable_trials(options_, history));
 }
 
-std::optional<Proposal> Strategy::next(std::span<const Trial> history, std::span<const Trial> pending,
-                                       double devices) const {
-  (void)devices;
+std::optional<Proposal> Strategy::next(std::span<const Trial> history, std::span<const Trial> pending) const {
   const std::int64_t made = static_cast<std::int64_t>(history.size() + pending.size());
   const std::int64_t affordable = affordable_trials(options_, history);
   if (made >= affordable) return std::nullopt;

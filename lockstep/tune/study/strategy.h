@@ -46,10 +46,8 @@ class Strategy {
  public:
   Strategy(Space space, StrategyOptions options);
 
-  // nullopt: the study is over. `pending` are trials under way (parallel studies); `devices` says how many devices
-  // a trial of average size holds, for the budget.
-  std::optional<Proposal> next(std::span<const Trial> history, std::span<const Trial> pending = {},
-                               double devices = 1) const;
+  // nullopt: the study is over. `pending` are trials under way (parallel studies).
+  std::optional<Proposal> next(std::span<const Trial> history, std::span<const Trial> pending = {}) const;
 
   // The configuration that the search data point to (highest posterior mean among those that ran); nullopt while
   // nothing ran. Uses baseline, explore and replicate trials only.

@@ -105,7 +105,7 @@ class StudyRun {
     std::vector<Trial> pending;
     for (const auto& [lane, running] : running_) pending.push_back(running.trial);
     const std::size_t lane = *lanes.idle();
-    const std::optional<Proposal> proposal = strategy_.next(history_, pending, average_devices());
+    const std::optional<Proposal> proposal = strategy_.next(history_, pending);
     over_ = !proposal;
     if (!proposal) {
       const auto made = static_cast<std::int64_t>(history_.size() + pending.size());
@@ -209,15 +209,6 @@ class StudyRun {
       progress.best_throughput = std::max(progress.best_throughput, trial.throughput);
     }
     progress_(progress);
-  }
-
-  double average_devices() const {
-    double seconds = 0, gpu_seconds = 0;
-    for (const Trial& trial : history_) {
-      seconds += trial.seconds;
-      gpu_seconds += trial.gpu_seconds;
-    }
-    return seconds > 0 ? gpu_seconds / seconds : evaluators_.front()->devices(strategy_.space().default_config());
   }
 
   void give_up_when_hopeless() const {
