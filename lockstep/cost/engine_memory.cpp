@@ -163,26 +163,29 @@ class Step {
   double optimizer() const {
     return layout_.offload == plan::Offload::kNone ? blocks_.all.divided(layout_) * bytes_.optimizer : 0.0;
   }
-  double feedback() const { return feedback_bytes(question_, layout_, blocks_.all.all() * bytes_.gradient); }
+  double feedback() const { return feedback_bytes(question_, layout_, held()); }
 
   Moment at_the_loss() const {
     const double head = blocks_.ends ? chunk_bytes(question_, layout_, rows(), element()) + head_gradient() +
                                            2 * rows() * question_.model.hidden * element()
                                      : 0.0;
-    return {kept() + head, 0.0, gathered_at_layers()};
+    return {kept() + head, held(), gathered_at_layers()};
   }
   // A block's gradient lives as autograd leaves it, and in the flat tensor that is reduced.
   Moment at_the_first_backward() const {
-    const double in_flight = blocks_.layer.all() * (raw_gradient() + 2 * bytes_.gradient);
+    const double layer = blocks_.layer.all();
+    if (layout_.zero == 0) return {kept(), held() + layer * raw_gradient() + head_gradient(), bucket()};
+    const double in_flight = layer * (raw_gradient() + 2 * bytes_.gradient);
     const double early = scatters() ? blocks_.head * bytes_.gradient / dense_shards(layout_) : 0.0;
-    return {kept(), early + in_flight + head_gradient(), gathered_at_layers() + bucket()};
+    return {kept(), early + in_flight + head_gradient(), gathered_at_layers()};
   }
   Moment at_the_last_backward() const {
     const double table = blocks_.embeds ? blocks_.table : 0.0;
+    if (layout_.zero == 0) return {0.0, held() + table * raw_gradient(), bucket()};
     const double of_table = table * (raw_gradient() + std::max(raw_gradient(), bytes_.gradient));
     const Parameters rest{blocks_.all.dense - table, blocks_.all.expert};
     const double summed = (scatters() ? rest.divided(layout_) : rest.all()) * bytes_.gradient;
-    return {0.0, summed + of_table, gathered((blocks_.table + blocks_.positions)) + bucket()};
+    return {0.0, summed + of_table, gathered(blocks_.table + blocks_.positions)};
   }
 
  private:
@@ -194,7 +197,9 @@ class Step {
   }
   bool gathers() const { return layout_.zero == 3 && layout_.sharding_ranks() > 1; }
   bool scatters() const { return scatters_each_backward(question_, layout_, batch_); }
-  double bucket() const { return bucket_bytes(question_, layout_, blocks_.all.all() * bytes_.gradient); }
+  // ZeRO-0 keeps the flat gradient of all that the rank trains.
+  double held() const { return layout_.zero == 0 ? blocks_.all.all() * bytes_.gradient : 0.0; }
+  double bucket() const { return bucket_bytes(question_, layout_, held()); }
 
   double kept() const {
     const double held = static_cast<double>(plan::chunks_in_flight(layout_.schedule, layout_.pp, stage_,

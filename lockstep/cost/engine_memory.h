@@ -29,7 +29,8 @@ struct EngineQuestion {
 // Of a rank of the sharded executor at `stage`. `layout` is valid for the model. capacity and overhead are 0.
 //
 // A step has three moments that can be the peak: the loss (all activations, and the head's gradient, which is made
-// there), the first backward (the same, and a layer's gradient beside its sum), and the last backward (all gradients).
+// there), the first backward (the same, and a layer's gradient beside its sum), and the last backward (all gradients,
+// which ZeRO-0 holds at all times).
 plan::MemoryBreakdown engine_memory(const EngineQuestion& question, const plan::Layout& layout,
                                     const plan::BatchPlan& batch, std::int64_t stage);
 

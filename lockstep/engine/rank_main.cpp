@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -60,11 +59,6 @@ struct Joined {
   comm::Communicator world;
 };
 
-std::string planned_groups(const elastic::RankRequest& request) {
-  const nlohmann::json::json_pointer path("/best/knobs/nccl_groups");
-  return request.plan.is_object() && request.plan.contains(path) ? request.plan.at(path).get<std::string>() : "";
-}
-
 Joined join_world(const elastic::RankRequest& request, const spec::Job& job) {
   const elastic::RankEnvironment& ranks = request.ranks;
   Joined joined;
@@ -73,7 +67,8 @@ Joined join_world(const elastic::RankRequest& request, const spec::Job& job) {
   options.rank = ranks.rank;
   options.size = ranks.world;
   options.device = ranks.local_rank;
-  options.groups = comm::choose_group_settings(std::getenv("LOCKSTEP_NCCL_GROUPS"), planned_groups(request));
+  options.groups = comm::choose_group_settings(std::getenv("LOCKSTEP_NCCL_GROUPS"), 
+                                              request.plan ? request.plan->best.knobs.nccl_groups : "");
   options.timeout = timeout_of(job);
   options.connect_timeout = std::min(options.connect_timeout, options.timeout);
   if (request.backend != "mpi") {
@@ -98,7 +93,7 @@ Joined join_world(const elastic::RankRequest& request, const spec::Job& job) {
 
 // On the first rank: which checkpoint to go on from, or that the folder is free for a new run.
 void settle_checkpoints(elastic::RankRequest& request, const Host& host) {
-  const bool resume = request.options.value("resume", false);
+  const bool resume = request.options.resume;
   if (request.checkpoint_directory.empty()) return;
   if (!request.resume_from.empty()) {
     const auto newest = checkpoint::list_checkpoints(request.checkpoint_directory);
@@ -153,15 +148,15 @@ nlohmann::json train(RunContext& context) { return Trainer(context).run(); }
 
 nlohmann::json calibrate(RunContext& context) {
   CalibrationOptions options;
-  options.quick = context.request.options.value("quick", false);
+  options.quick = context.request.options.quick;
   options.threads = context.request.threads;
   options.timeout_seconds = context.job.communication.timeout_seconds;
   options.precisions = {context.job.precision};
   options.backend = context.world.backend_name();
   options.lockstep_version = LOCKSTEP_VERSION;
-  if (context.request.options.value("device", "cpu") == "cuda") {
+  if (context.request.options.cuda) {
     options.device = CalibrationDevice::kCuda;
-    options.fused_only = context.request.options.value("fused", false);
+    options.fused_only = context.request.options.fused;
     options.precisions = {spec::Precision::kBf16, spec::Precision::kFp16, spec::Precision::kFp32};
     return {{"exit_code", 0}, {"profile", cost::to_json(measure_profile(context.world, options))}};
   }
@@ -218,7 +213,7 @@ int run_joined(elastic::RankRequest request, const spec::Job& job, comm::Communi
   RunContext context{std::move(request), job, std::move(world), nullptr, host, device};
   context.recorder = open_run_recorder(context, own_home);
   const bool owner = context.request.owns_run && context.rank() == 0;
-  elastic::RunRecord record(owner ? context.recorder : nullptr, context.request, job.name, engine_versions());
+  elastic::RunRecord record(owner ? context.recorder : nullptr, context.request, engine_versions());
   nlohmann::json result;
   try {
     result = context.request.verb == "calibrate" ? calibrate(context) : train(context);
@@ -275,15 +270,6 @@ nlohmann::json engine_versions() {
           {"threads", at::get_num_threads()}};
 }
 
-double peak_memory_bytes(torch::Device device) {
-  if (!device.is_cpu()) return nn::compat::peak_allocated_bytes(device);
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind("VmHWM:", 0) == 0) return std::stod(line.substr(6)) * 1024.0;
-  }
-  return 0.0;
-}
-
 void Host::send(const nlohmann::json& message) const {
   if (host_ == nullptr || host_->message == nullptr) return;
   const std::string text = message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -296,7 +282,7 @@ bool Host::stop_requested() const {
 
 int run_rank(const elastic::RankRequest& request, const Host& host) {
   return guarded(host, request.ranks.rank, [&] {
-    const spec::Job job = spec::parse_job(request.job_yaml, "job");
+    const spec::Job& job = request.job;
     if (request.backend == "local") return run_threads(request, job, host);
     nn::compat::set_compute_threads(request.threads);
     Joined joined = join_world(request, job);

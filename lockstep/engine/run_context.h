@@ -13,6 +13,7 @@
 #include "lockstep/elastic/engine_api.h"
 #include "lockstep/elastic/rank_request.h"
 #include "lockstep/engine/device_step.h"
+#include "lockstep/parallel/parallel_model.h"
 #include "lockstep/spec/job.h"
 #include "lockstep/telemetry/recorder.h"
 
@@ -39,6 +40,7 @@ struct RunContext {
   Host host;
   torch::Device device = torch::kCPU;  // where this rank computes
   DeviceStepMaker make_device_step = engine::make_device_step;
+  parallel::ModelFactory make_model = nn::build_model;
   std::optional<plan::Layout> layout = {};  // instead of the plan's
 
   int rank() const { return world.rank(); }
@@ -49,9 +51,6 @@ std::string broadcast_text(comm::Communicator& group, const std::string& text, i
 
 // {"lockstep", "torch", "threads"}: what this library was built with.
 nlohmann::json engine_versions();
-
-// Peak resident bytes of this process; on a device, peak bytes that tensors held there (of all ranks that share it).
-double peak_memory_bytes(torch::Device device);
 
 // Joins the run, executes request.verb and returns the exit code; errors are sent to the host, never thrown.
 // With backend "local" all ranks of the world run as threads of this process.

@@ -10,6 +10,7 @@
 #include "lockstep/cost/fused/memory.h"
 #include "lockstep/cost/pricer/pricer.h"
 #include "lockstep/cost/profile/profile.h"
+#include "lockstep/plan/executor.h"
 
 namespace lockstep::cost {
 namespace {
@@ -75,13 +76,13 @@ TEST(FusedMemory, counts_tied_embeddings_once_and_shared_keys_as_they_are) {
   spec::Model model = llama_1b();
   const double apart = fused_memory(point(model, 8, Recompute::kNone).run()).total();
   model.tied_embeddings = true;
-  EXPECT_FALSE(fused_problem(model).has_value());
+  EXPECT_FALSE(plan::why_model_is_not_fused(model, spec::Precision::kBf16).has_value());
   const double table = 32000.0 * 2048;
   EXPECT_NEAR(apart - fused_memory(point(model, 8, Recompute::kNone).run()).total(), 14 * table, 1);
   model.kv_heads = 4;
   EXPECT_EQ(point(model, 8, Recompute::kNone).run().qkv_width(), 2048 + 2 * 512);
   model.kv_heads = 5;
-  EXPECT_TRUE(fused_problem(model).has_value());
+  EXPECT_TRUE(plan::why_model_is_not_fused(model, spec::Precision::kBf16).has_value());
 }
 
 TEST(FusedMemory, cuts_the_logits_into_equal_chunks) {

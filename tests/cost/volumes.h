@@ -2,8 +2,7 @@
 // kind, as comm::Traffic counts them. The numbers are traffic.h's, which the pricer turns into seconds.
 //
 // With lockstep_facts() this is all that the engine exchanges for a job without LoRA, compression or evaluation, to the
-// byte: tests/exact/volumes_test.cpp. (The path for plain replicas, engine/training_step.h, exchanges its loss in a
-// message of another size.) Of other stacks what is small is left out: see StackFacts::small_exchanges.
+// byte: tests/exact/volumes_test.cpp. Of other stacks what is small is left out: see StackFacts::small_exchanges.
 #pragma once
 
 #include <array>

@@ -18,6 +18,7 @@
 #include "lockstep/cost/profile/constants_from_tables.h"
 #include "lockstep/engine/calibrate/fused.h"
 #include "lockstep/nn/torch_compat.h"
+#include "lockstep/plan/executor.h"
 
 namespace lockstep::engine {
 namespace {
@@ -149,7 +150,7 @@ TEST(Calibration, measures_steps_that_the_fused_step_runs_and_that_tell_its_part
   std::set<plan::Recompute> recomputes;
   std::set<std::int64_t> widths, head_dims, sequences;
   for (const cost::FusedPoint& point : points) {
-    EXPECT_EQ(cost::fused_problem(point.model), std::nullopt) << point.name();
+    EXPECT_EQ(plan::why_model_is_not_fused(point.model, point.precision), std::nullopt) << point.name();
     EXPECT_LT(cost::fused_memory(point.run()).total(), 120e9) << point.name();
     recomputes.insert(point.recompute);
     widths.insert(point.model.hidden);

@@ -106,7 +106,7 @@ class TrainingRuns {
     comm::LocalWorld world(1, comm::milliseconds{300'000});
     elastic::RankRequest request;
     request.run_id = "test";
-    request.options = {{"report_steps", true}};
+    request.options.report_steps = true;
     if (!options.checkpoints.empty()) request.checkpoint_directory = folder(options.checkpoints).string();
     request.resume_from = options.resume_from;
     RunContext context{request, job, world.communicator(0), nullptr, Host(&host), device_};
@@ -132,6 +132,13 @@ class TrainingRuns {
   TemporaryFolder folder_;
   torch::Device device_;
 };
+
+// The layout of one rank.
+inline plan::Layout one_rank(const spec::Job& job) {
+  plan::Layout layout;
+  layout.precision = job.precision;
+  return layout;
+}
 
 // Whether two checkpoints hold the same numbers under the same names.
 inline std::string difference(const checkpoint::CheckpointContents& a, const checkpoint::CheckpointContents& b) {

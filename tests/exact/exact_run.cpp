@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "lockstep/comm/local.h"
-#include "lockstep/engine/layout_executor.h"
+#include "lockstep/engine/sharded_executor.h"
 #include "lockstep/nn/device_thread.h"
 #include "lockstep/nn/moe.h"
 #include "tests/support/tiny_models.h"
@@ -54,7 +54,7 @@ struct Piece {
 };
 
 // Where the routers send the rows of `batches` with the weights as they are: a forward of each without gradients.
-void count_expert_rows(engine::LayoutExecutor& executor, const std::vector<data::Batch>& batches,
+void count_expert_rows(engine::ShardedExecutor& executor, const std::vector<data::Batch>& batches,
                        RankTraffic& traffic) {
   for (const data::Batch& batch : batches) {
     executor.evaluate(batch, -1);
@@ -82,7 +82,7 @@ void run_rank(const Case& exact_case, comm::Communicator world, int rank, Settin
   job.precision = layout.precision = setting.precision;
   // What rounding does to a small gradient must not become a step of full size.
   if (setting.precision == spec::Precision::kFp32) job.optimizer.epsilon = 1e-3;
-  engine::LayoutExecutor executor(job, layout, std::move(world), setting.device);
+  engine::ShardedExecutor executor(job, layout, std::move(world), {.device = setting.device});
   parallel::ParallelModel& model = executor.model();
   RankTraffic traffic;
   for (std::int64_t step = 0; step < kSteps; ++step) {
@@ -93,7 +93,8 @@ void run_rank(const Case& exact_case, comm::Communicator world, int rank, Settin
     }
     if (step == kSteps - 1 && layout.ep > 1) count_expert_rows(executor, batches, traffic);
     model.groups().reset_traffic();
-    const engine::StepResult result = executor.step(batches, step, -1, job.optimizer.learning_rate, {});
+    executor.stage(std::move(batches));
+    const engine::StepResult result = executor.step({.step = step, .learning_rate = job.optimizer.learning_rate});
     traffic.groups = model.groups().traffic();
     if (rank != 0) continue;
     shared.outcome.losses.push_back(result.loss);

@@ -49,18 +49,10 @@ FusedRun fused_run(const spec::Model& model);
 // The same with what a plan says of it. `layout` is of one rank.
 FusedRun fused_run(const spec::Model& model, const plan::Layout& layout, const plan::BatchPlan& batch);
 
-// Why the fused step does not run this model, as one clause; nothing where it does. The engine asks the same
-// (engine/fused/fused_shape). Products in 8 bits want rounder sizes.
-std::optional<std::string> fused_problem(const spec::Model& model, spec::Precision precision = spec::Precision::kBf16);
-// Why it does not train the model in this layout, and in its precision: also ranks, adapters, optimizer, offloading.
+// plan::why_not_fused() of a layout without its batch.
 std::optional<std::string> fused_problem(const spec::Model& model, const plan::Layout& layout,
                                          spec::OptimizerKind optimizer, bool adapters);
 // What the fused step alone trains, where it does not run because of `why`: one sentence for `train`, `plan`, `tune`.
 std::string fp8_refusal(const std::string& why);
 std::string narrow_states_refusal(const std::string& why);  // AdamW's means in bf16
-// Tokens of a micro-batch are a multiple of it.
-std::int64_t fused_row_unit(spec::Precision precision);
-// Whether it runs a layout: one rank, bf16 or fp8, AdamW, nothing offloaded. Allocates nothing.
-bool is_fused_layout(const plan::Layout& layout, spec::OptimizerKind optimizer);
-
 }  // namespace lockstep::cost

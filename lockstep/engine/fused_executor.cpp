@@ -1,7 +1,9 @@
-#include "lockstep/engine/device_step.h"
+#include "lockstep/engine/fused_executor.h"
 
+#include <algorithm>
 #include <map>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/cost/fused/run.h"
 #include "lockstep/engine/pretrained.h"
@@ -11,9 +13,7 @@
 namespace lockstep::engine {
 namespace {
 
-constexpr const char* kStep = "optimizer.step";
-constexpr const char* kFirst = "optimizer.exp_avg.";
-constexpr const char* kSecond = "optimizer.exp_avg_sq.";
+using namespace state_name;
 
 const torch::Tensor* find(const parallel::TensorMap& tensors, const std::string& name) {
   const auto found = tensors.find(name);
@@ -86,48 +86,90 @@ std::vector<std::string> load_initial_values(DeviceStep& step, const spec::Job& 
   return missing;
 }
 
-parallel::TensorMap weights_of(DeviceStep& step) {
-  parallel::TensorMap weights;
-  for (std::size_t i = 0; i < step.parameters().size(); ++i) {
-    weights[step.parameters()[i].name] = step.read(DeviceStep::Part::kWeight, i);
-  }
-  return weights;
+FusedExecutor::FusedExecutor(const spec::Job& job, std::unique_ptr<DeviceStep> step)
+    : model_(job.model), step_(std::move(step)), initial_parameters_(load_initial_values(*step_, job)) {}
+
+StepResult FusedExecutor::step(const StepInput& input) {
+  step_->submit(staged_, input.learning_rate);
+  staged_.clear();
+  const double submitted = monotonic_seconds();
+  if (input.meanwhile) input.meanwhile();
+  const double fetching = monotonic_seconds() - submitted;
+  const DeviceStep::Result done = step_->wait();
+  scaler_.update(!done.skipped);
+  StepResult result;
+  result.loss = done.loss;
+  result.gradient_norm = done.gradient_norm;
+  result.learning_rate = input.learning_rate;
+  result.skipped = done.skipped;
+  result.wishes = input.wishes;
+  // The loader held the device up only as far as fetching outlasted its work.
+  result.data_seconds = std::max(0.0, fetching - done.device_seconds);
+  return result;
 }
 
-parallel::TensorMap optimizer_state_of(DeviceStep& step) {
-  parallel::TensorMap state;
-  for (std::size_t i = 0; i < step.parameters().size(); ++i) {
-    const std::string& name = step.parameters()[i].name;
-    state[kMasterPrefix + name] = step.read(DeviceStep::Part::kMaster, i);
-    state[kFirst + name] = step.read(DeviceStep::Part::kFirstMoment, i);
-    state[kSecond + name] = step.read(DeviceStep::Part::kSecondMoment, i);
-  }
-  state[kStep] = torch::tensor(step.updates(), torch::TensorOptions().dtype(torch::kInt64));
-  return state;
+EvaluationSums FusedExecutor::evaluate(const data::Batch& batch, std::int64_t) {
+  if (batch.samples == 0) return {};
+  const DeviceStep::Evaluation sums = step_->evaluate(batch);
+  return {sums.loss, sums.targets, sums.correct};
 }
 
-void load_state(DeviceStep& step, const parallel::TensorMap& weights, const parallel::TensorMap& optimizer) {
-  const torch::Tensor* updates = find(optimizer, kStep);
+void FusedExecutor::save(checkpoint::CheckpointContents& contents) {
+  for (std::size_t i = 0; i < step_->parameters().size(); ++i) {
+    const std::string& name = step_->parameters()[i].name;
+    contents.model[name] = step_->read(DeviceStep::Part::kWeight, i);
+    contents.optimizer[kMaster + name] = step_->read(DeviceStep::Part::kMaster, i);
+    contents.optimizer[kFirstMoment + name] = step_->read(DeviceStep::Part::kFirstMoment, i);
+    contents.optimizer[kSecondMoment + name] = step_->read(DeviceStep::Part::kSecondMoment, i);
+  }
+  contents.optimizer[kSteps] = torch::tensor(step_->updates(), torch::TensorOptions().dtype(torch::kInt64));
+  contents.optimizer.merge(scaler_.state());
+  contents.extra["device_step"] = step_->choices();
+}
+
+// A checkpoint without master weights (of an fp32 run) has them as its weights. All is there before anything changes.
+std::string FusedExecutor::restore(const checkpoint::CheckpointContents& contents, bool) {
+  const parallel::TensorMap &weights = contents.model, &optimizer = contents.optimizer;
+  const torch::Tensor* updates = find(optimizer, kSteps);
   if (updates == nullptr || updates->numel() != 1 || updates->scalar_type() != torch::kInt64 ||
       updates->item<std::int64_t>() < 0) {
-    throw bad_input(std::string("tensor ") + kStep + " is missing or malformed", "use a checkpoint of the same job");
+    throw bad_input(std::string("tensor ") + kSteps + " is missing or malformed", "use a checkpoint of the same job");
   }
   const auto part = [&](const DeviceStep::Parameter& parameter, DeviceStep::Part which) -> const torch::Tensor& {
     const auto of_optimizer = [&](const char* prefix) { return find(optimizer, prefix + parameter.name); };
     if (which == DeviceStep::Part::kFirstMoment)
-      return require(of_optimizer(kFirst), kFirst + parameter.name, parameter.sizes);
+      return require(of_optimizer(kFirstMoment), kFirstMoment + parameter.name, parameter.sizes);
     if (which == DeviceStep::Part::kSecondMoment)
-      return require(of_optimizer(kSecond), kSecond + parameter.name, parameter.sizes);
-    const torch::Tensor* master = of_optimizer(kMasterPrefix);
+      return require(of_optimizer(kSecondMoment), kSecondMoment + parameter.name, parameter.sizes);
+    const torch::Tensor* master = of_optimizer(kMaster);
     return require(master != nullptr ? master : find(weights, parameter.name), parameter.name, parameter.sizes);
   };
   constexpr DeviceStep::Part kParts[] = {DeviceStep::Part::kMaster, DeviceStep::Part::kFirstMoment,
                                          DeviceStep::Part::kSecondMoment};
-  for (const auto& parameter : step.parameters())
-    for (const DeviceStep::Part which : kParts) part(parameter, which);  // all are there
-  for (std::size_t i = 0; i < step.parameters().size(); ++i)
-    for (const DeviceStep::Part which : kParts) step.write(which, i, part(step.parameters()[i], which));
-  step.set_updates(updates->item<std::int64_t>());
+  for (const auto& parameter : step_->parameters())
+    for (const DeviceStep::Part which : kParts) part(parameter, which);
+  for (std::size_t i = 0; i < step_->parameters().size(); ++i)
+    for (const DeviceStep::Part which : kParts) step_->write(which, i, part(step_->parameters()[i], which));
+  step_->set_updates(updates->item<std::int64_t>());
+  step_->adopt_choices(contents.extra.value("device_step", ""));
+  scaler_.load_state(optimizer);
+  staged_.clear();
+  return {};
+}
+
+void FusedExecutor::export_weights(const std::string& folder, const std::string& tokenizer_folder) {
+  parallel::TensorMap weights;
+  for (std::size_t i = 0; i < step_->parameters().size(); ++i) {
+    weights[step_->parameters()[i].name] = step_->read(DeviceStep::Part::kWeight, i);
+  }
+  export_weights_of(weights, model_, folder, tokenizer_folder);
+}
+
+ExecutorFigures FusedExecutor::figures() const {
+  ExecutorFigures figures;
+  figures.skipped_steps = scaler_.skipped_steps();
+  figures.peak_memory_bytes = step_->peak_memory_bytes();
+  return figures;
 }
 
 }  // namespace lockstep::engine
