@@ -199,7 +199,7 @@ TEST(Verdict, narrow_states_are_the_fused_steps) {
 TEST(Verdict, the_general_step_does_not_train_what_is_the_fused_steps_alone) {
   spec::Job job = job_of("tinyllama-1.1b", "1x1xH100");
   job.precision = spec::Precision::kFp8;
-  Run run = run_of(job, layout_of("dp=1", job));
+  plan::Run run = run_of(job, layout_of("dp=1", job));
   EXPECT_EQ(run.executor, Executor::kFused);
   run.executor = Executor::kSharded;
   const auto problem = first_refusal(run);
