@@ -2,7 +2,8 @@
 // own memory), instead of libtorch's autograd: what FusedExecutor (fused_executor.h) runs where the job allows it.
 //
 //   DeviceStepChoice choice = make_device_step(job, layout, device);
-//   if (choice.step) { load_initial_values(*choice.step, job); choice.step->submit(batches, 3e-4); choice.step->wait(); }
+//   if (choice.step) { load_initial_values(*choice.step, job); choice.step->submit(batches, 3e-4); choice.step->wait();
+//   }
 #pragma once
 
 #include <torch/types.h>

@@ -5,10 +5,10 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
-#include "lockstep/cost/fused/run.h"
 #include "lockstep/engine/pretrained.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/model.h"
+#include "lockstep/plan/run.h"
 
 namespace lockstep::engine {
 namespace {
@@ -33,13 +33,10 @@ const torch::Tensor& require(const torch::Tensor* tensor, const std::string& nam
 
 std::optional<std::string> reason_for_general_path(const spec::Job& job, const plan::Layout& layout,
                                                    torch::Device device) {
-  if (!device.is_cuda()) return "the device is no GPU";
-  plan::Layout run = layout;
-  run.precision = job.precision;
-  if (auto problem = cost::fused_problem(job.model, run, job.optimizer.kind, job.lora.rank > 0)) return problem;
-  if (job.activation_offload) return "the job offloads to host memory";
-  if (job.communication.compression != spec::Compression::kNone) return "the job compresses gradients";
-  return std::nullopt;
+  if (!device.is_cuda()) return "the device is not a GPU";
+  plan::Run run = plan::run_of(job, layout);
+  run.layout.precision = job.precision;
+  return plan::why_not_fused(run);
 }
 
 namespace {

@@ -1,4 +1,5 @@
-// FusedExecutor: a DeviceStep behind the trainer's interface. The next step's batches are fetched while the device works.
+// FusedExecutor: a DeviceStep behind the trainer's interface. The next step's batches are fetched while the device
+// works.
 #pragma once
 
 #include <memory>
@@ -35,9 +36,9 @@ class FusedExecutor : public Executor {
   std::vector<data::Batch> staged_;
 };
 
-// Values as ShardedExecutor begins with: those of job.weights, or the model's initial ones, which depend on (seed, name)
-// alone and are drawn on the step's device. Files need host memory for the model once. Returns the parameters that
-// job.weights lacked.
+// Values as ShardedExecutor begins with: those of job.weights, or the model's initial ones, which depend on (seed,
+// name) alone and are drawn on the step's device. Files need host memory for the model once. Returns the parameters
+// that job.weights lacked.
 std::vector<std::string> load_initial_values(DeviceStep& step, const spec::Job& job);
 
 }  // namespace lockstep::engine

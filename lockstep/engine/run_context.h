@@ -14,6 +14,7 @@
 #include "lockstep/elastic/rank_request.h"
 #include "lockstep/engine/device_step.h"
 #include "lockstep/parallel/parallel_model.h"
+#include "lockstep/plan/run.h"
 #include "lockstep/spec/job.h"
 #include "lockstep/telemetry/recorder.h"
 
@@ -32,16 +33,19 @@ class Host {
   const LockstepEngineHost* host_;  // may be null: nobody listens
 };
 
+// What the plan decides; without a plan every rank is a replica. Throws UserError when no launch of it works.
+plan::Run resolve_run(const spec::Job& job, const std::optional<plan::Plan>& plan, int ranks);
+
 struct RunContext {
   elastic::RankRequest request;  // rank 0's facts (run id, folders, resume point) on every rank
-  spec::Job job;
+  spec::Job job;                 // its batch is the run's
+  plan::Run run;                 // resolved, the same on every rank
   comm::Communicator world;
   std::shared_ptr<telemetry::Recorder> recorder;  // null: not recorded
   Host host;
   torch::Device device = torch::kCPU;  // where this rank computes
   DeviceStepMaker make_device_step = engine::make_device_step;
   parallel::ModelFactory make_model = nn::build_model;
-  std::optional<plan::Layout> layout = {};  // instead of the plan's
 
   int rank() const { return world.rank(); }
 };

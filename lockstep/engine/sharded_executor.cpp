@@ -13,7 +13,7 @@
 #include "lockstep/nn/model.h"
 #include "lockstep/nn/tensor_comm.h"
 #include "lockstep/nn/torch_compat.h"
-#include "lockstep/plan/nearest_layout.h"
+#include "lockstep/plan/verdict.h"
 
 namespace lockstep::engine {
 namespace {
@@ -83,9 +83,7 @@ std::int64_t counted(const torch::Tensor& given) {
 ShardedExecutor::ShardedExecutor(const spec::Job& job, const plan::Layout& layout, comm::Communicator world,
                                  const ShardedOptions& options)
     : job_(job), options_(options), copies_(options.device) {
-  if (job.model.is_language_model()) {
-    plan::require_whole_sequence_pieces(layout, job.model, job.batch.sequence_length);
-  }
+  plan::require_runnable(plan::run_of(job, layout));
   model_ = std::make_unique<parallel::ParallelModel>(job.model, model_options(job, layout, options), std::move(world));
   if (!job.weights.empty()) initial_parameters_ = load_pretrained(*model_, job.model, job.weights).initial;
   optimizer_ = std::make_unique<ShardedOptimizer>(job.optimizer, *model_);
@@ -165,8 +163,7 @@ StepResult ShardedExecutor::step(const StepInput& input) {
   // One exchange tells everybody the norm, the loss and what anybody wishes. Where every rank holds the whole gradient
   // the optimizer need not wait for it.
   const bool replicated = model_->is_replicated();
-  const double own_norm = model_->squared_norm();
-  shared_ = {replicated ? 0.0 : own_norm, model_->has_loss() ? sums.loss : 0.0, sums.auxiliary,
+  shared_ = {replicated ? 0.0 : model_->squared_norm(), model_->has_loss() ? sums.loss : 0.0, sums.auxiliary,
              input.wishes.stop ? 1.0 : 0.0, input.wishes.save ? 1.0 : 0.0};
   comm::Work sharing;
   comm::Communicator& world = model_->groups().world;
@@ -177,11 +174,10 @@ StepResult ShardedExecutor::step(const StepInput& input) {
                                comm::ReduceOp::kSum, options);
     if (!replicated) sharing.wait();
   }
-  result.gradient_norm = std::sqrt(replicated ? own_norm : shared_[0]) / scaler_.scale();
+  result.gradient_norm = std::sqrt(replicated ? model_->squared_norm() : shared_[0]) / scaler_.scale();
   result.skipped = !std::isfinite(result.gradient_norm);
   if (!result.skipped) {
-    optimizer_->step(input.learning_rate,
-                     clip_factor(result.gradient_norm, job_.optimizer.clip_norm, scaler_.scale()));
+    optimizer_->step(input.learning_rate, clip_factor(result.gradient_norm, job_.optimizer.clip_norm, scaler_.scale()));
     model_->publish();
   }
   scaler_.update(!result.skipped);
@@ -252,8 +248,8 @@ void ShardedExecutor::save(checkpoint::CheckpointContents& contents) {
 std::string ShardedExecutor::restore(const checkpoint::CheckpointContents& contents, bool same_ranks) {
   const torch::NoGradGuard no_grad;
   const bool masters = has_master(contents);  // of a narrower run: nothing is lost
-  model_->fill(own_master_of, masters ? range_reader(contents.optimizer, state_name::kMaster)
-                                      : range_reader(contents.model, ""));
+  model_->fill(own_master_of,
+               masters ? range_reader(contents.optimizer, state_name::kMaster) : range_reader(contents.model, ""));
   model_->fill(master_of, range_reader(contents.optimizer, state_name::kMaster));
   for (nn::TrainableModel* chunk : model_->models()) restore_buffers(*chunk, contents);
   model_->adopt_master();

@@ -1,5 +1,5 @@
-// ShardedExecutor: optimizer steps of one rank under any layout, through libtorch's autograd. It owns the rank's part of
-// the model, the optimizer and the loss scale.
+// ShardedExecutor: optimizer steps of one rank under any layout, through libtorch's autograd. It owns the rank's part
+// of the model, the optimizer and the loss scale.
 #pragma once
 
 #include <array>

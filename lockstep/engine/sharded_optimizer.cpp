@@ -114,7 +114,7 @@ void ShardedOptimizer::load(const parallel::TensorMap& whole) {
   const auto found = whole.find(kSteps);
   if (found == whole.end() || found->second.numel() != 1 || found->second.scalar_type() != torch::kInt64 ||
       found->second.item<std::int64_t>() < 0) {
-    throw bad_input(std::string("tensor ") + kStep + " is missing or malformed", "use a checkpoint of the same job");
+    throw bad_input(std::string("tensor ") + kSteps + " is missing or malformed", "use a checkpoint of the same job");
   }
   for (std::size_t i = 0; i < names_.size(); ++i) {
     model_.fill([&](const parallel::FlatShard& shard) { return slot(shard, i); }, range_reader(whole, names_[i]));

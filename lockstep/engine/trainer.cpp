@@ -6,7 +6,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/plan/nearest_layout.h"
 #include "lockstep/plan/plan.h"
 
 namespace lockstep::engine {
@@ -16,20 +15,6 @@ constexpr double kProgressSeconds = 0.1;
 constexpr int kSkippedStepsBeforeGivingUp = 10;
 constexpr int kSkippedStepsOfALossScale = 50;  // from 65536 down to nothing takes fewer
 constexpr double kRecentDecay = 0.9;
-
-// The plan's layout; without a plan every rank is a replica.
-plan::Layout layout_of(const RunContext& context) {
-  if (context.layout) return *context.layout;
-  if (context.request.plan.is_null()) {
-    plan::Layout layout;
-    layout.dp = context.world.size();
-    layout.precision = context.job.precision;
-    return layout;
-  }
-  const plan::Layout layout = plan::read_plan(context.request.plan, "plan").best.layout;
-  plan::require_runnable_layout(layout, context.job.model, context.world.size());
-  return layout;
-}
 
 DeviceStepMaker step_maker(const RunContext& context) {
   if (!context.request.options.general_step) return context.make_device_step;
@@ -58,7 +43,7 @@ double ThroughputMeter::seconds_per_step() const {
 }
 
 Trainer::Trainer(RunContext& context) : context_(context) {
-  state_ = build_training_state(context.job, layout_of(context), context.world,
+  state_ = build_training_state(context.job, context.run.layout, context.world,
                                 {context.device, step_maker(context), context.make_model});
   if (context.rank() == 0) tell_what_it_starts_from();
   if (!context.request.resume_from.empty()) resume();
@@ -200,7 +185,7 @@ void Trainer::report_step(const StepResult& result) {
 }
 
 void Trainer::run_evaluation() {
-  const EvaluationResult result = evaluate(state_, context_.job, layout_of(context_), context_.world);
+  const EvaluationResult result = evaluate(state_, context_.job, context_.run.layout, context_.world);
   nlohmann::json entry = {
       {"step", state_.step}, {"loss", result.loss}, {"accuracy", result.accuracy}, {"targets", result.targets}};
   evaluations_.push_back(entry);
@@ -288,7 +273,7 @@ nlohmann::json Trainer::summary(bool stopped) const {
       {"backend", context_.world.backend_name()},
       {"precision", spec::to_string(context_.job.precision)},
       {"parameters", spec::parameter_count(context_.job.model)},
-      {"layout", plan::to_string(layout_of(context_))},
+      {"layout", plan::to_string(context_.run.layout)},
       {"seconds_per_step", meter_.seconds_per_step()},
       {"training_seconds", running_.seconds()},
       {"loader_stall_seconds", data_seconds_},

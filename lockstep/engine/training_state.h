@@ -54,8 +54,8 @@ std::int64_t steps_left(const spec::Job& job, const data::Loader& loader, data::
 checkpoint::CheckpointContents checkpoint_contents(TrainingState& state, const spec::Job& job, int world);
 
 // Puts a loaded checkpoint back. Collective. The number of ranks may differ from when it was saved; compression's error
-// feedback is then dropped, and the function returns a sentence that says so (empty otherwise). Throws UserError when the
-// checkpoint is of another model, optimizer or data set.
+// feedback is then dropped, and the function returns a sentence that says so (empty otherwise). Throws UserError when
+// the checkpoint is of another model, optimizer or data set.
 std::string restore(TrainingState& state, const checkpoint::CheckpointContents& contents, const spec::Job& job,
                     int world);
 

@@ -122,8 +122,8 @@ class Chunk {
   std::vector<Unit> units_;
   std::map<int, Held> held_;
   std::vector<std::unique_ptr<GradientHooks>> hooks_;  // of a model of one unit
-  FlatShard* reducing_ = nullptr;  // the last whose reduction was started
-  std::int64_t finished_ = 0;      // backwards of this step that are complete
+  FlatShard* reducing_ = nullptr;                      // the last whose reduction was started
+  std::int64_t finished_ = 0;                          // backwards of this step that are complete
   ChunkSums sums_;
   torch::Tensor device_loss_;  // 0-dim fp64, of losses that are on a device: read in take_sums, reading waits for it
 };

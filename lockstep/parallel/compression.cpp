@@ -12,7 +12,8 @@ namespace {
 class PlainExchange : public GradientExchange {
  public:
   std::unique_ptr<PendingExchange> start(const Bucket& bucket, comm::Communicator& group) override {
-    return std::make_unique<Pending>(group.all_reduce(nn::buffer_of(bucket.gradient), comm::ReduceOp::kSum, at_site(bucket)));
+    return std::make_unique<Pending>(
+        group.all_reduce(nn::buffer_of(bucket.gradient), comm::ReduceOp::kSum, at_site(bucket)));
   }
   TensorMap state() const override { return {}; }
   void load_state(const TensorMap&) override {}
@@ -38,7 +39,8 @@ class CastExchange : public GradientExchange {
   std::unique_ptr<PendingExchange> start(const Bucket& bucket, comm::Communicator& group) override {
     const torch::Tensor& narrow = narrow_.at(bucket.index);
     narrow.copy_(bucket.gradient);
-    return std::make_unique<Pending>(bucket.gradient, narrow, group.all_reduce(nn::buffer_of(narrow), comm::ReduceOp::kSum, at_site(bucket)));
+    return std::make_unique<Pending>(bucket.gradient, narrow,
+                                     group.all_reduce(nn::buffer_of(narrow), comm::ReduceOp::kSum, at_site(bucket)));
   }
   TensorMap state() const override { return {}; }
   void load_state(const TensorMap&) override {}

@@ -63,8 +63,7 @@ void FlatShard::make_buckets() {
   shard_gradient_ = whole_gradient_ = torch::empty({length_}, whole_.options().dtype(options_.gradient_dtype));
   std::vector<ParameterRange> ranges;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    ranges.push_back(
-        {parameters_[i].name, parameters_[i].tensor.sizes().vec(), ranges_[i].offset, ranges_[i].count});
+    ranges.push_back({parameters_[i].name, parameters_[i].tensor.sizes().vec(), ranges_[i].offset, ranges_[i].count});
   }
   buckets_ = std::make_unique<GradientBuckets>(
       whole_gradient_, ranges, replicas(), options_.buckets, options_.expert ? "dp: expert gradients" : "dp: gradients",
@@ -142,8 +141,7 @@ void FlatShard::collect(std::span<const std::size_t> parameters) {
   for (const int add : {0, 1}) nn::compat::copy_all(targets[add], sources[add], add != 0);
 }
 
-void FlatShard::complete(std::size_t first_parameter, std::size_t end_parameter, std::int64_t begin,
-                         std::int64_t end) {
+void FlatShard::complete(std::size_t first_parameter, std::size_t end_parameter, std::int64_t begin, std::int64_t end) {
   for (std::size_t i = first_parameter; i < end_parameter; ++i) {
     if (!filled_[i]) whole_gradient_.narrow(0, ranges_[i].offset, ranges_[i].count).zero_();
     filled_[i] = 1;

@@ -41,8 +41,8 @@ struct ParallelModelOptions {
   bool reshard_after_forward = true;
   bool reduce_each_micro_step = false;
   bool activation_offload = false;
-  spec::Lora lora;                       // rank 0: none
-  BucketOptions buckets;                 // of gradients under ZeRO stage 0
+  spec::Lora lora;        // rank 0: none
+  BucketOptions buckets;  // of gradients under ZeRO stage 0
   ModelFactory make_model = nn::build_model;
   std::filesystem::path offload_folder;  // see OffloadArena
 };

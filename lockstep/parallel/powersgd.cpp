@@ -192,8 +192,8 @@ std::unique_ptr<PendingExchange> PowerSgd::start(const Bucket& bucket, comm::Com
     }
     at::mm_out(matrix.p, matrix.q, matrix.gradient.t());
   }
-  return std::make_unique<Pending>(
-      state, bucket, group, group.all_reduce(nn::buffer_of(state.first), comm::ReduceOp::kSum, at_site(bucket)));
+  return std::make_unique<Pending>(state, bucket, group,
+                                   group.all_reduce(nn::buffer_of(state.first), comm::ReduceOp::kSum, at_site(bucket)));
 }
 
 TensorMap PowerSgd::state() const {

@@ -202,11 +202,11 @@ TEST(DeviceStepSeam, names_what_a_checkpoint_lacks_before_it_changes_anything) {
 }
 
 TEST(DeviceStepChoice, says_the_first_reason_for_the_general_path) {
-  TrainingRuns runs;
-  const spec::Job good = runs.job();
   const torch::Device gpu(torch::kCUDA, 0);
+  TrainingRuns runs(gpu);
+  const spec::Job good = runs.job();
   EXPECT_EQ(reason_for_general_path(good, {}, gpu), std::nullopt);
-  EXPECT_EQ(reason_for_general_path(good, {}, torch::kCPU), "the device is no GPU");
+  EXPECT_EQ(reason_for_general_path(good, {}, torch::kCPU), "the device is not a GPU");
   const auto reason = [&](const std::function<void(spec::Job&, plan::Layout&)>& change) {
     spec::Job job = good;
     plan::Layout layout;
@@ -214,7 +214,7 @@ TEST(DeviceStepChoice, says_the_first_reason_for_the_general_path) {
     return reason_for_general_path(job, layout, gpu).value_or("");
   };
   EXPECT_EQ(reason([](auto&, auto& layout) { layout.dp = 2; }), "the layout has 2 ranks");
-  EXPECT_EQ(reason([](auto& job, auto&) { job.model.arch = spec::Arch::kGpt; }), "the model is no dense Llama");
+  EXPECT_EQ(reason([](auto& job, auto&) { job.model.arch = spec::Arch::kGpt; }), "the model is not a dense Llama");
   EXPECT_EQ(reason([](auto& job, auto&) { job.model.dropout = 0.1; }), "the model has dropout");
   EXPECT_EQ(reason([](auto& job, auto&) { job.lora.rank = 8; }), "the job trains LoRA adapters");
   EXPECT_EQ(reason([](auto& job, auto&) { job.optimizer.kind = spec::OptimizerKind::kSgd; }),
@@ -240,7 +240,7 @@ TEST(DeviceStepChoice, fp8_without_such_a_step_is_refused_with_the_reason) {
     runs.run(job, {});
     FAIL() << "fp8 ran on a CPU";
   } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("the device is no GPU"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("the device is not a GPU"), std::string::npos) << error.what();
   }
 }
 

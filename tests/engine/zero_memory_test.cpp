@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "lockstep/cost/engine_memory.h"
-#include "lockstep/engine/sharded_executor.h"
 #include "lockstep/engine/memory_counter.h"
+#include "lockstep/engine/sharded_executor.h"
 #include "tests/parallel/ranks.h"
 
 namespace lockstep::engine {

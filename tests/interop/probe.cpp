@@ -16,7 +16,7 @@
 #include "lockstep/comm/local.h"
 #include "lockstep/engine/sharded_optimizer.h"
 #include "lockstep/nn/hf_weights.h"
-#include "lockstep/nn/model.h"
+#include "lockstep/nn/language_model.h"
 #include "lockstep/spec/model.h"
 
 namespace {
@@ -87,6 +87,9 @@ void train(const Experiment& experiment, checkpoint::TensorMap& out) {
     parallel::MicroBatch batch{experiment.inputs[step], experiment.targets[step], {}};
     batch.context.step = step;
     batch.context.padding_id = experiment.padding_id;
+    if (experiment.spec.arch == spec::Arch::kBert && experiment.padding_id >= 0) {
+      batch.context.lengths = nn::lengths_without_padding(batch.input, experiment.padding_id);
+    }
     const double targets = static_cast<double>((batch.target != nn::kIgnoredTarget).sum().item<std::int64_t>());
     batch.loss_weight = 1.0 / targets;
     losses.push_back(torch::tensor(model.run({batch}).loss / targets, experiment.dtype));

@@ -157,8 +157,9 @@ TEST(GradientHooks, call_once_per_backward_after_all_uses_were_summed) {
   TinyNet net(9, torch::kFloat64);
   std::vector<torch::Tensor> seen;
   {
-    const GradientHooks hooks({net.shared, net.unused},
-                              [&](std::size_t i) { seen.push_back((i == 0 ? net.shared : net.unused).grad().clone()); });
+    const GradientHooks hooks({net.shared, net.unused}, [&](std::size_t i) {
+      seen.push_back((i == 0 ? net.shared : net.unused).grad().clone());
+    });
     net.forward(random_tensor({4, 5}, 8, torch::kFloat64)).sum().backward();
   }
   ASSERT_EQ(seen.size(), 1u);

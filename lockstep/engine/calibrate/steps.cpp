@@ -52,7 +52,8 @@ parallel::MicroBatch random_batch(const cost::Workload& workload, torch::Device 
     return {tokens, tokens, {}};
   }
   return {torch::rand({samples, model.image_channels, model.image_size, model.image_size}, options),
-          torch::randint(0, model.classes, {samples}, integers), {}};
+          torch::randint(0, model.classes, {samples}, integers),
+          {}};
 }
 
 // Products that keep a rank busy for about `seconds`, as one call.
