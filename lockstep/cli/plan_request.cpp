@@ -224,8 +224,9 @@ std::vector<std::string> notices_of(const PlanFlags& flags, const planner::Searc
     const char* priced = fp8 ? "; priced as frameworks that train it" : states ? "; priced with fp32 states" : "";
     if (refusal->key != "batch.sequence_length") notices.push_back(refusal->text + priced);
   } else {
-    for (const plan::Problem& warning : plan::problems(planner::run_of(request, best.layout, best.batch))) {
-      notices.push_back(fmt::format("{}; {}", warning.text, warning.fix));
+    for (const plan::Problem& problem : plan::problems(planner::run_of(request, best.layout, best.batch))) {
+      if (problem.severity != plan::Severity::kWarning) continue;  // another framework's business
+      notices.push_back(fmt::format("{}; {}", problem.text, problem.fix));
     }
   }
   const plan::BatchPlan& batch = best.batch;

@@ -6,10 +6,6 @@
 #include <tuple>
 #include <vector>
 
-#include <fmt/format.h>
-
-#include "lockstep/base/error.h"
-
 namespace lockstep::plan {
 namespace {
 
@@ -148,38 +144,12 @@ class NearestSearch {
   Distance best_distance_;
 };
 
-// Without the precision, which a search for a layout never changes.
-std::string text_of(Layout layout) {
-  layout.precision = spec::Precision::kFp32;
-  return to_string(layout);
-}
-
 }  // namespace
 
 std::optional<Layout> nearest_valid_layout(const Layout& wanted, const spec::Model& model, std::int64_t ranks,
                                            const std::function<bool(const Layout&)>& works) {
   if (ranks < 1 || ranks > kMostRanks) return std::nullopt;
   return NearestSearch(wanted, model, ranks, works).best();
-}
-
-void require_runnable_layout(const Layout& layout, const spec::Model& model, std::int64_t ranks) {
-  std::optional<std::string> problem = find_layout_problem(layout, &model);
-  if (!problem && layout.world() != ranks) {
-    problem = fmt::format("{} has {} ranks, the run has {}", text_of(layout), layout.world(), ranks);
-  }
-  if (!problem) return;
-  const std::optional<Layout> nearest = nearest_valid_layout(layout, model, ranks);
-  throw bad_input("layout: " + *problem, nearest ? "nearest that works: " + text_of(*nearest) : std::string());
-}
-
-void require_whole_sequence_pieces(const Layout& layout, const spec::Model& model, std::int64_t tokens) {
-  const std::int64_t pieces = sequence_pieces(layout, model);
-  if (tokens % pieces == 0) return;
-  const std::int64_t below = tokens / pieces * pieces;
-  throw bad_input(
-      fmt::format("a sequence of {} tokens does not divide into the {} pieces of layout {}", tokens, pieces,
-                  to_string(layout)),
-      fmt::format("set batch.sequence_length to a multiple of {}, such as {}", pieces, below > 0 ? below : pieces));
 }
 
 }  // namespace lockstep::plan

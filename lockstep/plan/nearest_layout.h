@@ -17,12 +17,4 @@ namespace lockstep::plan {
 std::optional<Layout> nearest_valid_layout(const Layout& wanted, const spec::Model& model, std::int64_t ranks,
                                            const std::function<bool(const Layout&)>& works = {});
 
-// Throws UserError (exit code 2) unless `model` can run `layout` and it has exactly `ranks` ranks; the message names
-// what is wrong and the nearest layout that works.
-void require_runnable_layout(const Layout& layout, const spec::Model& model, std::int64_t ranks);
-
-// Throws UserError (exit code 2) unless sequences of `tokens` (0: none) divide into the equal pieces that context ranks
-// and sequence parallel ranks hold; the message names the lengths that do.
-void require_whole_sequence_pieces(const Layout& layout, const spec::Model& model, std::int64_t tokens);
-
 }  // namespace lockstep::plan

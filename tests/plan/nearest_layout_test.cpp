@@ -152,56 +152,6 @@ TEST(NearestLayout, is_quick_for_many_ranks) {
   EXPECT_EQ(nearest(with({{&Layout::pp, 8}, {&Layout::dp, 128}, {&Layout::tp, 5}}), gpt(), 4096), "pp=8,dp=128,tp=4");
 }
 
-// --- The error
-TEST(RunnableLayout, is_quiet_where_nothing_is_wrong) {
-  EXPECT_NO_THROW(require_runnable_layout(parse_layout("dp=2,tp=2"), gpt(), 4));
-}
-
-TEST(RunnableLayout, errors_say_what_is_wrong_and_what_works) {
-  try {
-    require_runnable_layout(with({{&Layout::dp, 2}, {&Layout::tp, 3}}), gpt(), 4);
-    FAIL() << "accepted";
-  } catch (const UserError& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUsage);
-    EXPECT_STREQ(error.what(), "layout: tp=3 does not divide the 16 heads of gpt2-355m; nearest that works: dp=2,tp=2");
-  }
-  try {
-    require_runnable_layout(parse_layout("dp=2,tp=2,precision=bf16"), gpt(), 8);
-    FAIL() << "accepted";
-  } catch (const UserError& error) {
-    EXPECT_EQ(error.code(), ExitCode::kUsage);
-    EXPECT_STREQ(error.what(), "layout: dp=2,tp=2 has 4 ranks, the run has 8; nearest that works: dp=4,tp=2");
-  }
-}
-
-TEST(RunnableLayout, is_asked_of_job_files) {
-  const auto error = [](const std::string& layout) -> std::string {
-    const spec::Job job = spec::parse_job(
-        "model: gpt2-124m\ncluster: 1x4xcpu\ndata: {kind: text, path: d}\n"
-        "steps: 1\nlayout: " +
-            layout,
-        "j.yaml");
-    try {
-      require_runnable_layout(layout_from_request(*job.layout, job.precision), job.model, job.cluster.devices());
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "";
-  };
-  EXPECT_EQ(error("{dp: 3}"), "layout: dp=3 has 3 ranks, the run has 4; nearest that works: dp=4");
-  EXPECT_EQ(error("{pp: 2, dp: 4}"), "layout: pp=2,dp=4 has 8 ranks, the run has 4; nearest that works: pp=2,dp=2");
-  EXPECT_EQ(error("{dp: 16777216, pp: 16777216, cp: 16777216, tp: 16777216}").substr(0, 24),
-            "layout: pp=16777216 is o");
-  EXPECT_EQ(error("{dp: 4, ep: 3}"), "layout: ep=3 does not divide dp x shard x cp = 4; nearest that works: dp=4");
-  EXPECT_EQ(error("{shard: 4, zero: 0}"),
-            "layout: shard=4 shards nothing with zero=0; set zero to 1, 2 or 3, or use dp=4 and shard=1; nearest that "
-            "works: shard=4,zero=1");
-  EXPECT_EQ(error("{pp: 4, stage_layers: [3, 3, 3, 2]}"),
-            "layout: stage_layers places 11 layers, gpt2-124m has 12; nearest that works: pp=4");
-  EXPECT_EQ(error("{pp: 4, stage_layers: [3, 3, 3, 9223372036854775807]}").substr(0, 20), "layout: stage_layers");
-  EXPECT_EQ(error("{pp: 4, stage_layers: [3, 3, 3, 3]}"), "");
-}
-
 // --- Rules that the engine needs
 TEST(LayoutRules, experts_and_sharded_ranks_divide_each_other) {
   Layout layout = with({{&Layout::dp, 4}, {&Layout::shard, 6}, {&Layout::ep, 4}});

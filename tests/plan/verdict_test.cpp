@@ -59,6 +59,29 @@ TEST(Verdict, a_layout_that_does_not_add_up_comes_with_the_nearest_that_does) {
   EXPECT_EQ(refusal_of(job, "dp=3"), "layout: layout: dp=3 has 3 ranks, the run has 4; nearest that works: dp=4");
 }
 
+TEST(Verdict, layouts_of_job_files_are_refused_with_the_nearest_that_works) {
+  const auto said = [](const std::string& layout) -> std::string {
+    const spec::Job job = spec::parse_job(
+        "model: gpt2-124m\ncluster: 1x4xcpu\ndata: {kind: text, path: d}\n"
+        "steps: 1\nlayout: " +
+            layout,
+        "j.yaml");
+    const auto problem = first_refusal(run_of(job, plan::layout_of(job)));
+    return problem ? problem->text + "; " + problem->fix : "";
+  };
+  EXPECT_EQ(said("{dp: 3}"), "layout: dp=3 has 3 ranks, the run has 4; nearest that works: dp=4");
+  EXPECT_EQ(said("{pp: 2, dp: 4}"), "layout: pp=2,dp=4 has 8 ranks, the run has 4; nearest that works: pp=2,dp=2");
+  EXPECT_EQ(said("{dp: 16777216, pp: 16777216, cp: 16777216, tp: 16777216}").substr(0, 24), "layout: pp=16777216 is o");
+  EXPECT_EQ(said("{dp: 4, ep: 3}"), "layout: ep=3 does not divide dp x shard x cp = 4; nearest that works: dp=4");
+  EXPECT_EQ(said("{shard: 4, zero: 0}"),
+            "layout: shard=4 shards nothing with zero=0; set zero to 1, 2 or 3, or use dp=4 and shard=1; nearest that "
+            "works: shard=4,zero=1");
+  EXPECT_EQ(said("{pp: 4, stage_layers: [3, 3, 3, 2]}"),
+            "layout: stage_layers places 11 layers, gpt2-124m has 12; nearest that works: pp=4");
+  EXPECT_EQ(said("{pp: 4, stage_layers: [3, 3, 3, 9223372036854775807]}").substr(0, 20), "layout: stage_layers");
+  EXPECT_EQ(said("{pp: 4, stage_layers: [3, 3, 3, 3]}"), "");
+}
+
 TEST(Verdict, the_nearest_layout_is_one_that_trains) {
   spec::Job job = job_of("gpt2-124m", "1x4xcpu");
   job.batch.sequence_length = 510;  // no pieces of cp=2: a ring wants four
@@ -199,7 +222,7 @@ TEST(Verdict, narrow_states_are_the_fused_steps) {
 TEST(Verdict, the_general_step_does_not_train_what_is_the_fused_steps_alone) {
   spec::Job job = job_of("tinyllama-1.1b", "1x1xH100");
   job.precision = spec::Precision::kFp8;
-  Run run = run_of(job, layout_of("dp=1", job));
+  plan::Run run = run_of(job, layout_of("dp=1", job));
   EXPECT_EQ(run.executor, Executor::kFused);
   run.executor = Executor::kSharded;
   const auto problem = first_refusal(run);

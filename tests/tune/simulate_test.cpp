@@ -147,6 +147,7 @@ TEST(JobPricer, compression_under_a_shard_is_invalid_as_train_refuses_it) {
 TEST(JobPricer, what_the_fused_step_alone_trains_is_refused_in_its_words) {
   spec::Job gpt = seven_billion();
   gpt.model = spec::load_model("gpt2-124m");
+  gpt.batch.sequence_length = 1024;
   gpt.cluster = spec::load_cluster("1x1xH100");
   gpt.layout.reset();
   const auto one = pricer_of("knobs: {precision: {choices: [bf16, fp8]}}", gpt);
