@@ -362,7 +362,7 @@ HfTokenizerParts read_bert_vocabulary(const fs::path& vocab) {
   WordPieceOptions options;
   options.vocabulary = parts.vocabulary;
   parts.model = make_word_piece(std::move(options), place);
-  parts.normalizer = {{NormalizerStep::Kind::kBert, bert}};
+  parts.normalizer = {{.kind = NormalizerStep::Kind::kBert, .bert = bert}};
   parts.pre_tokenizer = {{PreTokenizerStep::Kind::kBert}};
   for (const char* name : {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}) {
     const auto found = parts.vocabulary.find(name);
