@@ -26,9 +26,7 @@ class MeanMixer : public nn::LanguageModel {
           "embedding", std::make_shared<nn::Embedding>(spec.vocab, spec.hidden, spec.init_std, tensor_options()));
     }
     auto layers = register_module("layers", std::make_shared<nn::Group>());
-    for (std::int64_t i = part().first_layer; i < part().end_layer; ++i) {
-      layers_.push_back(layers->register_module(std::to_string(i), make_layer()));
-    }
+    make_layers(*layers, [this](std::int64_t) { return make_layer(); });
     if (part().head) norm_ = register_module("norm", make_norm());
     make_head(embedding_);
   }
@@ -37,14 +35,11 @@ class MeanMixer : public nn::LanguageModel {
 
   // x [samples, positions, hidden]
   nn::LayerOutput run_layer(std::int64_t index, int part_index, const Tensor& x, const nn::ForwardContext&) override {
-    const MixerLayer& layer = *layers_[static_cast<std::size_t>(index - part().first_layer)];
+    const MixerLayer& layer = layer_at<MixerLayer>(index);
     return {x + (part_index == 0 ? mixed(layer, x) : widened(layer, x))};
   }
 
   std::vector<std::shared_ptr<torch::nn::Module>> embedding_modules() const override { return {embedding_}; }
-  std::shared_ptr<torch::nn::Module> layer_module(std::int64_t layer) const override {
-    return layers_[static_cast<std::size_t>(layer - part().first_layer)];
-  }
 
  protected:
   Tensor final_norm(const Tensor& x) const override { return norm_->forward(x); }
@@ -84,7 +79,6 @@ class MeanMixer : public nn::LanguageModel {
   }
 
   std::shared_ptr<nn::Embedding> embedding_;
-  std::vector<std::shared_ptr<MixerLayer>> layers_;
   std::shared_ptr<nn::RmsNorm> norm_;
 };
 

@@ -30,7 +30,9 @@ void run_rank(const spec::Job& job, const plan::Layout& layout, const TrainOptio
 
 }  // namespace
 
-TrainResult train(const spec::Job& job, const plan::Layout& layout, const TrainOptions& options) {
+TrainResult train(const spec::Job& given, const plan::Layout& layout, const TrainOptions& options) {
+  spec::Job job = given;
+  job.cluster = {};  // the ranks are here, however many the job's cluster has
   const int ranks = static_cast<int>(layout.world());
   comm::LocalWorld world(ranks, comm::milliseconds(static_cast<int>(job.communication.timeout_seconds * 1e3)));
   TrainResult result;

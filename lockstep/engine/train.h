@@ -36,8 +36,8 @@ struct TrainResult {
 };
 
 // The whole job (steps, tokens or epochs) under `layout`, on the CPU; blocks. Nothing is recorded and no checkpoint is
-// written. job.batch is that of one data rank. Throws UserError where job, layout and model do not go together, and
-// what a rank threw first otherwise.
+// written. job.batch is that of one data rank; job.cluster does not matter. Throws UserError where job, layout and
+// model do not go together, and what a rank threw first otherwise.
 TrainResult train(const spec::Job& job, const plan::Layout& layout, const TrainOptions& options = {});
 
 }  // namespace lockstep::engine

@@ -97,7 +97,7 @@ TEST_P(CompressionRuns, move_fewer_bytes_and_still_learn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, CompressionRuns, ::testing::ValuesIn(kSetups),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& setup) { return setup.param.name; });
 
 TEST(CompressionRefused, where_gradients_are_sharded) {
   EXPECT_THROW(trained({"zero", kSetups[0].model, "shard=2,zero=1"}, Compression::kPowerSgd, 1), UserError);

@@ -40,10 +40,7 @@ class MeanModel : public nn::LanguageModel {
           register_module("tokens", std::make_shared<nn::Embedding>(spec.vocab, spec.hidden, 0.1, tensor_options()));
     }
     auto layers = register_module("layers", std::make_shared<nn::Group>());
-    for (std::int64_t i = part().first_layer; i < part().end_layer; ++i) {
-      layers_.push_back(
-          layers->register_module(std::to_string(i), std::make_shared<MeanLayer>(spec, tensor_options())));
-    }
+    make_layers(*layers, [&](std::int64_t) { return std::make_shared<MeanLayer>(spec, tensor_options()); });
     if (part().head)
       norm_ = register_module("norm", std::make_shared<nn::RmsNorm>(spec.hidden, 1e-5, tensor_options()));
     make_head(tokens_);
@@ -52,12 +49,9 @@ class MeanModel : public nn::LanguageModel {
   Tensor embed(const Tensor& tokens, const nn::ForwardContext&) override { return tokens_->forward(tokens); }
   int parts_per_layer() const override { return 1; }
   nn::LayerOutput run_layer(std::int64_t layer, int, const Tensor& x, const nn::ForwardContext&) override {
-    return {layers_[static_cast<std::size_t>(layer - part().first_layer)]->forward(x)};
+    return {layer_at<MeanLayer>(layer).forward(x)};
   }
   std::vector<std::shared_ptr<torch::nn::Module>> embedding_modules() const override { return {tokens_}; }
-  std::shared_ptr<torch::nn::Module> layer_module(std::int64_t layer) const override {
-    return layers_[static_cast<std::size_t>(layer - part().first_layer)];
-  }
 
  protected:
   Tensor final_norm(const Tensor& x) const override { return norm_->forward(x); }
@@ -65,7 +59,6 @@ class MeanModel : public nn::LanguageModel {
 
  private:
   std::shared_ptr<nn::Embedding> tokens_;
-  std::vector<std::shared_ptr<MeanLayer>> layers_;
   std::shared_ptr<nn::RmsNorm> norm_;
 };
 

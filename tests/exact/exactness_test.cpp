@@ -64,7 +64,7 @@ TEST_P(Reference, is_what_plain_autograd_computes) {
 INSTANTIATE_TEST_SUITE_P(Exact, Reference,
                          ::testing::Values("gpt", "gpt-odd", "bert", "llama", "moe", "moe-capacity", "moe-shared",
                                            "ssm"),
-                         [](const auto& info) { return std::to_string(info.index); });
+                         [](const auto& which) { return std::to_string(which.index); });
 
 // On a GPU: one rank there computes what one rank computes on the CPU.
 class Models : public ::testing::TestWithParam<std::string> {};
@@ -83,7 +83,7 @@ TEST_P(Models, on_the_gpu_equal_the_cpu) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Exact, Models, ::testing::Values("gpt", "bert", "llama", "moe", "moe-capacity", "ssm"),
-                         [](const auto& info) { return std::to_string(info.index); });
+                         [](const auto& which) { return std::to_string(which.index); });
 
 }  // namespace
 }  // namespace lockstep::exact

@@ -27,6 +27,9 @@ std::vector<Case> mutated_cases() {
   };
 }
 
+constexpr std::size_t kFewestSites = 40;
+constexpr int kFewestKilled = 160;
+
 // Mutants that compute the same thing, and why.
 bool is_equivalent(const Site& site, Fault fault) {
   // A softmax may be shifted by anything that all ranks agree on; the maximum only keeps it from overflowing.
@@ -68,6 +71,10 @@ TEST(Mutants, of_every_call_site_are_noticed) {
     }
   }
   std::printf("%zu call sites, %d mutants killed, %d survived\n", done.size(), killed, survived);
+  // A site that is no longer called, or has lost its name, must not go unnoticed.
+  EXPECT_GE(done.size(), kFewestSites);
+  EXPECT_GE(killed, kFewestKilled);
+  EXPECT_EQ(survived, 0);
 }
 
 }  // namespace
