@@ -13,9 +13,9 @@ void Pricer::State::set_fused(const Profile& profile, plan::Run run) {
   fused_bf16 = whole && !plan::why_not_fused(run);
   run.layout.precision = spec::Precision::kFp8;
   fused_fp8 = whole && !plan::why_not_fused(run);
-  dense.reset();
+  fused_pricing.reset();
   if (!profile.dense) return;
-  dense = FusedPricing{profile.dense->constants, profile.dense->time_sigma, profile.dense->memory_sigma};
+  fused_pricing = FusedPricing{profile.dense->constants, profile.dense->time_sigma, profile.dense->memory_sigma};
 }
 
 ParameterBytes Pricer::State::bytes_of(const plan::Layout& layout) const {
@@ -46,22 +46,22 @@ FusedRun Pricer::State::fused_run_of(const plan::Layout& layout, const plan::Bat
 
 Price Pricer::State::price_fused(const plan::Layout& layout, const plan::BatchPlan& batch) const {
   const FusedRun run = fused_run_of(layout, batch);
-  const FusedSeconds seconds = fused_seconds(run, dense->constants, cluster.groups.front().device);
+  const FusedSeconds seconds = fused_seconds(run, fused_pricing->constants, cluster.groups.front().device);
   Price price;
   price.time.compute = seconds.forward + seconds.backward;
   price.time.optimizer = seconds.optimizer;
   price.memory = fused_memory(run);
   price.memory.overhead = context_bytes;
   price.memory.capacity = cluster.groups.front().device.memory_bytes;
-  price.time_sigma = dense->time_sigma;
-  price.memory_sigma = dense->memory_sigma;
+  price.time_sigma = fused_pricing->time_sigma;
+  price.memory_sigma = fused_pricing->memory_sigma;
   price.fused = true;
   return price;
 }
 
 StagePrice Pricer::State::fused_stage(const plan::Layout& layout, const plan::BatchPlan& batch) const {
   const FusedSeconds seconds =
-      fused_seconds(fused_run_of(layout, batch), dense->constants, cluster.groups.front().device);
+      fused_seconds(fused_run_of(layout, batch), fused_pricing->constants, cluster.groups.front().device);
   StagePrice stage;
   stage.forward_seconds = seconds.forward / static_cast<double>(batch.accumulation);
   stage.backward_seconds = seconds.backward / static_cast<double>(batch.accumulation);

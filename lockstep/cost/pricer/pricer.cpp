@@ -325,7 +325,7 @@ double Pricer::memory_floor(const plan::Layout& layout) const {
   const StateBytesOnRank b = state_on_rank(expert, expert_shards(layout), layout, bytes, divided);
   const double states = (a.parameters + a.gradients + a.optimizer + b.parameters + b.gradients + b.optimizer).value();
   const Constants& k = state.fitted.constants;
-  if (state.runs_fused(layout) && (state.dense || state.engine)) {
+  if (state.runs_fused(layout) && (state.fused_pricing || state.engine)) {
     FusedRun run = fused_run(state.model);
     run.bf16_states = state.options.state_precision == spec::Precision::kBf16;
     return fused_memory_floor(run) + state.context_bytes;

@@ -98,7 +98,7 @@ struct Pricer::State {
   std::vector<Operator> operators;  // of one sample, image models
   double image_parameters = 0;
   double image_kept_elements = 0;  // of one sample
-  std::optional<FusedPricing> dense;
+  std::optional<FusedPricing> fused_pricing;
   bool fused_bf16 = false, fused_fp8 = false;  // one rank of the question runs the fused step, measured or not
 
   struct Context {
@@ -168,7 +168,7 @@ struct Pricer::State {
   bool runs_fused(const plan::Layout& layout) const;  // for some batch
   bool runs_fused(const plan::Layout& layout, const plan::BatchPlan& batch) const;
   bool is_fused(const plan::Layout& layout, const plan::BatchPlan& batch) const {
-    return dense && runs_fused(layout, batch);
+    return fused_pricing && runs_fused(layout, batch);
   }
   FusedRun fused_run_of(const plan::Layout& layout, const plan::BatchPlan& batch) const;
   Price price_fused(const plan::Layout& layout, const plan::BatchPlan& batch) const;
