@@ -55,6 +55,7 @@ JsonReader::JsonReader(const nlohmann::json& value, std::string file, std::strin
 }
 
 const nlohmann::json* JsonReader::find(const std::string& key) const {
+  known_.insert(key);
   const auto found = value_->find(key);
   return found == value_->end() || found->is_null() ? nullptr : &*found;
 }
@@ -101,6 +102,12 @@ double JsonReader::real(const std::string& key) const {
   return value.get<double>();
 }
 
+double JsonReader::non_negative(const std::string& key) const {
+  const double number = real(key);
+  if (number < 0) fail(key, fmt::format("is {}", number), "at least 0 is allowed");
+  return number;
+}
+
 double JsonReader::real_or(const std::string& key, double fallback) const { return has(key) ? real(key) : fallback; }
 
 bool JsonReader::boolean(const std::string& key) const {
@@ -122,6 +129,51 @@ const nlohmann::json& JsonReader::array(const std::string& key) const {
   const nlohmann::json& value = get(key);
   if (!value.is_array()) fail(key, "is not a list", "write a list in [ ]");
   return value;
+}
+
+std::vector<JsonReader> JsonReader::objects(const std::string& key) const {
+  std::vector<JsonReader> readers;
+  for (const nlohmann::json& item : array(key)) {
+    readers.emplace_back(item, file_, fmt::format("{}[{}]", full_key(key), readers.size()));
+  }
+  return readers;
+}
+
+template <class T>
+std::vector<T> JsonReader::list(const std::string& key, const char* wanted,
+                                bool (nlohmann::json::*is_one)() const) const {
+  std::vector<T> values;
+  for (const nlohmann::json& item : array(key)) {
+    if (!(item.*is_one)()) fail(key, fmt::format("is not a list of {}", wanted), "check the file");
+    values.push_back(item.get<T>());
+  }
+  return values;
+}
+
+std::vector<std::string> JsonReader::texts(const std::string& key) const {
+  return list<std::string>(key, "texts", &nlohmann::json::is_string);
+}
+
+std::vector<std::int64_t> JsonReader::integers(const std::string& key) const {
+  return list<std::int64_t>(key, "whole numbers", &nlohmann::json::is_number_integer);
+}
+
+std::size_t JsonReader::choice(const std::string& key, const std::vector<std::string>& names) const {
+  const std::string value = text(key);
+  const auto found = std::find(names.begin(), names.end(), value);
+  if (found == names.end()) fail(key, fmt::format("cannot be `{}`", printable(value)), did_you_mean(value, names));
+  return static_cast<std::size_t>(found - names.begin());
+}
+
+void JsonReader::require_text(const std::string& key, std::string_view expected) const {
+  const std::string value = text(key);
+  if (value != expected) fail(key, fmt::format("is `{}`, not `{}`", printable(value), expected), "check the file");
+}
+
+void JsonReader::finish() const {
+  for (const auto& [key, unused] : value_->items()) {
+    if (!known_.contains(key)) fail(key, "is an unknown key", did_you_mean(key, {known_.begin(), known_.end()}));
+  }
 }
 
 }  // namespace lockstep

@@ -131,8 +131,9 @@ cost::Profile calibrate(const spec::Job& job, const Placement& placement, const 
   session.verb = "calibrate";
   session.record = false;
   session.display = display;
-  session.verb_options = {
-      {"quick", request.quick}, {"device", request.cuda ? "cuda" : "cpu"}, {"fused", request.fused}};
+  session.verb_options.quick = request.quick;
+  session.verb_options.cuda = request.cuda;
+  session.verb_options.fused = request.fused;
   const SessionResult outcome = run_session(job, placement, session);
   const bool stopped = outcome.exit_code == 130 || stop_signals() > 0;
   if (outcome.exit_code != 0 || stopped || outcome.result.is_null()) {

@@ -70,8 +70,8 @@ fs::path checkpoint_directory(const spec::Job& job, const SessionOptions& option
 elastic::RankRequest make_request(const spec::Job& job, const Placement& placement, const SessionOptions& options) {
   elastic::RankRequest request;
   request.verb = options.verb;
-  request.job_yaml = spec::to_yaml(job);
-  if (options.plan) request.plan = plan::to_json(*options.plan);
+  request.job = job;
+  request.plan = options.plan;
   request.ranks = placement.launched.value_or(elastic::RankEnvironment{});
   request.ranks.world = placement.world;
   if (!placement.launched) {
@@ -81,7 +81,7 @@ elastic::RankRequest make_request(const spec::Job& job, const Placement& placeme
   request.backend = placement.backend;
   request.threads = placement.threads;
   request.options = options.verb_options;
-  if (options.on_step) request.options["report_steps"] = true;
+  request.options.report_steps = options.on_step != nullptr;
   const fs::path home = telemetry::home_directory();
   request.run_id = telemetry::make_run_id(job.name);
   const fs::path folder = telemetry::run_folder(home, request.run_id);
@@ -89,7 +89,7 @@ elastic::RankRequest make_request(const spec::Job& job, const Placement& placeme
   if (options.record) request.home = home.string();
   if (options.verb == "train" && request.ranks.rank == 0) {
     request.checkpoint_directory = checkpoint_directory(job, options, home, folder).string();
-    request.options["resume"] = options.resume;
+    request.options.resume = options.resume;
     const fs::path given = options.resume_from.empty() ? fs::path() : resume_folder(options.resume_from);
     if (!given.empty() && fs::exists(given / "manifest.json")) request.resume_from = given.string();
   }
@@ -178,8 +178,8 @@ SessionResult run_launched(const elastic::RankRequest& request, Listener& listen
   return outcome;
 }
 
-SessionResult run_in_process(const elastic::RankRequest& request, const spec::Job& job, Listener& listener) {
-  elastic::RunRecord record(owners_recorder(request), request, job.name, {{"lockstep", LOCKSTEP_VERSION}});
+SessionResult run_in_process(const elastic::RankRequest& request, Listener& listener) {
+  elastic::RunRecord record(owners_recorder(request), request, {{"lockstep", LOCKSTEP_VERSION}});
   SessionResult outcome;
   outcome.exit_code = run_rank_here(request, [&](const nlohmann::json& message) { listener.hear(message); });
   outcome.result = listener.result;
@@ -192,11 +192,11 @@ SessionResult run_in_process(const elastic::RankRequest& request, const spec::Jo
   return outcome;
 }
 
-SessionResult run_spawned(const elastic::RankRequest& request, const spec::Job& job, Listener& listener) {
+SessionResult run_spawned(const elastic::RankRequest& request, Listener& listener) {
   make_folders(request.run_directory);
   const fs::path request_file = fs::path(request.run_directory) / "request.json";
   write_file_atomically(request_file, elastic::to_json(request).dump(1));
-  elastic::RunRecord record(owners_recorder(request), request, job.name, {{"lockstep", LOCKSTEP_VERSION}});
+  elastic::RunRecord record(owners_recorder(request), request, {{"lockstep", LOCKSTEP_VERSION}});
 
   elastic::AgentOptions options;
   options.argv = {executable_path().string(), "rank", request_file.string()};
@@ -281,9 +281,9 @@ SessionResult run_session(const spec::Job& job, const Placement& placement, cons
   if (placement.launched) {
     outcome = run_launched(request, listener);
   } else if (placement.backend == "local") {
-    outcome = run_in_process(request, job, listener);
+    outcome = run_in_process(request, listener);
   } else {
-    outcome = run_spawned(request, job, listener);
+    outcome = run_spawned(request, listener);
   }
   listener.finish();
   outcome.run_id = request.run_id;

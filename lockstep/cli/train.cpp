@@ -112,9 +112,9 @@ int train(const TrainOptions& options) {
   session.title = job.name;
   session.plan = plan;
   if (!options.export_folder.empty()) {
-    session.verb_options["export"] = std::filesystem::absolute(options.export_folder).string();
+    session.verb_options.export_folder = std::filesystem::absolute(options.export_folder).string();
   }
-  if (options.general_step) session.verb_options["general_step"] = true;
+  session.verb_options.general_step = options.general_step;
   if (speaks && !only_json) show_plan(stdout, job, plan, placement);
   return finish(run_session(job, placement, session), options);
 }

@@ -51,8 +51,8 @@ struct ConstBuffer {
   void* stream = nullptr;
 
   ConstBuffer() = default;
-  ConstBuffer(const void* data, std::int64_t count, DType dtype, int device = kHostMemory, void* stream = nullptr)
-      : data(data), count(count), dtype(dtype), device(device), stream(stream) {}
+  ConstBuffer(const void* at, std::int64_t elements, DType type, int where = kHostMemory, void* queue = nullptr)
+      : data(at), count(elements), dtype(type), device(where), stream(queue) {}
   ConstBuffer(const Buffer& buffer)
       : data(buffer.data), count(buffer.count), dtype(buffer.dtype), device(buffer.device), stream(buffer.stream) {}
 

@@ -3,12 +3,37 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep::elastic {
+namespace {
+
+nlohmann::json to_json(const RankOptions& options) {
+  return {{"resume", options.resume},
+          {"report_steps", options.report_steps},
+          {"general_step", options.general_step},
+          {"export_folder", options.export_folder},
+          {"quick", options.quick},
+          {"cuda", options.cuda},
+          {"fused", options.fused}};
+}
+
+RankOptions options_from_json(const nlohmann::json& value) {
+  RankOptions options;
+  value.at("resume").get_to(options.resume);
+  value.at("report_steps").get_to(options.report_steps);
+  value.at("general_step").get_to(options.general_step);
+  value.at("export_folder").get_to(options.export_folder);
+  value.at("quick").get_to(options.quick);
+  value.at("cuda").get_to(options.cuda);
+  value.at("fused").get_to(options.fused);
+  return options;
+}
+
+}  // namespace
 
 nlohmann::json to_json(const RankRequest& request) {
   const RankEnvironment& ranks = request.ranks;
   return {{"verb", request.verb},
-          {"job_yaml", request.job_yaml},
-          {"plan", request.plan},
+          {"job", spec::to_yaml(request.job)},
+          {"plan", request.plan ? plan::to_json(*request.plan) : nlohmann::json()},
           {"ranks",
            {{"rank", ranks.rank},
             {"world", ranks.world},
@@ -26,7 +51,7 @@ nlohmann::json to_json(const RankRequest& request) {
           {"resume_from", request.resume_from},
           {"owns_run", request.owns_run},
           {"threads", request.threads},
-          {"options", request.options}};
+          {"options", to_json(request.options)}};
 }
 
 RankRequest rank_request_from_json(const nlohmann::json& value) {
@@ -42,7 +67,7 @@ RankRequest rank_request_from_json(const nlohmann::json& value) {
     ranks.at("one_node").get_to(request.ranks.one_node);
     ranks.at("source").get_to(request.ranks.source);
     value.at("verb").get_to(request.verb);
-    value.at("job_yaml").get_to(request.job_yaml);
+    request.job = spec::parse_job(value.at("job").get<std::string>(), "job");
     value.at("backend").get_to(request.backend);
     value.at("run_id").get_to(request.run_id);
     value.at("home").get_to(request.home);
@@ -51,8 +76,8 @@ RankRequest rank_request_from_json(const nlohmann::json& value) {
     value.at("resume_from").get_to(request.resume_from);
     value.at("owns_run").get_to(request.owns_run);
     value.at("threads").get_to(request.threads);
-    request.plan = value.at("plan");
-    request.options = value.at("options");
+    if (!value.at("plan").is_null()) request.plan = plan::read_plan(value.at("plan"), "plan");
+    request.options = options_from_json(value.at("options"));
   } catch (const nlohmann::json::exception& error) {
     throw bad_input(std::string("rank request: ") + error.what(), "the executable and the engine must be of one build");
   }

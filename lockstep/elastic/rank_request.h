@@ -1,18 +1,33 @@
 // What one rank is told: the same text whether the local agent spawned it or an external launcher did.
-// Written as JSON by the command line, read by the engine.
+// Written as JSON by the command line, read once at the engine's door.
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "lockstep/elastic/rank_environment.h"
+#include "lockstep/plan/plan.h"
+#include "lockstep/spec/job.h"
 
 namespace lockstep::elastic {
 
+// What the command line was told beside the job.
+struct RankOptions {
+  bool resume = false;        // train: go on from the newest checkpoint of checkpoint_directory
+  bool report_steps = false;  // train: a message for every step
+  bool general_step = false;  // train: never the fused step
+  std::string export_folder;  // train: weights for transformers at the end; "": none
+  bool quick = false;         // calibrate
+  bool cuda = false;          // calibrate: the first GPU
+  bool fused = false;         // calibrate: the products of the fused step alone
+  bool operator==(const RankOptions&) const = default;
+};
+
 struct RankRequest {
   std::string verb = "train";  // or "calibrate"
-  std::string job_yaml;        // spec::parse_job() reads it
-  nlohmann::json plan;         // plan::Plan as JSON; null: none
+  spec::Job job;
+  std::optional<plan::Plan> plan;
   RankEnvironment ranks;
   std::string backend = "gloo";
   std::string run_id;
@@ -22,7 +37,7 @@ struct RankRequest {
   std::string resume_from;           // a checkpoint folder; "": start fresh
   bool owns_run = false;             // this process creates and closes the run in the store (no agent does)
   int threads = 1;                   // compute threads of this rank
-  nlohmann::json options;            // verb-specific: calibrate's {quick}
+  RankOptions options;
 };
 
 nlohmann::json to_json(const RankRequest& request);

@@ -12,18 +12,18 @@ constexpr int kInterrupted = 130;
 }  // namespace
 
 RunRecord::RunRecord(std::shared_ptr<telemetry::Recorder> recorder, const RankRequest& request,
-                     const std::string& job_name, const nlohmann::json& versions)
+                     const nlohmann::json& versions)
     : recorder_(std::move(recorder)) {
   if (!recorder_) return;
   telemetry::RunInfo info;
   info.id = request.run_id;
-  info.name = job_name;
+  info.name = request.job.name;
   info.world = request.ranks.world;
   info.backend = request.backend;
-  info.job_yaml = request.job_yaml;
+  info.job_yaml = spec::to_yaml(request.job);
   info.versions = versions;
   recorder_->begin_run(telemetry::describe_this_process(info));
-  if (!request.plan.is_null()) recorder_->plan(request.plan);
+  if (request.plan) recorder_->plan(plan::to_json(*request.plan));
   recorder_->flush(kBeginSeconds);
 }
 

@@ -1,6 +1,5 @@
 // DeviceStep: optimizer steps of a whole model on one device by a program of its own (own forward, backward and update,
-// own memory), instead of libtorch's autograd. The trainer runs it where the job allows it; checkpoints and initial
-// values are those of the general path, so that a run may go on in the other one.
+// own memory), instead of libtorch's autograd: what FusedExecutor (fused_executor.h) runs where the job allows it.
 //
 //   DeviceStepChoice choice = make_device_step(job, layout, device);
 //   if (choice.step) { load_initial_values(*choice.step, job); choice.step->submit(batches, 3e-4); choice.step->wait();
@@ -17,7 +16,6 @@
 #include <vector>
 
 #include "lockstep/data/loader.h"
-#include "lockstep/parallel/flat_parameters.h"
 #include "lockstep/plan/layout.h"
 #include "lockstep/spec/job.h"
 
@@ -89,20 +87,5 @@ std::optional<std::string> reason_for_general_path(const spec::Job& job, const p
 // The fast step of this device where there is one for the job; parameters have no values yet. Throws UserError where it
 // is the right one and its memory does not fit.
 DeviceStepChoice make_device_step(const spec::Job& job, const plan::Layout& layout, torch::Device device);
-
-// Values as the general path begins with: those of job.weights, or the model's initial ones, which depend on (seed,
-// name) alone and are drawn on the step's device. Files need host memory for the model once. Returns the parameters
-// that job.weights lacked.
-std::vector<std::string> load_initial_values(DeviceStep& step, const spec::Job& job);
-
-// State by the names of the general path: weights; master weights, AdamW's means and "optimizer.step".
-parallel::TensorMap weights_of(DeviceStep& step);
-parallel::TensorMap optimizer_state_of(DeviceStep& step);
-// From a checkpoint of either path. A checkpoint without master weights (of an fp32 run) has them as its weights.
-// Throws bad_input naming a tensor that is missing or has another size, before anything is changed.
-void load_state(DeviceStep& step, const parallel::TensorMap& weights, const parallel::TensorMap& optimizer);
-
-// "master." + a parameter's name: the fp32 weights beside narrower ones.
-inline constexpr const char* kMasterPrefix = "master.";
 
 }  // namespace lockstep::engine

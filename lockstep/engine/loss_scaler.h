@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "lockstep/parallel/flat_parameters.h"
+#include "lockstep/parallel/tensor_map.h"
 
 namespace lockstep::engine {
 

@@ -25,15 +25,6 @@ void require_matmul(torch::ScalarType type, torch::Device device, const char* pr
 
 }  // namespace
 
-parallel::FlatOptions PrecisionPolicy::flat_options() const {
-  parallel::FlatOptions options;
-  if (has_master()) {
-    options.gradient_dtype = gradient;
-    options.master_dtype = master;
-  }
-  return options;
-}
-
 PrecisionPolicy precision_policy(spec::Precision precision, torch::Device device) {
   switch (precision) {
     case spec::Precision::kFp64:

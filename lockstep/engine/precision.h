@@ -3,7 +3,6 @@
 
 #include <torch/types.h>
 
-#include "lockstep/parallel/flat_parameters.h"
 #include "lockstep/spec/job.h"
 
 namespace lockstep::engine {
@@ -20,7 +19,6 @@ struct PrecisionPolicy {
   bool loss_scaling = false;
 
   bool has_master() const { return master != model; }
-  parallel::FlatOptions flat_options() const;
 };
 
 // environment_error when this libtorch cannot multiply matrices of that dtype on `device` (fp16 on the CPU with

@@ -29,6 +29,7 @@ void merge_adapters(parallel::TensorMap& weights, const spec::Model& spec, const
     const std::string layer = entry->first.substr(0, at);
     const auto b = weights.find(layer + kLoraB), weight = weights.find(layer + ".weight");
     LOCKSTEP_ASSERT(b != weights.end() && weight != weights.end(), "an adapter has two matrices and a layer");
+    weight->second = weight->second.clone();  // it may be a view of the live one
     nn::add_low_rank(weight->second, entry->second, b->second, scale, layout);
     weights.erase(b);
     entry = weights.erase(entry);

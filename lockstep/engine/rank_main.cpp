@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
-#include <fstream>
 #include <thread>
 #include <vector>
 
@@ -25,6 +24,7 @@
 #include "lockstep/engine/trainer.h"
 #include "lockstep/nn/device_thread.h"
 #include "lockstep/nn/torch_compat.h"
+#include "lockstep/plan/verdict.h"
 
 namespace lockstep::engine {
 namespace {
@@ -34,7 +34,8 @@ comm::milliseconds timeout_of(const spec::Job& job) {
 }
 
 // Where this rank computes: the GPU of its number on this node. Ranks that are threads share the first one.
-torch::Device device_of(const elastic::RankRequest& request, const spec::Job& job) {
+torch::Device device_of(const elastic::RankRequest& request) {
+  const spec::Job& job = request.job;
   const auto& groups = job.cluster.groups;
   if (std::all_of(groups.begin(), groups.end(), [](const auto& group) { return group.device.is_cpu(); })) {
     return torch::kCPU;
@@ -60,12 +61,7 @@ struct Joined {
   comm::Communicator world;
 };
 
-std::string planned_groups(const elastic::RankRequest& request) {
-  const nlohmann::json::json_pointer path("/best/knobs/nccl_groups");
-  return request.plan.is_object() && request.plan.contains(path) ? request.plan.at(path).get<std::string>() : "";
-}
-
-Joined join_world(const elastic::RankRequest& request, const spec::Job& job) {
+Joined join_world(const elastic::RankRequest& request) {
   const elastic::RankEnvironment& ranks = request.ranks;
   Joined joined;
   comm::CommOptions options;
@@ -73,8 +69,9 @@ Joined join_world(const elastic::RankRequest& request, const spec::Job& job) {
   options.rank = ranks.rank;
   options.size = ranks.world;
   options.device = ranks.local_rank;
-  options.groups = comm::choose_group_settings(std::getenv("LOCKSTEP_NCCL_GROUPS"), planned_groups(request));
-  options.timeout = timeout_of(job);
+  options.groups = comm::choose_group_settings(std::getenv("LOCKSTEP_NCCL_GROUPS"),
+                                               request.plan ? request.plan->best.knobs.nccl_groups : "");
+  options.timeout = timeout_of(request.job);
   options.connect_timeout = std::min(options.connect_timeout, options.timeout);
   if (request.backend != "mpi") {
     if (ranks.master_port == 0) {
@@ -98,7 +95,7 @@ Joined join_world(const elastic::RankRequest& request, const spec::Job& job) {
 
 // On the first rank: which checkpoint to go on from, or that the folder is free for a new run.
 void settle_checkpoints(elastic::RankRequest& request, const Host& host) {
-  const bool resume = request.options.value("resume", false);
+  const bool resume = request.options.resume;
   if (request.checkpoint_directory.empty()) return;
   if (!request.resume_from.empty()) {
     const auto newest = checkpoint::list_checkpoints(request.checkpoint_directory);
@@ -153,15 +150,15 @@ nlohmann::json train(RunContext& context) { return Trainer(context).run(); }
 
 nlohmann::json calibrate(RunContext& context) {
   CalibrationOptions options;
-  options.quick = context.request.options.value("quick", false);
+  options.quick = context.request.options.quick;
   options.threads = context.request.threads;
   options.timeout_seconds = context.job.communication.timeout_seconds;
   options.precisions = {context.job.precision};
   options.backend = context.world.backend_name();
   options.lockstep_version = LOCKSTEP_VERSION;
-  if (context.request.options.value("device", "cpu") == "cuda") {
+  if (context.request.options.cuda) {
     options.device = CalibrationDevice::kCuda;
-    options.fused_only = context.request.options.value("fused", false);
+    options.fused_only = context.request.options.fused;
     options.precisions = {spec::Precision::kBf16, spec::Precision::kFp16, spec::Precision::kFp32};
     return {{"exit_code", 0}, {"profile", cost::to_json(measure_profile(context.world, options))}};
   }
@@ -207,18 +204,23 @@ int guarded(const Host& host, int rank, const Body& body) {
   return 1;
 }
 
-int run_joined(elastic::RankRequest request, const spec::Job& job, comm::Communicator world, torch::Device device,
-               const Host& host) {
+int run_joined(elastic::RankRequest request, comm::Communicator world, torch::Device device, const Host& host) {
   const nn::DeviceThread thread(device);
   nn::compat::set_compute_threads(request.threads);
   if (world.rank() == 0) settle_checkpoints(request, host);
   std::string own_home = request.home;
   share_facts(request, world);
   if (own_home.empty()) own_home = request.home;
-  RunContext context{std::move(request), job, std::move(world), nullptr, host, device};
+  spec::Job job = request.job;
+  plan::Run run;
+  if (request.verb == "train") {
+    run = resolve_run(job, request.plan, world.size());
+    job.batch = {run.batch.micro, run.batch.accumulation, run.batch.sequence_length};
+  }
+  RunContext context{std::move(request), std::move(job), std::move(run), std::move(world), nullptr, host, device};
   context.recorder = open_run_recorder(context, own_home);
   const bool owner = context.request.owns_run && context.rank() == 0;
-  elastic::RunRecord record(owner ? context.recorder : nullptr, context.request, job.name, engine_versions());
+  elastic::RunRecord record(owner ? context.recorder : nullptr, context.request, engine_versions());
   nlohmann::json result;
   try {
     result = context.request.verb == "calibrate" ? calibrate(context) : train(context);
@@ -237,9 +239,9 @@ int run_joined(elastic::RankRequest request, const spec::Job& job, comm::Communi
   return result.at("exit_code");
 }
 
-int run_threads(const elastic::RankRequest& request, const spec::Job& job, const Host& host) {
-  const torch::Device device = device_of(request, job);
-  comm::LocalWorld world(request.ranks.world, timeout_of(job), nn::device_queues(device));
+int run_threads(const elastic::RankRequest& request, const Host& host) {
+  const torch::Device device = device_of(request);
+  comm::LocalWorld world(request.ranks.world, timeout_of(request.job), nn::device_queues(device));
   std::atomic<int> exit_code{0};
   std::vector<std::thread> threads;
   for (int rank = 0; rank < request.ranks.world; ++rank) {
@@ -247,7 +249,7 @@ int run_threads(const elastic::RankRequest& request, const spec::Job& job, const
       const int code = guarded(host, rank, [&] {
         elastic::RankRequest mine = request;
         mine.ranks.rank = mine.ranks.local_rank = rank;
-        return run_joined(mine, job, world.communicator(rank), device, host);
+        return run_joined(mine, world.communicator(rank), device, host);
       });
       // The first failure is the cause; peers that lost it follow with 1.
       int none = 0;
@@ -259,6 +261,20 @@ int run_threads(const elastic::RankRequest& request, const spec::Job& job, const
 }
 
 }  // namespace
+
+plan::Run resolve_run(const spec::Job& job, const std::optional<plan::Plan>& plan, int ranks) {
+  plan::Layout replicas;
+  replicas.dp = ranks;
+  replicas.precision = job.precision;
+  const plan::Run run = plan ? plan::run_of(job, plan->best) : plan::run_of(job, replicas);
+  plan::require_runnable(run);
+  if (run.layout.world() != ranks) {
+    throw bad_input(fmt::format("layout {} has {} ranks and {} were started", plan::to_string(run.layout),
+                                run.layout.world(), ranks),
+                    "start as many ranks as the plan has");
+  }
+  return run;
+}
 
 std::string broadcast_text(comm::Communicator& group, const std::string& text, int root) {
   std::int64_t size = static_cast<std::int64_t>(text.size());
@@ -275,15 +291,6 @@ nlohmann::json engine_versions() {
           {"threads", at::get_num_threads()}};
 }
 
-double peak_memory_bytes(torch::Device device) {
-  if (!device.is_cpu()) return nn::compat::peak_allocated_bytes(device);
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.rfind("VmHWM:", 0) == 0) return std::stod(line.substr(6)) * 1024.0;
-  }
-  return 0.0;
-}
-
 void Host::send(const nlohmann::json& message) const {
   if (host_ == nullptr || host_->message == nullptr) return;
   const std::string text = message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -296,11 +303,10 @@ bool Host::stop_requested() const {
 
 int run_rank(const elastic::RankRequest& request, const Host& host) {
   return guarded(host, request.ranks.rank, [&] {
-    const spec::Job job = spec::parse_job(request.job_yaml, "job");
-    if (request.backend == "local") return run_threads(request, job, host);
+    if (request.backend == "local") return run_threads(request, host);
     nn::compat::set_compute_threads(request.threads);
-    Joined joined = join_world(request, job);
-    return run_joined(request, job, joined.world, device_of(request, job), host);
+    Joined joined = join_world(request);
+    return run_joined(request, joined.world, device_of(request), host);
   });
 }
 

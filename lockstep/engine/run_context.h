@@ -13,6 +13,8 @@
 #include "lockstep/elastic/engine_api.h"
 #include "lockstep/elastic/rank_request.h"
 #include "lockstep/engine/device_step.h"
+#include "lockstep/parallel/parallel_model.h"
+#include "lockstep/plan/run.h"
 #include "lockstep/spec/job.h"
 #include "lockstep/telemetry/recorder.h"
 
@@ -31,15 +33,19 @@ class Host {
   const LockstepEngineHost* host_;  // may be null: nobody listens
 };
 
+// What the plan decides; without a plan every rank is a replica. Throws UserError when no launch of it works.
+plan::Run resolve_run(const spec::Job& job, const std::optional<plan::Plan>& plan, int ranks);
+
 struct RunContext {
   elastic::RankRequest request;  // rank 0's facts (run id, folders, resume point) on every rank
-  spec::Job job;
+  spec::Job job;                 // its batch is the run's
+  plan::Run run;                 // resolved, the same on every rank
   comm::Communicator world;
   std::shared_ptr<telemetry::Recorder> recorder;  // null: not recorded
   Host host;
   torch::Device device = torch::kCPU;  // where this rank computes
   DeviceStepMaker make_device_step = engine::make_device_step;
-  std::optional<plan::Layout> layout = {};  // instead of the plan's
+  parallel::ModelFactory make_model = nn::build_model;
 
   int rank() const { return world.rank(); }
 };
@@ -49,9 +55,6 @@ std::string broadcast_text(comm::Communicator& group, const std::string& text, i
 
 // {"lockstep", "torch", "threads"}: what this library was built with.
 nlohmann::json engine_versions();
-
-// Peak resident bytes of this process; on a device, peak bytes that tensors held there (of all ranks that share it).
-double peak_memory_bytes(torch::Device device);
 
 // Joins the run, executes request.verb and returns the exit code; errors are sent to the host, never thrown.
 // With backend "local" all ranks of the world run as threads of this process.

@@ -1,22 +1,42 @@
 #include "lockstep/engine/sharded_optimizer.h"
 
+#include <algorithm>
+
 #include "lockstep/base/error.h"
-#include "lockstep/engine/optimizer.h"
+#include "lockstep/engine/executor.h"
 #include "lockstep/engine/whole_tensors.h"
 #include "lockstep/kernels/fused_optimizer.h"
 
 namespace lockstep::engine {
 namespace {
 
-constexpr const char* kStep = "optimizer.step";
+using namespace state_name;
 
 std::vector<std::string> slot_prefixes(const spec::Optimizer& options) {
-  if (options.kind == spec::OptimizerKind::kAdamW) return {"optimizer.exp_avg.", "optimizer.exp_avg_sq."};
-  if (options.momentum != 0.0) return {"optimizer.momentum."};
+  if (options.kind == spec::OptimizerKind::kAdamW) return {kFirstMoment, kSecondMoment};
+  if (options.momentum != 0.0) return {kMomentum};
   return {};
 }
 
 }  // namespace
+
+void check_optimizer(const spec::Optimizer& options) {
+  const auto outside = [](double value) { return !(value >= 0.0 && value < 1.0); };
+  if (outside(options.beta1)) throw bad_input("optimizer.beta1 is outside [0, 1)", "0.9 is usual");
+  if (outside(options.beta2)) throw bad_input("optimizer.beta2 is outside [0, 1)", "0.95 to 0.999 is usual");
+  if (outside(options.momentum)) throw bad_input("optimizer.momentum is outside [0, 1)", "0.9 is usual");
+  if (!(options.epsilon > 0.0)) throw bad_input("optimizer.epsilon is not above 0", "1e-8 is usual");
+  if (!(options.weight_decay >= 0.0)) throw bad_input("optimizer.weight_decay is negative", "use 0 for none");
+  if (options.kind == spec::OptimizerKind::kSgd && options.nesterov && options.momentum == 0.0) {
+    throw bad_input("optimizer.nesterov needs momentum", "set momentum: 0.9, or nesterov: false");
+  }
+}
+
+double clip_factor(double norm, double clip_norm, double loss_scale) {
+  constexpr double kEpsilon = 1e-6;
+  const double clip = clip_norm > 0.0 ? std::min(1.0, clip_norm / (norm + kEpsilon)) : 1.0;
+  return clip / loss_scale;
+}
 
 ShardedOptimizer::ShardedOptimizer(const spec::Optimizer& options, parallel::ParallelModel& model)
     : options_(options), model_(model), names_(slot_prefixes(options)) {
@@ -85,15 +105,16 @@ parallel::TensorMap ShardedOptimizer::assemble() const {
     state.merge(model_.assemble([&](const parallel::FlatShard& shard) { return slot(shard, i); }, names_[i]));
   }
   if (model_.groups().world.rank() == 0) {
-    state[kStep] = torch::tensor(steps_, torch::TensorOptions().dtype(torch::kInt64));
+    state[kSteps] = torch::tensor(steps_, torch::TensorOptions().dtype(torch::kInt64));
   }
   return state;
 }
 
 void ShardedOptimizer::load(const parallel::TensorMap& whole) {
-  const auto found = whole.find(kStep);
-  if (found == whole.end() || found->second.numel() != 1 || found->second.scalar_type() != torch::kInt64) {
-    throw bad_input(std::string("tensor ") + kStep + " is missing or malformed", "use a checkpoint of the same job");
+  const auto found = whole.find(kSteps);
+  if (found == whole.end() || found->second.numel() != 1 || found->second.scalar_type() != torch::kInt64 ||
+      found->second.item<std::int64_t>() < 0) {
+    throw bad_input(std::string("tensor ") + kSteps + " is missing or malformed", "use a checkpoint of the same job");
   }
   for (std::size_t i = 0; i < names_.size(); ++i) {
     model_.fill([&](const parallel::FlatShard& shard) { return slot(shard, i); }, range_reader(whole, names_[i]));

@@ -1,5 +1,6 @@
-// AdamW and SGD over the shards of a ParallelModel: the kernels and formulas of engine/optimizer.h, one fused pass per
-// shard, state only for what this rank owns.
+// AdamW and SGD over the shards of a ParallelModel, equal to torch.optim.AdamW and torch.optim.SGD: one fused pass per
+// shard (kernels/fused_optimizer.h has the formulas), state only for what this rank owns. The learning rate comes with
+// each step (engine/schedule.h), clipping and loss-scale removal come in as one factor on the gradient.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,13 @@
 
 namespace lockstep::engine {
 
+// Throws bad_input for settings that no optimizer has.
+void check_optimizer(const spec::Optimizer& options);
+
+// What to multiply a gradient of this norm by that still carries the loss scale: unscaling and clipping together.
+// Clips as torch.nn.utils.clip_grad_norm_: min(1, clip_norm / (norm + 1e-6)); clip_norm 0 means no clipping.
+double clip_factor(double norm, double clip_norm, double loss_scale = 1.0);
+
 class ShardedOptimizer {
  public:
   // `model` must outlive the optimizer. With offload, state lives in the model's arena.
@@ -21,7 +29,7 @@ class ShardedOptimizer {
   void step(double learning_rate, double gradient_factor);
   std::int64_t steps() const { return steps_; }
 
-  // Collective: the state with whole tensors on rank 0, under the names of Optimizer::state(); empty elsewhere.
+  // Collective: the state with whole tensors on rank 0, by name (executor.h: state_name); empty elsewhere.
   parallel::TensorMap assemble() const;
   // Restores this rank's part; bad_input names what is missing.
   void load(const parallel::TensorMap& whole);

@@ -6,8 +6,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/engine/pretrained.h"
-#include "lockstep/plan/nearest_layout.h"
 #include "lockstep/plan/plan.h"
 
 namespace lockstep::engine {
@@ -18,22 +16,8 @@ constexpr int kSkippedStepsBeforeGivingUp = 10;
 constexpr int kSkippedStepsOfALossScale = 50;  // from 65536 down to nothing takes fewer
 constexpr double kRecentDecay = 0.9;
 
-// The plan's layout; without a plan every rank is a replica.
-plan::Layout layout_of(const RunContext& context) {
-  if (context.layout) return *context.layout;
-  if (context.request.plan.is_null()) {
-    plan::Layout layout;
-    layout.dp = context.world.size();
-    layout.precision = context.job.precision;
-    return layout;
-  }
-  const plan::Layout layout = plan::read_plan(context.request.plan, "plan").best.layout;
-  plan::require_runnable_layout(layout, context.job.model, context.world.size());
-  return layout;
-}
-
 DeviceStepMaker step_maker(const RunContext& context) {
-  if (!context.request.options.value("general_step", false)) return context.make_device_step;
+  if (!context.request.options.general_step) return context.make_device_step;
   return [](const spec::Job&, const plan::Layout&, torch::Device) {
     return DeviceStepChoice{nullptr, "--general-step was given"};
   };
@@ -59,7 +43,8 @@ double ThroughputMeter::seconds_per_step() const {
 }
 
 Trainer::Trainer(RunContext& context) : context_(context) {
-  state_ = build_training_state(context.job, layout_of(context), context.world, context.device, step_maker(context));
+  state_ = build_training_state(context.job, context.run.layout, context.world,
+                                {context.device, step_maker(context), context.make_model});
   if (context.rank() == 0) tell_what_it_starts_from();
   if (!context.request.resume_from.empty()) resume();
   first_step_ = state_.step;
@@ -68,14 +53,11 @@ Trainer::Trainer(RunContext& context) : context_(context) {
 
 void Trainer::tell_what_it_starts_from() const {
   context_.host.note("data: " + state_.datasets.train->describe());
-  if (state_.device_step) {
-    context_.host.note("step: " + state_.device_step->describe());
-  } else if (!context_.device.is_cpu()) {
-    context_.host.note("step: general path, because " + state_.why_general);
-  }
-  if (state_.initial_parameters.empty()) return;
+  const std::string step = state_.executor->describe();
+  if (!step.empty()) context_.host.note("step: " + step);
+  if (state_.executor->initial_parameters().empty()) return;
   context_.host.note(fmt::format("{} lacks these, they begin with random values: {}", context_.job.weights,
-                                 join(state_.initial_parameters, ", ")));
+                                 join(state_.executor->initial_parameters(), ", ")));
 }
 
 void Trainer::resume() {
@@ -104,7 +86,7 @@ nlohmann::json Trainer::run() {
   if (evaluating && context_.job.evaluation.every_steps > 0 && state_.step == 0) run_evaluation();
   bool stopped = false;
   while (state_.step < state_.total_steps && !stopped) {
-    const StepResult result = run_step(state_, context_.job, context_.world, wishes());
+    const StepResult result = run_step(state_, context_.job, wishes());
     after_step(result);
     const std::int64_t every = context_.job.evaluation.every_steps;
     const bool last = state_.step == state_.total_steps;
@@ -137,7 +119,7 @@ void Trainer::after_step(const StepResult& result) {
   record_step(result);
   check_loss(result);
   if (context_.rank() == 0) report_progress(result);
-  if (context_.rank() == 0 && context_.request.options.value("report_steps", false)) report_step(result);
+  if (context_.rank() == 0 && context_.request.options.report_steps) report_step(result);
 }
 
 void Trainer::check_loss(const StepResult& result) {
@@ -161,7 +143,7 @@ void Trainer::record_step(const StepResult& result) {
   add(telemetry::metric::kComputeSeconds, result.seconds - result.data_seconds - result.comm_seconds);
   add(telemetry::metric::kExposedCommSeconds, result.comm_seconds);
   add(telemetry::metric::kDataSeconds, result.data_seconds);
-  add(telemetry::metric::kMemoryBytes, peak_memory());
+  add(telemetry::metric::kMemoryBytes, state_.executor->figures().peak_memory_bytes);
   if (context_.rank() == 0) {
     add(telemetry::metric::kLoss, result.loss);
     if (result.auxiliary_loss != 0) add(telemetry::metric::kAuxiliaryLoss, result.auxiliary_loss);
@@ -184,7 +166,7 @@ void Trainer::report_progress(const StepResult& result) {
                             {"unit", counts_tokens(state_) ? "tokens" : "samples"},
                             {"gradient_norm", result.gradient_norm},
                             {"learning_rate", result.learning_rate},
-                            {"memory_bytes", peak_memory()}};
+                            {"memory_bytes", state_.executor->figures().peak_memory_bytes}};
   if (const auto value = efficiency(meter_.recent())) message["efficiency"] = *value;
   const double per_step = running_.seconds() / static_cast<double>(state_.step - first_step_);
   message["eta_seconds"] = per_step * static_cast<double>(state_.total_steps - state_.step);
@@ -203,7 +185,7 @@ void Trainer::report_step(const StepResult& result) {
 }
 
 void Trainer::run_evaluation() {
-  const EvaluationResult result = evaluate(state_, context_.job, context_.world);
+  const EvaluationResult result = evaluate(state_, context_.job, context_.run.layout, context_.world);
   nlohmann::json entry = {
       {"step", state_.step}, {"loss", result.loss}, {"accuracy", result.accuracy}, {"targets", result.targets}};
   evaluations_.push_back(entry);
@@ -219,7 +201,6 @@ void Trainer::run_evaluation() {
 
 void Trainer::save() {
   if (context_.request.checkpoint_directory.empty() || saved_step_ == state_.step) return;
-  share_buffers(state_, context_.world);
   checkpoint::SaveOptions options;
   options.directory = context_.request.checkpoint_directory;
   options.rank = context_.rank();
@@ -245,52 +226,27 @@ void Trainer::save() {
 }
 
 void Trainer::export_weights() {
-  const std::string folder = context_.request.options.value("export", "");
+  const std::string& folder = context_.request.options.export_folder;
   if (folder.empty()) return;
   const std::string tokenizer = context_.job.data.tokenizer == "bytes" ? "" : context_.job.data.tokenizer;
-  if (state_.executor) {
-    export_pretrained(state_.executor->model(), context_.job.model, folder, tokenizer);
-  } else if (state_.device_step) {
-    export_weights_of(weights_of(*state_.device_step), context_.job.model, folder, tokenizer);
-  } else if (context_.rank() == 0) {
-    export_weights_of(state_.parameters->views(state_.parameters->values()), context_.job.model, folder, tokenizer);
-  }
+  state_.executor->export_weights(folder, tokenizer);
   if (context_.rank() == 0) context_.host.note("wrote " + folder + " for transformers");
 }
 
 double Trainer::predicted_items_per_second() const {
-  const nlohmann::json& plan = context_.request.plan;
-  const char* key = counts_tokens(state_) ? "tokens_per_second" : "samples_per_second";
-  const nlohmann::json::json_pointer path(std::string("/best/prediction/") + key);
-  return plan.is_object() && plan.contains(path) && plan.at(path).is_number() ? plan.at(path).get<double>() : 0.0;
+  const std::optional<plan::Plan>& plan = context_.request.plan;
+  if (!plan || !plan->best.prediction) return 0.0;
+  const plan::Prediction& prediction = *plan->best.prediction;
+  return (counts_tokens(state_) ? prediction.tokens_per_second : prediction.samples_per_second).expected;
 }
 
 // The plan's MFU belongs to its predicted rate; the measured one scales with the measured rate.
 std::optional<double> Trainer::efficiency(double items_per_second) const {
   const double predicted = predicted_items_per_second();
-  const nlohmann::json::json_pointer path("/best/prediction/mfu");
-  if (predicted <= 0 || !context_.request.plan.contains(path) || !context_.request.plan.at(path).is_number()) {
-    return std::nullopt;
-  }
-  const double mfu = context_.request.plan.at(path).get<double>();
+  if (predicted <= 0) return std::nullopt;
+  const double mfu = context_.request.plan->best.prediction->mfu.expected;
   if (mfu <= 0) return std::nullopt;
   return mfu * items_per_second / predicted;
-}
-
-double Trainer::peak_memory() const {
-  return state_.device_step ? state_.device_step->peak_memory_bytes() : peak_memory_bytes(context_.device);
-}
-
-// A device step's batches are fetched while it works: what the loader counts is not what the device waited.
-double Trainer::loader_stall_seconds() const {
-  return state_.device_step ? data_seconds_ : state_.loader->statistics().stall_seconds;
-}
-
-std::int64_t Trainer::communicated_bytes() const {
-  if (!state_.executor) return context_.world.traffic().total_bytes();
-  std::int64_t bytes = 0;
-  for (const auto& [name, traffic] : state_.executor->model().groups().traffic()) bytes += traffic.total_bytes();
-  return bytes;
 }
 
 nlohmann::json Trainer::summary(bool stopped) const {
@@ -298,6 +254,7 @@ nlohmann::json Trainer::summary(bool stopped) const {
   const double rate = meter_.overall();
   const double predicted = predicted_items_per_second();
   const auto measured_efficiency = efficiency(rate);
+  const ExecutorFigures figures = state_.executor->figures();
   nlohmann::json result = {
       {"schema", "lockstep.run/1"},
       {"run", context_.request.run_id},
@@ -306,22 +263,22 @@ nlohmann::json Trainer::summary(bool stopped) const {
       {"steps", state_.step},
       {"steps_total", state_.total_steps},
       {"device", context_.device.str()},
-      {"peak_memory_bytes", peak_memory()},
+      {"peak_memory_bytes", figures.peak_memory_bytes},
       {"peak_allocated_bytes",
-       context_.device.is_cpu() ? memory_.peak_bytes() : static_cast<std::int64_t>(peak_memory())},
-      {"offloaded_bytes", state_.executor ? state_.executor->model().arena().bytes() : 0},
+       context_.device.is_cpu() ? memory_.peak_bytes() : static_cast<std::int64_t>(figures.peak_memory_bytes)},
+      {"offloaded_bytes", figures.offloaded_bytes},
       {"restarts", 0},
       {"lost_steps", 0},
       {"world", context_.world.size()},
       {"backend", context_.world.backend_name()},
       {"precision", spec::to_string(context_.job.precision)},
       {"parameters", spec::parameter_count(context_.job.model)},
-      {"layout", plan::to_string(layout_of(context_))},
+      {"layout", plan::to_string(context_.run.layout)},
       {"seconds_per_step", meter_.seconds_per_step()},
       {"training_seconds", running_.seconds()},
-      {"loader_stall_seconds", loader_stall_seconds()},
-      {"skipped_steps", (state_.executor ? state_.executor->scaler() : state_.scaler).skipped_steps()},
-      {"communicated_bytes", communicated_bytes()},
+      {"loader_stall_seconds", data_seconds_},
+      {"skipped_steps", figures.skipped_steps},
+      {"communicated_bytes", figures.communicated_bytes},
       {"evaluations", evaluations_}};
   const bool any = state_.step > first_step_;  // a finished run that is resumed has nothing to tell
   result["final_loss"] = any ? nlohmann::json(last_loss_) : nlohmann::json();

@@ -51,9 +51,6 @@ class Trainer {
   void run_evaluation();
   void save();
   void export_weights();
-  std::int64_t communicated_bytes() const;
-  double peak_memory() const;
-  double loader_stall_seconds() const;
   bool save_is_due(const StepResult& result) const;
   nlohmann::json summary(bool stopped) const;
   std::optional<double> efficiency(double items_per_second) const;

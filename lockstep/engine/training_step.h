@@ -10,11 +10,8 @@
 
 namespace lockstep::engine {
 
-// Collective over `world`. Throws Fault when a peer is lost, UserError when a sample turns out to be wrong.
-StepResult run_step(TrainingState& state, const spec::Job& job, comm::Communicator& world, StepWishes wishes);
-
-// Collective: the model's buffers (batch norm's running statistics) become rank 0's.
-void share_buffers(TrainingState& state, comm::Communicator& world);
+// Collective. Throws Fault when a peer is lost, UserError when a sample turns out to be wrong.
+StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishes);
 
 struct EvaluationResult {
   double loss = 0.0;      // mean over targets
@@ -22,7 +19,8 @@ struct EvaluationResult {
   std::int64_t targets = 0;
 };
 
-// Collective. Uses rank 0's buffers (batch norm's running statistics) on every rank.
-EvaluationResult evaluate(TrainingState& state, const spec::Job& job, comm::Communicator& world);
+// Collective over `world`. Uses rank 0's buffers (batch norm's running statistics) on every rank.
+EvaluationResult evaluate(TrainingState& state, const spec::Job& job, const plan::Layout& layout,
+                          comm::Communicator& world);
 
 }  // namespace lockstep::engine

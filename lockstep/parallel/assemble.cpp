@@ -40,6 +40,20 @@ void place(const nlohmann::json& stretches, const Tensor& values, const std::str
   }
 }
 
+// The collector's own part: whole tensors in host memory are views.
+void place_own(const Parcel& parcel, const std::string& prefix, TensorMap& whole) {
+  for (std::size_t i = 0; i < parcel.values.size(); ++i) {
+    const nlohmann::json& stretch = parcel.stretches[i];
+    const auto sizes = stretch.at(1).get<std::vector<std::int64_t>>();
+    const Tensor values = parcel.values[i].to(torch::kCPU);
+    if (values.numel() == c10::multiply_integers(sizes)) {
+      whole[prefix + stretch.at(0).get<std::string>()] = values.view(sizes);
+    } else {
+      place(nlohmann::json::array({stretch}), values, prefix, whole);
+    }
+  }
+}
+
 constexpr int kCollector = 0;
 
 void send(comm::Communicator& world, const Parcel& parcel) {
@@ -77,7 +91,7 @@ TensorMap ParallelModel::assemble(const std::function<Tensor(const FlatShard&)>&
     const Parcel parcel = pack(*shard, values);
     if (parcel.values.empty()) continue;
     if (world.rank() == kCollector) {
-      place(parcel.stretches, at::cat(parcel.values).to(torch::kCPU), prefix, whole);
+      place_own(parcel, prefix, whole);
     } else {
       send(world, parcel);
     }

@@ -3,14 +3,22 @@
 #include <torch/autograd.h>
 
 #include <algorithm>
-#include <optional>
-#include <set>
+#include <numeric>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep::parallel {
 
 using torch::Tensor;
+
+std::set<const void*> tensors_of(const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
+  std::set<const void*> tensors;
+  for (const auto& module : modules) {
+    if (!module) continue;
+    for (const Tensor& tensor : module->parameters()) tensors.insert(tensor.unsafeGetTensorImpl());
+  }
+  return tensors;
+}
 
 Chunk::Chunk(std::shared_ptr<nn::TrainableModel> model, std::vector<std::shared_ptr<FlatShard>> shards,
              const ChunkOptions& options)
@@ -20,6 +28,7 @@ Chunk::Chunk(std::shared_ptr<nn::TrainableModel> model, std::vector<std::shared_
       options_(options) {
   find_units();
   find_uses();
+  if (language_ == nullptr) add_hooks();
 }
 
 void Chunk::find_units() {
@@ -39,32 +48,56 @@ void Chunk::find_units() {
 
 // Which shards a unit needs follows from the modules it uses: a shard serves every unit that uses one of its tensors.
 void Chunk::find_uses() {
-  const auto uses = [&](const Unit& unit, const FlatShard& shard) {
-    if (unit.kind == Kind::kWhole) return true;
+  std::vector<std::set<const void*>> tensors;  // by unit
+  for (const Unit& unit : units_) {
     std::vector<std::shared_ptr<torch::nn::Module>> modules;
+    if (unit.kind == Kind::kWhole) modules = {model_};
     if (unit.kind == Kind::kEmbedding) modules = language_->embedding_modules();
     if (unit.kind == Kind::kLayer) modules = {language_->layer_module(unit.layer)};
     if (unit.kind == Kind::kHead) modules = language_->head_modules();
-    for (const auto& module : modules) {
-      if (!module) continue;
-      for (const Tensor& tensor : module->parameters()) {
-        for (const nn::DeclaredParameter& own : shard.parameters()) {
-          if (own.tensor.is_same(tensor)) return true;
-        }
-      }
+    tensors.push_back(tensors_of(modules));
+  }
+  for (const auto& shard : shards_) add_uses(*shard, tensors);
+}
+
+void Chunk::add_uses(FlatShard& shard, const std::vector<std::set<const void*>>& tensors) {
+  const std::size_t count = shard.parameters().size();
+  std::vector<std::size_t> first(count, units_.size()), all(count);
+  std::iota(all.begin(), all.end(), 0);
+  std::size_t last = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const nn::DeclaredParameter& parameter = shard.parameters()[i];
+    for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+      if (!tensors[unit].contains(parameter.tensor.unsafeGetTensorImpl())) continue;
+      first[i] = std::min(first[i], unit);
+      last = std::max(last, unit);
     }
-    return false;
-  };
+    LOCKSTEP_ASSERT(first[i] < units_.size(), "no unit uses " + parameter.name);
+  }
+  const std::size_t earliest = *std::min_element(first.begin(), first.end());
+  units_[earliest].first_use.push_back(&shard);
+  units_[last].last_use.push_back(&shard);
+  if (shard.buckets() == nullptr) {
+    units_[earliest].completes.emplace_back(&shard, all);
+    return;
+  }
+  for (std::size_t unit = 0; unit < units_.size(); ++unit) {
+    std::vector<std::size_t> parameters;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(parameters), [&](auto i) { return first[i] == unit; });
+    if (!parameters.empty()) units_[unit].completes.emplace_back(&shard, std::move(parameters));
+  }
+}
+
+void Chunk::add_hooks() {
   for (const auto& shard : shards_) {
-    std::optional<std::size_t> first, last;
-    for (std::size_t i = 0; i < units_.size(); ++i) {
-      if (!uses(units_[i], *shard)) continue;
-      if (!first) first = i;
-      last = i;
-    }
-    LOCKSTEP_ASSERT(first.has_value(), "no unit uses " + shard->name());
-    units_[*first].first_use.push_back(shard.get());
-    units_[*last].last_use.push_back(shard.get());
+    if (shard->buckets() == nullptr) continue;
+    // A kernel for every parameter is mostly launches: a device that waits for nobody collects all of them at the end.
+    if (shard->buckets()->buckets().size() == 1 && !shard->gradient().is_cpu()) continue;
+    std::vector<Tensor> tensors;
+    for (const nn::DeclaredParameter& parameter : shard->parameters()) tensors.push_back(parameter.tensor);
+    hooks_.push_back(std::make_unique<GradientHooks>(tensors, [this, shard = shard.get()](std::size_t i) {
+      shard->gradients_done({&i, 1}, finished_ + 1 == options_.micro_steps);
+    }));
   }
 }
 
@@ -129,6 +162,10 @@ void Chunk::keep_away(Kept& kept) {
   kept.offloaded = true;
 }
 
+bool Chunk::is_idle(const Unit& unit, const MicroBatch& batch) const {
+  return unit.kind == Kind::kWhole && batch.input.size(0) == 0;
+}
+
 Tensor Chunk::forward(int number, const MicroBatch& batch, const Tensor& x) {
   Held& held = held_[number];
   held.batch = batch;
@@ -139,7 +176,7 @@ Tensor Chunk::forward(int number, const MicroBatch& batch, const Tensor& x) {
     kept.recompute = recomputes(units_[i]);
     kept.input = current.detach();
     if (kept.input.is_floating_point() && language_ != nullptr) kept.input.requires_grad_(true);
-    {
+    if (!is_idle(units_[i], batch)) {
       const torch::AutoGradMode mode(!kept.recompute);
       run(units_[i], kept, batch, true);
     }
@@ -166,7 +203,7 @@ Tensor Chunk::pass(const MicroBatch& batch, const Tensor& x, bool logits) {
       kept.hidden = language_->head_logits(current, batch.input, batch.context);
     } else if (logits && units_[i].kind == Kind::kWhole) {
       kept.hidden = model_->forward(current, batch.context);
-    } else {
+    } else if (!is_idle(units_[i], batch)) {
       run(units_[i], kept, batch, false);
     }
     leave(i, +1);
@@ -197,7 +234,7 @@ Tensor Chunk::backward(int number, const Tensor& gradient, bool defer) {
     if (kept.loss.defined()) {
       outputs.push_back(kept.loss);
       gradients.push_back(torch::full_like(kept.loss, held.batch.loss_weight));
-    } else {
+    } else if (kept.hidden.defined()) {
       outputs.push_back(kept.hidden);
       gradients.push_back(current);
     }
@@ -209,7 +246,7 @@ Tensor Chunk::backward(int number, const Tensor& gradient, bool defer) {
       if (defer) held.deferred[i] = std::make_unique<nn::WeightGradientQueue>();
       const nn::DeferWeightGradients deferring(defer ? held.deferred[i].get() : nullptr);
       // Under adapters the embedding is frozen and has no input to pass a gradient on to.
-      if (outputs.front().requires_grad()) torch::autograd::backward(outputs, gradients);
+      if (!outputs.empty() && outputs.front().requires_grad()) torch::autograd::backward(outputs, gradients);
     }
     current = kept.input.grad();
     kept = {};
@@ -234,13 +271,13 @@ void Chunk::weight_gradients(int number) {
   ++finished_;
 }
 
-// A shard's gradient is complete when backward has passed its first unit.
+// A gradient is complete when backward has passed the first unit that uses its parameter.
 void Chunk::gradients_done(std::size_t unit, bool last_of_step) {
-  for (FlatShard* shard : units_[unit].first_use) {
-    shard->collect_gradients();
+  for (const auto& [shard, parameters] : units_[unit].completes) {
     const bool scatters = shard->options().zero >= 2;
-    if (!last_of_step && !(options_.reduce_each_micro_step && scatters)) continue;
-    shard->start_reduction();
+    const bool reduce = last_of_step || (options_.reduce_each_micro_step && scatters);
+    shard->gradients_done(parameters, reduce);
+    if (!reduce) continue;
     // Whole gradients are what stages 2 and 3 save: of at most two blocks at a time.
     if (scatters && reducing_ != nullptr) reducing_->continue_reduction();
     reducing_ = scatters ? shard : nullptr;

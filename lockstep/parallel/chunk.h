@@ -2,7 +2,8 @@
 // (attention, MLP), or the head with the loss. Each has an autograd graph of its own, from a detached input to its
 // output, so that the chunk decides between units: gather and free weights (ZeRO-3), prefetch the next unit's, keep a
 // unit's activations or compute them again (recompute), hand gradients to their reduction while backward goes on, and
-// split backward in two (zero bubble).
+// split backward in two (zero bubble). A model without units is one unit; there hooks tell of gradients while its
+// backward runs.
 //
 // All calls come from the rank's thread; collectives inside throw Fault.
 #pragma once
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include <torch/types.h>
@@ -18,6 +20,7 @@
 #include "lockstep/nn/language_model.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/parallel/flat_shard.h"
+#include "lockstep/parallel/gradient_hooks.h"
 #include "lockstep/parallel/offload.h"
 #include "lockstep/plan/layout.h"
 
@@ -39,6 +42,9 @@ struct ChunkOptions {
   std::int64_t micro_steps = 1;              // backwards of one step
   OffloadArena* activation_arena = nullptr;  // recomputed units keep their inputs here; null: in memory
 };
+
+// The tensors of the modules' parameters, by identity; null modules have none.
+std::set<const void*> tensors_of(const std::vector<std::shared_ptr<torch::nn::Module>>& modules);
 
 // Sums over the micro-batches since the last take_sums().
 struct ChunkSums {
@@ -81,6 +87,8 @@ class Chunk {
     std::int64_t layer = 0;
     int part = 0;
     std::vector<FlatShard*> first_use, last_use;  // of a forward pass over the units
+    // Parameters whose gradients are complete when backward has passed this unit, by shard.
+    std::vector<std::pair<FlatShard*, std::vector<std::size_t>>> completes;
   };
   struct Kept {  // of one unit and micro-batch
     torch::Tensor input, hidden, loss, auxiliary;
@@ -95,6 +103,10 @@ class Chunk {
 
   void find_units();
   void find_uses();
+  void add_uses(FlatShard& shard, const std::vector<std::set<const void*>>& tensors);
+  void add_hooks();
+  // Models of one unit have no collectives inside: a rank without samples has nothing to compute.
+  bool is_idle(const Unit& unit, const MicroBatch& batch) const;
   bool recomputes(const Unit& unit) const;
   void run(const Unit& unit, Kept& kept, const MicroBatch& batch, bool count);
   torch::Tensor pass(const MicroBatch& batch, const torch::Tensor& x, bool logits);
@@ -109,8 +121,9 @@ class Chunk {
   ChunkOptions options_;
   std::vector<Unit> units_;
   std::map<int, Held> held_;
-  FlatShard* reducing_ = nullptr;  // the last whose reduction was started
-  std::int64_t finished_ = 0;      // backwards of this step that are complete
+  std::vector<std::unique_ptr<GradientHooks>> hooks_;  // of a model of one unit
+  FlatShard* reducing_ = nullptr;                      // the last whose reduction was started
+  std::int64_t finished_ = 0;                          // backwards of this step that are complete
   ChunkSums sums_;
   torch::Tensor device_loss_;  // 0-dim fp64, of losses that are on a device: read in take_sums, reading waits for it
 };

@@ -1,6 +1,5 @@
 #include "lockstep/parallel/compression.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -13,7 +12,8 @@ namespace {
 class PlainExchange : public GradientExchange {
  public:
   std::unique_ptr<PendingExchange> start(const Bucket& bucket, comm::Communicator& group) override {
-    return std::make_unique<Pending>(group.all_reduce(nn::buffer_of(bucket.gradient)));
+    return std::make_unique<Pending>(
+        group.all_reduce(nn::buffer_of(bucket.gradient), comm::ReduceOp::kSum, at_site(bucket)));
   }
   TensorMap state() const override { return {}; }
   void load_state(const TensorMap&) override {}
@@ -39,7 +39,8 @@ class CastExchange : public GradientExchange {
   std::unique_ptr<PendingExchange> start(const Bucket& bucket, comm::Communicator& group) override {
     const torch::Tensor& narrow = narrow_.at(bucket.index);
     narrow.copy_(bucket.gradient);
-    return std::make_unique<Pending>(bucket.gradient, narrow, group.all_reduce(nn::buffer_of(narrow)));
+    return std::make_unique<Pending>(bucket.gradient, narrow,
+                                     group.all_reduce(nn::buffer_of(narrow), comm::ReduceOp::kSum, at_site(bucket)));
   }
   TensorMap state() const override { return {}; }
   void load_state(const TensorMap&) override {}
@@ -77,19 +78,10 @@ const torch::Tensor& state_tensor(const TensorMap& state, const std::string& nam
   return found->second;
 }
 
-void zero_padding(const torch::Tensor& flat, const Bucket& bucket, std::int64_t begin) {
-  const std::int64_t end = begin + flat.numel();
-  const auto zero = [&](std::int64_t from, std::int64_t to) {
-    from = std::max(from, begin);
-    to = std::min(to, end);
-    if (from < to) flat.narrow(0, from - begin, to - from).zero_();
-  };
-  std::int64_t covered = 0;
-  for (const ParameterRange& range : bucket.parameters) {
-    zero(covered, range.offset);
-    covered = range.offset + range.count;
-  }
-  zero(covered, end);
+comm::OpOptions at_site(const Bucket& bucket) {
+  comm::OpOptions options;
+  options.site = bucket.site;
+  return options;
 }
 
 std::unique_ptr<GradientExchange> make_exchange(const CompressionOptions& options, const std::vector<Bucket>& buckets,

@@ -1,7 +1,7 @@
 // What happens to one bucket of gradients between the ranks: plain sum, or a compressed exchange.
 //
 // A GradientExchange is told of one bucket at a time, always in the same order on every rank. It starts communication
-// at once and hands back a pending exchange, which the reducer advances round by round after backward. When the last
+// at once and hands back a pending exchange, which the owner advances round by round after backward. When the last
 // round is over, the bucket holds the (approximate) SUM over ranks, bit-identical on every rank.
 //
 //   none      all-reduce in place
@@ -20,19 +20,30 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
-#include "lockstep/parallel/flat_parameters.h"
+#include "lockstep/parallel/tensor_map.h"
 #include "lockstep/spec/job.h"
 
 namespace lockstep::parallel {
 
-// A contiguous stretch of the flat gradient. Outside of its parameters it holds padding, which stays zero.
+struct ParameterRange {
+  std::string name;
+  std::vector<std::int64_t> sizes;
+  std::int64_t offset = 0;  // first element in the flat gradient
+  std::int64_t count = 0;
+};
+
+// A contiguous stretch of the flat gradient: whole parameters.
 struct Bucket {
   std::size_t index = 0;                   // order of reduction
   torch::Tensor gradient;                  // [count] view of the flat gradient
+  std::int64_t begin = 0;                  // its first element there
+  std::size_t first_parameter = 0;         // of the flat gradient's
   std::vector<ParameterRange> parameters;  // offsets are relative to `gradient`
+  const char* site = "";                   // of its operations (comm::OpOptions)
 };
 
 // One bucket on its way. Destroying it before the last round is allowed only after an error or abort.

@@ -15,7 +15,6 @@ std::unique_ptr<GradientExchange> make_onebit(const std::vector<Bucket>& buckets
 // The tensor of that name; bad_input when it is missing or its shape or dtype differs from `like`.
 const torch::Tensor& state_tensor(const TensorMap& state, const std::string& name, const torch::Tensor& like);
 
-// Zeroes what lies between parameters; flat[i] belongs to element begin + i of the bucket.
-void zero_padding(const torch::Tensor& flat, const Bucket& bucket, std::int64_t begin = 0);
+comm::OpOptions at_site(const Bucket& bucket);
 
 }  // namespace lockstep::parallel

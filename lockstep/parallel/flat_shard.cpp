@@ -24,10 +24,11 @@ FlatShard::FlatShard(std::string name, std::vector<nn::DeclaredParameter> parame
                      ProcessGroups& groups, OffloadArena& arena)
     : name_(std::move(name)), parameters_(std::move(parameters)), options_(options), groups_(groups) {
   LOCKSTEP_ASSERT(!parameters_.empty(), "a block without parameters");
-  // Parameters whose gradients are summed over the same sharers lie side by side, so that one all-reduce serves them.
+  // Parameters whose gradients are summed over the same sharers lie side by side, so that one all-reduce serves them;
+  // in front, where the last bucket is.
   std::stable_sort(parameters_.begin(), parameters_.end(), [](const auto& a, const auto& b) {
     const auto key = [](const auto& p) { return p.placement.partial_gradient ? p.placement.sharers : 0; };
-    return key(a) < key(b);
+    return key(a) > key(b);
   });
   lay_out();
   const auto model = parameters_.front().tensor.options();
@@ -54,6 +55,22 @@ FlatShard::FlatShard(std::string name, std::vector<nn::DeclaredParameter> parame
     master_ = own_;
   }
   if (gathers()) release();
+  filled_.assign(parameters_.size(), 0);
+  if (options_.zero == 0 && options_.trainable) make_buckets();
+}
+
+void FlatShard::make_buckets() {
+  shard_gradient_ = whole_gradient_ = torch::empty({length_}, whole_.options().dtype(options_.gradient_dtype));
+  std::vector<ParameterRange> ranges;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    ranges.push_back({parameters_[i].name, parameters_[i].tensor.sizes().vec(), ranges_[i].offset, ranges_[i].count});
+  }
+  buckets_ = std::make_unique<GradientBuckets>(
+      whole_gradient_, ranges, replicas(), options_.buckets, options_.expert ? "dp: expert gradients" : "dp: gradients",
+      [this](const Bucket& bucket) {
+        complete(bucket.first_parameter, bucket.first_parameter + bucket.parameters.size(), bucket.begin,
+                 bucket.begin + bucket.gradient.numel());
+      });
 }
 
 // After a failure operations may still be in flight; they use this object's memory.
@@ -102,52 +119,55 @@ void FlatShard::release() {
   gathered_ = false;
 }
 
-void FlatShard::collect_gradients() {
-  if (!options_.trainable) return;
+void FlatShard::collect(std::span<const std::size_t> parameters) {
   const torch::NoGradGuard no_grad;
   if (arriving_.defined()) continue_reduction();  // of an earlier micro-step
-  const bool first = !whole_gradient_.defined();
-  if (first) {
+  if (!whole_gradient_.defined()) {
     whole_gradient_ = torch::empty({length_}, whole_.options().dtype(options_.gradient_dtype));
-    const Range& last = ranges_.back();
-    whole_gradient_.narrow(0, last.offset + last.count, length_ - last.offset - last.count).zero_();
+    whole_gradient_.narrow(0, ranges_.back().end(), length_ - ranges_.back().end()).zero_();
+    filled_.assign(parameters_.size(), 0);
   }
-  std::vector<Tensor> targets, sources;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    Tensor target = whole_gradient_.narrow(0, ranges_[i].offset, ranges_[i].count);
+  std::vector<Tensor> targets[2], sources[2];  // to be written, to be added to
+  for (const std::size_t i : parameters) {
     Tensor& gradient = parameters_[i].tensor.mutable_grad();
-    if (gradient.defined()) {
-      targets.push_back(target);
-      sources.push_back(gradient.reshape({-1}));
-      gradient.reset();
-    } else if (first) {
-      target.zero_();
-    }
+    if (!gradient.defined()) continue;
+    LOCKSTEP_ASSERT(!buckets_ || !buckets_->is_ready(i), "a gradient came after its exchange had begun");
+    const int add = filled_[i];
+    targets[add].push_back(whole_gradient_.narrow(0, ranges_[i].offset, ranges_[i].count));
+    sources[add].push_back(gradient.reshape({-1}));
+    gradient.reset();
+    filled_[i] = 1;
   }
-  nn::compat::copy_all(targets, sources, /*add=*/!first);
+  for (const int add : {0, 1}) nn::compat::copy_all(targets[add], sources[add], add != 0);
 }
 
-// Before the data ranks are summed: small, and the order keeps every group's operations in sequence.
-void FlatShard::sum_partial_gradients() {
-  for (const auto& [count, stretch] : partial_) {
-    comm::Communicator& group = groups_.sharers.at(count);
-    const Tensor part = whole_gradient_.narrow(0, stretch.offset, stretch.count);
-    group.all_reduce(nn::buffer_of(part), comm::ReduceOp::kSum, at_site("tp: partial gradients")).wait();
+void FlatShard::complete(std::size_t first_parameter, std::size_t end_parameter, std::int64_t begin, std::int64_t end) {
+  for (std::size_t i = first_parameter; i < end_parameter; ++i) {
+    if (!filled_[i]) whole_gradient_.narrow(0, ranges_[i].offset, ranges_[i].count).zero_();
+    filled_[i] = 1;
   }
+  // Before the data ranks are summed: small, and the order keeps every group's operations in sequence.
+  for (const auto& [count, stretch] : partial_) {
+    const std::int64_t from = std::max(begin, stretch.offset), to = std::min(end, stretch.end());
+    if (from >= to) continue;
+    const Tensor part = whole_gradient_.narrow(0, from, to - from);
+    groups_.sharers.at(count)
+        .all_reduce(nn::buffer_of(part), comm::ReduceOp::kSum, at_site("tp: partial gradients"))
+        .wait();
+  }
+}
+
+void FlatShard::gradients_done(std::span<const std::size_t> parameters, bool reduce) {
+  if (!options_.trainable) return;
+  collect(parameters);
+  if (!reduce) return;
+  if (!buckets_) return start_reduction();
+  for (const std::size_t parameter : parameters) buckets_->ready(parameter);
 }
 
 void FlatShard::start_reduction() {
-  if (!options_.trainable) return;
-  if (!whole_gradient_.defined()) collect_gradients();  // a block that saw no samples still takes part
-  sum_partial_gradients();
-  if (options_.zero == 0) {
-    arriving_ = whole_gradient_;
-    if (replicas().valid()) {
-      reducing_ = replicas().all_reduce(nn::buffer_of(arriving_), comm::ReduceOp::kSum,
-                                        at_site(options_.expert ? "dp: expert gradients" : "dp: gradients"));
-    }
-    return;
-  }
+  const torch::NoGradGuard no_grad;
+  complete(0, parameters_.size(), 0, length_);
   if (!shards().valid()) {
     arriving_ = whole_gradient_;
     return;
@@ -176,6 +196,7 @@ void FlatShard::continue_reduction() {
 void FlatShard::finish_reduction() {
   if (!options_.trainable) return;
   continue_reduction();
+  if (buckets_) buckets_->finish();
   if (options_.zero > 0 && replicas().valid()) {
     replicas()
         .all_reduce(nn::buffer_of(shard_gradient_), comm::ReduceOp::kSum,
@@ -188,6 +209,8 @@ void FlatShard::finish_reduction() {
 }
 
 void FlatShard::clear_gradient() {
+  filled_.assign(parameters_.size(), 0);
+  if (buckets_) return;
   reduced_before_ = false;
   shard_gradient_.reset();
   whole_gradient_.reset();
@@ -242,36 +265,39 @@ void FlatShard::rest(const OffloadArena& arena) const {
   if (options_.offload == plan::Offload::kParameters && gathers()) arena.rest(own_);
 }
 
-double FlatShard::squared_norm() const {
-  if (!options_.trainable) return 0.0;
-  double sum = 0.0;
+// Stretches of the shard; neighbours are one.
+std::vector<FlatShard::Range> FlatShard::answered(bool everything) const {
+  std::vector<Range> result;
   const std::int64_t begin = shard_rank() * shard_length_, end = begin + shard_length_;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const std::int64_t from = std::max(begin, ranges_[i].offset);
-    const std::int64_t to = std::min(end, ranges_[i].offset + ranges_[i].count);
-    if (from < to && answers_for(i)) sum += kernels::squared_norm(shard_gradient_.narrow(0, from - begin, to - from));
+  for (std::size_t i = 0; i < parameters_.size() && options_.trainable; ++i) {
+    const std::int64_t from = std::max(begin, ranges_[i].offset), to = std::min(end, ranges_[i].end());
+    if (from >= to || !(everything || answers_for(i))) continue;
+    if (result.empty() || result.back().end() != from - begin) result.push_back({from - begin, 0});
+    result.back().count += to - from;
+  }
+  return result;
+}
+
+double FlatShard::squared_norm(bool everything) const {
+  double sum = 0.0;
+  for (const Range& range : answered(everything)) {
+    sum += kernels::squared_norm(shard_gradient_.narrow(0, range.offset, range.count));
   }
   return sum;
 }
 
-void FlatShard::add_squared_norm(Tensor& sum) const {
-  if (!options_.trainable) return;
-  const std::int64_t begin = shard_rank() * shard_length_, end = begin + shard_length_;
-  Range stretch{0, 0};  // neighbours are summed together
-  const auto add = [&] {
-    if (stretch.count > 0) kernels::add_squared_norm(shard_gradient_.narrow(0, stretch.offset, stretch.count), sum);
-  };
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const std::int64_t from = std::max(begin, ranges_[i].offset);
-    const std::int64_t to = std::min(end, ranges_[i].offset + ranges_[i].count);
-    if (from >= to || !answers_for(i)) continue;
-    if (stretch.offset + stretch.count != from - begin) {
-      add();
-      stretch = {from - begin, 0};
-    }
-    stretch.count += to - from;
+void FlatShard::add_squared_norm(Tensor& sum, bool everything) const {
+  for (const Range& range : answered(everything)) {
+    kernels::add_squared_norm(shard_gradient_.narrow(0, range.offset, range.count), sum);
   }
-  add();
+}
+
+void FlatShard::share_values() {
+  // Offloaded state lies in host memory, which a device's communicator does not reach.
+  if (!replicas().valid() || options_.offload != plan::Offload::kNone) return;
+  const torch::NoGradGuard no_grad;
+  replicas().broadcast(nn::bytes_of(own_), 0).wait();
+  if (has_master_) replicas().broadcast(nn::bytes_of(master_), 0).wait();
 }
 
 }  // namespace lockstep::parallel

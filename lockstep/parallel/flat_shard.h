@@ -1,12 +1,12 @@
-// FlatShard: the parameters of one block (a layer, an embedding) in one flat tensor, and this rank's shard of them
-// under ZeRO (Rajbhandari et al. 2020):
-//   stage 0  everything whole; gradients all-reduced
+// FlatShard: the parameters of one block (a layer, an embedding; under stage 0 all that a chunk holds) in one flat
+// tensor, and this rank's shard of them under ZeRO (Rajbhandari et al. 2020):
+//   stage 0  everything whole; gradients summed bucket by bucket while backward runs (GradientBuckets)
 //   stage 1  optimizer state and master weights sharded; gradients reduce-scattered, new weights all-gathered
 //   stage 2  gradients too: the whole gradient lives from backward to its reduce-scatter
 //   stage 3  weights too: gathered for each use of the block, freed after it
 //
 // One step:  [gather, release] around each forward and backward of the block (stage 3)
-//            collect_gradients() after each backward; start_reduction() after the last, finish_reduction() when wanted
+//            gradients_done() when a backward has made gradients; finish_reduction() at the end
 //            gradient() and master() hold this rank's shard: the optimizer updates master(), then publish()
 //
 // All calls come from the rank's thread. Collectives are issued in call order, so all ranks of a group must make the
@@ -14,6 +14,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,7 @@
 #include "lockstep/kernels/fused_optimizer.h"
 #include "lockstep/nn/hf_weights.h"
 #include "lockstep/nn/layers.h"
+#include "lockstep/parallel/gradient_buckets.h"
 #include "lockstep/parallel/offload.h"
 #include "lockstep/parallel/process_groups.h"
 
@@ -36,6 +39,7 @@ struct FlatShardOptions {
   torch::ScalarType gradient_dtype = torch::kFloat32;
   torch::ScalarType master_dtype = torch::kFloat32;  // as the model's: the weights are their own master
   plan::Offload offload = plan::Offload::kNone;
+  BucketOptions buckets;  // stage 0: how gradients travel
 };
 
 // A stretch of this rank's shard and where it lies in the whole model.
@@ -68,11 +72,11 @@ class FlatShard {
   void gather();
   void release();
 
-  // Adds the parameters' grad() to the whole gradient and drops them.
-  void collect_gradients();
-  // Sums the collected gradient over sharers and data ranks; asynchronous. May be called once or several times a step
-  // (stages 2 and 3, accumulation): results add up.
-  void start_reduction();
+  // Backward has made the gradients of these parameters: adds their grad() to the whole gradient and drops them. With
+  // `reduce` they are complete and their sum over sharers and data ranks starts: bucket by bucket under stage 0; of the
+  // whole block, which `parameters` must then be, otherwise (stages 2 and 3 may do so several times a step: results add
+  // up). Parameters without a gradient take part with zeros.
+  void gradients_done(std::span<const std::size_t> parameters, bool reduce);
   // Waits for the shards, starts the sum over replicas; then waits for that.
   void continue_reduction();
   void finish_reduction();
@@ -88,9 +92,10 @@ class FlatShard {
   void clear_gradient();
 
   // Sum of squares of the elements of gradient() that this rank answers for: over all ranks each element counts once.
-  double squared_norm() const;
+  // With `everything`, of all elements.
+  double squared_norm(bool everything = false) const;
   // The same for a shard on a device, added to `sum` (0-dim, fp64, there) without waiting.
-  void add_squared_norm(torch::Tensor& sum) const;
+  void add_squared_norm(torch::Tensor& sum, bool everything = false) const;
   // Elements of the shard that get weight decay.
   std::vector<kernels::ElementRange> decay_ranges() const { return {{0, shard_length_}}; }
 
@@ -107,6 +112,10 @@ class FlatShard {
 
   // After writing master(): weights follow (and are published by start_publish).
   void master_to_weights();
+  // Collective: weights and master of the shard become those of the first of the ranks that hold the same.
+  void share_values();
+  // Stage 0, trainable: how its gradient travels; null otherwise.
+  GradientBuckets* buckets() const { return buckets_.get(); }
 
  private:
   comm::Communicator& shards() const { return options_.expert ? groups_.expert_shards : groups_.shards; }
@@ -114,12 +123,18 @@ class FlatShard {
   std::int64_t shard_rank() const { return nn::Partition::rank(shards()); }
   bool gathers() const { return options_.zero == 3 && shards().valid(); }
   void lay_out();
-  void sum_partial_gradients();
+  void make_buckets();
+  void collect(std::span<const std::size_t> parameters);
+  void start_reduction();
+  // What no backward made becomes zero; what the tp ranks made parts of is summed.
+  void complete(std::size_t first_parameter, std::size_t end_parameter, std::int64_t begin, std::int64_t end);
 
   struct Range {
     std::int64_t offset = 0;
     std::int64_t count = 0;
+    std::int64_t end() const { return offset + count; }
   };
+  std::vector<Range> answered(bool everything) const;
 
   std::string name_;
   std::vector<nn::DeclaredParameter> parameters_;
@@ -134,7 +149,9 @@ class FlatShard {
   torch::Tensor master_;
   bool has_master_ = false;
   bool gathered_ = true;
-  torch::Tensor whole_gradient_;  // [length], undefined while there is none
+  torch::Tensor whole_gradient_;  // [length]; stage 0 keeps it, otherwise undefined while there is none
+  std::vector<char> filled_;      // parameter: whole_gradient_ holds something of this step
+  std::unique_ptr<GradientBuckets> buckets_;
   torch::Tensor shard_gradient_;  // [shard_length]
   torch::Tensor arriving_;        // result of a reduction on its way
   bool reduced_before_ = false;   // shard_gradient_ already holds earlier micro-steps

@@ -82,8 +82,7 @@ class OneBit : public GradientExchange {
     BucketState& state = buckets_.at(bucket.index);
     state.error.add_(state.gradient);
     for (int rank = 0; rank < group.size(); ++rank) pack(state.error, part_of(state, rank), row_of(state.sent, rank));
-    zero_padding(state.error, bucket);
-    comm::Work work = group.all_to_all(nn::buffer_of(state.sent), nn::buffer_of(state.received));
+    comm::Work work = group.all_to_all(nn::buffer_of(state.sent), nn::buffer_of(state.received), at_site(bucket));
     return std::make_unique<Pending>(state, bucket, group, std::move(work));
   }
 
@@ -115,15 +114,12 @@ class OneBit : public GradientExchange {
         for (int rank = 0; rank < group_.size(); ++rank) {
           add(row_of(state_.everything, rank), state_.gradient, part_of(state_, rank));
         }
-        zero_padding(state_.gradient, bucket_);
         return true;
       }
       const Stretch mine{0, part_of(state_, group_.rank()).count};
       for (int rank = 0; rank < group_.size(); ++rank) add(row_of(state_.received, rank), state_.sum, mine);
       pack(state_.sum, mine, state_.own.data_ptr<std::uint8_t>());
-      // Padding has no meaning, but zero packs to a plus: its errors would grow without bound.
-      zero_padding(state_.sum, bucket_, part_of(state_, group_.rank()).begin);
-      work_ = group_.all_gather(nn::buffer_of(state_.own), nn::buffer_of(state_.everything));
+      work_ = group_.all_gather(nn::buffer_of(state_.own), nn::buffer_of(state_.everything), at_site(bucket_));
       second_leg_ = true;
       return false;
     }

@@ -1,10 +1,12 @@
 #include "lockstep/parallel/parallel_model.h"
 
 #include <algorithm>
-#include <set>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/nn/lora.h"
+#include "lockstep/nn/tensor_comm.h"
+#include "lockstep/parallel/same_parameters.h"
 #include "lockstep/plan/stage_layers.h"
 
 namespace lockstep::parallel {
@@ -20,22 +22,14 @@ std::int64_t key_sharers(const spec::Model& spec, const plan::Layout& layout) {
   return layout.tp > kv_heads ? layout.tp / kv_heads : 1;
 }
 
-// A shard for each block that is gathered, kept and freed together, apart by what has groups or a life of its own.
+// A shard for each block that is gathered, kept and freed together, apart by what has groups or a life of its own. What
+// always stays is one: one pass of the optimizer, and buckets across blocks.
 struct ShardKey {
   int block = 0;  // in order of use: embedding table, other embeddings, layers, head
   bool expert = false;
   bool frozen = false;
   auto operator<=>(const ShardKey&) const = default;
 };
-
-std::set<const void*> tensors_of(const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
-  std::set<const void*> tensors;
-  for (const auto& module : modules) {
-    if (!module) continue;
-    for (const Tensor& tensor : module->parameters()) tensors.insert(tensor.unsafeGetTensorImpl());
-  }
-  return tensors;
-}
 
 }  // namespace
 
@@ -49,6 +43,13 @@ ParallelModel::ParallelModel(const spec::Model& spec, const ParallelModelOptions
                                              static_cast<int>(options.micro_steps))) {
   plan::require_valid_layout(options.layout, &spec);
   build_chunks();
+  std::vector<nn::DeclaredParameter> shared;
+  for (const auto& chunk : chunks_) {
+    for (nn::DeclaredParameter& parameter : nn::declared_parameters(chunk->model())) {
+      if (!parameter.placement.expert) shared.push_back(std::move(parameter));
+    }
+  }
+  if (groups_.everyone.valid()) check_same_parameters(shared, groups_.everyone);
   initialise();
 }
 
@@ -69,7 +70,7 @@ void ParallelModel::build_chunks() {
     build.part.end_layer = build.part.first_layer + layers[static_cast<std::size_t>(position)];
     build.part.embedding = position == 0;
     build.part.head = position == schedule_.positions() - 1;
-    auto model = nn::build_model(spec_, build);
+    auto model = options_.make_model(spec_, build);
     if (options_.lora.rank > 0) nn::add_lora(dynamic_cast<nn::LanguageModel&>(*model), options_.lora);
     std::vector<std::shared_ptr<FlatShard>> shards;
     build_shards(*model, position, shards);
@@ -93,6 +94,8 @@ void ParallelModel::build_shards(nn::TrainableModel& model, int position,
     for (const void* tensor : tensors_of(modules)) block_of.emplace(tensor, block);
   };
   const bool tied = is_tied(spec_);
+  const bool stays = options_.layout.zero == 0 && options_.layout.offload == plan::Offload::kNone;
+  const int last = schedule_.positions() - 1;
   if (language != nullptr) {
     const nn::ModelPart& part = language->part();
     if (tied && (part.embedding || part.head)) assign({language->tied_embedding()}, 0);
@@ -105,9 +108,10 @@ void ParallelModel::build_shards(nn::TrainableModel& model, int position,
   for (nn::DeclaredParameter& parameter : nn::declared_parameters(model)) {
     const auto found = block_of.find(parameter.tensor.unsafeGetTensorImpl());
     const int block = found == block_of.end() ? 0 : found->second;
-    blocks[{block, parameter.placement.expert, !parameter.tensor.requires_grad()}].push_back(std::move(parameter));
+    ShardKey key{block, parameter.placement.expert, !parameter.tensor.requires_grad()};
+    if (stays) key = {tied && last > 0 && block == 0 ? 0 : 1, key.expert && options_.layout.ep > 1, key.frozen};
+    blocks[key].push_back(std::move(parameter));
   }
-  const int last = schedule_.positions() - 1;
   const bool here = last > 0 && schedule_.rank_of(0) == schedule_.rank_of(last);
   for (auto& [key, parameters] : blocks) {
     FlatShardOptions options;
@@ -120,6 +124,7 @@ void ParallelModel::build_shards(nn::TrainableModel& model, int position,
     options.gradient_dtype = options_.gradient_dtype;
     options.master_dtype = options_.master_dtype;
     options.offload = options_.layout.offload;
+    options.buckets = options_.buckets;
     const std::string name = parameters.front().name;
     out.push_back(std::make_shared<FlatShard>(name, std::move(parameters), options, groups_, arena_));
     if (!two_ends || !here) continue;
@@ -150,7 +155,20 @@ void ParallelModel::initialise() {
       if (auto* layer = dynamic_cast<nn::Layer*>(module.get())) layer->reset_buffers();
     }
   }
+  share_values();
+}
+
+// Equal already where seeds and files are; nothing may depend on that.
+void ParallelModel::share_values() {
+  for (const auto& shard : shards_) shard->share_values();
   publish();
+  if (!groups_.everyone.valid()) return;
+  const torch::NoGradGuard no_grad;
+  for (const auto& chunk : chunks_) {
+    for (const Tensor& buffer : chunk->model().buffers()) {
+      if (buffer.defined()) groups_.everyone.broadcast(nn::bytes_of(buffer), 0).wait();
+    }
+  }
 }
 
 std::vector<std::int64_t> ParallelModel::stream_shape(const MicroBatch& batch) const {
@@ -158,7 +176,7 @@ std::vector<std::int64_t> ParallelModel::stream_shape(const MicroBatch& batch) c
   return {batch.input.size(0), batch.input.size(1) / split, spec_.hidden};
 }
 
-ChunkSums ParallelModel::run(const std::vector<MicroBatch>& micro_batches) {
+ChunkSums ParallelModel::run(const std::vector<MicroBatch>& micro_batches, const std::function<void()>& meanwhile) {
   LOCKSTEP_ASSERT(static_cast<std::int64_t>(micro_batches.size()) == options_.micro_steps, "one batch per micro-step");
   for (const auto& shard : shards_) shard->clear_gradient();
   const auto batch_of = [&](int micro) -> const MicroBatch& { return micro_batches[static_cast<std::size_t>(micro)]; };
@@ -177,9 +195,12 @@ ChunkSums ParallelModel::run(const std::vector<MicroBatch>& micro_batches) {
   work.weight_gradients = [&](int chunk, int micro) { chunk_of(chunk).weight_gradients(micro); };
   work.observe = observer_;
   run_pipeline(schedule_, stage, links, work);
+  const double begin = monotonic_seconds();
   finish_reductions();
+  exposed_seconds_ = monotonic_seconds() - begin;
   start_norm();
   for (const auto& chunk : chunks_) chunk->end_step();
+  if (meanwhile) meanwhile();
   return take_sums();
 }
 
@@ -196,7 +217,7 @@ void ParallelModel::finish_reductions() {
 void ParallelModel::start_norm() {
   if (options_.device.is_cpu() || options_.layout.offload != plan::Offload::kNone) return;
   device_norm_ = torch::zeros({}, torch::dtype(torch::kFloat64).device(options_.device));
-  for (const auto& shard : shards_) shard->add_squared_norm(device_norm_);
+  for (const auto& shard : shards_) shard->add_squared_norm(device_norm_, is_replicated());
 }
 
 // One micro-batch through all chunks, forward only.
@@ -258,7 +279,35 @@ void ParallelModel::publish() {
 
 void ParallelModel::adopt_master() {
   for (const auto& shard : shards_) shard->master_to_weights();
-  publish();
+  share_values();
+}
+
+namespace {
+
+// The first shard's state has the names it would have alone.
+std::string compression_prefix(std::size_t shard) { return shard == 0 ? "" : "shard." + std::to_string(shard) + "."; }
+
+}  // namespace
+
+TensorMap ParallelModel::compression_state() const {
+  TensorMap state;
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    if (shards_[i]->buckets() == nullptr) continue;
+    for (const auto& [name, tensor] : shards_[i]->buckets()->state()) state[compression_prefix(i) + name] = tensor;
+  }
+  return state;
+}
+
+void ParallelModel::load_compression(const TensorMap& state) {
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    if (shards_[i]->buckets() == nullptr) continue;
+    TensorMap own;
+    for (const auto& [name, tensor] : shards_[i]->buckets()->state()) {
+      const auto found = state.find(compression_prefix(i) + name);
+      if (found != state.end()) own[name] = found->second;
+    }
+    shards_[i]->buckets()->load_state(own);
+  }
 }
 
 MicroBatch ParallelModel::rows_of(MicroBatch whole) const {
@@ -285,10 +334,15 @@ bool ParallelModel::has_loss() const {
   return groups_.stage == holder && nn::Partition::rank(groups_.tp) == 0;
 }
 
+bool ParallelModel::is_replicated() const {
+  const plan::Layout& layout = options_.layout;
+  return layout.zero == 0 && layout.tp == 1 && layout.pp == 1 && layout.ep == 1;
+}
+
 double ParallelModel::squared_norm() const {
   if (device_norm_.defined()) return device_norm_.item<double>();
   double sum = 0.0;
-  for (const auto& shard : shards_) sum += shard->squared_norm();
+  for (const auto& shard : shards_) sum += shard->squared_norm(is_replicated());
   return sum;
 }
 

@@ -17,13 +17,18 @@
 #include <vector>
 
 #include "lockstep/parallel/chunk.h"
-#include "lockstep/parallel/flat_parameters.h"
 #include "lockstep/parallel/pipeline_runner.h"
 #include "lockstep/parallel/process_groups.h"
+#include "lockstep/parallel/tensor_map.h"
 #include "lockstep/plan/layout.h"
 #include "lockstep/plan/pipeline_schedule.h"
 
 namespace lockstep::parallel {
+
+// Builds the part of the model that BuildOptions::part names, for the ranks of BuildOptions::partition; weights need no
+// values. Every parameter must be declared by an nn::Layer. Pipelines want an nn::LanguageModel.
+using ModelFactory =
+    std::function<std::shared_ptr<nn::TrainableModel>(const spec::Model& spec, const nn::BuildOptions& options)>;
 
 struct ParallelModelOptions {
   plan::Layout layout;
@@ -36,22 +41,26 @@ struct ParallelModelOptions {
   bool reshard_after_forward = true;
   bool reduce_each_micro_step = false;
   bool activation_offload = false;
-  spec::Lora lora;                       // rank 0: none
+  spec::Lora lora;        // rank 0: none
+  BucketOptions buckets;  // of gradients under ZeRO stage 0
+  ModelFactory make_model = nn::build_model;
   std::filesystem::path offload_folder;  // see OffloadArena
 };
 
 class ParallelModel {
  public:
-  // Collective over `world` (layout.world() ranks). Weights have their initial values. Throws UserError when the layout
-  // does not fit the model.
+  // Collective over `world` (layout.world() ranks). Weights have their initial values, the same on all ranks that hold
+  // them. Throws UserError when the layout does not fit the model, and on every rank when ranks that share weights hold
+  // different parameters.
   ParallelModel(const spec::Model& spec, const ParallelModelOptions& options, comm::Communicator world);
   ~ParallelModel();
   ParallelModel(const ParallelModel&) = delete;
   ParallelModel& operator=(const ParallelModel&) = delete;
 
   // Collective: forward and backward of all micro-batches in the schedule's order; then every shard has its gradient.
-  // Returns this rank's sums (the loss is that of the last stage's ranks; cp and data ranks' add up).
-  ChunkSums run(const std::vector<MicroBatch>& micro_batches);
+  // Returns this rank's sums (the loss is that of the last stage's ranks; cp and data ranks' add up). `meanwhile` is
+  // called when all is queued and a device may still work on it; reading the sums waits for it.
+  ChunkSums run(const std::vector<MicroBatch>& micro_batches, const std::function<void()>& meanwhile = {});
   // Told of every task of run() (PipelineWork::observe); for measurements.
   void observe(std::function<void(const plan::PipelineTask&, double start, double end)> observer) {
     observer_ = std::move(observer);
@@ -77,19 +86,29 @@ class ParallelModel {
   const plan::PipelineSchedule& schedule() const { return schedule_; }
   // Whether this rank's sums of loss count (others have the same, or none).
   bool has_loss() const;
+  // Whether every rank holds the whole model and its whole gradient.
+  bool is_replicated() const;
   // Square of the norm of the gradient that run() left, as far as this rank answers for it; the sum over the world is
-  // the model's.
+  // the model's. Of a replicated model every rank has all of it.
   double squared_norm() const;
+  // That run() waited for gradients after its last backward.
+  double exposed_seconds() const { return exposed_seconds_; }
   std::int64_t parameter_count() const;  // of the whole model; trainable and frozen
 
   // Collective: whole tensors by name on rank 0 (empty elsewhere), from a shard tensor of each FlatShard (master(),
-  // gradient(), a moment). Shards for which `of` returns an undefined tensor are left out.
+  // gradient(), a moment). Shards for which `of` returns an undefined tensor are left out. Tensors may be views.
   TensorMap assemble(const std::function<torch::Tensor(const FlatShard&)>& of, const std::string& prefix = {});
   // This rank's part of whole tensors, given piece by piece: read(name, first element, out).
   using ReadRange = std::function<void(const std::string& name, std::int64_t first, torch::Tensor out)>;
   void fill(const std::function<torch::Tensor(const FlatShard&)>& of, const ReadRange& read) const;
-  // After master() was written from outside: weights follow on all ranks. Collective.
+  // After master() was written from outside: weights follow on all ranks, and what several ranks hold is the first
+  // one's. Collective.
   void adopt_master();
+
+  // What the compression of gradients keeps on this rank (GradientExchange); empty without. load_compression() throws
+  // bad_input before anything is changed.
+  TensorMap compression_state() const;
+  void load_compression(const TensorMap& state);
 
  private:
   void build_chunks();
@@ -97,6 +116,7 @@ class ParallelModel {
   void initialise();
   void finish_reductions();
   void start_norm();
+  void share_values();
   torch::Tensor pass(const MicroBatch& batch,
                      const std::function<torch::Tensor(Chunk&, const torch::Tensor&)>& through);
   ChunkSums take_sums();
@@ -110,6 +130,7 @@ class ParallelModel {
   std::function<void(const plan::PipelineTask&, double, double)> observer_;
   std::vector<std::unique_ptr<Chunk>> chunks_;
   std::vector<std::shared_ptr<FlatShard>> shards_;
+  double exposed_seconds_ = 0.0;
   torch::Tensor device_norm_;  // 0-dim, fp64: squared_norm() of a model on a device; undefined on the CPU
   // Where the model begins and ends on one rank in two chunks, both hold the tied embedding.
   std::vector<std::pair<FlatShard*, FlatShard*>> tied_here_;

@@ -87,8 +87,8 @@ class PowerSgd : public GradientExchange {
 // The first round carries the vectors and the P factors, the second the Q factors.
 class PowerSgd::Pending : public PendingExchange {
  public:
-  Pending(BucketState& state, comm::Communicator group, comm::Work work)
-      : state_(state), group_(std::move(group)), work_(std::move(work)) {}
+  Pending(BucketState& state, const Bucket& bucket, comm::Communicator group, comm::Work work)
+      : state_(state), bucket_(bucket), group_(std::move(group)), work_(std::move(work)) {}
 
   bool advance() override {
     work_.wait();
@@ -106,7 +106,7 @@ class PowerSgd::Pending : public PendingExchange {
       at::mm_out(matrix.q, matrix.p, matrix.gradient);
       at::addmm_out(matrix.error, matrix.gradient, matrix.p.t(), matrix.q, 1.0, -1.0);
     }
-    work_ = group_.all_reduce(nn::buffer_of(state_.second));
+    work_ = group_.all_reduce(nn::buffer_of(state_.second), comm::ReduceOp::kSum, at_site(bucket_));
     second_round_ = true;
     return false;
   }
@@ -121,6 +121,7 @@ class PowerSgd::Pending : public PendingExchange {
   }
 
   BucketState& state_;
+  const Bucket& bucket_;
   comm::Communicator group_;
   comm::Work work_;
   bool second_round_ = false;
@@ -191,7 +192,8 @@ std::unique_ptr<PendingExchange> PowerSgd::start(const Bucket& bucket, comm::Com
     }
     at::mm_out(matrix.p, matrix.q, matrix.gradient.t());
   }
-  return std::make_unique<Pending>(state, group, group.all_reduce(nn::buffer_of(state.first)));
+  return std::make_unique<Pending>(state, bucket, group,
+                                   group.all_reduce(nn::buffer_of(state.first), comm::ReduceOp::kSum, at_site(bucket)));
 }
 
 TensorMap PowerSgd::state() const {

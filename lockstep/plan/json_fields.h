@@ -18,7 +18,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/enum_names.h"
-#include "lockstep/plan/strict_reader.h"
+#include "lockstep/base/json.h"
 
 namespace lockstep::plan {
 
@@ -53,9 +53,9 @@ class FieldWriter {
 
 class FieldReader {
  public:
-  explicit FieldReader(StrictReader reader) : reader_(std::move(reader)) {}
+  explicit FieldReader(JsonReader reader) : reader_(std::move(reader)) {}
 
-  void value(const char* key, double& out) { out = reader_.number(key); }
+  void value(const char* key, double& out) { out = reader_.real(key); }
   void value(const char* key, std::int64_t& out) { out = reader_.integer(key); }
   void value(const char* key, bool& out) { out = reader_.boolean(key); }
   void value(const char* key, std::string& out) { out = reader_.text(key); }
@@ -81,12 +81,12 @@ class FieldReader {
   }
   template <class T>
   void objects(const char* key, std::vector<T>& out) {
-    for (StrictReader& reader : reader_.objects(key)) out.push_back(object_of<T>(std::move(reader)));
+    for (JsonReader& reader : reader_.objects(key)) out.push_back(object_of<T>(std::move(reader)));
   }
 
   // Throws for what is missing, of the wrong kind or unknown.
   template <class T>
-  static T object_of(StrictReader reader) {
+  static T object_of(JsonReader reader) {
     FieldReader fields(std::move(reader));
     T value;
     fields_of(fields, value);
@@ -95,7 +95,7 @@ class FieldReader {
   }
 
  private:
-  StrictReader reader_;
+  JsonReader reader_;
 };
 
 template <class T>
@@ -104,7 +104,7 @@ nlohmann::json to_json_object(const T& value) {
 }
 
 template <class T>
-T read_object(StrictReader reader) {
+T read_object(JsonReader reader) {
   return FieldReader::object_of<T>(std::move(reader));
 }
 

@@ -10,7 +10,6 @@
 #include "lockstep/base/json.h"
 #include "lockstep/base/units.h"
 #include "lockstep/plan/spec_json.h"
-#include "lockstep/plan/strict_reader.h"
 
 namespace lockstep::plan {
 namespace {
@@ -21,7 +20,7 @@ nlohmann::json interval_to_json(const Interval& interval) {
   return {{"low", interval.low}, {"expected", interval.expected}, {"high", interval.high}};
 }
 
-Interval read_interval(StrictReader reader) {
+Interval read_interval(JsonReader reader) {
   Interval interval{reader.non_negative("low"), reader.non_negative("expected"), reader.non_negative("high")};
   reader.finish();
   if (interval.low > interval.expected || interval.expected > interval.high) {
@@ -51,7 +50,7 @@ nlohmann::json layout_to_json(const Layout& layout) {
   return json;
 }
 
-std::int64_t read_value(StrictReader& reader, const LayoutField& field) {
+std::int64_t read_value(JsonReader& reader, const LayoutField& field) {
   if (is_truth(field)) return reader.boolean(field.name()) ? 1 : 0;
   if (!field.is_axis()) {
     const auto choices = field.key->choices;
@@ -60,8 +59,8 @@ std::int64_t read_value(StrictReader& reader, const LayoutField& field) {
   return field.key->least > 0 ? reader.positive(field.name()) : reader.integer(field.name());
 }
 
-Layout read_layout(StrictReader& candidate, const spec::Model& model) {
-  StrictReader reader = candidate.object("layout");
+Layout read_layout(JsonReader& candidate, const spec::Model& model) {
+  JsonReader reader = candidate.object("layout");
   Layout layout;
   for (const LayoutField& field : layout_fields()) {
     field.set(layout, read_value(is_beside(field) ? candidate : reader, field));
@@ -79,7 +78,7 @@ nlohmann::json batch_to_json(const BatchPlan& batch) {
           {"sequence_length", batch.sequence_length}};
 }
 
-BatchPlan read_batch(StrictReader reader, const Layout& layout) {
+BatchPlan read_batch(JsonReader reader, const Layout& layout) {
   BatchPlan batch;
   batch.micro = reader.positive("micro");
   batch.accumulation = reader.positive("accumulation");
@@ -108,7 +107,7 @@ nlohmann::json knobs_to_json(const Knobs& knobs) {
   return json;
 }
 
-Knobs read_knobs(StrictReader reader) {
+Knobs read_knobs(JsonReader reader) {
   Knobs knobs;
   knobs.backend = reader.text("backend");
   knobs.bucket_mib = reader.non_negative("bucket_mib");
@@ -128,7 +127,7 @@ nlohmann::json memory_to_json(const MemoryBreakdown& memory) {
           {"overhead", memory.overhead / kGiB},       {"capacity", memory.capacity / kGiB}};
 }
 
-MemoryBreakdown read_memory(StrictReader reader) {
+MemoryBreakdown read_memory(JsonReader reader) {
   MemoryBreakdown memory;
   memory.parameters = reader.non_negative("parameters") * kGiB;
   memory.gradients = reader.non_negative("gradients") * kGiB;
@@ -162,8 +161,8 @@ nlohmann::json prediction_to_json(const Prediction& prediction, std::int64_t wor
             {"mfu", interval_to_json(prediction.mfu)}}}};
 }
 
-Prediction read_prediction(StrictReader reader) {
-  StrictReader intervals = reader.object("intervals");
+Prediction read_prediction(JsonReader reader) {
+  JsonReader intervals = reader.object("intervals");
   Prediction prediction;
   prediction.tokens_per_second = read_interval(intervals.object("tokens_per_second"));
   prediction.samples_per_second = read_interval(intervals.object("samples_per_second"));
@@ -177,9 +176,9 @@ Prediction read_prediction(StrictReader reader) {
                                                               {"step_seconds", &prediction.step_seconds},
                                                               {"mfu", &prediction.mfu}};
   for (const auto& [key, interval] : repeated) {
-    if (reader.number(key) != interval->expected) reader.fail(key, "differs from intervals." + std::string(key));
+    if (reader.real(key) != interval->expected) reader.fail(key, "differs from intervals." + std::string(key));
   }
-  reader.number("tokens_per_second_per_gpu");
+  reader.real("tokens_per_second_per_gpu");
   reader.finish();
   return prediction;
 }
@@ -190,7 +189,7 @@ nlohmann::json breakdown_to_json(const TimeBreakdown& time) {
           {"bubble", time.bubble},   {"optimizer", time.optimizer}, {"other", time.other}};
 }
 
-TimeBreakdown read_breakdown(StrictReader reader) {
+TimeBreakdown read_breakdown(JsonReader reader) {
   TimeBreakdown time;
   time.compute = reader.non_negative("compute");
   time.tp_comm = reader.non_negative("tp_comm");
@@ -239,7 +238,7 @@ nlohmann::json candidate_to_json(const Candidate& candidate) {
   return json;
 }
 
-Candidate read_candidate(StrictReader reader, const spec::Model& model, const spec::Cluster& cluster) {
+Candidate read_candidate(JsonReader reader, const spec::Model& model, const spec::Cluster& cluster) {
   Candidate candidate;
   candidate.layout = read_layout(reader, model);
   if (candidate.layout.world() > cluster.devices()) {
@@ -255,12 +254,12 @@ Candidate read_candidate(StrictReader reader, const spec::Model& model, const sp
   if (reader.has("prediction")) candidate.prediction = read_prediction(reader.object("prediction"));
   if (reader.has("breakdown_seconds")) candidate.breakdown = read_breakdown(reader.object("breakdown_seconds"));
   if (reader.has("cost")) {
-    StrictReader cost = reader.object("cost");
+    JsonReader cost = reader.object("cost");
     candidate.cost = Cost{cost.non_negative("gpu_hours"), cost.non_negative("usd"), cost.non_negative("days")};
     cost.finish();
   }
   if (reader.has("checkpoint")) {
-    StrictReader cadence = reader.object("checkpoint");
+    JsonReader cadence = reader.object("checkpoint");
     candidate.checkpoint = CheckpointCadence{.interval_seconds = cadence.non_negative("interval_seconds"),
                                              .expected_lost_seconds = cadence.non_negative("expected_lost_seconds"),
                                              .worst_lost_seconds = cadence.non_negative("worst_lost_seconds"),
@@ -291,17 +290,17 @@ nlohmann::json to_json(const Plan& plan) {
 }
 
 Plan read_plan(const nlohmann::json& document, const std::string& name_for_errors) {
-  StrictReader reader(document, name_for_errors);
+  JsonReader reader(document, name_for_errors);
   reader.require_text("schema", kSchema);
   Plan plan;
   plan.model = read_model(reader.object("model"));
   plan.cluster = read_cluster(reader.object("cluster"));
   plan.profile = reader.text("profile");
   plan.best = read_candidate(reader.object("best"), plan.model, plan.cluster);
-  for (StrictReader& candidate : reader.objects("alternatives")) {
+  for (JsonReader& candidate : reader.objects("alternatives")) {
     plan.alternatives.push_back(read_candidate(std::move(candidate), plan.model, plan.cluster));
   }
-  StrictReader search = reader.object("search");
+  JsonReader search = reader.object("search");
   plan.search = {search.integer("candidates"), search.integer("feasible"), search.non_negative("seconds")};
   search.finish();
   // The planner's explanation may travel with the plan; what executes it does not need it.

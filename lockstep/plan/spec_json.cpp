@@ -93,11 +93,11 @@ void fields_of(auto& fields, Is<spec::Cluster> auto& cluster) {
 }
 
 nlohmann::json model_to_json(const spec::Model& model) { return to_json_object(model); }
-spec::Model read_model(StrictReader reader) { return read_object<spec::Model>(std::move(reader)); }
+spec::Model read_model(JsonReader reader) { return read_object<spec::Model>(std::move(reader)); }
 
 nlohmann::json cluster_to_json(const spec::Cluster& cluster) { return to_json_object(cluster); }
 
-spec::Cluster read_cluster(StrictReader reader) {
+spec::Cluster read_cluster(JsonReader reader) {
   spec::Cluster cluster = read_object<spec::Cluster>(reader);
   if (cluster.groups.empty()) reader.fail("groups", "is empty");
   return cluster;

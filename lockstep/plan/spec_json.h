@@ -4,16 +4,16 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lockstep/plan/strict_reader.h"
+#include "lockstep/base/json.h"
 #include "lockstep/spec/cluster.h"
 #include "lockstep/spec/model.h"
 
 namespace lockstep::plan {
 
 nlohmann::json model_to_json(const spec::Model& model);
-spec::Model read_model(StrictReader reader);
+spec::Model read_model(JsonReader reader);
 
 nlohmann::json cluster_to_json(const spec::Cluster& cluster);
-spec::Cluster read_cluster(StrictReader reader);
+spec::Cluster read_cluster(JsonReader reader);
 
 }  // namespace lockstep::plan

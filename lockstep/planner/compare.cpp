@@ -26,7 +26,6 @@ std::pair<std::optional<plan::Candidate>, std::string> best_or_problem(const Sea
           fmt::format("the profile {} was measured on one machine and prices it alone", request.profile.identity()),
           "compare kinds of GPU, or use a profile of the kind");
     }
-    require_trained(request);
     const SearchResult result = search(request);
     if (result.best.empty()) return {std::nullopt, describe_misfit(request, result)};
     const cost::Pricer pricer(request.model, request.cluster, request.profile, pricer_options(request));

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "lockstep/engine/fused/step.h"
+#include "lockstep/engine/fused_executor.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/nn/torch_compat.h"
 #include "lockstep/spec/model.h"
@@ -117,7 +118,7 @@ TEST_F(CudaDeviceStep, what_it_saves_is_on_the_cpu_what_it_was) {
   const auto saved = runs->contents("gpu", 20);
   comm::LocalWorld world(1);
   comm::Communicator communicator = world.communicator(0);
-  TrainingState state = build_training_state(job, communicator);
+  TrainingState state = build_training_state(job, one_rank(job), communicator);
   restore(state, saved, job, 1);
   EXPECT_EQ(difference(saved, checkpoint_contents(state, job, 1)), "");
 }

@@ -3,12 +3,12 @@
 #include "lockstep/engine/device_step.h"
 
 #include <gtest/gtest.h>
-#include <torch/autograd.h>
 
-#include "lockstep/engine/grad_clip.h"
-#include "lockstep/engine/optimizer.h"
-#include "lockstep/engine/precision.h"
-#include "lockstep/nn/model.h"
+#include <cmath>
+
+#include "lockstep/engine/fused_executor.h"
+#include "lockstep/engine/sharded_optimizer.h"
+#include "lockstep/engine/whole_tensors.h"
 #include "tests/base/expect_user_error.h"
 #include "tests/engine/training_run.h"
 
@@ -17,15 +17,16 @@ namespace {
 
 class FakeStep : public DeviceStep {
  public:
-  explicit FakeStep(const spec::Job& job) : job_(job) {
-    nn::BuildOptions build;
-    build.dtype = torch::kBFloat16;
-    build.seed = 99;  // not the job's: its values are loaded
-    model_ = nn::build_model(job.model, build);
-    flat_ = std::make_unique<parallel::FlatParameters>(
-        model_, precision_policy(spec::Precision::kBf16, torch::kCPU).flat_options());
-    optimizer_ = make_optimizer(job.optimizer, *flat_);
-    for (const auto& range : flat_->ranges()) parameters_.push_back({range.name, range.sizes});
+  explicit FakeStep(const spec::Job& job) : job_(job), world_(1) {
+    parallel::ParallelModelOptions options;
+    options.dtype = torch::kBFloat16;
+    options.seed = 99;  // not the job's: its values are loaded
+    options.micro_steps = job.batch.accumulation;
+    model_ = std::make_unique<parallel::ParallelModel>(job.model, options, world_.communicator(0));
+    optimizer_ = std::make_unique<ShardedOptimizer>(job.optimizer, *model_);
+    for (const auto& parameter : shard().parameters()) {
+      parameters_.push_back({parameter.name, parameter.tensor.sizes().vec()});
+    }
   }
 
   std::string describe() const override { return "a fake"; }
@@ -33,10 +34,10 @@ class FakeStep : public DeviceStep {
   torch::Device device() const override { return torch::kCPU; }
 
   torch::Tensor read(Part part, std::size_t i) override {
-    if (part == Part::kWeight) return flat_->view(flat_->values(), i);
-    if (part == Part::kMaster) return flat_->view(flat_->master(), i);
-    const char* prefix = part == Part::kFirstMoment ? "optimizer.exp_avg." : "optimizer.exp_avg_sq.";
-    return optimizer_->state().at(prefix + parameters_[i].name);
+    const torch::Tensor flat = part == Part::kWeight   ? shard().weights()
+                               : part == Part::kMaster ? shard().master()
+                                                       : optimizer_->slot(shard(), part == Part::kFirstMoment ? 0 : 1);
+    return shard().own_values(i, flat).values.view(parameters_[i].sizes);
   }
   void write(Part part, std::size_t i, const torch::Tensor& values) override {
     const torch::NoGradGuard no_grad;
@@ -45,31 +46,31 @@ class FakeStep : public DeviceStep {
   }
   std::int64_t updates() const override { return optimizer_->steps(); }
   void set_updates(std::int64_t updates) override {
-    parallel::TensorMap state = optimizer_->state();
+    parallel::TensorMap state = optimizer_->assemble();
     state["optimizer.step"] = torch::tensor(updates, torch::TensorOptions().dtype(torch::kInt64));
-    optimizer_->load_state(state);
+    optimizer_->load(state);
   }
 
   void submit(const std::vector<data::Batch>& batches, double learning_rate) override {
-    flat_->zero_gradients();
-    double loss = 0;
     const double targets = static_cast<double>(batches.back().global_samples * job_.batch.sequence_length);
+    std::vector<parallel::MicroBatch> micro_batches;
     for (const data::Batch& batch : batches) {
-      if (batch.samples == 0) continue;
-      const nn::LossResult result = model_->loss(batch.input, batch.target, {});
-      (result.loss_sum / targets).backward();
-      loss += result.loss_sum.item<double>();
+      parallel::MicroBatch micro{batch.input, batch.target, {}};
+      micro.loss_weight = 1.0 / targets;
+      micro_batches.push_back(micro);
     }
-    const GradientNorm norm = gradient_norm(*flat_, job_.optimizer.clip_norm, 1.0);
-    optimizer_->step(learning_rate, norm.factor);
-    result_ = {loss / targets, norm.norm, false, 0.0};
+    const double loss = model_->run(micro_batches).loss;
+    const double norm = std::sqrt(model_->squared_norm());
+    optimizer_->step(learning_rate, clip_factor(norm, job_.optimizer.clip_norm));
+    result_ = {loss / targets, norm, false, 0.0};
   }
   Result wait() override { return result_; }
 
   Evaluation evaluate(const data::Batch& batch) override {
-    const torch::NoGradGuard no_grad;
-    const nn::LossResult result = model_->loss(batch.input, batch.target, {.training = false});
-    return {result.loss_sum.item<double>(), static_cast<double>(result.count), static_cast<double>(result.correct)};
+    parallel::MicroBatch micro{batch.input, batch.target, {}};
+    micro.context.training = false;
+    const parallel::ChunkSums sums = model_->evaluate(micro);
+    return {sums.loss, static_cast<double>(sums.targets), static_cast<double>(sums.correct)};
   }
   std::string choices() const override { return "chosen"; }
   void adopt_choices(const std::string& text) override { adopted = text; }
@@ -78,10 +79,12 @@ class FakeStep : public DeviceStep {
   std::string adopted;
 
  private:
+  const parallel::FlatShard& shard() const { return *model_->shards().front(); }
+
   spec::Job job_;
-  std::shared_ptr<nn::TrainableModel> model_;
-  std::unique_ptr<parallel::FlatParameters> flat_;
-  std::unique_ptr<Optimizer> optimizer_;
+  comm::LocalWorld world_;
+  std::unique_ptr<parallel::ParallelModel> model_;
+  std::unique_ptr<ShardedOptimizer> optimizer_;
   std::vector<Parameter> parameters_;
   Result result_;
 };
@@ -160,7 +163,7 @@ TEST(DeviceStepSeam, an_fp32_run_takes_over_the_master_weights) {
   runs.run(job, {.checkpoints = "wide", .resume_from = runs.checkpoint("device", 6)});  // nothing left to do
   comm::LocalWorld world(1);
   comm::Communicator communicator = world.communicator(0);
-  TrainingState state = build_training_state(job, communicator);
+  TrainingState state = build_training_state(job, one_rank(job), communicator);
   restore(state, narrow, job, 1);
   const auto wide = checkpoint_contents(state, job, 1);
   for (const auto& [name, value] : wide.model) {
@@ -174,22 +177,23 @@ TEST(DeviceStepSeam, what_the_step_chose_comes_back_with_the_checkpoint) {
   runs.run(job, {.make_step = fake, .checkpoints = "device"});
   comm::LocalWorld world(1);
   comm::Communicator communicator = world.communicator(0);
-  TrainingState state = build_training_state(job, {}, communicator, torch::kCPU, fake);
+  TrainingState state = build_training_state(job, one_rank(job), communicator, {.make_step = fake});
   restore(state, runs.contents("device", 3), job, 1);
-  EXPECT_EQ(dynamic_cast<FakeStep&>(*state.device_step).adopted, "chosen");
+  EXPECT_EQ(dynamic_cast<FakeStep&>(dynamic_cast<FusedExecutor&>(*state.executor).device_step()).adopted, "chosen");
 }
 
 TEST(DeviceStepSeam, names_what_a_checkpoint_lacks_before_it_changes_anything) {
   TrainingRuns runs;
-  FakeStep step(runs.job());
-  load_initial_values(step, runs.job());
-  parallel::TensorMap weights = weights_of(step), optimizer = optimizer_state_of(step);
-  optimizer.erase("optimizer.exp_avg_sq.model.norm.weight");
+  FusedExecutor executor(runs.job(), std::make_unique<FakeStep>(runs.job()));
+  checkpoint::CheckpointContents contents;
+  executor.save(contents);
+  contents.optimizer.erase("optimizer.exp_avg_sq.model.norm.weight");
+  DeviceStep& step = executor.device_step();
   const torch::Tensor before = step.read(DeviceStep::Part::kMaster, 0).clone();
-  for (auto& [name, value] : optimizer)
+  for (auto& [name, value] : contents.optimizer)
     if (name.rfind("master.", 0) == 0) value = value + 1;
   try {
-    load_state(step, weights, optimizer);
+    executor.restore(contents, true);
     FAIL() << "a tensor was missing";
   } catch (const UserError& error) {
     EXPECT_NE(std::string(error.what()).find("optimizer.exp_avg_sq.model.norm.weight"), std::string::npos);
@@ -198,11 +202,11 @@ TEST(DeviceStepSeam, names_what_a_checkpoint_lacks_before_it_changes_anything) {
 }
 
 TEST(DeviceStepChoice, says_the_first_reason_for_the_general_path) {
-  TrainingRuns runs;
-  const spec::Job good = runs.job();
   const torch::Device gpu(torch::kCUDA, 0);
+  TrainingRuns runs(gpu);
+  const spec::Job good = runs.job();
   EXPECT_EQ(reason_for_general_path(good, {}, gpu), std::nullopt);
-  EXPECT_EQ(reason_for_general_path(good, {}, torch::kCPU), "the device is no GPU");
+  EXPECT_EQ(reason_for_general_path(good, {}, torch::kCPU), "the device is not a GPU");
   const auto reason = [&](const std::function<void(spec::Job&, plan::Layout&)>& change) {
     spec::Job job = good;
     plan::Layout layout;
@@ -210,7 +214,7 @@ TEST(DeviceStepChoice, says_the_first_reason_for_the_general_path) {
     return reason_for_general_path(job, layout, gpu).value_or("");
   };
   EXPECT_EQ(reason([](auto&, auto& layout) { layout.dp = 2; }), "the layout has 2 ranks");
-  EXPECT_EQ(reason([](auto& job, auto&) { job.model.arch = spec::Arch::kGpt; }), "the model is no dense Llama");
+  EXPECT_EQ(reason([](auto& job, auto&) { job.model.arch = spec::Arch::kGpt; }), "the model is not a dense Llama");
   EXPECT_EQ(reason([](auto& job, auto&) { job.model.dropout = 0.1; }), "the model has dropout");
   EXPECT_EQ(reason([](auto& job, auto&) { job.lora.rank = 8; }), "the job trains LoRA adapters");
   EXPECT_EQ(reason([](auto& job, auto&) { job.optimizer.kind = spec::OptimizerKind::kSgd; }),
@@ -236,7 +240,7 @@ TEST(DeviceStepChoice, fp8_without_such_a_step_is_refused_with_the_reason) {
     runs.run(job, {});
     FAIL() << "fp8 ran on a CPU";
   } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("the device is no GPU"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("the device is not a GPU"), std::string::npos) << error.what();
   }
 }
 

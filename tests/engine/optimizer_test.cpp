@@ -1,38 +1,86 @@
-#include "lockstep/engine/optimizer.h"
+#include "lockstep/engine/sharded_optimizer.h"
 
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
+#include <cmath>
+
 #include "lockstep/base/error.h"
-#include "lockstep/engine/grad_clip.h"
-#include "lockstep/engine/precision.h"
+#include "lockstep/comm/local.h"
 
 namespace lockstep::engine {
 namespace {
 
-using parallel::DecayPolicy;
-using parallel::FlatParameters;
 using parallel::TensorMap;
 
 constexpr int kSteps = 50;
 
-// Two matrices, a bias and a scalar: odd sizes, so that there is padding between them.
-struct Net : torch::nn::Module {
-  explicit Net(torch::ScalarType type = torch::kFloat64) {
-    torch::manual_seed(3);
-    const auto make = [&](std::vector<std::int64_t> sizes) { return torch::randn(sizes, torch::kFloat64).to(type); };
-    first = register_parameter("first", make({7, 13}));
-    bias = register_parameter("bias", make({13}));
-    second = register_parameter("second", make({13, 3}));
-    gain = register_parameter("gain", make({}));
-  }
-  torch::Tensor loss(int step) {
-    torch::manual_seed(100 + step);
-    const torch::Tensor x = torch::randn({16, 7}, torch::kFloat64).to(first.scalar_type());
-    return ((torch::tanh(x.mm(first) + bias)).mm(second) * gain - 1).square().mean();
+// Two matrices, a bias and a scalar.
+class Weights : public nn::Layer {
+ public:
+  explicit Weights(const torch::TensorOptions& options) {
+    const auto make = [&](const char* name, std::vector<std::int64_t> sizes) {
+      return declare(name, {.whole = std::move(sizes)}, nn::normal_value(0.0, 1.0), options);
+    };
+    first = make("first", {7, 13});
+    bias = make("bias", {13});
+    second = make("second", {13, 3});
+    gain = make("gain", {1});
   }
   torch::Tensor first, bias, second, gain;
+};
+
+torch::Tensor loss_of(const Weights& w, std::int64_t step) {
+  torch::manual_seed(100 + step);
+  const torch::Tensor x = torch::randn({16, 7}, torch::kFloat64).to(w.first.scalar_type());
+  return ((torch::tanh(x.mm(w.first) + w.bias)).mm(w.second) * w.gain - 1).square().mean();
+}
+
+class Net : public nn::TrainableModel {
+ public:
+  Net(const spec::Model& spec, const nn::BuildOptions& build) : TrainableModel(spec, build.dtype) {
+    weights = register_module("w", std::make_shared<Weights>(torch::TensorOptions().dtype(build.dtype)));
+  }
+  torch::Tensor forward(const torch::Tensor& input, const nn::ForwardContext&) override { return input; }
+  nn::LossResult loss(const torch::Tensor&, const torch::Tensor&, const nn::ForwardContext& context) override {
+    return {loss_of(*weights, context.step).to(torch::kFloat64), 1};
+  }
+  std::shared_ptr<Weights> weights;
+};
+
+// The net as the engine trains it, on one rank.
+struct Trained {
+  explicit Trained(const spec::Optimizer& given, torch::ScalarType dtype = torch::kFloat64)
+      : settings(given), world(1) {
+    parallel::ParallelModelOptions options;
+    options.dtype = dtype;
+    const bool wide = dtype == torch::kFloat64;
+    options.gradient_dtype = options.master_dtype = wide ? torch::kFloat64 : torch::kFloat32;
+    options.make_model = [](const spec::Model& spec, const nn::BuildOptions& build) {
+      return std::make_shared<Net>(spec, build);
+    };
+    spec::Model spec;
+    spec.arch = spec::Arch::kCifarCnn;
+    model = std::make_unique<parallel::ParallelModel>(spec, options, world.communicator(0));
+    optimizer = std::make_unique<ShardedOptimizer>(settings, *model);
+  }
+  Weights& weights() { return *dynamic_cast<Net&>(*model->models().front()).weights; }
+  const parallel::FlatShard& shard() const { return *model->shards().front(); }
+  void train(int from, int to, double clip = 0.0) {
+    for (int step = from; step < to; ++step) {
+      parallel::MicroBatch batch{torch::zeros({1}), torch::zeros({1}, torch::kInt64), {}};
+      batch.context.step = step;
+      batch.loss_weight = 1.0;
+      model->run({batch});
+      optimizer->step(settings.learning_rate, clip_factor(std::sqrt(model->squared_norm()), clip));
+    }
+  }
+
+  spec::Optimizer settings;
+  comm::LocalWorld world;
+  std::unique_ptr<parallel::ParallelModel> model;
+  std::unique_ptr<ShardedOptimizer> optimizer;
 };
 
 spec::Optimizer adamw_options() {
@@ -60,134 +108,99 @@ void clip_reference(const std::vector<torch::Tensor>& parameters, double limit) 
   for (const torch::Tensor& parameter : parameters) parameter.grad().mul_(factor);
 }
 
-void expect_training_equals(const spec::Optimizer& options, DecayPolicy decay, torch::optim::Optimizer& reference,
-                            Net& reference_net) {
+template <typename Reference, typename Options>
+void expect_training_equals(const spec::Optimizer& settings, const Options& options) {
   constexpr double kClip = 0.5;
-  auto net = std::make_shared<Net>();
-  FlatParameters flat(net);
-  const auto optimizer = make_optimizer(options, flat, decay);
+  Trained net(settings);
+  Weights twin(torch::TensorOptions().dtype(torch::kFloat64));
+  {
+    const torch::NoGradGuard no_grad;
+    for (const auto& item : net.weights().named_parameters()) twin.named_parameters()[item.key()].copy_(item.value());
+  }
+  Reference reference(twin.parameters(), options);
   for (int step = 0; step < kSteps; ++step) {
     reference.zero_grad();
-    reference_net.loss(step).backward();
-    clip_reference(reference_net.parameters(), kClip);
+    loss_of(twin, step).backward();
+    clip_reference(twin.parameters(), kClip);
     reference.step();
-    flat.zero_gradients();
-    net->loss(step).backward();
-    optimizer->step(options.learning_rate, gradient_norm(flat, kClip).factor);
   }
-  EXPECT_EQ(optimizer->steps(), kSteps);
-  const auto expected = reference_net.named_parameters();
-  for (const auto& item : net->named_parameters()) {
-    const torch::Tensor difference = (item.value() - expected[item.key()]).detach().abs();
+  net.train(0, kSteps, kClip);
+  EXPECT_EQ(net.optimizer->steps(), kSteps);
+  for (const auto& item : net.weights().named_parameters()) {
+    const torch::Tensor difference = (item.value() - twin.named_parameters()[item.key()]).detach().abs();
     EXPECT_LT(difference.max().item<double>(), 1e-13) << item.key();
   }
 }
 
 TEST(Optimizer, adamw_trains_as_libtorchs_over_fifty_steps) {
-  Net net;
-  torch::optim::AdamW reference(net.parameters(),
-                                torch::optim::AdamWOptions(1e-2).betas({0.9, 0.95}).eps(1e-8).weight_decay(0.1));
-  expect_training_equals(adamw_options(), DecayPolicy::kAll, reference, net);
-}
-
-TEST(Optimizer, adamw_without_decay_of_vectors_equals_two_parameter_groups) {
-  Net net;
-  const auto options = torch::optim::AdamWOptions(1e-2).betas({0.9, 0.95}).eps(1e-8);
-  std::vector<torch::optim::OptimizerParamGroup> groups;
-  groups.emplace_back(std::vector<torch::Tensor>{net.first, net.second},
-                      std::make_unique<torch::optim::AdamWOptions>(
-                          torch::optim::AdamWOptions(1e-2).betas({0.9, 0.95}).eps(1e-8).weight_decay(0.1)));
-  groups.emplace_back(std::vector<torch::Tensor>{net.bias, net.gain},
-                      std::make_unique<torch::optim::AdamWOptions>(
-                          torch::optim::AdamWOptions(1e-2).betas({0.9, 0.95}).eps(1e-8).weight_decay(0.0)));
-  torch::optim::AdamW reference(groups, options);
-  expect_training_equals(adamw_options(), DecayPolicy::kMatricesOnly, reference, net);
+  expect_training_equals<torch::optim::AdamW>(
+      adamw_options(), torch::optim::AdamWOptions(1e-2).betas({0.9, 0.95}).eps(1e-8).weight_decay(0.1));
 }
 
 TEST(Optimizer, sgd_trains_as_libtorchs_over_fifty_steps) {
   for (const bool nesterov : {false, true}) {
-    Net net;
-    torch::optim::SGD reference(net.parameters(),
-                                torch::optim::SGDOptions(1e-2).momentum(0.9).weight_decay(1e-3).nesterov(nesterov));
-    expect_training_equals(sgd_options(nesterov), DecayPolicy::kAll, reference, net);
+    expect_training_equals<torch::optim::SGD>(
+        sgd_options(nesterov), torch::optim::SGDOptions(1e-2).momentum(0.9).weight_decay(1e-3).nesterov(nesterov));
   }
 }
 
-// Trains `steps` steps and returns the weights that the model computes with.
-torch::Tensor train(Net& net, FlatParameters& flat, Optimizer& optimizer, int from, int to) {
-  for (int step = from; step < to; ++step) {
-    flat.zero_gradients();
-    net.loss(step).backward();
-    optimizer.step(1e-2);
-  }
-  return flat.values().clone();
+TensorMap cloned(const TensorMap& tensors) {
+  TensorMap result;
+  for (const auto& [name, tensor] : tensors) result.emplace(name, tensor.clone());
+  return result;
 }
 
 TEST(Optimizer, continues_bit_for_bit_from_a_saved_state) {
   for (const spec::Optimizer& options : {adamw_options(), sgd_options(true)}) {
-    auto net = std::make_shared<Net>(torch::kFloat32);
-    FlatParameters flat(net);
-    const auto optimizer = make_optimizer(options, flat);
-    train(*net, flat, *optimizer, 0, 10);
-    TensorMap state;
-    for (const auto& [name, tensor] : optimizer->state()) state.emplace(name, tensor.clone());
-    TensorMap weights;
-    for (const auto& [name, tensor] : flat.views(flat.master())) weights.emplace(name, tensor.clone());
-    const torch::Tensor expected = train(*net, flat, *optimizer, 10, 20);
-
-    auto again = std::make_shared<Net>(torch::kFloat32);
-    FlatParameters flat_again(again);
-    torch::Tensor master = flat_again.master();
-    flat_again.load(master, weights);
-    const auto resumed = make_optimizer(options, flat_again);
-    resumed->load_state(state);
-    EXPECT_EQ(resumed->steps(), 10);
-    EXPECT_TRUE(torch::equal(train(*again, flat_again, *resumed, 10, 20), expected));
+    Trained net(options, torch::kFloat32);
+    net.train(0, 10);
+    const TensorMap state = cloned(net.optimizer->assemble());
+    const torch::Tensor weights = net.shard().master().clone();
+    net.train(10, 20);
+    Trained again(options, torch::kFloat32);
+    again.shard().master().copy_(weights);
+    again.optimizer->load(state);
+    EXPECT_EQ(again.optimizer->steps(), 10);
+    again.train(10, 20);
+    EXPECT_TRUE(torch::equal(again.shard().master(), net.shard().master()));
   }
 }
 
 TEST(Optimizer, refuses_a_state_that_does_not_fit) {
-  auto net = std::make_shared<Net>();
-  FlatParameters flat(net);
-  const auto optimizer = make_optimizer(adamw_options(), flat);
-  TensorMap state = optimizer->state();
-  EXPECT_EQ(state.size(), 1u + 2u * 4u);
-  state["optimizer.exp_avg.bias"] = torch::zeros({2}, torch::kFloat64);
-  EXPECT_THROW(optimizer->load_state(state), UserError);
-  state = optimizer->state();
+  Trained net(adamw_options());
+  const TensorMap good = cloned(net.optimizer->assemble());
+  EXPECT_EQ(good.size(), 1u + 2u * 4u);
+  TensorMap state = good;
+  state["optimizer.exp_avg.w.bias"] = torch::zeros({2}, torch::kFloat64);
+  EXPECT_THROW(net.optimizer->load(state), UserError);
+  state = good;
   state.erase("optimizer.step");
-  EXPECT_THROW(optimizer->load_state(state), UserError);
-  state = optimizer->state();
+  EXPECT_THROW(net.optimizer->load(state), UserError);
   state["optimizer.step"] = torch::full({}, -3, torch::kInt64);
-  EXPECT_THROW(optimizer->load_state(state), UserError);
+  EXPECT_THROW(net.optimizer->load(state), UserError);
 }
 
 TEST(Optimizer, refuses_options_that_make_no_sense) {
-  auto net = std::make_shared<Net>();
-  FlatParameters flat(net);
   spec::Optimizer options = adamw_options();
   options.beta1 = 1.0;
-  EXPECT_THROW(make_optimizer(options, flat), UserError);
+  EXPECT_THROW(Trained{options}, UserError);
   options = sgd_options(true);
   options.momentum = 0.0;
-  EXPECT_THROW(make_optimizer(options, flat), UserError);
+  EXPECT_THROW(Trained{options}, UserError);
 }
 
 TEST(Optimizer, updates_the_master_and_rounds_it_into_the_model) {
-  auto net = std::make_shared<Net>(torch::kBFloat16);
-  const PrecisionPolicy policy = precision_policy(spec::Precision::kBf16, torch::kCPU);
-  FlatParameters flat(net, policy.flat_options());
-  const auto optimizer = make_optimizer(adamw_options(), flat);
+  Trained net(adamw_options(), torch::kBFloat16);
   // Steps far below bf16's resolution: only the master can add them up.
-  flat.master().fill_(1.0f);
-  flat.copy_master_to_values();
+  net.shard().master().fill_(1.0f);
+  net.model->adopt_master();
   for (int step = 0; step < 100; ++step) {
-    flat.gradients().fill_(1.0f);
-    optimizer->step(1e-4);
+    net.shard().gradient().fill_(1.0f);
+    net.optimizer->step(1e-4, 1.0);
   }
-  EXPECT_LT(flat.master().max().item<float>(), 0.992f);
-  EXPECT_TRUE(torch::equal(flat.values(), flat.master().to(torch::kBFloat16)));
-  EXPECT_EQ(net->first.data_ptr(), flat.values().data_ptr());
+  EXPECT_LT(net.shard().master().max().item<float>(), 0.992f);
+  EXPECT_TRUE(torch::equal(net.shard().weights(), net.shard().master().to(torch::kBFloat16)));
+  EXPECT_EQ(net.weights().first.data_ptr(), net.shard().weights().data_ptr());
 }
 
 }  // namespace

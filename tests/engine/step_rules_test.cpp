@@ -4,10 +4,10 @@
 #include <limits>
 
 #include "lockstep/base/error.h"
-#include "lockstep/engine/grad_clip.h"
 #include "lockstep/engine/loss_scaler.h"
 #include "lockstep/engine/precision.h"
 #include "lockstep/engine/schedule.h"
+#include "lockstep/engine/sharded_optimizer.h"
 
 namespace lockstep::engine {
 namespace {
@@ -57,35 +57,13 @@ TEST(Schedule, refuses_a_minimum_above_the_maximum) {
   EXPECT_THROW(learning_rate_at(options, 0, 10), UserError);
 }
 
-struct Weights : torch::nn::Module {
-  Weights() { register_parameter("w", torch::zeros({3}, torch::kFloat64)); }
-};
-
-TEST(GradientNorm, clips_to_the_limit_and_not_below_it) {
-  parallel::FlatParameters flat(std::make_shared<Weights>());
-  flat.view(flat.gradients(), 0).copy_(torch::tensor({2.0, 3.0, 6.0}, torch::kFloat64));
-  const GradientNorm free = gradient_norm(flat, 0.0);
-  EXPECT_DOUBLE_EQ(free.norm, 7.0);
-  EXPECT_EQ(free.factor, 1.0);
-  EXPECT_EQ(gradient_norm(flat, 10.0).factor, 1.0);
-  EXPECT_NEAR(gradient_norm(flat, 3.5).factor, 0.5, 1e-6);
+TEST(ClipFactor, clips_to_the_limit_and_not_below_it) {
+  EXPECT_EQ(clip_factor(7.0, 0.0), 1.0);
+  EXPECT_EQ(clip_factor(7.0, 10.0), 1.0);
+  EXPECT_NEAR(clip_factor(7.0, 3.5), 0.5, 1e-6);
 }
 
-TEST(GradientNorm, takes_the_loss_scale_out) {
-  parallel::FlatParameters flat(std::make_shared<Weights>());
-  flat.view(flat.gradients(), 0).copy_(torch::tensor({2.0, 3.0, 6.0}, torch::kFloat64) * 1024.0);
-  const GradientNorm scaled = gradient_norm(flat, 3.5, 1024.0);
-  EXPECT_DOUBLE_EQ(scaled.norm, 7.0);
-  EXPECT_NEAR(scaled.factor * 1024.0, 0.5, 1e-6);
-}
-
-TEST(GradientNorm, reports_what_is_not_finite) {
-  parallel::FlatParameters flat(std::make_shared<Weights>());
-  flat.gradients()[1] = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_FALSE(gradient_norm(flat, 1.0).finite);
-  flat.gradients()[1] = std::numeric_limits<double>::infinity();
-  EXPECT_FALSE(gradient_norm(flat, 1.0).finite);
-}
+TEST(ClipFactor, takes_the_loss_scale_out) { EXPECT_NEAR(clip_factor(7.0, 3.5, 1024.0) * 1024.0, 0.5, 1e-6); }
 
 TEST(LossScaler, grows_after_good_steps_and_backs_off_at_once) {
   LossScaler scaler({.enabled = true, .initial_scale = 8.0, .growth_interval = 3});

@@ -66,11 +66,11 @@ class TrainingRuns {
     const std::string usual =
         "{arch: llama, name: small, layers: 2, hidden: 64, heads: 4, ffn_hidden: 128, vocab: 256, max_sequence: 64}";
     return spec::parse_job(
-        fmt::format("model: {}\ncluster: 1x1xcpu\ndata: {{kind: text, path: {}, tokenizer: bytes}}\n"
+        fmt::format("model: {}\ncluster: {}\ndata: {{kind: text, path: {}, tokenizer: bytes}}\n"
                     "optimizer: {{kind: adamw, learning_rate: 2e-3, schedule: cosine, warmup_steps: 2, "
                     "betas: [0.9, 0.95], weight_decay: 0.1, clip_norm: 1.0}}\n"
                     "precision: bf16\nseed: 5\n{}",
-                    model.empty() ? usual : model, text(),
+                    model.empty() ? usual : model, device_.is_cpu() ? "1x1xcpu" : "1x1xh200", text(),
                     more.empty() ? "batch: {micro: 4, sequence_length: 64}\nsteps: 6\n" : more),
         "test");
   }
@@ -106,13 +106,13 @@ class TrainingRuns {
     comm::LocalWorld world(1, comm::milliseconds{300'000});
     elastic::RankRequest request;
     request.run_id = "test";
-    request.options = {{"report_steps", true}};
+    request.options.report_steps = true;
     if (!options.checkpoints.empty()) request.checkpoint_directory = folder(options.checkpoints).string();
     request.resume_from = options.resume_from;
-    RunContext context{request, job, world.communicator(0), nullptr, Host(&host), device_};
-    context.layout = plan::Layout{};
-    context.layout->precision = job.precision;
-    context.layout->recompute = options.recompute;
+    plan::Layout layout;
+    layout.precision = job.precision;
+    layout.recompute = options.recompute;
+    RunContext context{request, job, plan::run_of(job, layout), world.communicator(0), nullptr, Host(&host), device_};
     if (options.make_step) context.make_device_step = options.make_step;
     Trainer trainer(context);
     run.summary = trainer.run();
@@ -132,6 +132,13 @@ class TrainingRuns {
   TemporaryFolder folder_;
   torch::Device device_;
 };
+
+// The layout of one rank.
+inline plan::Layout one_rank(const spec::Job& job) {
+  plan::Layout layout;
+  layout.precision = job.precision;
+  return layout;
+}
 
 // Whether two checkpoints hold the same numbers under the same names.
 inline std::string difference(const checkpoint::CheckpointContents& a, const checkpoint::CheckpointContents& b) {

@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "lockstep/cost/engine_memory.h"
-#include "lockstep/engine/layout_executor.h"
 #include "lockstep/engine/memory_counter.h"
+#include "lockstep/engine/sharded_executor.h"
 #include "tests/parallel/ranks.h"
 
 namespace lockstep::engine {
@@ -55,11 +55,12 @@ double measured_peak(const spec::Job& job, const plan::Layout& layout) {
     MemoryCounter counter;
     const int rank = world.rank();
     {
-      LayoutExecutor executor(job, layout, world);
-      const std::vector<data::Batch> batches = {batch_of(job, executor.model().groups().data_rank)};
-      executor.step(batches, 0, -1, 1e-4, {});
+      ShardedExecutor executor(job, layout, world);
+      executor.stage({batch_of(job, executor.data_rank())});
+      executor.step({.step = 0, .learning_rate = 1e-4});
       counter.reset_peak();
-      executor.step(batches, 1, -1, 1e-4, {});
+      executor.stage({batch_of(job, executor.data_rank())});
+      executor.step({.step = 1, .learning_rate = 1e-4});
       const std::lock_guard lock(mutex);
       peak = std::max(peak, static_cast<double>(counter.peak_bytes()));
     }

@@ -122,11 +122,33 @@ std::vector<Case> recomputation_and_offload() {
   };
 }
 
+// Buckets of gradients from one parameter to several, with accumulation, partial gradients, experts and pipelines.
+std::vector<Case> buckets() {
+  constexpr double kEach = 1e-6, kSome = 0.02;
+  const auto with = [](Case exact_case, double bucket_mib) {
+    exact_case.bucket_mib = bucket_mib;
+    return exact_case;
+  };
+  return {
+      with({"gpt", "dp=2"}, kEach),
+      with({"gpt", "dp=4", 2}, kSome),
+      with({"llama", "dp=2", 4}, kSome),
+      with({"bert", "dp=2", 2}, kSome),
+      with({"moe", "dp=2", 2}, kSome),
+      with({"moe", "dp=4,ep=2", 2}, kSome),
+      with({"gpt", "dp=2,recompute=full", 2}, kSome),
+      with({"llama", "dp=2,tp=2,sequence_parallel=true", 2}, kSome),
+      with({"gpt", "dp=2,pp=2,schedule=zero_bubble", 4}, kSome),
+      with({"gpt", "dp=2,cp=2", 2}, kEach),
+  };
+}
+
 }  // namespace
 
 std::vector<Case> every_case() {
   std::vector<Case> all;
-  for (const auto& part : {single_axes(), pairs_of_axes(), triples_and_more(), recomputation_and_offload()}) {
+  for (const auto& part :
+       {single_axes(), pairs_of_axes(), triples_and_more(), recomputation_and_offload(), buckets()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;

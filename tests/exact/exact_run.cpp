@@ -11,8 +11,9 @@
 #include <thread>
 
 #include "lockstep/comm/local.h"
-#include "lockstep/engine/layout_executor.h"
+#include "lockstep/engine/sharded_executor.h"
 #include "lockstep/nn/device_thread.h"
+#include "lockstep/nn/model.h"
 #include "lockstep/nn/moe.h"
 #include "tests/support/tiny_models.h"
 
@@ -27,7 +28,8 @@ Tensor tokens_of(std::int64_t step, std::int64_t vocab) {
   return (place * place * 31 + place * 17).remainder(1009).remainder(vocab).view({kSamples, kSequence + 1});
 }
 
-// Micro-batch `micro` of data rank `rank`, cut as data::Loader cuts a global batch.
+}  // namespace
+
 data::Batch batch_of(std::int64_t step, std::int64_t micro, std::int64_t rank, std::int64_t ranks,
                      std::int64_t accumulation, std::int64_t vocab) {
   const std::int64_t samples = kSamples / (ranks * accumulation);
@@ -45,6 +47,8 @@ data::Batch batch_of(std::int64_t step, std::int64_t micro, std::int64_t rank, s
   return batch;
 }
 
+namespace {
+
 // One stretch of a parameter's master weights on one rank.
 struct Piece {
   std::string name;
@@ -54,7 +58,7 @@ struct Piece {
 };
 
 // Where the routers send the rows of `batches` with the weights as they are: a forward of each without gradients.
-void count_expert_rows(engine::LayoutExecutor& executor, const std::vector<data::Batch>& batches,
+void count_expert_rows(engine::ShardedExecutor& executor, const std::vector<data::Batch>& batches,
                        RankTraffic& traffic) {
   for (const data::Batch& batch : batches) {
     executor.evaluate(batch, -1);
@@ -82,7 +86,7 @@ void run_rank(const Case& exact_case, comm::Communicator world, int rank, Settin
   job.precision = layout.precision = setting.precision;
   // What rounding does to a small gradient must not become a step of full size.
   if (setting.precision == spec::Precision::kFp32) job.optimizer.epsilon = 1e-3;
-  engine::LayoutExecutor executor(job, layout, std::move(world), setting.device);
+  engine::ShardedExecutor executor(job, layout, std::move(world), {.device = setting.device});
   parallel::ParallelModel& model = executor.model();
   RankTraffic traffic;
   for (std::int64_t step = 0; step < kSteps; ++step) {
@@ -93,7 +97,8 @@ void run_rank(const Case& exact_case, comm::Communicator world, int rank, Settin
     }
     if (step == kSteps - 1 && layout.ep > 1) count_expert_rows(executor, batches, traffic);
     model.groups().reset_traffic();
-    const engine::StepResult result = executor.step(batches, step, -1, job.optimizer.learning_rate, {});
+    executor.stage(std::move(batches));
+    const engine::StepResult result = executor.step({.step = step, .learning_rate = job.optimizer.learning_rate});
     traffic.groups = model.groups().traffic();
     if (rank != 0) continue;
     shared.outcome.losses.push_back(result.loss);
@@ -187,6 +192,7 @@ std::string Case::name() const {
   if (reduce_each_micro_step) text += " reduce-each";
   if (!reshard_after_forward) text += " no-reshard";
   if (activation_offload) text += " activation-offload";
+  if (bucket_mib != 25.0) text += fmt::format(" bucket={}", bucket_mib);
   return text;
 }
 
@@ -241,6 +247,7 @@ spec::Job job_of(const Case& exact_case) {
   // Gradients that are zero but for rounding must not become steps of full size.
   job.optimizer.epsilon = 1e-6;
   job.communication.reduce_each_micro_step = exact_case.reduce_each_micro_step;
+  job.communication.bucket_mib = exact_case.bucket_mib;
   job.communication.reshard_after_forward = exact_case.reshard_after_forward;
   job.activation_offload = exact_case.activation_offload;
   job.steps = kSteps;
@@ -282,6 +289,69 @@ Outcome run_case(const Case& exact_case, const Wrap& wrap, comm::milliseconds ti
   }
   shared.outcome.replicas_differ = compare_replicas(shared.pieces);
   return std::move(shared.outcome);
+}
+
+namespace {
+
+struct Moments {
+  Tensor first, second;
+};
+
+// torch.optim.AdamW.
+void update(Tensor weight, Moments& moments, const Tensor& gradient, const spec::Optimizer& o, double step) {
+  if (!moments.first.defined()) moments = {torch::zeros_like(weight), torch::zeros_like(weight)};
+  weight.mul_(1 - o.learning_rate * o.weight_decay);
+  moments.first.mul_(o.beta1).add_(gradient, 1 - o.beta1);
+  moments.second.mul_(o.beta2).addcmul_(gradient, gradient, 1 - o.beta2);
+  const Tensor divisor = (moments.second / (1 - std::pow(o.beta2, step))).sqrt() + o.epsilon;
+  weight.sub_(moments.first / divisor, o.learning_rate / (1 - std::pow(o.beta1, step)));
+}
+
+}  // namespace
+
+Outcome plain_run(const std::string& name, std::int64_t accumulation) {
+  const spec::Job job = job_of({name, "dp=1", accumulation});
+  const auto model =
+      nn::build_model(job.model, {.dtype = torch::kFloat64, .seed = static_cast<std::uint64_t>(job.seed)});
+  std::map<std::string, Moments> moments;
+  Outcome outcome;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    std::vector<data::Batch> batches;
+    double targets = 0.0;
+    for (std::int64_t micro = 0; micro < accumulation; ++micro) {
+      batches.push_back(batch_of(step, micro, 0, 1, accumulation, job.model.vocab));
+      targets += (batches.back().target != nn::kIgnoredTarget).sum().item<double>();
+    }
+    Tensor loss = torch::zeros({}, torch::kFloat64), auxiliary = torch::zeros({}, torch::kFloat64);
+    for (const data::Batch& batch : batches) {
+      nn::ForwardContext context;
+      context.seed = static_cast<std::uint64_t>(job.seed);
+      context.step = step;
+      context.first_index = batch.first_index;
+      const nn::LossResult result = model->loss(batch.input, batch.target, context);
+      loss = loss + result.loss_sum / targets;
+      if (result.auxiliary.defined()) auxiliary = auxiliary + result.auxiliary / static_cast<double>(accumulation);
+    }
+    for (Tensor& parameter : model->parameters()) parameter.mutable_grad().reset();
+    (loss + auxiliary).backward();
+    outcome.losses.push_back(loss.item<double>());
+    outcome.auxiliary_losses.push_back(auxiliary.item<double>());
+    const torch::NoGradGuard no_grad;
+    double squares = 0.0;
+    for (const Tensor& parameter : model->parameters()) {
+      if (parameter.grad().defined()) squares += parameter.grad().square().sum().item<double>();
+    }
+    outcome.norms.push_back(std::sqrt(squares));
+    const double factor = std::min(1.0, job.optimizer.clip_norm / (std::sqrt(squares) + 1e-6));
+    for (auto& item : model->named_parameters()) {
+      const Tensor& gradient = item.value().grad();
+      update(item.value(), moments[item.key()],
+             gradient.defined() ? gradient * factor : torch::zeros_like(item.value()), job.optimizer,
+             static_cast<double>(step + 1));
+    }
+  }
+  for (const auto& item : model->named_parameters()) outcome.weights[item.key()] = item.value().detach();
+  return outcome;
 }
 
 const Outcome& reference_of(const Case& exact_case) {

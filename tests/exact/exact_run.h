@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/comm/communicator.h"
+#include "lockstep/data/loader.h"
 #include "lockstep/parallel/parallel_model.h"
 #include "lockstep/plan/layout.h"
 #include "lockstep/spec/job.h"
@@ -38,6 +39,7 @@ struct Case {
   bool reduce_each_micro_step = false;
   bool reshard_after_forward = true;
   bool activation_offload = false;
+  double bucket_mib = 25.0;
 
   std::string name() const;
   friend void PrintTo(const Case& exact_case, std::ostream* out) { *out << exact_case.name(); }
@@ -67,6 +69,14 @@ struct Outcome {
 using Wrap = std::function<comm::Communicator(comm::Communicator, int rank)>;
 Outcome run_case(const Case& exact_case, const Wrap& wrap = {}, comm::milliseconds timeout = comm::milliseconds{60'000},
                  Setting setting = setting_of_environment());
+
+// One rank's micro-batch `micro` of a step, cut as data::Loader cuts a global batch.
+data::Batch batch_of(std::int64_t step, std::int64_t micro, std::int64_t rank, std::int64_t ranks,
+                     std::int64_t accumulation, std::int64_t vocab);
+
+// The same steps without the engine: the whole model, libtorch's autograd, AdamW written out. Gradients and optimizer
+// state are left out.
+Outcome plain_run(const std::string& model, std::int64_t accumulation);
 
 // The single-rank run of the same model and accumulation; cached, thread-safe not at all.
 const Outcome& reference_of(const Case& exact_case);

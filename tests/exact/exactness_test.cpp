@@ -47,6 +47,25 @@ std::string test_name(const ::testing::TestParamInfo<Case>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Exact, Layouts, ::testing::ValuesIn(every_case()), test_name);
 
+// What all layouts are held against is no engine's own idea of a step.
+class Reference : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Reference, is_what_plain_autograd_computes) {
+  if (setting_of_environment().device.is_cuda()) GTEST_SKIP() << "compared on the CPU";
+  for (const std::int64_t accumulation : {1, 4}) {
+    const Case one{GetParam(), "dp=1", accumulation};
+    Outcome reference = reference_of(one);
+    reference.gradients.clear();
+    reference.state.clear();
+    EXPECT_EQ(first_difference(reference, plain_run(GetParam(), accumulation)), "") << accumulation;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Exact, Reference,
+                         ::testing::Values("gpt", "gpt-odd", "bert", "llama", "moe", "moe-capacity", "moe-shared",
+                                           "ssm"),
+                         [](const auto& info) { return std::to_string(info.index); });
+
 // On a GPU: one rank there computes what one rank computes on the CPU.
 class Models : public ::testing::TestWithParam<std::string> {};
 

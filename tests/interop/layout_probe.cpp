@@ -21,8 +21,8 @@
 #include "lockstep/base/json.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/local.h"
-#include "lockstep/engine/layout_executor.h"
 #include "lockstep/engine/pretrained.h"
+#include "lockstep/engine/sharded_executor.h"
 #include "lockstep/nn/language_model.h"
 #include "lockstep/plan/layout.h"
 #include "lockstep/spec/hf_config.h"
@@ -132,12 +132,12 @@ void predict(const Experiment& experiment, parallel::ParallelModel& model, const
 
 void run_rank(const Experiment& experiment, comm::Communicator world, int rank, Result& result) {
   const spec::Job& job = experiment.job;
-  engine::LayoutExecutor executor(job, experiment.layout, std::move(world));
+  engine::ShardedExecutor executor(job, experiment.layout, std::move(world), {.padding_id = experiment.padding_id});
   parallel::ParallelModel& model = executor.model();
   predict(experiment, model, "logits", result);
   engine::export_pretrained(model, job.model, experiment.out / "imported", job.weights);
-  const engine::StepResult step = executor.step(batches_of(experiment, model.groups().data_rank), 0,
-                                                experiment.padding_id, job.optimizer.learning_rate, {});
+  executor.stage(batches_of(experiment, model.groups().data_rank));
+  const engine::StepResult step = executor.step({.step = 0, .learning_rate = job.optimizer.learning_rate});
   const parallel::TensorMap gradients =
       model.assemble([](const parallel::FlatShard& shard) { return shard.gradient(); });
   predict(experiment, model, "trained_logits", result);

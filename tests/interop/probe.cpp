@@ -13,10 +13,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/engine/optimizer.h"
+#include "lockstep/comm/local.h"
+#include "lockstep/engine/sharded_optimizer.h"
 #include "lockstep/nn/hf_weights.h"
-#include "lockstep/nn/model.h"
-#include "lockstep/parallel/flat_parameters.h"
+#include "lockstep/nn/language_model.h"
 #include "lockstep/spec/model.h"
 
 namespace {
@@ -72,17 +72,28 @@ void first_batch(const Experiment& experiment, checkpoint::TensorMap& out) {
   for (const auto& entry : model->named_buffers()) out["state." + entry.key()] = entry.value();
 }
 
+// As the engine trains: the same weights in one flat shard.
 void train(const Experiment& experiment, checkpoint::TensorMap& out) {
-  const auto model = loaded_model(experiment);
-  parallel::FlatParameters parameters(model);
-  spec::Optimizer options;  // torch.optim.AdamW's defaults
-  options.kind = spec::OptimizerKind::kAdamW;
-  const auto optimizer = engine::make_optimizer(options, parameters);
+  comm::LocalWorld world(1);
+  parallel::ParallelModelOptions options;
+  options.dtype = options.gradient_dtype = options.master_dtype = experiment.dtype;
+  parallel::ParallelModel model(experiment.spec, options, world.communicator(0));
+  nn::load_weights(*model.models().front(), experiment.weights, "model.safetensors");
+  spec::Optimizer settings;  // torch.optim.AdamW's defaults
+  settings.kind = spec::OptimizerKind::kAdamW;
+  engine::ShardedOptimizer optimizer(settings, model);
   std::vector<Tensor> losses;
   for (std::int64_t step = 0; step < experiment.inputs.size(0); ++step) {
-    parameters.zero_gradients();
-    losses.push_back(backward(*model, experiment, step));
-    optimizer->step(experiment.learning_rate);
+    parallel::MicroBatch batch{experiment.inputs[step], experiment.targets[step], {}};
+    batch.context.step = step;
+    batch.context.padding_id = experiment.padding_id;
+    if (experiment.spec.arch == spec::Arch::kBert && experiment.padding_id >= 0) {
+      batch.context.lengths = nn::lengths_without_padding(batch.input, experiment.padding_id);
+    }
+    const double targets = static_cast<double>((batch.target != nn::kIgnoredTarget).sum().item<std::int64_t>());
+    batch.loss_weight = 1.0 / targets;
+    losses.push_back(torch::tensor(model.run({batch}).loss / targets, experiment.dtype));
+    optimizer.step(experiment.learning_rate, 1.0);
   }
   out["losses"] = torch::stack(losses);
 }

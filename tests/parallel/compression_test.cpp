@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/gradient_reducer.h"
+#include "lockstep/parallel/gradient_buckets.h"
 #include "tests/parallel/ranks.h"
 
 namespace lockstep::parallel {
@@ -14,64 +14,62 @@ namespace {
 
 using spec::Compression;
 
-// A [64, 96], bias [70] (padding follows it), B [40, 80], convolution [16, 8, 5, 5], small [3, 3].
-struct Weights : torch::nn::Module {
-  explicit Weights(torch::ScalarType type) {
-    int seed = 0;
-    for (const auto& sizes : std::vector<std::vector<std::int64_t>>{{64, 96}, {70}, {40, 80}, {16, 8, 5, 5}, {3, 3}}) {
-      register_parameter(std::string(1, static_cast<char>('a' + seed)), random_tensor(sizes, seed, type));
-      ++seed;
-    }
-  }
-};
+const std::vector<std::vector<std::int64_t>> kShapes = {{64, 96}, {70}, {40, 80}, {16, 8, 5, 5}, {3, 3}};
 
 struct Rank {
-  Rank(comm::Communicator communicator, Compression kind, torch::ScalarType type, double bucket_mib = 0.02)
-      : group(std::move(communicator)), flat(std::make_shared<Weights>(type)) {
-    ReducerOptions options;
+  Rank(comm::Communicator communicator, Compression kind, torch::ScalarType type, double bucket_mib = 0.02,
+       const std::vector<std::vector<std::int64_t>>& shapes = kShapes)
+      : group(std::move(communicator)) {
+    std::int64_t offset = 0;
+    for (const auto& sizes : shapes) {
+      const std::int64_t count = c10::multiply_integers(sizes);
+      ranges.push_back({std::string(1, static_cast<char>('a' + ranges.size())), sizes, offset, count});
+      offset += count;
+    }
+    flat = torch::zeros({offset}, type);
+    BucketOptions options;
     options.bucket_mib = bucket_mib;
     options.compression.kind = kind;
     options.compression.powersgd_rank = 2;
-    reducer = std::make_unique<GradientReducer>(flat, group, options);
+    buckets = std::make_unique<GradientBuckets>(flat, ranges, group, options, "test", [](const Bucket&) {});
+  }
+  torch::Tensor view(const torch::Tensor& whole, std::size_t i) const {
+    return whole.narrow(0, ranges[i].offset, ranges[i].count).view(ranges[i].sizes);
   }
   // This rank's gradient of one step: a part shared by all ranks and steps, and noise.
   torch::Tensor gradient(int step) const {
-    torch::Tensor result = torch::zeros_like(flat.gradients());
-    for (std::size_t i = 0; i < flat.ranges().size(); ++i) {
-      const auto& sizes = flat.ranges()[i].sizes;
+    torch::Tensor result = torch::zeros_like(flat);
+    for (std::size_t i = 0; i < ranges.size(); ++i) {
+      const auto& sizes = ranges[i].sizes;
       const torch::ScalarType type = result.scalar_type();
-      flat.view(result, i).copy_(random_tensor(sizes, 50 + static_cast<std::int64_t>(i), type) +
-                                 random_tensor(sizes, 1000 * step + 10 * group.rank() + 7, type));
+      view(result, i).copy_(random_tensor(sizes, 50 + static_cast<std::int64_t>(i), type) +
+                            random_tensor(sizes, 1000 * step + 10 * group.rank() + 7, type));
     }
     return result;
   }
   torch::Tensor exchange(const torch::Tensor& gradient) {
-    flat.gradients().copy_(gradient);
-    reducer->begin_micro_step(true);
-    reducer->finish();
-    return flat.gradients().clone();
+    flat.copy_(gradient);
+    buckets->finish();
+    return flat.clone();
   }
 
   comm::Communicator group;
-  FlatParameters flat;
-  std::unique_ptr<GradientReducer> reducer;
+  std::vector<ParameterRange> ranges;
+  torch::Tensor flat;
+  std::unique_ptr<GradientBuckets> buckets;
 };
 
 constexpr int kRanks = 3;
 const Compression kAllKinds[] = {Compression::kNone, Compression::kFp16, Compression::kBf16, Compression::kPowerSgd,
                                  Compression::kOneBit};
 
-TEST(Compression, gives_every_rank_the_same_bits_and_keeps_padding_zero) {
+TEST(Compression, gives_every_rank_the_same_bits) {
   for (const Compression kind : kAllKinds) {
     std::vector<torch::Tensor> results(kRanks);
     run_ranks(kRanks, [&](comm::Communicator group) {
       Rank rank(group, kind, torch::kFloat32);
       torch::Tensor result;
       for (int step = 0; step < 4; ++step) result = rank.exchange(rank.gradient(step));
-      double outside = result.abs().sum(torch::kFloat64).item<double>();
-      for (const auto& [name, view] : rank.flat.views(result))
-        outside -= view.abs().sum(torch::kFloat64).item<double>();
-      EXPECT_NEAR(outside, 0.0, 1e-9) << static_cast<int>(kind);
       results[static_cast<std::size_t>(group.rank())] = result;
       group.barrier().wait();
     });
@@ -95,16 +93,16 @@ TEST(Compression, by_casting_is_as_exact_as_the_narrow_type) {
 
 // Sum over ranks of everything that error feedback still holds, laid out like the flat gradient.
 torch::Tensor owed(Rank& rank, Compression kind) {
-  torch::Tensor result = torch::zeros_like(rank.flat.gradients());
-  const TensorMap state = rank.reducer->state();
+  torch::Tensor result = torch::zeros_like(rank.flat);
+  const TensorMap state = rank.buckets->state();
   if (kind == Compression::kPowerSgd) {
-    for (std::size_t i = 0; i < rank.flat.ranges().size(); ++i) {
-      const auto found = state.find("compression.powersgd.error." + rank.flat.ranges()[i].name);
-      if (found != state.end()) rank.flat.view(result, i).copy_(found->second.view(rank.flat.ranges()[i].sizes));
+    for (std::size_t i = 0; i < rank.ranges.size(); ++i) {
+      const auto found = state.find("compression.powersgd.error." + rank.ranges[i].name);
+      if (found != state.end()) rank.view(result, i).copy_(found->second.view(rank.ranges[i].sizes));
     }
   } else {
-    for (const Bucket& bucket : rank.reducer->buckets()) {
-      const std::int64_t begin = bucket.gradient.storage_offset();
+    for (const Bucket& bucket : rank.buckets->buckets()) {
+      const std::int64_t begin = bucket.begin;
       const std::int64_t count = bucket.gradient.numel();
       const std::string suffix = std::to_string(bucket.index);
       result.narrow(0, begin, count).add_(state.at("compression.onebit.error." + suffix));
@@ -122,7 +120,7 @@ TEST(Compression, delays_gradients_but_loses_nothing) {
   for (const Compression kind : {Compression::kPowerSgd, Compression::kOneBit}) {
     run_ranks(kRanks, [&](comm::Communicator group) {
       Rank rank(group, kind, torch::kFloat64);
-      torch::Tensor true_sum = torch::zeros_like(rank.flat.gradients());
+      torch::Tensor true_sum = torch::zeros_like(rank.flat);
       torch::Tensor sent = torch::zeros_like(true_sum);
       double owed_half_way = 0.0;
       for (int step = 0; step < 120; ++step) {
@@ -145,10 +143,10 @@ TEST(Compression, delays_gradients_but_loses_nothing) {
 TEST(PowerSgd, is_exact_for_a_gradient_of_low_rank) {
   run_ranks(kRanks, [&](comm::Communicator group) {
     Rank rank(group, Compression::kPowerSgd, torch::kFloat64);
-    torch::Tensor gradient = torch::zeros_like(rank.flat.gradients());
+    torch::Tensor gradient = torch::zeros_like(rank.flat);
     const torch::Tensor left = random_tensor({64, 2}, 5, torch::kFloat64);
     const torch::Tensor right = random_tensor({2, 96}, 6 + group.rank(), torch::kFloat64);
-    rank.flat.view(gradient, 0).copy_(left.mm(right));
+    rank.view(gradient, 0).copy_(left.mm(right));
     torch::Tensor expected = gradient.clone();
     group.all_reduce({expected.data_ptr(), expected.numel(), comm::DType::kF64}).wait();
     const torch::Tensor result = rank.exchange(gradient);
@@ -160,10 +158,10 @@ TEST(PowerSgd, is_exact_for_a_gradient_of_low_rank) {
 TEST(PowerSgd, recovers_the_directions_that_a_zero_gradient_killed) {
   run_ranks(2, [&](comm::Communicator group) {
     Rank rank(group, Compression::kPowerSgd, torch::kFloat64);
-    const torch::Tensor zero = torch::zeros_like(rank.flat.gradients());
+    const torch::Tensor zero = torch::zeros_like(rank.flat);
     for (int step = 0; step < 3; ++step) EXPECT_EQ(rank.exchange(zero).abs().max().item<double>(), 0.0);
     torch::Tensor gradient = zero.clone();
-    rank.flat.view(gradient, 0)
+    rank.view(gradient, 0)
         .copy_(random_tensor({64, 2}, 5, torch::kFloat64).mm(random_tensor({2, 96}, 6, torch::kFloat64)));
     EXPECT_LT((rank.exchange(gradient) - 2 * gradient).abs().max().item<double>(), 1e-12);
     group.barrier().wait();
@@ -199,10 +197,10 @@ TEST(Compression, continues_bit_for_bit_from_a_saved_state) {
       Rank first(group, kind, torch::kFloat32);
       for (int step = 0; step < 5; ++step) first.exchange(first.gradient(step));
       TensorMap saved;
-      for (const auto& [name, tensor] : first.reducer->state()) saved.emplace(name, tensor.clone());
+      for (const auto& [name, tensor] : first.buckets->state()) saved.emplace(name, tensor.clone());
       Rank second(group, kind, torch::kFloat32);
       Rank forgetful(group, kind, torch::kFloat32);
-      second.reducer->load_state(saved);
+      second.buckets->load_state(saved);
       bool differs = false;
       for (int step = 5; step < 10; ++step) {
         const torch::Tensor expected = first.exchange(first.gradient(step));
@@ -220,13 +218,13 @@ TEST(Compression, refuses_a_state_that_does_not_fit) {
     run_ranks(2, [&](comm::Communicator group) {
       Rank rank(group, kind, torch::kFloat32);
       TensorMap state;
-      for (const auto& [name, tensor] : rank.reducer->state()) state.emplace(name, tensor.clone());
+      for (const auto& [name, tensor] : rank.buckets->state()) state.emplace(name, tensor.clone());
       ASSERT_FALSE(state.empty());
       const std::string name = state.begin()->first;
       state[name] = torch::zeros({1});
-      EXPECT_THROW(rank.reducer->load_state(state), UserError);
+      EXPECT_THROW(rank.buckets->load_state(state), UserError);
       state.erase(name);
-      EXPECT_THROW(rank.reducer->load_state(state), UserError);
+      EXPECT_THROW(rank.buckets->load_state(state), UserError);
       group.barrier().wait();
     });
   }
@@ -248,30 +246,17 @@ TEST(Compression, shows_an_overflow_on_every_rank_and_recovers) {
 
 // Least squares, y = x W with W [32, 24]; SGD with a fixed rate. Returns the loss at the start and at the end.
 std::pair<double, double> trained_loss(Compression kind) {
-  struct Linear : torch::nn::Module {
-    Linear() { w = register_parameter("w", torch::zeros({32, 24}, torch::kFloat64)); }
-    torch::Tensor w;
-  };
   std::pair<double, double> result;
   run_ranks(2, [&](comm::Communicator group) {
-    auto net = std::make_shared<Linear>();
-    FlatParameters flat(net);
-    ReducerOptions options;
-    options.compression.kind = kind;
-    options.compression.powersgd_rank = 2;
-    GradientReducer reducer(flat, group, options);
+    Rank rank(group, kind, torch::kFloat64, 25.0, {{32, 24}});
+    torch::Tensor w = torch::zeros({32, 24}, torch::kFloat64);
     const torch::Tensor truth = random_tensor({32, 24}, 77, torch::kFloat64);
     for (int step = 0; step < 400; ++step) {
       const torch::Tensor x = random_tensor({64, 32}, 2 * step + group.rank(), torch::kFloat64);
-      flat.zero_gradients();
-      reducer.begin_micro_step(true);
-      const torch::Tensor loss = (x.mm(net->w) - x.mm(truth)).square().sum() / (2 * 64);
-      loss.backward();
-      reducer.finish();
-      torch::NoGradGuard no_grad;
-      flat.values().sub_(flat.gradients(), 0.5);
+      const torch::Tensor gradient = x.t().mm(x.mm(w) - x.mm(truth)) / 64.0;
+      w.sub_(rank.exchange(gradient.reshape({-1})).view({32, 24}), 0.5);
       if (group.rank() == 0) {
-        const double error = (net->w - truth).square().sum().item<double>();
+        const double error = (w - truth).square().sum().item<double>();
         if (step == 0) result.first = error;
         result.second = error;
       }

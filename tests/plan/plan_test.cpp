@@ -119,13 +119,13 @@ TEST(PlanFile, has_the_documented_names) {
 TEST(PlanFile, errors_name_the_document_and_the_path) {
   EXPECT_EQ(error_after([](nlohmann::json&) {}), "");
   const std::string message = error_after([](nlohmann::json& json) { json["best"]["layout"]["dp"] = "eight"; });
-  EXPECT_EQ(message, "p.json: best.layout.dp: expected an integer, found string");
+  EXPECT_EQ(message, "p.json: `best.layout.dp` is not a whole number of 64 bits; write a whole number");
   EXPECT_NE(
-      error_after([](nlohmann::json& json) { json["best"]["layout"].erase("dp"); }).find("best.layout.dp: is missing"),
+      error_after([](nlohmann::json& json) { json["best"]["layout"].erase("dp"); }).find("`best.layout.dp` is missing"),
       std::string::npos);
   EXPECT_NE(error_after([](nlohmann::json& json) {
               json["best"]["bacth"] = 1;
-            }).find("best.bacth: unknown key; did you mean `batch`?"),
+            }).find("`best.bacth` is an unknown key; did you mean `batch`?"),
             std::string::npos);
   EXPECT_NE(error_after([](nlohmann::json& json) {
               json["alternatives"][0]["knobs"]["x"] = 1;

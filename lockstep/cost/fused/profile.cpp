@@ -7,8 +7,6 @@
 namespace lockstep::cost {
 namespace {
 
-using plan::StrictReader;
-
 nlohmann::json point_to_json(const FusedPoint& point) {
   nlohmann::json operations = nlohmann::json::array();
   for (const auto& [name, seconds] : point.operations) operations.push_back({{"name", name}, {"seconds", seconds}});
@@ -25,13 +23,13 @@ nlohmann::json point_to_json(const FusedPoint& point) {
           {"operations", std::move(operations)}};
 }
 
-double read_seconds(StrictReader& reader) {
-  const double seconds = reader.number("seconds");
+double read_seconds(JsonReader& reader) {
+  const double seconds = reader.real("seconds");
   if (seconds <= 0) reader.fail("seconds", "expected a number above 0");
   return seconds;
 }
 
-FusedPoint read_point(StrictReader& reader) {
+FusedPoint read_point(JsonReader& reader) {
   FusedPoint point;
   point.model = plan::read_model(reader.object("model"));
   point.precision = reader.choice("precision", {"bf16", "fp8"}) == 0 ? spec::Precision::kBf16 : spec::Precision::kFp8;
@@ -43,7 +41,7 @@ FusedPoint read_point(StrictReader& reader) {
   point.seconds = read_seconds(reader);
   point.spread = reader.non_negative("spread");
   point.peak_bytes = reader.non_negative("peak_bytes");
-  for (StrictReader& item : reader.objects("operations")) {
+  for (JsonReader& item : reader.objects("operations")) {
     point.operations.push_back({item.text("name"), item.non_negative("seconds")});
     item.finish();
   }
@@ -80,23 +78,23 @@ nlohmann::json fused_to_json(const FusedProfile& profile) {
           {"points", std::move(points)}};
 }
 
-FusedProfile read_fused(StrictReader reader) {
+FusedProfile read_fused(JsonReader reader) {
   FusedProfile profile;
   profile.date = reader.text("date");
   profile.software = reader.text("software");
-  StrictReader constants = reader.object("constants");
+  JsonReader constants = reader.object("constants");
   for (const FusedConstantInfo& info : fused_constant_table()) {
     // Of a step before its products did SwiGLU on the way: the constant's default.
     if (std::string_view(info.name) == "epilogue_share" && !constants.has(info.name)) continue;
-    profile.constants.*info.member = constants.number(info.name);
+    profile.constants.*info.member = constants.real(info.name);
     if (profile.constants.*info.member <= 0) constants.fail(info.name, "expected a number above 0");
   }
   constants.finish();
-  StrictReader residuals = reader.object("residuals");
+  JsonReader residuals = reader.object("residuals");
   profile.time_sigma = residuals.non_negative("time");
   profile.memory_sigma = residuals.non_negative("memory");
   residuals.finish();
-  for (StrictReader& item : reader.objects("points")) profile.points.push_back(read_point(item));
+  for (JsonReader& item : reader.objects("points")) profile.points.push_back(read_point(item));
   reader.finish();
   return profile;
 }

@@ -8,8 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/json.h"
 #include "lockstep/cost/fused/time.h"
-#include "lockstep/plan/strict_reader.h"
 #include "lockstep/spec/cluster.h"
 #include "lockstep/spec/job.h"
 
@@ -50,6 +50,6 @@ struct FusedProfile {
 FusedProfile fit_fused(FusedProfile measured, const spec::Device& device);
 
 nlohmann::json fused_to_json(const FusedProfile& profile);
-FusedProfile read_fused(plan::StrictReader reader);
+FusedProfile read_fused(JsonReader reader);
 
 }  // namespace lockstep::cost

@@ -3,12 +3,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/json.h"
 #include "lockstep/cost/profile/profile.h"
-#include "lockstep/plan/strict_reader.h"
 
 namespace lockstep::cost {
 
 nlohmann::json fitted_to_json(const Fitted& fitted);
-Fitted read_fitted(plan::StrictReader reader);
+Fitted read_fitted(JsonReader reader);
 
 }  // namespace lockstep::cost

@@ -74,7 +74,7 @@ nlohmann::json facts_to_json(const StackFacts& facts) {
   return json;
 }
 
-StackFacts read_facts(plan::StrictReader reader) {
+StackFacts read_facts(JsonReader reader) {
   StackFacts facts;
   facts.flash_attention = reader.boolean("flash_attention");
   facts.fused_pointwise = reader.boolean("fused_pointwise");
@@ -122,14 +122,14 @@ nlohmann::json fitted_to_json(const Fitted& fitted) {
             {"memory", fitted.residuals.memory}}}};
 }
 
-Fitted read_fitted(plan::StrictReader reader) {
+Fitted read_fitted(JsonReader reader) {
   Fitted fitted;
   fitted.hardware = reader.text("hardware");
   fitted.stack = reader.text("stack");
   fitted.runs = reader.integer("runs");
-  plan::StrictReader constants = reader.object("constants");
+  JsonReader constants = reader.object("constants");
   const auto positive = [&](const char* name) {
-    const double value = constants.number(name);
+    const double value = constants.real(name);
     if (value <= 0) constants.fail(name, "expected a number above 0");
     return value;
   };
@@ -138,7 +138,7 @@ Fitted read_fitted(plan::StrictReader reader) {
   fitted.constants.reserve_factor = positive("reserve_factor");
   constants.finish();
   fitted.facts = read_facts(reader.object("facts"));
-  plan::StrictReader residuals = reader.object("residuals");
+  JsonReader residuals = reader.object("residuals");
   fitted.residuals = {.time = residuals.non_negative("time"),
                       .time_exposed = residuals.non_negative("time_exposed"),
                       .memory = residuals.non_negative("memory")};

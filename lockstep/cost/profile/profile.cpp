@@ -9,12 +9,9 @@
 #include "lockstep/base/json.h"
 #include "lockstep/cost/profile/fitted_json.h"
 #include "lockstep/plan/spec_json.h"
-#include "lockstep/plan/strict_reader.h"
 
 namespace lockstep::cost {
 namespace {
-
-using plan::StrictReader;
 
 constexpr const char* kSchema = "lockstep.profile/1";
 
@@ -70,13 +67,13 @@ class Writer {
 
 class Reader {
  public:
-  explicit Reader(StrictReader reader) : reader_(std::move(reader)) {}
+  explicit Reader(JsonReader reader) : reader_(std::move(reader)) {}
   void text(const char* key, std::string& value) { value = reader_.text(key); }
   void boolean(const char* key, bool& value) { value = reader_.boolean(key); }
   void integer(const char* key, std::int64_t& value) { value = reader_.integer(key); }
   void positive(const char* key, std::int64_t& value) { value = reader_.positive(key); }
   void rate(const char* key, double& value) {
-    value = reader_.number(key);
+    value = reader_.real(key);
     if (value <= 0) reader_.fail(key, "expected a number above 0");
   }
   void non_negative(const char* key, double& value) { value = reader_.non_negative(key); }
@@ -92,13 +89,13 @@ class Reader {
   void optional(const char* key, std::optional<T>& value);
   template <class T>
   void list(const char* key, std::vector<T>& values);
-  const StrictReader& finish() {
+  const JsonReader& finish() {
     reader_.finish();
     return reader_;
   }
 
  private:
-  StrictReader reader_;
+  JsonReader reader_;
 };
 
 template <class Fields>
@@ -202,7 +199,7 @@ nlohmann::json write(T value) {
 }
 
 template <class T>
-StrictReader read(StrictReader reader, T& value) {
+JsonReader read(JsonReader reader, T& value) {
   Reader fields(std::move(reader));
   describe(fields, value);
   return fields.finish();
@@ -223,14 +220,14 @@ void Reader::optional(const char* key, std::optional<T>& value) {
 }
 template <class T>
 void Reader::list(const char* key, std::vector<T>& values) {
-  for (StrictReader& item : reader_.objects(key)) read(item, values.emplace_back());
+  for (JsonReader& item : reader_.objects(key)) read(item, values.emplace_back());
 }
 
 // Calibration fills the tables; a profile that was only fitted has none.
 bool has_tables(const Profile& profile) { return !profile.matmuls.empty() || !profile.collectives.empty(); }
 
-void read_tables(StrictReader reader, Profile& profile) {
-  const StrictReader tables = read(std::move(reader), profile);
+void read_tables(JsonReader reader, Profile& profile) {
+  const JsonReader tables = read(std::move(reader), profile);
   if (profile.overlap > 1) tables.fail("overlap", "expected a share between 0 and 1");
 }
 
@@ -250,7 +247,7 @@ nlohmann::json to_json(const Profile& profile) {
 }
 
 Profile read_profile(const nlohmann::json& document, const std::string& name_for_errors) {
-  StrictReader reader(document, name_for_errors);
+  JsonReader reader(document, name_for_errors);
   reader.require_text("schema", kSchema);
   Profile profile;
   read(reader.object("provenance"), profile.provenance);

@@ -5,13 +5,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lockstep/engine/grad_clip.h"
-#include "lockstep/engine/optimizer.h"
 #include "lockstep/engine/precision.h"
+#include "lockstep/engine/sharded_optimizer.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/nn/torch_compat.h"
-#include "lockstep/parallel/flat_parameters.h"
-#include "lockstep/parallel/gradient_reducer.h"
+#include "lockstep/parallel/parallel_model.h"
 #include "lockstep/plan/layout.h"
 
 namespace lockstep::engine {
@@ -44,22 +42,18 @@ spec::Model small_cnn(std::int64_t image_size) {
   return model;
 }
 
-struct RandomBatch {
-  Tensor input;
-  Tensor target;
-};
-
-RandomBatch random_batch(const cost::Workload& workload, torch::Device device) {
+parallel::MicroBatch random_batch(const cost::Workload& workload, torch::Device device) {
   const std::int64_t samples = workload.batch.micro;
   const spec::Model& model = workload.model;
   const auto options = torch::TensorOptions().device(device);
   const auto integers = options.dtype(torch::kInt64);
   if (model.is_language_model()) {
     const Tensor tokens = torch::randint(0, model.vocab, {samples, workload.batch.sequence_length}, integers);
-    return {tokens, tokens};
+    return {tokens, tokens, {}};
   }
   return {torch::rand({samples, model.image_channels, model.image_size, model.image_size}, options),
-          torch::randint(0, model.classes, {samples}, integers)};
+          torch::randint(0, model.classes, {samples}, integers),
+          {}};
 }
 
 // Products that keep a rank busy for about `seconds`, as one call.
@@ -144,26 +138,27 @@ void measure_check(Sampler& sampler, comm::Communicator& communicator, const cos
   const torch::Device device = sampler.device();
   const PrecisionPolicy policy = precision_policy(workload.precision, device);
   nn::compat::reset_peak_allocated(device);
-  const auto model = nn::build_model(workload.model, {.dtype = policy.model, .device = device, .seed = 1});
-  parallel::FlatParameters parameters(model, policy.flat_options());
-  parallel::ReducerOptions reducer_options;
-  reducer_options.bucket_mib = workload.bucket_mib;
-  parallel::GradientReducer reducer(parameters, communicator, reducer_options);
-  const auto optimizer = make_optimizer({}, parameters);
-  const RandomBatch batch = random_batch(workload, device);
-  std::int64_t step = 0;
-  const Sample measured = sampler.collective([&] {
-    parameters.zero_gradients();
-    reducer.begin_micro_step(true);
-    const nn::LossResult loss =
-        model->loss(batch.input, batch.target, {.seed = 1, .step = step++, .first_index = 0, .training = true});
-    (loss.loss_sum / static_cast<double>(loss.count)).backward();
-    reducer.finish();
-    optimizer->step(1e-4, gradient_norm(parameters, 0.0).factor);
-  });
   plan::Layout layout;
   layout.dp = communicator.size();
   layout.precision = workload.precision;
+  parallel::ParallelModelOptions options;
+  options.layout = layout;
+  options.dtype = policy.model;
+  options.gradient_dtype = policy.gradient;
+  options.master_dtype = policy.master;
+  options.device = device;
+  options.seed = 1;
+  options.buckets.bucket_mib = workload.bucket_mib;
+  parallel::ParallelModel model(workload.model, options, communicator);
+  ShardedOptimizer optimizer({}, model);
+  parallel::MicroBatch batch = random_batch(workload, device);
+  batch.context.seed = 1;
+  batch.loss_weight = 1.0 / static_cast<double>(batch.target.numel());
+  const Sample measured = sampler.collective([&] {
+    model.run({batch});
+    ++batch.context.step;
+    optimizer.step(1e-4, clip_factor(std::sqrt(model.squared_norm()), 0.0));
+  });
   cost::CalibrationCheck check;
   check.name = workload.model.name;
   check.family = workload.model.is_language_model() ? cost::CheckFamily::kTransformer : cost::CheckFamily::kImage;

@@ -127,7 +127,7 @@ class WhatIfs {
     if (!request_.model.is_language_model()) return;
     SearchRequest request = request_;
     request.precisions = {spec::Precision::kFp8};
-    if (request.cluster.devices() == 1) {  // the fused step's alone there
+    if (request.cluster.devices() == 1 || request.is_job) {  // the fused step's alone there
       plan::Layout layout = plan_.layout;
       layout.precision = spec::Precision::kFp8;
       if (find_untrained(request, layout, plan_.batch)) return;

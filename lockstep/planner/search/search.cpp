@@ -312,6 +312,7 @@ class Search {
 SearchResult search(const SearchRequest& request) {
   require_passes(request.switched_off);
   const SearchRequest completed = complete(request);
+  require_trained(completed);
   return Search(completed).run();
 }
 

@@ -121,7 +121,7 @@ struct SearchResult {
 };
 
 // Deterministic: the same request gives the same result with any number of threads. Throws UserError for requests that
-// contradict themselves (exit 2). An empty `best` is an answer, not an error.
+// contradict themselves or that no layout trains (exit 2). An empty `best` is an answer, not an error.
 SearchResult search(const SearchRequest& request);
 
 // The candidate with every field a Plan carries (prediction, intervals, cost, checkpoint), reasons left empty.

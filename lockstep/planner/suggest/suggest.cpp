@@ -147,6 +147,9 @@ SearchRequest question_of(const Suggestion& suggestion, const Goal& goal) {
   question.global_sequences = goal.global_sequences;
   question.sequence_length = goal.sequence_length;
   question.tokens = goal.tokens;
+  // The file is one to train; longer sequences than the model's are its owner's to make possible.
+  question.is_job =
+      suggestion.request.stack == Stack::kLockstep && goal.sequence_length <= suggestion.model.max_sequence;
   return complete(std::move(question));
 }
 

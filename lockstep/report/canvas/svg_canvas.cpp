@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "lockstep/report/canvas/lettering.h"
+
 namespace lockstep::report {
 namespace {
 

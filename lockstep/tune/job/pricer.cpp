@@ -48,8 +48,8 @@ JobPricer::JobPricer(JobKnobs knobs, FindProfile find_profile)
 }
 
 const cost::Profile* JobPricer::profile_of(const spec::Job& job) const {
-  const std::string key = fmt::format("{}|{}|{}|{}", job.cluster.is_cpu() ? job.cluster.devices() : 0,
-                                      job.threads_per_rank, job.communication.backend, spec::to_string(job.precision));
+  const std::string key = fmt::format("{}|{}|{}|{}", job.cluster.devices(), job.threads_per_rank,
+                                      job.communication.backend, spec::to_string(job.precision));
   const std::lock_guard lock(mutex_);
   auto found = profiles_.find(key);
   if (found == profiles_.end()) found = profiles_.emplace(key, find_profile_(job)).first;

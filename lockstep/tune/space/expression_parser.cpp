@@ -5,6 +5,7 @@
 #include <cctype>
 #include <optional>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/tune/space/expression.h"

@@ -1,18 +1,19 @@
+#include "lockstep/parallel/same_parameters.h"
+
 #include <algorithm>
 #include <cstring>
-#include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/nn/tensor_comm.h"
-#include "lockstep/parallel/gradient_reducer.h"
 
 namespace lockstep::parallel {
 namespace {
 
-std::string describe(const ParameterRange& range, torch::ScalarType dtype) {
-  std::string text = range.name + " [";
-  for (std::size_t i = 0; i < range.sizes.size(); ++i) text += (i ? ", " : "") + std::to_string(range.sizes[i]);
-  return text + "] " + c10::toString(dtype);
+std::string describe(const nn::DeclaredParameter& parameter) {
+  std::string text = parameter.name + " [";
+  for (std::int64_t i = 0; i < parameter.tensor.dim(); ++i) {
+    text += (i > 0 ? ", " : "") + std::to_string(parameter.tensor.size(i));
+  }
+  return text + "] " + c10::toString(parameter.tensor.scalar_type());
 }
 
 // FNV-1a, chained. Not std::hash: that may differ between builds.
@@ -35,10 +36,9 @@ bool all_equal(const std::vector<std::int64_t>& values, comm::Communicator& grou
 
 constexpr std::int64_t kDescriptionBytes = 256;
 
-[[noreturn]] void report_difference(const FlatParameters& parameters, comm::Communicator& group, std::size_t index) {
-  const std::vector<ParameterRange>& ranges = parameters.ranges();
-  const std::string mine =
-      index < ranges.size() ? describe(ranges[index], parameters.values().scalar_type()) : std::string("absent");
+[[noreturn]] void report_difference(const std::vector<nn::DeclaredParameter>& parameters, comm::Communicator& group,
+                                    std::size_t index) {
+  const std::string mine = index < parameters.size() ? describe(parameters[index]) : std::string("absent");
   std::vector<char> own(kDescriptionBytes, 0);
   std::memcpy(own.data(), mine.data(), std::min<std::size_t>(mine.size(), kDescriptionBytes - 1));
   std::vector<char> all(static_cast<std::size_t>(kDescriptionBytes * group.size()), 0);
@@ -58,44 +58,25 @@ constexpr std::int64_t kDescriptionBytes = 256;
                   "start every rank with the same job and the same version");
 }
 
-void broadcast_bytes(const torch::Tensor& tensor, comm::Communicator& group) {
-  const torch::Tensor dense = tensor.contiguous();
-  group.broadcast(nn::bytes_of(dense), 0).wait();
-  if (!dense.is_same(tensor)) tensor.copy_(dense);
-}
-
 }  // namespace
 
-void check_same_parameters(const FlatParameters& parameters, comm::Communicator& group) {
-  if (group.size() == 1) return;
+void check_same_parameters(const std::vector<nn::DeclaredParameter>& parameters, comm::Communicator& group) {
   std::vector<std::int64_t> hashes;
   std::uint64_t chained = 0;
-  for (const ParameterRange& range : parameters.ranges()) {
-    const std::string text = describe(range, parameters.values().scalar_type());
+  for (const nn::DeclaredParameter& parameter : parameters) {
+    const std::string text = describe(parameter);
     hashes.push_back(static_cast<std::int64_t>(hash_of(text)));
     chained = hash_of(text, chained);
   }
   std::size_t first = 0;
   const std::int64_t count = static_cast<std::int64_t>(hashes.size());
   // One small exchange in the good case; the list only when something differs.
-  if (all_equal({count, parameters.length(), static_cast<std::int64_t>(chained)}, group, &first)) return;
+  if (all_equal({count, static_cast<std::int64_t>(chained)}, group, &first)) return;
   std::int64_t longest = count;
   group.all_reduce({&longest, 1, comm::DType::kI64}, comm::ReduceOp::kMax).wait();
   hashes.resize(static_cast<std::size_t>(longest), 0);
-  if (all_equal(hashes, group, &first)) {
-    throw bad_input("ranks lay out their parameters differently", "start every rank with the same job and precision");
-  }
+  all_equal(hashes, group, &first);
   report_difference(parameters, group, first);
-}
-
-void broadcast_parameters(FlatParameters& parameters, comm::Communicator& group) {
-  if (group.size() == 1) return;
-  torch::NoGradGuard no_grad;
-  broadcast_bytes(parameters.values(), group);
-  if (parameters.has_master()) broadcast_bytes(parameters.master(), group);
-  for (const torch::Tensor& buffer : parameters.module().buffers()) {
-    if (buffer.defined()) broadcast_bytes(buffer, group);
-  }
 }
 
 }  // namespace lockstep::parallel

@@ -1,0 +1,81 @@
+// Executor: one rank's model and the optimizer steps on it. The trainer knows this interface alone; behind it is
+// ShardedExecutor (any layout, through libtorch) or FusedExecutor (a whole model on one GPU, by a program of its own).
+// Checkpoints are the same, so a run may go on in the other one.
+//
+//   executor->stage(batches);                       // of the next step
+//   StepResult result = executor->step({.step = 0, .learning_rate = 3e-4});
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/data/loader.h"
+#include "lockstep/engine/step_result.h"
+
+namespace lockstep::engine {
+
+// Names of the state beside the weights, in every checkpoint: a parameter's own name follows the prefixes.
+namespace state_name {
+inline constexpr const char* kSteps = "optimizer.step";  // int64, 0-dim: updates made
+inline constexpr const char* kFirstMoment = "optimizer.exp_avg.";
+inline constexpr const char* kSecondMoment = "optimizer.exp_avg_sq.";
+inline constexpr const char* kMomentum = "optimizer.momentum.";
+inline constexpr const char* kMaster = "master.";  // the fp32 weights beside narrower ones
+}  // namespace state_name
+
+struct StepInput {
+  std::int64_t step = 0;  // optimizer steps done before
+  double learning_rate = 0.0;
+  StepWishes wishes = {};
+  // Called at most once, while a device works on the step: the time to stage() the next one. May be empty.
+  std::function<void()> meanwhile = {};
+};
+
+struct EvaluationSums {
+  double loss = 0.0, targets = 0.0, correct = 0.0;
+};
+
+struct ExecutorFigures {
+  std::int64_t communicated_bytes = 0;
+  std::int64_t skipped_steps = 0;
+  std::int64_t offloaded_bytes = 0;
+  double peak_memory_bytes = 0.0;
+};
+
+// Belongs to one rank's thread. What is collective is so over all ranks of the run and throws Fault when a peer is
+// lost.
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  // One line for people, "fused CUDA step, bf16, recompute none"; "" where there is nothing to choose.
+  virtual std::string describe() const = 0;
+  virtual std::int64_t data_rank() const = 0;
+  // Parameters that job.weights lacked, the same on every rank; empty without job.weights.
+  virtual const std::vector<std::string>& initial_parameters() const = 0;
+
+  // The micro-batches of this data rank in the next step, as the loader makes them: whole sequences in host memory.
+  virtual void stage(std::vector<data::Batch> batches) = 0;
+  // Collective: the step of what was staged. Fills everything of the result but samples, tokens and seconds;
+  // data_seconds are those that `meanwhile` held the device up.
+  virtual StepResult step(const StepInput& input) = 0;
+  // Collective: what this rank counts of one evaluation batch of its data rank.
+  virtual EvaluationSums evaluate(const data::Batch& batch, std::int64_t padding_id) = 0;
+  // Collective: the model's buffers (batch norm's running statistics) become rank 0's.
+  virtual void share_buffers() = 0;
+
+  // Collective: adds weights, optimizer state and this rank's own state. Tensors may be views of live state: write them
+  // before the next step. Whole tensors whatever the layout, on rank 0.
+  virtual void save(checkpoint::CheckpointContents& contents) = 0;
+  // Collective: the reverse. Returns a sentence about what could not be kept ("" otherwise). Throws bad_input when the
+  // checkpoint is of another model or optimizer.
+  virtual std::string restore(const checkpoint::CheckpointContents& contents, bool same_ranks) = 0;
+  // Collective: rank 0 writes a folder that transformers loads.
+  virtual void export_weights(const std::string& folder, const std::string& tokenizer_folder) = 0;
+  virtual ExecutorFigures figures() const = 0;
+};
+
+}  // namespace lockstep::engine

@@ -1,0 +1,172 @@
+#include "lockstep/engine/fused_executor.h"
+
+#include <algorithm>
+#include <map>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+#include "lockstep/engine/pretrained.h"
+#include "lockstep/nn/layers.h"
+#include "lockstep/nn/model.h"
+#include "lockstep/plan/run.h"
+
+namespace lockstep::engine {
+namespace {
+
+using namespace state_name;
+
+const torch::Tensor* find(const parallel::TensorMap& tensors, const std::string& name) {
+  const auto found = tensors.find(name);
+  return found == tensors.end() ? nullptr : &found->second;
+}
+
+const torch::Tensor& require(const torch::Tensor* tensor, const std::string& name,
+                             const std::vector<std::int64_t>& sizes) {
+  if (tensor == nullptr || tensor->sizes().vec() != sizes) {
+    throw bad_input("the checkpoint has no tensor " + name + " of the model's size",
+                    "it is of another model or optimizer; check the job");
+  }
+  return *tensor;
+}
+
+}  // namespace
+
+std::optional<std::string> reason_for_general_path(const spec::Job& job, const plan::Layout& layout,
+                                                   torch::Device device) {
+  if (!device.is_cuda()) return "the device is not a GPU";
+  plan::Run run = plan::run_of(job, layout);
+  run.layout.precision = job.precision;
+  return plan::why_not_fused(run);
+}
+
+namespace {
+
+// One parameter at a time, so the device needs room for the largest alone.
+void draw_initial_values(DeviceStep& step, const spec::Job& job) {
+  nn::BuildOptions build;
+  build.device = torch::kMeta;
+  build.dtype = torch::kBFloat16;  // as the general path draws them
+  const auto model = nn::build_model(job.model, build);
+  std::map<std::string, nn::DeclaredParameter> declared;
+  for (const nn::DeclaredParameter& parameter : nn::declared_parameters(*model)) declared[parameter.name] = parameter;
+  for (std::size_t i = 0; i < step.parameters().size(); ++i) {
+    const auto& [name, sizes] = step.parameters()[i];
+    const auto found = declared.find(name);
+    LOCKSTEP_ASSERT(found != declared.end() && found->second.tensor.sizes().vec() == sizes,
+                    "the step has the model's parameters");
+    torch::Tensor values =
+        torch::empty({found->second.tensor.numel()}, torch::TensorOptions().dtype(build.dtype).device(step.device()));
+    found->second.initial(values, 0, static_cast<std::uint64_t>(job.seed), name);
+    step.write(DeviceStep::Part::kMaster, i, values.view(sizes));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> load_initial_values(DeviceStep& step, const spec::Job& job) {
+  const torch::NoGradGuard no_grad;
+  if (job.weights.empty()) {
+    draw_initial_values(step, job);
+    return {};
+  }
+  nn::BuildOptions build;
+  build.seed = static_cast<std::uint64_t>(job.seed);
+  const auto model = nn::build_model(job.model, build);  // fp32, as files are read
+  const std::vector<std::string> missing = load_pretrained(*model, job.weights).initial;
+  const auto values = model->named_parameters();
+  for (std::size_t i = 0; i < step.parameters().size(); ++i) {
+    const DeviceStep::Parameter& parameter = step.parameters()[i];
+    const torch::Tensor* value = values.find(parameter.name);
+    LOCKSTEP_ASSERT(value != nullptr && value->sizes().vec() == parameter.sizes, "the step has the model's parameters");
+    step.write(DeviceStep::Part::kMaster, i, *value);
+  }
+  return missing;
+}
+
+FusedExecutor::FusedExecutor(const spec::Job& job, std::unique_ptr<DeviceStep> step)
+    : model_(job.model), step_(std::move(step)), initial_parameters_(load_initial_values(*step_, job)) {}
+
+StepResult FusedExecutor::step(const StepInput& input) {
+  step_->submit(staged_, input.learning_rate);
+  staged_.clear();
+  const double submitted = monotonic_seconds();
+  if (input.meanwhile) input.meanwhile();
+  const double fetching = monotonic_seconds() - submitted;
+  const DeviceStep::Result done = step_->wait();
+  scaler_.update(!done.skipped);
+  StepResult result;
+  result.loss = done.loss;
+  result.gradient_norm = done.gradient_norm;
+  result.learning_rate = input.learning_rate;
+  result.skipped = done.skipped;
+  result.wishes = input.wishes;
+  // The loader held the device up only as far as fetching outlasted its work.
+  result.data_seconds = std::max(0.0, fetching - done.device_seconds);
+  return result;
+}
+
+EvaluationSums FusedExecutor::evaluate(const data::Batch& batch, std::int64_t) {
+  if (batch.samples == 0) return {};
+  const DeviceStep::Evaluation sums = step_->evaluate(batch);
+  return {sums.loss, sums.targets, sums.correct};
+}
+
+void FusedExecutor::save(checkpoint::CheckpointContents& contents) {
+  for (std::size_t i = 0; i < step_->parameters().size(); ++i) {
+    const std::string& name = step_->parameters()[i].name;
+    contents.model[name] = step_->read(DeviceStep::Part::kWeight, i);
+    contents.optimizer[kMaster + name] = step_->read(DeviceStep::Part::kMaster, i);
+    contents.optimizer[kFirstMoment + name] = step_->read(DeviceStep::Part::kFirstMoment, i);
+    contents.optimizer[kSecondMoment + name] = step_->read(DeviceStep::Part::kSecondMoment, i);
+  }
+  contents.optimizer[kSteps] = torch::tensor(step_->updates(), torch::TensorOptions().dtype(torch::kInt64));
+  contents.optimizer.merge(scaler_.state());
+  contents.extra["device_step"] = step_->choices();
+}
+
+// A checkpoint without master weights (of an fp32 run) has them as its weights. All is there before anything changes.
+std::string FusedExecutor::restore(const checkpoint::CheckpointContents& contents, bool) {
+  const parallel::TensorMap &weights = contents.model, &optimizer = contents.optimizer;
+  const torch::Tensor* updates = find(optimizer, kSteps);
+  if (updates == nullptr || updates->numel() != 1 || updates->scalar_type() != torch::kInt64 ||
+      updates->item<std::int64_t>() < 0) {
+    throw bad_input(std::string("tensor ") + kSteps + " is missing or malformed", "use a checkpoint of the same job");
+  }
+  const auto part = [&](const DeviceStep::Parameter& parameter, DeviceStep::Part which) -> const torch::Tensor& {
+    const auto of_optimizer = [&](const char* prefix) { return find(optimizer, prefix + parameter.name); };
+    if (which == DeviceStep::Part::kFirstMoment)
+      return require(of_optimizer(kFirstMoment), kFirstMoment + parameter.name, parameter.sizes);
+    if (which == DeviceStep::Part::kSecondMoment)
+      return require(of_optimizer(kSecondMoment), kSecondMoment + parameter.name, parameter.sizes);
+    const torch::Tensor* master = of_optimizer(kMaster);
+    return require(master != nullptr ? master : find(weights, parameter.name), parameter.name, parameter.sizes);
+  };
+  constexpr DeviceStep::Part kParts[] = {DeviceStep::Part::kMaster, DeviceStep::Part::kFirstMoment,
+                                         DeviceStep::Part::kSecondMoment};
+  for (const auto& parameter : step_->parameters())
+    for (const DeviceStep::Part which : kParts) part(parameter, which);
+  for (std::size_t i = 0; i < step_->parameters().size(); ++i)
+    for (const DeviceStep::Part which : kParts) step_->write(which, i, part(step_->parameters()[i], which));
+  step_->set_updates(updates->item<std::int64_t>());
+  step_->adopt_choices(contents.extra.value("device_step", ""));
+  scaler_.load_state(optimizer);
+  staged_.clear();
+  return {};
+}
+
+void FusedExecutor::export_weights(const std::string& folder, const std::string& tokenizer_folder) {
+  parallel::TensorMap weights;
+  for (std::size_t i = 0; i < step_->parameters().size(); ++i) {
+    weights[step_->parameters()[i].name] = step_->read(DeviceStep::Part::kWeight, i);
+  }
+  export_weights_of(weights, model_, folder, tokenizer_folder);
+}
+
+ExecutorFigures FusedExecutor::figures() const {
+  ExecutorFigures figures;
+  figures.skipped_steps = scaler_.skipped_steps();
+  figures.peak_memory_bytes = step_->peak_memory_bytes();
+  return figures;
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,287 @@
+#include "lockstep/engine/sharded_executor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+#include "lockstep/engine/precision.h"
+#include "lockstep/engine/pretrained.h"
+#include "lockstep/engine/whole_tensors.h"
+#include "lockstep/nn/functional.h"
+#include "lockstep/nn/model.h"
+#include "lockstep/nn/tensor_comm.h"
+#include "lockstep/nn/torch_compat.h"
+#include "lockstep/plan/verdict.h"
+
+namespace lockstep::engine {
+namespace {
+
+parallel::ParallelModelOptions model_options(const spec::Job& job, const plan::Layout& layout,
+                                             const ShardedOptions& given) {
+  const torch::Device device = given.device;
+  const PrecisionPolicy precision = precision_policy(job.precision, device);
+  parallel::ParallelModelOptions options;
+  options.layout = layout;
+  options.device = device;
+  options.dtype = precision.model;
+  // Products leave gradients in the model's dtype. They are widened to be added up: where nothing is, they stay as they
+  // are.
+  const bool summed = job.batch.accumulation > 1 || layout.world() > 1 || layout.offload != plan::Offload::kNone;
+  const bool narrow = device.is_cuda() && precision.model == torch::kBFloat16 && !summed;
+  options.gradient_dtype = narrow ? precision.model : precision.gradient;
+  options.master_dtype = precision.master;
+  options.seed = static_cast<std::uint64_t>(job.seed);
+  options.micro_steps = job.batch.accumulation;
+  options.reshard_after_forward = job.communication.reshard_after_forward;
+  options.reduce_each_micro_step = job.communication.reduce_each_micro_step;
+  options.activation_offload = job.activation_offload;
+  options.lora = job.lora;
+  options.make_model = given.make_model;
+  options.buckets.bucket_mib = job.communication.bucket_mib;
+  options.buckets.compression.kind = job.communication.compression;
+  options.buckets.compression.powersgd_rank = job.communication.powersgd_rank;
+  options.buckets.compression.seed = static_cast<std::uint64_t>(job.seed);
+  return options;
+}
+
+// A rank without samples still takes part in every exchange: one sample that no loss counts.
+data::Batch with_samples(data::Batch batch) {
+  if (batch.samples > 0) return batch;
+  std::vector<std::int64_t> input = batch.input.sizes().vec(), target = batch.target.sizes().vec();
+  input[0] = target[0] = 1;
+  batch.input = torch::zeros(input, batch.input.options());
+  batch.target = torch::full(target, nn::kIgnoredTarget, batch.target.options());
+  batch.samples = 1;
+  return batch;
+}
+
+// Tokens of each sample up to its last that is not padding. A plain loop: libtorch's operators on the host wake its
+// threads, and the device waits.
+torch::Tensor lengths_of(const torch::Tensor& given, std::int64_t padding_id) {
+  const torch::Tensor tokens = given.contiguous();
+  const std::int64_t samples = tokens.size(0), rows = tokens.size(1);
+  torch::Tensor lengths = torch::empty({samples}, tokens.options().pinned_memory(false));
+  const std::int64_t* token = tokens.data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < samples; ++i) {
+    std::int64_t length = rows;
+    while (length > 0 && token[i * rows + length - 1] == padding_id) --length;
+    lengths.data_ptr<std::int64_t>()[i] = length;
+  }
+  return lengths;
+}
+
+std::int64_t counted(const torch::Tensor& given) {
+  const torch::Tensor target = given.contiguous();
+  const std::int64_t* first = target.data_ptr<std::int64_t>();
+  return target.numel() - std::count(first, first + target.numel(), nn::kIgnoredTarget);
+}
+
+}  // namespace
+
+ShardedExecutor::ShardedExecutor(const spec::Job& job, const plan::Layout& layout, comm::Communicator world,
+                                 const ShardedOptions& options)
+    : job_(job), options_(options), copies_(options.device) {
+  plan::require_runnable(plan::run_of(job, layout));
+  model_ = std::make_unique<parallel::ParallelModel>(job.model, model_options(job, layout, options), std::move(world));
+  if (!job.weights.empty()) initial_parameters_ = load_pretrained(*model_, job.model, job.weights).initial;
+  optimizer_ = std::make_unique<ShardedOptimizer>(job.optimizer, *model_);
+  LossScalerOptions scaling;
+  scaling.enabled = precision_policy(job.precision, options.device).loss_scaling;
+  scaler_ = LossScaler(scaling);
+}
+
+std::string ShardedExecutor::describe() const {
+  return options_.device.is_cpu() ? "" : "general path, because " + options_.why;
+}
+
+parallel::MicroBatch ShardedExecutor::micro_batch(const data::Batch& given, std::int64_t padding_id, bool training) {
+  // Images have no exchange inside the model: there a rank without samples computes nothing.
+  const data::Batch batch = job_.model.is_language_model() ? with_samples(given) : given;
+  parallel::MicroBatch micro;
+  if (!options_.device.is_cpu())
+    nn::check_targets(batch.target, job_.model.classes > 0 ? job_.model.classes : job_.model.vocab);
+  micro.input = copies_.start(batch.input);
+  micro.target = copies_.start(batch.target);
+  micro.context.seed = static_cast<std::uint64_t>(job_.seed);
+  micro.context.first_index = batch.first_index;
+  micro.context.padding_id = padding_id;
+  micro.context.training = training;
+  if (job_.model.arch == spec::Arch::kBert && padding_id >= 0) {
+    const torch::Tensor lengths = lengths_of(batch.input, padding_id);
+    // Without padding attention needs no mask, which is quicker on a device.
+    const std::int64_t* length = lengths.data_ptr<std::int64_t>();
+    const bool padded = std::any_of(length, length + lengths.numel(), [&](auto l) { return l < batch.input.size(1); });
+    if (options_.device.is_cpu() || padded) micro.context.lengths = lengths.to(options_.device);
+  }
+  return micro;
+}
+
+void ShardedExecutor::stage(std::vector<data::Batch> batches) {
+  staged_ = {};
+  staged_.samples = batches.back().global_samples;
+  for (const data::Batch& batch : batches) {
+    if (options_.targets_per_sample == 0) staged_.counted += counted(batch.target);
+    staged_.micro_batches.push_back(micro_batch(batch, options_.padding_id, true));
+  }
+}
+
+// Targets that the whole step's loss is the mean of, over all data ranks and micro-batches.
+double ShardedExecutor::targets_of_step(std::int64_t own, std::int64_t samples) {
+  std::int64_t targets = options_.targets_per_sample > 0 ? options_.targets_per_sample * samples : own;
+  comm::Communicator& everyone = model_->groups().everyone;
+  if (options_.targets_per_sample == 0 && everyone.valid()) {
+    comm::OpOptions options;
+    options.site = "data: targets of the step";
+    everyone.all_reduce({&targets, 1, comm::DType::kI64}, comm::ReduceOp::kSum, options).wait();
+    targets /= model_->layout().cp;  // cp ranks load the same sequences
+  }
+  return static_cast<double>(std::max<std::int64_t>(1, targets));
+}
+
+StepResult ShardedExecutor::step(const StepInput& input) {
+  LOCKSTEP_ASSERT(!staged_.micro_batches.empty(), "a step without batches");
+  auto staged = std::exchange(staged_, {});
+  copies_.join();
+  const double targets = targets_of_step(staged.counted, staged.samples);
+  const double micro_steps = static_cast<double>(staged.micro_batches.size());
+  for (parallel::MicroBatch& micro : staged.micro_batches) {
+    micro = model_->rows_of(std::move(micro));
+    micro.context.step = input.step;
+    micro.loss_weight = scaler_.scale() / targets;
+    micro.auxiliary_weight = scaler_.scale() / micro_steps;
+  }
+  StepResult result;
+  const parallel::ChunkSums sums = model_->run(staged.micro_batches, [&] {
+    if (options_.device.is_cpu() || !input.meanwhile) return;
+    const double begin = monotonic_seconds();
+    input.meanwhile();
+    result.data_seconds = monotonic_seconds() - begin;
+  });
+
+  // One exchange tells everybody the norm, the loss and what anybody wishes. Where every rank holds the whole gradient
+  // the optimizer need not wait for it.
+  const bool replicated = model_->is_replicated();
+  shared_ = {replicated ? 0.0 : model_->squared_norm(), model_->has_loss() ? sums.loss : 0.0, sums.auxiliary,
+             input.wishes.stop ? 1.0 : 0.0, input.wishes.save ? 1.0 : 0.0};
+  comm::Work sharing;
+  comm::Communicator& world = model_->groups().world;
+  if (world.size() > 1) {
+    comm::OpOptions options;
+    options.site = "world: norm and loss";
+    sharing = world.all_reduce({shared_.data(), static_cast<std::int64_t>(shared_.size()), comm::DType::kF64},
+                               comm::ReduceOp::kSum, options);
+    if (!replicated) sharing.wait();
+  }
+  result.gradient_norm = std::sqrt(replicated ? model_->squared_norm() : shared_[0]) / scaler_.scale();
+  result.skipped = !std::isfinite(result.gradient_norm);
+  if (!result.skipped) {
+    optimizer_->step(input.learning_rate, clip_factor(result.gradient_norm, job_.optimizer.clip_norm, scaler_.scale()));
+    model_->publish();
+  }
+  scaler_.update(!result.skipped);
+  sharing.wait();
+  result.loss = shared_[1] / targets;
+  result.auxiliary_loss = shared_[2] / micro_steps;
+  result.learning_rate = input.learning_rate;
+  result.wishes = {shared_[3] > 0, shared_[4] > 0};
+  result.comm_seconds = model_->exposed_seconds();
+  return result;
+}
+
+EvaluationSums ShardedExecutor::evaluate(const data::Batch& batch, std::int64_t padding_id) {
+  const parallel::MicroBatch micro = micro_batch(batch, padding_id, false);
+  copies_.join();
+  const parallel::ChunkSums sums = model_->evaluate(model_->rows_of(micro));
+  if (!model_->has_loss()) return {};
+  return {sums.loss, static_cast<double>(sums.targets), static_cast<double>(sums.correct)};
+}
+
+// Pipelines and tensor parallelism are for models without.
+void ShardedExecutor::share_buffers() {
+  comm::Communicator& world = model_->groups().world;
+  if (world.size() == 1) return;
+  for (nn::TrainableModel* chunk : model_->models()) {
+    for (torch::Tensor& buffer : chunk->buffers()) world.broadcast(nn::buffer_of(buffer), 0).wait();
+  }
+}
+
+namespace {
+
+using parallel::FlatShard;
+
+torch::Tensor weights_of(const FlatShard& shard) { return shard.weights(); }
+torch::Tensor master_of(const FlatShard& shard) { return shard.has_master() ? shard.master() : torch::Tensor(); }
+torch::Tensor own_master_of(const FlatShard& shard) { return shard.has_master() ? torch::Tensor() : shard.master(); }
+
+bool has_master(const checkpoint::CheckpointContents& contents) {
+  const auto first = contents.optimizer.lower_bound(state_name::kMaster);
+  return first != contents.optimizer.end() && first->first.rfind(state_name::kMaster, 0) == 0;
+}
+
+void restore_buffers(torch::nn::Module& module, const checkpoint::CheckpointContents& contents) {
+  for (auto& buffer : module.named_buffers()) {
+    const auto found = contents.model.find(buffer.key());
+    if (found == contents.model.end()) {
+      throw bad_input("the checkpoint has no tensor " + buffer.key(),
+                      "it is of another model; check `model` in the job");
+    }
+    buffer.value().copy_(found->second);
+  }
+}
+
+}  // namespace
+
+void ShardedExecutor::save(checkpoint::CheckpointContents& contents) {
+  share_buffers();
+  contents.model = model_->assemble(weights_of);
+  for (nn::TrainableModel* chunk : model_->models()) {
+    for (const auto& buffer : chunk->named_buffers()) contents.model[buffer.key()] = buffer.value();
+  }
+  contents.optimizer = optimizer_->assemble();
+  contents.optimizer.merge(scaler_.state());
+  contents.optimizer.merge(model_->assemble(master_of, state_name::kMaster));
+  contents.rank_tensors.merge(model_->compression_state());
+}
+
+std::string ShardedExecutor::restore(const checkpoint::CheckpointContents& contents, bool same_ranks) {
+  const torch::NoGradGuard no_grad;
+  const bool masters = has_master(contents);  // of a narrower run: nothing is lost
+  model_->fill(own_master_of,
+               masters ? range_reader(contents.optimizer, state_name::kMaster) : range_reader(contents.model, ""));
+  model_->fill(master_of, range_reader(contents.optimizer, state_name::kMaster));
+  for (nn::TrainableModel* chunk : model_->models()) restore_buffers(*chunk, contents);
+  model_->adopt_master();
+  optimizer_->load(contents.optimizer);
+  scaler_.load_state(contents.optimizer);
+  staged_ = {};
+  if (model_->compression_state().empty()) return {};
+  if (!same_ranks) return "the number of ranks changed: error feedback of the gradient compression starts anew";
+  model_->load_compression(contents.rank_tensors);
+  return {};
+}
+
+void ShardedExecutor::export_weights(const std::string& folder, const std::string& tokenizer_folder) {
+  export_pretrained(*model_, job_.model, folder, tokenizer_folder);
+}
+
+ExecutorFigures ShardedExecutor::figures() const {
+  ExecutorFigures figures;
+  for (const auto& [name, traffic] : model_->groups().traffic()) figures.communicated_bytes += traffic.total_bytes();
+  figures.skipped_steps = scaler_.skipped_steps();
+  figures.offloaded_bytes = model_->arena().bytes();
+  figures.peak_memory_bytes = peak_memory_bytes(options_.device);
+  return figures;
+}
+
+double peak_memory_bytes(torch::Device device) {
+  if (!device.is_cpu()) return nn::compat::peak_allocated_bytes(device);
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stod(line.substr(6)) * 1024.0;
+  }
+  return 0.0;
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,74 @@
+// ShardedExecutor: optimizer steps of one rank under any layout, through libtorch's autograd. It owns the rank's part
+// of the model, the optimizer and the loss scale.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/engine/executor.h"
+#include "lockstep/engine/loss_scaler.h"
+#include "lockstep/engine/sharded_optimizer.h"
+#include "lockstep/nn/copy_ahead.h"
+#include "lockstep/parallel/parallel_model.h"
+#include "lockstep/plan/layout.h"
+#include "lockstep/spec/job.h"
+
+namespace lockstep::engine {
+
+struct ShardedOptions {
+  torch::Device device = torch::kCPU;  // not the CPU: the calling thread must have a DeviceThread
+  std::int64_t padding_id = -1;        // of the training data
+  // Targets that count in every sample of the training data; 0: they differ, so each step's are counted and summed.
+  std::int64_t targets_per_sample = 0;
+  std::string why = "";  // why the fused step does not run, for describe()
+  parallel::ModelFactory make_model = nn::build_model;
+};
+
+class ShardedExecutor : public Executor {
+ public:
+  // Collective. Weights have their initial values, or those of job.weights. Throws UserError when layout, model and
+  // batch do not go together.
+  ShardedExecutor(const spec::Job& job, const plan::Layout& layout, comm::Communicator world,
+                  const ShardedOptions& options = {});
+
+  std::string describe() const override;
+  std::int64_t data_rank() const override { return model_->groups().data_rank; }
+  const std::vector<std::string>& initial_parameters() const override { return initial_parameters_; }
+  void stage(std::vector<data::Batch> batches) override;
+  StepResult step(const StepInput& input) override;
+  EvaluationSums evaluate(const data::Batch& batch, std::int64_t padding_id) override;
+  void share_buffers() override;
+  void save(checkpoint::CheckpointContents& contents) override;
+  std::string restore(const checkpoint::CheckpointContents& contents, bool same_ranks) override;
+  void export_weights(const std::string& folder, const std::string& tokenizer_folder) override;
+  ExecutorFigures figures() const override;
+
+  parallel::ParallelModel& model() { return *model_; }
+  ShardedOptimizer& optimizer() { return *optimizer_; }
+
+ private:
+  parallel::MicroBatch micro_batch(const data::Batch& batch, std::int64_t padding_id, bool training);
+  double targets_of_step(std::int64_t counted, std::int64_t samples);
+
+  spec::Job job_;
+  ShardedOptions options_;
+  std::unique_ptr<parallel::ParallelModel> model_;
+  std::unique_ptr<ShardedOptimizer> optimizer_;
+  LossScaler scaler_;
+  std::vector<std::string> initial_parameters_;
+  nn::CopyAhead copies_;
+  struct {
+    std::vector<parallel::MicroBatch> micro_batches;  // on the device, or on their way
+    std::int64_t counted = 0;                         // targets of this data rank
+    std::int64_t samples = 0;                         // of the global batch
+  } staged_;
+  std::array<double, 5> shared_ = {};  // on its way between ranks; here to outlive the operation
+};
+
+// Peak resident bytes of this process; on a device, peak bytes that tensors held there (of all ranks that share it).
+double peak_memory_bytes(torch::Device device);
+
+}  // namespace lockstep::engine

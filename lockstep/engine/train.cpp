@@ -1,0 +1,63 @@
+#include "lockstep/engine/train.h"
+
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/local.h"
+#include "lockstep/engine/training_step.h"
+#include "lockstep/nn/torch_compat.h"
+
+namespace lockstep::engine {
+namespace {
+
+void run_rank(const spec::Job& job, const plan::Layout& layout, const TrainOptions& options, comm::Communicator world,
+              TrainResult& result) {
+  nn::compat::set_compute_threads(options.threads);
+  TrainingState state = build_training_state(job, layout, world, {.make_model = options.make_model});
+  while (state.step < state.total_steps) {
+    const double loss = run_step(state, job, {}).loss;
+    if (world.rank() == 0) result.losses.push_back(loss);
+  }
+  checkpoint::CheckpointContents contents;
+  state.executor->save(contents);
+  world.barrier().wait();  // nobody goes while a peer still needs it
+  if (world.rank() != 0) return;
+  for (const auto& [name, tensor] : contents.model) result.weights[name] = tensor.clone();
+  for (const auto& [name, tensor] : contents.optimizer) result.optimizer[name] = tensor.clone();
+}
+
+}  // namespace
+
+TrainResult train(const spec::Job& job, const plan::Layout& layout, const TrainOptions& options) {
+  const int ranks = static_cast<int>(layout.world());
+  comm::LocalWorld world(ranks, comm::milliseconds(static_cast<int>(job.communication.timeout_seconds * 1e3)));
+  TrainResult result;
+  std::mutex mutex;
+  std::exception_ptr error;
+  bool is_fault = false;  // a peer's end, not the cause
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, communicator = world.communicator(rank)]() mutable {
+      const auto keep = [&](bool fault) {
+        const std::lock_guard lock(mutex);
+        if (error && !(is_fault && !fault)) return;
+        error = std::current_exception();
+        is_fault = fault;
+      };
+      try {
+        run_rank(job, layout, options, std::move(communicator), result);
+      } catch (const Fault&) {
+        keep(true);
+      } catch (...) {
+        keep(false);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (error) std::rethrow_exception(error);
+  return result;
+}
+
+}  // namespace lockstep::engine
