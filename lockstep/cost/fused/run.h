@@ -51,4 +51,5 @@ FusedRun fused_run(const spec::Model& model, const plan::Layout& layout, const p
 // What the fused step alone trains, where it does not run because of `why`: one sentence for `train`, `plan`, `tune`.
 std::string fp8_refusal(const std::string& why);
 std::string narrow_states_refusal(const std::string& why);  // AdamW's means in bf16
+
 }  // namespace lockstep::cost
