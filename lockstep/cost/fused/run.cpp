@@ -1,7 +1,5 @@
 #include "lockstep/cost/fused/run.h"
 
-#include "lockstep/plan/run.h"
-
 namespace lockstep::cost {
 
 FusedRun fused_run(const spec::Model& model) {
@@ -26,14 +24,6 @@ FusedRun fused_run(const spec::Model& model, const plan::Layout& layout, const p
   run.recompute = layout.recompute;
   run.fp8 = layout.precision == spec::Precision::kFp8;
   return run;
-}
-
-std::optional<std::string> fused_problem(const spec::Model& model, const plan::Layout& layout,
-                                         spec::OptimizerKind optimizer, bool adapters) {
-  plan::Run run{.model = model, .layout = layout};
-  run.optimizer.kind = optimizer;
-  run.lora.rank = adapters ? 1 : 0;
-  return plan::why_not_fused(run);
 }
 
 std::string fp8_refusal(const std::string& why) {
