@@ -1,14 +1,15 @@
 // Search: every layout of a model on a cluster, priced; the best under an objective and constraints.
 //
 // Named passes in order, each timed:
-//   enumerate  every way to split the devices over the axes (pp, dp, shard, zero, cp, tp, ep) x precision x offload
-//   that
-//              divides layers, heads, sequence and global batch
+//
+//   enumerate  every way to split the devices over the axes (pp, dp, shard, zero, cp, tp, ep), with precision and
+//              offload, that divides layers, heads, sequence and global batch
 //   divide     the rules between axes (plan::find_layout_problem), constraints
 //   floor      drops axes whose memory floor is above the capacity           (saves time; can be switched off)
 //   outgrow    stops growing the micro-batch once the memory is over         (saves time; can be switched off)
-//   price      everything else: pipeline schedule and split, sequence parallel, context exchange, recompute,
-//   micro-batch rank       best, Pareto front, best of each family
+//   price      everything else: pipeline schedule and split, sequence parallel, context exchange, recompute, batch
+//   rank       best, Pareto front, best of each family
+//
 // What is returned has been judged by plan/verdict.h: a layout that the engine refuses is our own bug.
 // The answer does not depend on the passes that save time, only on the sound bounds they rest on: the tests compare.
 #pragma once
