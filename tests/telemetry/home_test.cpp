@@ -90,7 +90,7 @@ std::string record_a_run(const std::filesystem::path& home) {
   {
     auto recorder = open_recorder(home, "r", -1);
     recorder->begin_run(run_called("r", 1));
-    for (int step = 1; step <= 200; ++step) recorder->metrics(0, step, {{"loss", 1.0 / step}, {"step_seconds", 0.1}});
+    for (int step = 1; step <= 100; ++step) recorder->metrics(0, step, {{"loss", 1.0 / step}, {"step_seconds", 0.1}});
     recorder->end_run(RunStatus::kDone, "", nlohmann::json::object());
     EXPECT_TRUE(recorder->flush(60.0));
   }
@@ -103,7 +103,7 @@ void expect_recorded_with_one_warning(const std::filesystem::path& home, const s
   const auto store = open_run_store(home);
   ASSERT_TRUE(store->find("r"));
   EXPECT_EQ(store->find("r")->status, RunStatus::kDone);
-  EXPECT_EQ(store->series("r", "loss").size(), 200u);
+  EXPECT_EQ(store->series("r", "loss").size(), 100u);
 }
 
 TEST_F(Home, whose_tables_stay_locked_records_as_json_lines_and_says_so_once) {
@@ -124,7 +124,7 @@ TEST_F(Home, whose_disk_has_no_room_for_the_tables_records_as_json_lines_and_say
   const pid_t child = ::fork();  // the limit holds for the whole process
   if (child == 0) {
     // The lines of this run take less than that, pages and journal of the tables more.
-    const rlimit room{30'000, 30'000};
+    const rlimit room{20'000, 20'000};
     ::signal(SIGXFSZ, SIG_IGN);
     ::setrlimit(RLIMIT_FSIZE, &room);
     expect_recorded_with_one_warning(home_.path(), record_a_run(home_.path()));
