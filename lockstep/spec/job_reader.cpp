@@ -138,7 +138,7 @@ void read_layout(MapReader& job, Job& result) {
     if (!key.is_axis() && map->word(name, choice, key.choices)) layout.choices[name] = choice;
   }
   map->boolean("sequence_parallel", layout.sequence_parallel);
-  map->counts("stage_layers", layout.stage_layers, 1);
+  map->counts("stage_layers", layout.stage_layers, 0);  // a stage may hold embedding or head alone
   map->finish();
   result.layout = std::move(layout);
 }

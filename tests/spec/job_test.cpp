@@ -221,7 +221,7 @@ TEST(Job, axes_of_a_layout_are_counts) {
   };
   EXPECT_HAS(error("{dp: 4, zero: 4}"), "0 to 3");
   EXPECT_HAS(error("{dp: 0}"), "`layout.dp` is 0");
-  EXPECT_HAS(error("{pp: 4, stage_layers: [3, 3, 0, 6]}"), "stage_layers");
+  EXPECT_HAS(error("{pp: 4, stage_layers: [3, 3, -1, 7]}"), "stage_layers");
   EXPECT_NO_THROW(parse_job(demo_with("{dp: 4}", "{pp: 4, stage_layers: [3, 3, 3, 3]}"), "j"));
   EXPECT_NO_THROW(parse_job(demo_with("{dp: 4}", "{shard: 4, zero: 3}"), "j"));
 }

@@ -60,7 +60,7 @@ std::optional<JobPrice> JobPricer::price(const Config& config) const {
   try {
     const spec::Job job = knobs_.apply(config);
     if (auto problem = plan::first_refusal(plan::run_of(job, plan::layout_of(job)))) {
-      return refused(std::move(problem->text));
+      return refused(problem->fix.empty() ? problem->text : problem->text + "; " + problem->fix);
     }
     const cost::Profile* profile = profile_of(job);
     if (job.cluster.is_cpu() || (profile != nullptr && !profile->fitted)) return price_by_plan(job, profile);

@@ -176,9 +176,12 @@ class Fitting {
       return;
     }
     std::erase_if(choices->items, [&](const YamlNode& item) { return !can_run(entry.key, target, item); });
-    if (!choices->items.empty()) return;
     const auto value = JobKnobs::value_in(job_, target);
-    if (value) choices->items.push_back(scalar(to_text(*value), *choices));
+    if (choices->items.empty() && value) choices->items.push_back(scalar(to_text(*value), *choices));
+    YamlNode* const usual = entry.value.find("default");
+    if (usual != nullptr && !choices->items.empty() && !is_level(entry.value, usual->scalar)) {
+      *usual = choices->items.front();  // the preset's own is a level that this job cannot run with
+    }
   }
 
   // What one rank has no use for.
