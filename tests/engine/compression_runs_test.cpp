@@ -20,7 +20,7 @@ struct Setup {
   friend void PrintTo(const Setup& setup, std::ostream* out) { *out << setup.name; }
 };
 
-const std::string kSizes = "layers: 2, hidden: 64, heads: 4, ffn_hidden: 128, vocab: 128, max_sequence: 32";
+const std::string kSizes = "layers: 2, hidden: 64, heads: 4, ffn_hidden: 128, vocab: 256, max_sequence: 64";
 const std::vector<Setup> kSetups = {
     {"replicas", "{arch: gpt, name: m, tied_embeddings: true, " + kSizes + "}", "dp=2", 1},
     {"recompute", "{arch: gpt, name: m, tied_embeddings: true, " + kSizes + "}", "dp=2,recompute=full", 2},
