@@ -40,13 +40,14 @@ void place(const nlohmann::json& stretches, const Tensor& values, const std::str
   }
 }
 
-// The collector's own part: whole tensors in host memory are views.
-void place_own(const Parcel& parcel, const std::string& prefix, TensorMap& whole) {
+// The collector's own part: whole tensors in host memory are views, but for those in the arena, which may go first.
+void place_own(const FlatShard& shard, const Parcel& parcel, const std::string& prefix, TensorMap& whole) {
+  const bool stays = shard.options().offload == plan::Offload::kNone;
   for (std::size_t i = 0; i < parcel.values.size(); ++i) {
     const nlohmann::json& stretch = parcel.stretches[i];
     const auto sizes = stretch.at(1).get<std::vector<std::int64_t>>();
     const Tensor values = parcel.values[i].to(torch::kCPU);
-    if (values.numel() == c10::multiply_integers(sizes)) {
+    if (stays && values.numel() == c10::multiply_integers(sizes)) {
       whole[prefix + stretch.at(0).get<std::string>()] = values.view(sizes);
     } else {
       place(nlohmann::json::array({stretch}), values, prefix, whole);
@@ -91,7 +92,7 @@ TensorMap ParallelModel::assemble(const std::function<Tensor(const FlatShard&)>&
     const Parcel parcel = pack(*shard, values);
     if (parcel.values.empty()) continue;
     if (world.rank() == kCollector) {
-      place_own(parcel, prefix, whole);
+      place_own(*shard, parcel, prefix, whole);
     } else {
       send(world, parcel);
     }

@@ -20,7 +20,7 @@ struct Setup {
   friend void PrintTo(const Setup& setup, std::ostream* out) { *out << setup.name; }
 };
 
-const std::string kSizes = "layers: 2, hidden: 64, heads: 4, ffn_hidden: 128, vocab: 128, max_sequence: 32";
+const std::string kSizes = "layers: 2, hidden: 64, heads: 4, ffn_hidden: 128, vocab: 256, max_sequence: 64";
 const std::vector<Setup> kSetups = {
     {"replicas", "{arch: gpt, name: m, tied_embeddings: true, " + kSizes + "}", "dp=2", 1},
     {"recompute", "{arch: gpt, name: m, tied_embeddings: true, " + kSizes + "}", "dp=2,recompute=full", 2},
@@ -32,12 +32,12 @@ const std::vector<Setup> kSetups = {
     {"context", "{arch: llama, name: m, " + kSizes + "}", "cp=2,dp=2", 1},
 };
 
-struct Run {
+struct Trained {
   std::vector<double> losses;
   std::int64_t gradient_bytes = 0;  // of the last step, in the group that sums gradients
 };
 
-Run trained(const Setup& setup, Compression compression, int steps = 12) {
+Trained trained(const Setup& setup, Compression compression, int steps = 12) {
   spec::Job job = TrainingRuns().job({}, setup.model);
   job.cluster = {};
   job.precision = spec::Precision::kFp32;
@@ -50,7 +50,7 @@ Run trained(const Setup& setup, Compression compression, int steps = 12) {
   job.communication.bucket_mib = 0.05;
   plan::Layout layout = plan::parse_layout(setup.layout);
   layout.precision = job.precision;
-  Run run;
+  Trained run;
   std::mutex mutex;
   parallel::run_ranks(static_cast<int>(layout.world()), [&](comm::Communicator world) {
     const int rank = world.rank();
@@ -84,10 +84,10 @@ Run trained(const Setup& setup, Compression compression, int steps = 12) {
 class CompressionRuns : public ::testing::TestWithParam<Setup> {};
 
 TEST_P(CompressionRuns, move_fewer_bytes_and_still_learn) {
-  const Run plain = trained(GetParam(), Compression::kNone);
+  const Trained plain = trained(GetParam(), Compression::kNone);
   ASSERT_LT(plain.losses.back(), 0.98 * plain.losses.front());
   for (const Compression kind : {Compression::kBf16, Compression::kPowerSgd, Compression::kOneBit}) {
-    const Run run = trained(GetParam(), kind);
+    const Trained run = trained(GetParam(), kind);
     const double most = kind == Compression::kBf16 ? 0.6 : 0.8;
     EXPECT_LT(static_cast<double>(run.gradient_bytes), most * static_cast<double>(plain.gradient_bytes))
         << spec::to_string(kind);

@@ -70,7 +70,7 @@ class TrainingRuns {
                     "optimizer: {{kind: adamw, learning_rate: 2e-3, schedule: cosine, warmup_steps: 2, "
                     "betas: [0.9, 0.95], weight_decay: 0.1, clip_norm: 1.0}}\n"
                     "precision: bf16\nseed: 5\n{}",
-                    model.empty() ? usual : model, device_.is_cpu() ? "1x1xcpu" : "1x1xh200", text(),
+                    model.empty() ? usual : model, device_.is_cpu() ? "1x1xcpu" : "1x1xH200", text(),
                     more.empty() ? "batch: {micro: 4, sequence_length: 64}\nsteps: 6\n" : more),
         "test");
   }
