@@ -34,7 +34,7 @@ void for_each_pair(const std::string& text, const char* flag_name, Use use) {
   for (const std::string& item : split(text, ',')) {
     const std::size_t equals = item.find('=');
     if (equals == std::string::npos) {
-      throw bad_input(fmt::format("`{}` is no key=value", printable(item)), "write for instance tp=8,recompute=full",
+      throw bad_input(fmt::format("`{}` is not key=value", printable(item)), "write for instance tp=8,recompute=full",
                       flag(flag_name));
     }
     use(std::string(trim(item.substr(0, equals))), std::string(trim(item.substr(equals + 1))));

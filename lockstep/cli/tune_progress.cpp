@@ -91,7 +91,7 @@ std::string trial_line(const tune::Trial& trial, const tune::Space& space, const
   const std::string against =
       best_before > 0 ? fmt::format("{:+.1f}%", 100 * (trial.throughput / best_before - 1)) : std::string();
   std::string note = trial.stopped_early ? "stopped early" : reason;
-  if (trial.purpose == tune::Purpose::kSetBack) note = fmt::format("{} set back", trial.set_back_knob);
+  if (trial.purpose == tune::Purpose::kSetBack) note = fmt::format("{} reverted", trial.set_back_knob);
   return fmt::format("{} {:>17} {:>8} {:>9}  {}{}{}", head, rate_text(trial.throughput, unit), against, cost, config,
                      note.empty() ? "" : "   ", note);
 }

@@ -104,7 +104,7 @@ double parse_gpu_budget(const std::string& text) {
   for (const auto& [name, seconds] : times) {
     if (device_known && (time == name || time == fmt::format("{}s", name))) return number * seconds;
   }
-  throw bad_input(fmt::format("--budget {}: `{}` is no unit", printable(text), printable(unit)), kBudgetFix);
+  throw bad_input(fmt::format("--budget {}: `{}` is not a unit", printable(text), printable(unit)), kBudgetFix);
 }
 
 double parse_trial_seconds(const std::string& text, const std::string& flag) {

@@ -80,7 +80,7 @@ std::int64_t parse_axis(std::string_view key, std::string_view text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) {
-    throw bad_input(fmt::format("layout: {}={} is no whole number", key, printable(text)),
+    throw bad_input(fmt::format("layout: {}={} is not a whole number", key, printable(text)),
                     "write for instance dp=4,shard=8");
   }
   return value;
@@ -181,7 +181,7 @@ Layout parse_layout(std::string_view text) {
     const std::string_view item = text.substr(0, comma);
     const std::size_t equals = item.find('=');
     if (equals == std::string_view::npos) {
-      throw bad_input(fmt::format("layout: \"{}\" is no key=value", printable(item)),
+      throw bad_input(fmt::format("layout: \"{}\" is not key=value", printable(item)),
                       "write for instance dp=4,shard=8,tp=1");
     }
     builder.assign(item.substr(0, equals), item.substr(equals + 1));

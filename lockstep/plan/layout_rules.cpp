@@ -20,7 +20,7 @@ bool divide_each_other(std::int64_t a, std::int64_t b) { return a % b == 0 || b 
 
 std::optional<std::string> find_axis_problem(const Layout& layout) {
   if (layout.zero < 0 || layout.zero > 3) {
-    return fmt::format("zero={} is no ZeRO stage; use 0, 1, 2 or 3", layout.zero);
+    return fmt::format("zero={} is not a ZeRO stage; use 0, 1, 2 or 3", layout.zero);
   }
   for (const LayoutField& field : layout_fields().first(spec::kLayoutAxes)) {
     const std::int64_t value = field.get(layout);

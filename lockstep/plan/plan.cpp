@@ -303,8 +303,8 @@ Plan read_plan(const nlohmann::json& document, const std::string& name_for_error
   JsonReader search = reader.object("search");
   plan.search = {search.integer("candidates"), search.integer("feasible"), search.non_negative("seconds")};
   search.finish();
-  // The planner's explanation may travel with the plan; what executes it does not need it.
-  for (const char* key : {"binds", "what_ifs", "passes", "stages", "pareto"}) reader.has(key);
+  // The planner's explanation may travel with the plan; what executes it does not need it. `binds`: older files.
+  for (const char* key : {"bottleneck", "binds", "what_ifs", "passes", "stages", "pareto"}) reader.has(key);
   reader.finish();
   return plan;
 }

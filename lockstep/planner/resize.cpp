@@ -43,7 +43,7 @@ spec::Cluster resized(const spec::Cluster& cluster, std::int64_t devices) {
   spec::NodeGroup& group = result.groups.front();
   const std::int64_t usual = group.devices_per_node;
   if (devices < 1 || (devices > usual && devices % usual != 0)) {
-    throw bad_input(fmt::format("{} devices are no whole number of nodes of {}", devices, usual),
+    throw bad_input(fmt::format("{} devices are not a whole number of nodes of {}", devices, usual),
                     fmt::format("use multiples of {}, or less than a node", usual));
   }
   const double before = static_cast<double>(group.nodes);

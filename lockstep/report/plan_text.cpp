@@ -129,7 +129,7 @@ class PlanPage {
                                 : ""));
     if (best_.cost) row("job", describe_job());
     if (best_.checkpoint) row("checkpoints", describe_cadence());
-    row("binds", inked(explained_.binds, Ink::kYellow, style_));
+    row("bottleneck", inked(explained_.bottleneck, Ink::kYellow, style_));
     for (const std::string& notice : options_.notices) row("note", inked(notice, Ink::kYellow, style_));
   }
 

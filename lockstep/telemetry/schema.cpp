@@ -47,7 +47,7 @@ double to_number(const json& value) {
   if (word == "nan") return std::numeric_limits<double>::quiet_NaN();
   if (word == "inf") return std::numeric_limits<double>::infinity();
   if (word == "-inf") return -std::numeric_limits<double>::infinity();
-  throw bad_input("'" + printable(word) + "' is no number");
+  throw bad_input("'" + printable(word) + "' is not a number");
 }
 
 struct ToJson {

@@ -24,7 +24,7 @@ class Plan(EndToEnd):
     # --- one plan ----------------------------------------------------------------------------------------------------
     def test_text_says_what_why_who_lost_and_what_if(self):
         text = self.plan("--model", "llama2-13b", "--cluster", "4x8xH100", "--tokens", "20B", "--passes", environment=UTF8)
-        for heading in ("layout", "speed", "MFU", "job", "checkpoints", "binds", "Memory per GPU", "Time of a step", "Why",
+        for heading in ("layout", "speed", "MFU", "job", "checkpoints", "bottleneck", "Memory per GPU", "Time of a step", "Why",
                         "What lost", "What if", "Search", "enumerate", "Next: lockstep plan"):
             self.assertIn(heading, text)
         self.assertNotIn("\x1b[", text, "colours are for terminals")
@@ -64,7 +64,7 @@ class Plan(EndToEnd):
         self.assertEqual(len(document["alternatives"]), 3)
         self.assertTrue(all(loser["why_not"] for loser in document["alternatives"]))
         self.assertLessEqual({"candidates", "feasible", "seconds"}, set(document["search"]))
-        for key in ("binds", "what_ifs", "passes", "stages", "pareto"):
+        for key in ("bottleneck", "what_ifs", "passes", "stages", "pareto"):
             self.assertIn(key, document)
 
     def test_a_micro_batch_on_the_command_line_is_kept_or_refused_with_the_reason(self):

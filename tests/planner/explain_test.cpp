@@ -117,10 +117,10 @@ TEST(Explain, what_ifs_can_be_left_out) {
   EXPECT_TRUE(explain(request_of("llama2-7b", "1x8xH100", 64), {.what_ifs = false}).what_ifs.empty());
 }
 
-TEST(Explain, what_binds_does_not_depend_on_showing_the_what_ifs) {
+TEST(Explain, the_bottleneck_does_not_depend_on_showing_the_what_ifs) {
   for (const char* cluster : {"1x8xH100", "1x8xA100", "4x8xH100"}) {
     const SearchRequest request = request_of("llama2-13b", cluster, 256);
-    EXPECT_EQ(explain(request).binds, explain(request, {.what_ifs = false}).binds) << cluster;
+    EXPECT_EQ(explain(request).bottleneck, explain(request, {.what_ifs = false}).bottleneck) << cluster;
   }
 }
 
@@ -203,7 +203,7 @@ TEST(Explain, a_model_too_large_for_the_cluster_names_the_cluster_that_holds_it)
 TEST(Explain, json_has_the_explanation_beside_the_plan) {
   const nlohmann::json json = to_json(explain(request_of("llama2-7b", "2x8xH100", 64)));
   EXPECT_EQ(json.at("schema"), "lockstep.plan/1");
-  for (const char* key : {"binds", "what_ifs", "passes", "stages", "pareto", "best", "alternatives", "search"}) {
+  for (const char* key : {"bottleneck", "what_ifs", "passes", "stages", "pareto", "best", "alternatives", "search"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
   EXPECT_EQ(json.at("passes").at(0).at("name"), "enumerate");
@@ -233,7 +233,7 @@ TEST(Explain, a_measured_profile_prices_data_parallelism_on_this_machine) {
   EXPECT_EQ(explained.plan.best.batch.accumulation, 2);
   EXPECT_GT(explained.plan.best.prediction->tokens_per_second.expected, 0);
   EXPECT_TRUE(explained.what_ifs.empty());
-  EXPECT_FALSE(explained.binds.empty());
+  EXPECT_FALSE(explained.bottleneck.empty());
   request.constraints.fixed["micro"] = 3;
   EXPECT_HAS(user_error([&] { explain(request); }), "does not divide");
   EXPECT_HAS(compare({request}).options[0].problem, "measured on one machine");

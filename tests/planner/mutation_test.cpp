@@ -1,5 +1,5 @@
 // Models and clusters that survived random damage go through the search: whatever the readers accept must be priced
-// without a crash, a hang or a figure that is no number.
+// without a crash, a hang or a figure that is not a number.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -107,7 +107,7 @@ bool plan_it(const SearchRequest& request) {
 
 void expect_reasons(const Explained& explained) {
   EXPECT_FALSE(explained.plan.best.reasons.empty());
-  EXPECT_FALSE(explained.binds.empty());
+  EXPECT_FALSE(explained.bottleneck.empty());
   for (const WhatIf& what_if : explained.what_ifs) EXPECT_TRUE(std::isfinite(what_if.gain)) << what_if.change;
   const nlohmann::json stored = plan::to_json(explained.plan);
   EXPECT_EQ(plan::to_json(plan::read_plan(stored, "mutant.json")), stored);

@@ -67,7 +67,7 @@ TEST(PlanText, colours_change_nothing_but_the_colours) {
       plain += coloured[i];
     }
   }
-  for (const char* piece : {"What lost", "What if", "Why", "binds", "USD", "forward of a micro-batch"}) {
+  for (const char* piece : {"What lost", "What if", "Why", "bottleneck", "USD", "forward of a micro-batch"}) {
     EXPECT_NE(plain.find(piece), std::string::npos) << piece;
   }
 }

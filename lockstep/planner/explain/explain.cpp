@@ -18,11 +18,11 @@ namespace lockstep::planner {
 namespace {
 
 constexpr std::size_t kLosers = 3;
-// More memory that brings this much means that memory binds; a term of the step with this share binds.
+// More memory that brings this much means that memory is the bottleneck; so is a term of the step with this share.
 constexpr double kMemoryBinds = 0.03;
 constexpr double kTermBinds = 0.12;
 
-std::string what_binds(const plan::Plan& plan, const std::vector<WhatIf>& changes) {
+std::string find_bottleneck(const plan::Plan& plan, const std::vector<WhatIf>& changes) {
   for (const WhatIf& change : changes) {
     if (change.change == kTwiceTheMemory && change.gain > kMemoryBinds) {
       return "memory: " + largest_memory_term(plan.best.memory).name;
@@ -74,7 +74,7 @@ Explained explain_measured(Explained explained) {
   plan.best = candidate_of(request, run_of(request, layout, batch));
   plan.best.reasons.insert(plan.best.reasons.begin(), layout_reason(layout, given));
   plan.search = {.candidates = 1, .feasible = 1, .seconds = watch.seconds()};
-  explained.binds = what_binds(plan, {});
+  explained.bottleneck = find_bottleneck(plan, {});
   return explained;
 }
 
@@ -132,8 +132,8 @@ Explained explain(const SearchRequest& asked, const ExplainOptions& options) {
   }
   if (is_wholly_fixed(request.constraints)) add_own_choice(request, best, plan.alternatives);
   if (options.what_ifs) explained.what_ifs = what_ifs(request, result);
-  explained.binds =
-      what_binds(plan, options.what_ifs ? explained.what_ifs : std::vector{twice_the_memory(request, result)});
+  explained.bottleneck =
+      find_bottleneck(plan, options.what_ifs ? explained.what_ifs : std::vector{twice_the_memory(request, result)});
   explained.passes = result.passes;
   explained.stages = pricer.stages(best.layout, best.batch);
   for (const Ranked& ranked : result.pareto) explained.pareto.push_back(to_candidate(request, pricer, ranked));
@@ -142,7 +142,7 @@ Explained explain(const SearchRequest& asked, const ExplainOptions& options) {
 
 nlohmann::json to_json(const Explained& explained) {
   nlohmann::json json = plan::to_json(explained.plan);
-  json["binds"] = explained.binds;
+  json["bottleneck"] = explained.bottleneck;
   nlohmann::json& changes = json["what_ifs"] = nlohmann::json::array();
   for (const WhatIf& change : explained.what_ifs) {
     changes.push_back({{"change", change.change},

@@ -1,4 +1,4 @@
-// Explanation: why this plan, what binds, who lost and by how much, and what one change would bring.
+// Explanation: why this plan, its bottleneck, who lost and by how much, and what one change would bring.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -22,7 +22,7 @@ struct WhatIf {
 struct Explained {
   SearchRequest request;  // as searched: defaults filled in
   plan::Plan plan;
-  std::string binds;             // "compute", "memory: activations", "tensor-parallel traffic over NVLink", ...
+  std::string bottleneck;        // "compute", "memory: activations", "tensor-parallel traffic over NVLink", ...
   std::vector<WhatIf> what_ifs;  // best gain first
   std::vector<PassReport> passes;
   std::vector<cost::StagePrice> stages;  // of the plan, one without a pipeline; empty for images
@@ -39,8 +39,8 @@ struct ExplainOptions {
 // what is asked for unless a constraint says otherwise, and is priced without a search (candidate.h).
 Explained explain(const SearchRequest& request, const ExplainOptions& options = {});
 
-// Schema `lockstep.plan/1` of the plan with `binds`, `what_ifs`, `passes`, `stages` and `pareto` beside its keys; what
-// plan::read_plan() reads.
+// Schema `lockstep.plan/1` of the plan with `bottleneck`, `what_ifs`, `passes`, `stages` and `pareto` beside its keys;
+// what plan::read_plan() reads.
 nlohmann::json to_json(const Explained& explained);
 
 }  // namespace lockstep::planner

@@ -9,7 +9,7 @@
 
 namespace lockstep::planner {
 
-// The change whose gain tells whether memory binds.
+// The change whose gain tells whether memory is the bottleneck.
 inline constexpr const char* kTwiceTheMemory = "twice the memory per GPU";
 
 // Only changes that mean something here: no NICs on one node, no pipeline of none. Best gain first. `request` is

@@ -254,7 +254,7 @@ plan::BatchPlan batch_of(const PublishedRow& row, const plan::Layout& layout, co
   const double steps = *per_rank / static_cast<double>(batch.micro);
   batch.accumulation = std::max<std::int64_t>(1, std::llround(steps));
   if (row.global_batch_seqs && std::abs(steps - static_cast<double>(batch.accumulation)) > 1e-9) {
-    notes.add(fmt::format("the global batch is no multiple of micro-batch x data ranks: accumulation {}",
+    notes.add(fmt::format("the global batch is not a multiple of micro-batch x data ranks: accumulation {}",
                           batch.accumulation));
   }
   batch.global_sequences = batch.micro * batch.accumulation * ranks;

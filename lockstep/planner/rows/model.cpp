@@ -152,7 +152,7 @@ std::optional<spec::Model> preset_of(const PublishedRow& row, RowNotes& notes) {
     return std::nullopt;
   }
   spec::Model model = spec::load_model(row.model);
-  if (!model.is_language_model()) throw CannotPrice{fmt::format("{} is no language model", row.model)};
+  if (!model.is_language_model()) throw CannotPrice{fmt::format("{} is not a language model", row.model)};
   notes.add("dimensions of the preset " + row.model);
   model.heads = row.heads.value_or(model.heads);
   model.kv_heads = row.kv_heads.value_or(model.kv_heads);

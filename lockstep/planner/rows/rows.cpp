@@ -83,7 +83,7 @@ std::optional<double> positive_number(PublishedRow& row, const char* name, std::
   if (text.empty()) return std::nullopt;
   const auto value = parse_number(text);
   if (value && *value > 0 && *value < 1e15) return value;
-  row.problems.push_back(fmt::format("{}: {} is no positive number", name, printable(text, 30)));
+  row.problems.push_back(fmt::format("{}: {} is not a positive number", name, printable(text, 30)));
   return std::nullopt;
 }
 
@@ -95,7 +95,7 @@ std::optional<std::int64_t> count(PublishedRow& row, const CountColumn& column, 
     return static_cast<std::int64_t>(*value);
   }
   row.problems.push_back(
-      fmt::format("{}: {} is no whole number from 1 to {:.0f}", column.name, printable(text, 30), column.most));
+      fmt::format("{}: {} is not a whole number from 1 to {:.0f}", column.name, printable(text, 30), column.most));
   return std::nullopt;
 }
 

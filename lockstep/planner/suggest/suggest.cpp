@@ -123,7 +123,7 @@ spec::Model choose_model(const SuggestRequest& request, Suggestion& suggestion) 
   }
   spec::Model model = spec::load_model(request.model);
   if (!model.is_language_model()) {
-    throw bad_input(fmt::format("{} is no language model", model.name),
+    throw bad_input(fmt::format("{} is not a language model", model.name),
                     fmt::format("lockstep plan --model {} plans it", model.name));
   }
   return model;
@@ -204,7 +204,7 @@ void apply_knob(StudiedKnob& knob, Suggestion& suggestion) {
   for (EnvironmentVariable& variable : suggestion.environment) {
     if (variable.name != knob.knob) continue;
     variable.value = knob.value;
-    variable.reason = fmt::format("{}study {}: set back it costs {:.1f}% (95% interval {:.1f} to {:.1f})",
+    variable.reason = fmt::format("{}study {}: reverting it costs {:.1f}% (95% interval {:.1f} to {:.1f})",
                                   knob.simulated ? "simulated " : "", knob.study, knob.percent, knob.low, knob.high);
     knob.applied_to = "environment";
     return;
@@ -237,7 +237,7 @@ void apply_studies(Suggestion& suggestion) {
   for (StudiedKnob& knob : suggestion.studied) {
     if (knob.applied_to.empty()) apply_knob(knob, suggestion);
     suggestion.reasons.push_back(fmt::format(
-        "{}={}: {}study {} of a job alike; set back to its default it costs {:.1f}% (95% interval {:.1f} to {:.1f}){}",
+        "{}={}: {}study {} of a similar job; reverting it costs {:.1f}% (95% interval {:.1f} to {:.1f}){}",
         knob.knob, knob.value, knob.simulated ? "simulated " : "", knob.study, knob.percent, knob.low, knob.high,
         !knob.applied_to.empty()               ? ""
         : plan_has(knob, suggestion.candidate) ? "; the plan has the same"
