@@ -347,7 +347,7 @@ TEST(JobFiles, mnist_data_lies_in_the_repository) {
 
 // The manual and the readers drift apart unless something holds them together.
 TEST(JobFiles, the_manual_names_every_key_and_its_example_works) {
-  const std::string manual = read_file(std::string(LOCKSTEP_SOURCE_DIR) + "/docs/job-file.md");
+  const std::string manual = read_file(std::string(LOCKSTEP_SOURCE_DIR) + "/docs/reference/job-file.md");
   const std::size_t begin = manual.find("```yaml\n") + 8;
   parse_job(manual.substr(begin, manual.find("```", begin) - begin), "docs/reference/job-file.md");
   std::string written = to_yaml(parse_job(kEverything, "j.yaml"));  // has every key of the job's own sections
