@@ -127,7 +127,7 @@ void ParallelModel::build_shards(nn::TrainableModel& model, int position,
     options.buckets = options_.buckets;
     const std::string name = parameters.front().name;
     out.push_back(std::make_shared<FlatShard>(name, std::move(parameters), options, groups_, arena_));
-    if (!two_ends || !here) continue;
+    if (!two_ends || !here || key.frozen) continue;
     if (position == 0) {
       tied_here_.emplace_back(out.back().get(), nullptr);
     } else {
