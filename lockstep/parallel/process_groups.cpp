@@ -61,6 +61,7 @@ void make_expert_groups(const plan::Layout& layout, GroupMaker& maker, ProcessGr
       kReplicaAxes, [ep](std::int64_t i) { return i / ep; }, "ep");
   groups.expert_everyone = maker.split(
       kReplicaAxes, [ep](std::int64_t i) { return i % ep; }, "expert_everyone");
+  if (layout.zero == 0) return;
   // Where ep spans whole shard groups nothing of an expert is left to shard, and replicas are further apart.
   groups.expert_shards = maker.split(
       kReplicaAxes, [=](std::int64_t i) { return ep < shards ? i / shards * ep + i % ep : i; }, "expert_shards");

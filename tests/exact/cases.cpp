@@ -81,6 +81,7 @@ std::vector<Case> pairs_of_axes() {
       {"moe", "shard=2,zero=3,ep=2"},
       {"moe", "shard=4,zero=2,ep=2", 2},
       {"moe-capacity", "cp=2,dp=2,ep=2"},
+      {"moe-capacity", "cp=4,ep=2"},
       {"ssm", "tp=2,cp=2"},
       {"ssm", "dp=2,pp=2,schedule=gpipe", 2},
   };
