@@ -71,7 +71,7 @@ Trained trained(const Setup& setup, Compression compression, int steps = 12) {
       }
       executor.stage(std::move(batches));
       executor.model().groups().reset_traffic();
-      const StepResult result = executor.step({.step = step, .learning_rate = 5e-3});
+      const StepResult result = executor.step({.step = step, .learning_rate = setup.lora > 0 ? 5e-2 : 5e-3});
       const std::lock_guard lock(mutex);
       if (rank == 0) run.losses.push_back(result.loss);
       if (rank == 0) run.gradient_bytes = executor.model().groups().everyone.traffic().total_bytes();

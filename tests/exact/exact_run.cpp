@@ -244,8 +244,8 @@ spec::Job job_of(const Case& exact_case) {
   job.optimizer.learning_rate = 1e-2;
   job.optimizer.weight_decay = 0.1;
   job.optimizer.clip_norm = 0.5;
-  // Gradients that are zero but for rounding must not become steps of full size.
-  job.optimizer.epsilon = 1e-6;
+  // Gradients that are zero but for rounding must not become steps of full size (BERT's key biases are nothing else).
+  job.optimizer.epsilon = exact_case.model == "bert" ? 1e-4 : 1e-6;
   job.communication.reduce_each_micro_step = exact_case.reduce_each_micro_step;
   job.communication.bucket_mib = exact_case.bucket_mib;
   job.communication.reshard_after_forward = exact_case.reshard_after_forward;
