@@ -80,8 +80,8 @@ double load_value(const std::byte* place, DType dtype) {
 }
 
 struct Array {
-  Array(std::int64_t count, DType dtype)
-      : count(count), dtype(dtype), bytes(static_cast<std::size_t>(count * size_of(dtype)), std::byte{0xA5}) {}
+  Array(std::int64_t elements, DType type)
+      : count(elements), dtype(type), bytes(static_cast<std::size_t>(elements * size_of(type)), std::byte{0xA5}) {}
 
   // Element i becomes what `rank` would put at index first + i.
   Array& fill(int rank, std::int64_t first = 0) {

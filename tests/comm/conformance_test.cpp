@@ -95,7 +95,7 @@ std::vector<Case> cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Conformance, ::testing::ValuesIn(cases()),
-                         [](const auto& info) { return info.param.backend + "_" + std::to_string(info.param.ranks); });
+                         [](const auto& each) { return each.param.backend + "_" + std::to_string(each.param.ranks); });
 
 }  // namespace
 }  // namespace lockstep::comm::testing

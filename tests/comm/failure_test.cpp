@@ -200,7 +200,7 @@ std::vector<std::string> backends() {
 #endif
 }
 INSTANTIATE_TEST_SUITE_P(Backends, Failure, ::testing::ValuesIn(backends()),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& each) { return each.param; });
 
 TEST(LocalFailure, ranks_that_disagree_on_the_operation_are_told_so) {
   const auto thrown = run_ranks({"local", 2}, [&](Communicator& comm) {

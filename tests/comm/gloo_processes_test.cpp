@@ -99,7 +99,7 @@ TEST_P(GlooProcesses, name_a_rank_that_just_left) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Transports, GlooProcesses, ::testing::Values("1", "0"),
-                         [](const auto& info) { return std::string(info.param) == "1" ? "shared_memory" : "tcp"; });
+                         [](const auto& each) { return std::string(each.param) == "1" ? "shared_memory" : "tcp"; });
 
 }  // namespace
 }  // namespace lockstep::comm::testing

@@ -37,7 +37,7 @@ TEST_P(MpiSuite, passes_the_conformance_suite) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, MpiSuite, ::testing::Values(1, 2, 3, 4, 8),
-                         [](const auto& info) { return std::to_string(info.param); });
+                         [](const auto& each) { return std::to_string(each.param); });
 
 // Starts a looping job, waits until all ranks go round, signals the process of one of them and waits for the end.
 CommandResult disturb(int ranks, int signal, int timeout_ms, double limit_seconds) {

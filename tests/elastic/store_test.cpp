@@ -140,7 +140,7 @@ TEST_P(Store, prefixes_keep_groups_apart) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Where, Store, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "server" : "memory"; });
+                         [](const auto& each) { return each.param ? "server" : "memory"; });
 
 TEST(StoreServer, a_blocked_call_does_not_hold_up_other_threads_of_the_client) {
   StoreServer server;

@@ -85,7 +85,9 @@ void expect_as_predicted(spec::Precision precision, const std::vector<std::int64
                spec::to_string(precision), zero, predicted / kMiB, bar(predicted), measured / kMiB, bar(measured),
                100 * (measured / predicted - 1));
     EXPECT_NEAR(measured / predicted, 1.0, 0.10) << "zero=" << zero;
-    if (before > 0) EXPECT_LT(measured, before) << "zero=" << zero;
+    if (before > 0) {
+      EXPECT_LT(measured, before) << "zero=" << zero;
+    }
     before = measured;
   }
 }

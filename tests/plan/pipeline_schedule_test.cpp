@@ -228,9 +228,9 @@ TEST_P(MutatedSchedule, is_refused_where_it_names_what_does_not_exist) {
   EXPECT_NE(problem_of(broken), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, MutatedSchedule, ::testing::ValuesIn(kForms), [](const auto& info) {
-  return std::string("s") + std::to_string(static_cast<int>(info.param.schedule)) + "_chunks" +
-         std::to_string(info.param.chunks);
+INSTANTIATE_TEST_SUITE_P(Every, MutatedSchedule, ::testing::ValuesIn(kForms), [](const auto& each) {
+  return std::string("s") + std::to_string(static_cast<int>(each.param.schedule)) + "_chunks" +
+         std::to_string(each.param.chunks);
 });
 
 TEST(PipelineSchedule, backward_is_whole_or_split_but_not_both) {

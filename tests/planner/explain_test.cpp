@@ -108,8 +108,9 @@ TEST(Explain, changes_for_the_better_do_not_lose_and_for_the_worse_do_not_gain) 
     if (change.change.find("twice the memory") == 0 || change.change.find("more GPUs") != std::string::npos) {
       EXPECT_GE(change.gain, 0) << change.change;
     }
-    if (change.change.find("4 NICs") == 0 || change.change.find("RoCE") == 0)
+    if (change.change.find("4 NICs") == 0 || change.change.find("RoCE") == 0) {
       EXPECT_LE(change.gain, 0) << change.change;
+    }
   }
 }
 
@@ -336,8 +337,12 @@ TEST(Scale, efficiency_begins_at_one_and_marks_where_it_is_lost) {
   for (const ScalingPoint& point : scaling.points) EXPECT_EQ(point.global_sequences, 512);
   ASSERT_TRUE(scaling.falls_below);
   for (const ScalingPoint& point : scaling.points) {
-    if (point.devices < *scaling.falls_below) EXPECT_GE(point.efficiency, kGoodEfficiency);
-    if (point.devices == *scaling.falls_below) EXPECT_LT(point.efficiency, kGoodEfficiency);
+    if (point.devices < *scaling.falls_below) {
+      EXPECT_GE(point.efficiency, kGoodEfficiency);
+    }
+    if (point.devices == *scaling.falls_below) {
+      EXPECT_LT(point.efficiency, kGoodEfficiency);
+    }
   }
 }
 

@@ -122,7 +122,7 @@ std::vector<const char*> names() {
   return all;
 }
 INSTANTIATE_TEST_SUITE_P(Plans, Golden, ::testing::ValuesIn(names()),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& each) { return std::string(each.param); });
 
 bool any_reason_has(const Explained& answer, const std::string& part) {
   const auto& reasons = answer.plan.best.reasons;

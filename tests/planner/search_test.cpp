@@ -156,7 +156,7 @@ TEST_P(SearchOf, the_front_has_no_one_that_another_beats_and_begins_with_the_fas
   }
 }
 INSTANTIATE_TEST_SUITE_P(Small, SearchOf, ::testing::ValuesIn(testing::kSmallCases),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& each) { return std::string(each.param.name); });
 
 TEST(Search, tensor_parallel_groups_stay_inside_a_node) {
   for (const auto& [model, cluster] : {std::pair("llama2-13b", "4x8xH100"), std::pair("llama2-70b", "8x8xH100")}) {

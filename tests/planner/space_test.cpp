@@ -57,7 +57,7 @@ TEST_P(SpaceOf, holds_exactly_the_candidates_of_a_naive_nested_loop_each_once) {
   EXPECT_EQ(counted, visited);
 }
 INSTANTIATE_TEST_SUITE_P(Small, SpaceOf, ::testing::ValuesIn(testing::kSmallCases),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& each) { return std::string(each.param.name); });
 
 TEST(Space, leaves_out_larger_micro_batches_when_told_so_and_counts_them) {
   const SearchRequest request = complete(request_of("gpt2-124m", "1x2xH100", 8));

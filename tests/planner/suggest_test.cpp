@@ -51,7 +51,9 @@ TEST(Suggest, AgreesWithThePlannerToTheLastBitWhereTheSearchIsComplete) {
   for (const SuggestRequest& request : {ask(7e9, 8, 1e9), ask(13e9, 8, 1e9, "A100"), ask(1.1e9, 4, 30e9, "A100"),
                                         ask(124e6, 8, 10e9), ask(8e9, 16, 5e7, "H200"), ask(1.1e9, 1, 1e9, "H200")}) {
     const Suggestion suggestion = suggest(request);
-    if (request.gpus <= 8) EXPECT_TRUE(suggestion.complete_search) << suggestion.model.name;
+    if (request.gpus <= 8) {
+      EXPECT_TRUE(suggestion.complete_search) << suggestion.model.name;
+    }
     const plan::Candidate plan = planner_says(suggestion).plan.best;
     EXPECT_EQ(suggestion.candidate.batch.sequence_length, std::min<std::int64_t>(suggestion.model.max_sequence, 4096));
     if (!suggestion.complete_search) continue;

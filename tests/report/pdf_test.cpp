@@ -15,7 +15,7 @@ namespace {
 
 // Reads a file the way a reader does: from the end, by offsets.
 struct ReadPdf {
-  explicit ReadPdf(const std::string& bytes) : bytes(bytes) {
+  explicit ReadPdf(const std::string& file) : bytes(file) {
     const std::size_t start = bytes.rfind("startxref\n");
     table = std::stoul(bytes.substr(start + 10));
     EXPECT_EQ(bytes.substr(table, 5), "xref\n");

@@ -108,7 +108,9 @@ TEST(Recipe, KnobsTheBestDoesNotUseAreNoChanges) {
   MadeUpStudy study = usual_study();
   study.conclusion.best->config = study.with({{"num_workers", 0}, {"prefetch_factor", nullptr}});
   for (const RecipeSetting& row : make_recipe(study.view()).settings)
-    if (row.knob == "prefetch_factor") EXPECT_TRUE(!row.changed && row.best == "not used");
+    if (row.knob == "prefetch_factor") {
+      EXPECT_TRUE(!row.changed && row.best == "not used");
+    }
 }
 
 TEST(Recipe, SimulatedStudiesAreMarkedAsPredictions) {

@@ -213,7 +213,9 @@ TEST(NextSetBack, launches_each_once_and_then_those_whose_place_is_open) {
     const std::optional<SetBack> next = next_set_back(evidence.beliefs(), winner, history, {});
     ASSERT_TRUE(next);
     ++launches[next->knob];
-    if (i == 3) EXPECT_EQ(launches, (std::vector<int>{1, 1, 1, 1}));
+    if (i == 3) {
+      EXPECT_EQ(launches, (std::vector<int>{1, 1, 1, 1}));
+    }
     history.push_back(launch(next->config, Purpose::kSetBack, random, 60 + i));
   }
   EXPECT_LE(launches[0], 3);  // that `big` is first was clear at once

@@ -328,7 +328,9 @@ TEST(PlannerPrior, believes_what_the_planner_predicts) {
     }
     EXPECT_EQ(belief.log_throughput, std::log(price.per_second));
     EXPECT_EQ(belief.fits_probability, 1 - price.out_of_memory_probability);
-    if (price.outcome == Outcome::kOutOfMemory) EXPECT_LE(belief.fits_probability, 0.5);
+    if (price.outcome == Outcome::kOutOfMemory) {
+      EXPECT_LE(belief.fits_probability, 0.5);
+    }
     doubtful += belief.fits_probability > 0.05 && belief.fits_probability < 0.95;
   }
   EXPECT_GT(doubtful, 0);  // the cliff has a slope

@@ -176,7 +176,7 @@ TEST_P(StoreJournalTest, a_study_killed_at_any_trial_ends_as_the_undisturbed_one
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, StoreJournalTest, ::testing::Bool(),
-                         [](const auto& info) { return info.param ? "sqlite" : "json_lines"; });
+                         [](const auto& each) { return each.param ? "sqlite" : "json_lines"; });
 
 }  // namespace
 }  // namespace lockstep::tune

@@ -207,7 +207,9 @@ TEST(Study, ResumedEndsAsTheUndisturbedOne) {
       const StudyResult resumed = run_study(strategy, lanes_of(world), *rest);
       expect_same(whole, resumed, strategy.space());
       EXPECT_EQ(world.requests.size(), whole.trials.size() - cut) << "what was measured is not measured again";
-      if (!world.requests.empty()) EXPECT_EQ(world.requests[0].trial, static_cast<std::int64_t>(cut));
+      if (!world.requests.empty()) {
+        EXPECT_EQ(world.requests[0].trial, static_cast<std::int64_t>(cut));
+      }
     }
   }
 }
