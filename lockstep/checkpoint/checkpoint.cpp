@@ -220,15 +220,10 @@ class Save {
     if (options_.rank != 0) return;
     FileEntries entries;
     for (int rank = 0; rank < options_.world; ++rank) entries.merge(collect_part(rank));
-    const json manifest = {{"schema", "lockstep.checkpoint/1"},
-                           {"step", contents_.step},
-                           {"world", options_.world},
-                           {"created_at", unix_seconds()},
-                           {"job", contents_.job_yaml},
-                           {"loader", contents_.loader},
-                           {"extra", contents_.extra},
-                           {"block_bytes", kDigestBlockBytes},
-                           {"files", to_json(entries)}};
+    const json manifest = {
+        {"schema", "lockstep.checkpoint/1"}, {"step", contents_.step},           {"world", options_.world},
+        {"created_at", unix_seconds()},      {"job", contents_.job_yaml},        {"loader", contents_.loader},
+        {"extra", contents_.extra},          {"block_bytes", kDigestBlockBytes}, {"files", to_json(entries)}};
     write_durable_file(temp_ / kManifestName, seal_manifest(manifest));
     sync_folder(temp_);
     publish_folder(temp_, target_);

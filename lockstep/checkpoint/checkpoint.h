@@ -23,10 +23,10 @@ namespace lockstep::checkpoint {
 // Everything needed to go on. Data-parallel ranks hold the same shared part, which rank 0 writes; the rank part is
 // written and read by each rank for itself.
 struct CheckpointContents {
-  std::int64_t step = 0;                                        // optimizer steps done
-  TensorMap model;                                              // parameters and buffers by their module names
-  TensorMap optimizer;                                          // moments and the like
-  nlohmann::json loader = nlohmann::json::object();             // position in the data
+  std::int64_t step = 0;                             // optimizer steps done
+  TensorMap model;                                   // parameters and buffers by their module names
+  TensorMap optimizer;                               // moments and the like
+  nlohmann::json loader = nlohmann::json::object();  // position in the data
   std::string job_yaml;
   nlohmann::json extra = nlohmann::json::object();  // run id, versions, layout: whatever the caller wants back
 

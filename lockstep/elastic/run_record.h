@@ -15,8 +15,7 @@ namespace lockstep::elastic {
 class RunRecord {
  public:
   // `recorder` null: nothing is recorded. Waits until the begin is in the store, for some seconds at most.
-  RunRecord(std::shared_ptr<telemetry::Recorder> recorder, const RankRequest& request,
-            const nlohmann::json& versions);
+  RunRecord(std::shared_ptr<telemetry::Recorder> recorder, const RankRequest& request, const nlohmann::json& versions);
   // As failed, unless end() was called.
   ~RunRecord();
   RunRecord(const RunRecord&) = delete;

@@ -115,7 +115,8 @@ TEST(Rows, APresetsNameGivesItsDimensionsAndStatedOnesWin) {
   EXPECT_NE(named.note.find("dimensions of the preset llama3-8b"), std::string::npos) << named.note;
   EXPECT_EQ(question(row_of(columns, "H100-SXM-80GB,8,llama3-8b,bf16,4096,32000,,")).model.vocab, 32000);
   EXPECT_EQ(question(row_of(columns, "H100-SXM-80GB,8,llama3-8b,bf16,4096,,12,1024")).model.hidden, 1024);
-  EXPECT_EQ(question_of(row_of(columns, "H100-SXM-80GB,8,resnet50,bf16,,,,")).why_not, "resnet50 is not a language model");
+  EXPECT_EQ(question_of(row_of(columns, "H100-SXM-80GB,8,resnet50,bf16,,,,")).why_not,
+            "resnet50 is not a language model");
 }
 
 TEST(Rows, AnUnknownPrecisionIsNotPricedAndNamesLineColumnAndWords) {

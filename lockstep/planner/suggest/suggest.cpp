@@ -237,8 +237,8 @@ void apply_studies(Suggestion& suggestion) {
   for (StudiedKnob& knob : suggestion.studied) {
     if (knob.applied_to.empty()) apply_knob(knob, suggestion);
     suggestion.reasons.push_back(fmt::format(
-        "{}={}: {}study {} of a similar job; reverting it costs {:.1f}% (95% interval {:.1f} to {:.1f}){}",
-        knob.knob, knob.value, knob.simulated ? "simulated " : "", knob.study, knob.percent, knob.low, knob.high,
+        "{}={}: {}study {} of a similar job; reverting it costs {:.1f}% (95% interval {:.1f} to {:.1f}){}", knob.knob,
+        knob.value, knob.simulated ? "simulated " : "", knob.study, knob.percent, knob.low, knob.high,
         !knob.applied_to.empty()               ? ""
         : plan_has(knob, suggestion.candidate) ? "; the plan has the same"
                                                : "; not applied, the plan's own choice stands"));
