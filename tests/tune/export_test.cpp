@@ -8,6 +8,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/planner/rows/csv.h"
 #include "lockstep/telemetry/recorder.h"
+#include "lockstep/telemetry/run_store.h"
 #include "lockstep/telemetry/sqlite.h"
 #include "lockstep/tune/study/export_csv.h"
 #include "lockstep/tune/study/export_optuna.h"

@@ -7,6 +7,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/process.h"
 #include "lockstep/telemetry/recorder.h"
+#include "lockstep/telemetry/run_store.h"
 #include "lockstep/tune/study/export_optuna.h"
 #include "tests/tune/stored_study_fixture.h"
 

@@ -1,4 +1,5 @@
 #include "lockstep/tune/study/store_journal.h"
+#include "lockstep/telemetry/run_store.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
