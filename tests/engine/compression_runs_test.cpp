@@ -1,4 +1,5 @@
 // Gradient compression wherever dp > 1 and zero = 0: fewer bytes move, training changes a little and still learns.
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -43,7 +44,7 @@ Trained trained(const Setup& setup, Compression compression, int steps = 12) {
   job.precision = spec::Precision::kFp32;
   job.batch = {2, setup.accumulation, 32};
   job.lora.rank = setup.lora;
-  if (setup.lora > 0) job.lora.alpha = 16;
+  if (setup.lora > 0) job.lora.targets = {"q_proj", "v_proj", "up_proj", "down_proj"};
   job.optimizer.clip_norm = 0.0;
   job.communication.compression = compression;
   job.communication.powersgd_rank = 2;
@@ -105,3 +106,9 @@ TEST(CompressionRefused, where_gradients_are_sharded) {
 
 }  // namespace
 }  // namespace lockstep::engine
+
+int main(int argc, char** argv) {
+  at::set_num_threads(1);  // ranks are threads already
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
