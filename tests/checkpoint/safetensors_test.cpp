@@ -190,7 +190,7 @@ TEST_F(Safetensors, refuses_tensors_that_do_not_fit) {
   refuse_header(one("F32", "[4]", "[0]"), "two numbers");
   refuse_header(one("F32", "[4]", "[0,16,32]"), "two numbers");
   refuse_header(one("F32", "[-4]", "[0,16]"), "a negative number");
-  refuse_header(one("F32", "[4.0]", "[0,16]"), "no integer");
+  refuse_header(one("F32", "[4.0]", "[0,16]"), "not an integer");
   refuse_header(one("F32", "[1e400]", "[0,16]"), "");
   refuse_header(one("F32", "[[4]]", "[0,16]"), "an array where none belongs");
   // 2^62 x 4 x 4 bytes is 0 in 64 bits; 2^32 x 2^32 too.

@@ -159,7 +159,7 @@ TEST(PlanRequest, wrong_constraints_name_the_flag_and_the_nearest_key) {
   asked.fix = "recompute=some";
   EXPECT_HAS(user_error([&] { request_of(asked); }), "none, selective, full");
   asked.fix = "tp";
-  EXPECT_HAS(user_error([&] { request_of(asked); }), "no key=value");
+  EXPECT_HAS(user_error([&] { request_of(asked); }), "not key=value");
   asked.fix = "";
   asked.at_most = "schedule=1f1b";
   EXPECT_HAS(user_error([&] { request_of(asked); }), "--at-most");

@@ -65,7 +65,7 @@ TEST_F(Sentences, that_are_wrong_are_refused_with_their_line) {
   expect_error("a.tsv", "label\tidx\ttext\n1\t2\ta\n1\t2\n", {"a.tsv:3", "2 columns instead of 3"});
   expect_error("a.csv", "1,a\n1,b, c\n", {"a.csv:2", "3 columns instead of 2", "quotes"});
   expect_error("a.csv", "1,a\n1,\"b\n\n", {"a.csv:2", "never closed"});
-  expect_error("a.csv", "1,\"a\nb\"\nx,c\n", {"a.csv:3", "no whole number"});
+  expect_error("a.csv", "1,\"a\nb\"\nx,c\n", {"a.csv:3", "not a whole number"});
   expect_error("a.jsonl", "{\"label\": 1, \"text\": \"a\"}\n{\"label\": 0.5, \"text\": \"b\"}\n",
                {"a.jsonl:2", "whole number"});
   expect_error("a.jsonl", "{\"label\": 1, \"text\": 5}\n", {"a.jsonl:1", "`text` is a JSON number"});

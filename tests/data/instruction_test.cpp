@@ -197,7 +197,7 @@ TEST_F(Instructions, that_are_damaged_name_file_and_line) {
        R"(", "completion": "b"})",
        "bad JSON"},
       {"[" + good, "begins a JSON list"},
-      {"7", "no object"},
+      {"7", "not an object"},
       {R"({"prompt": "\xff", "completion": "b"})", "bad JSON"},
       {"{\"prompt\": \"\xff\", \"completion\": \"b\"}", "bad JSON"},
       {R"({"prompt": )" + std::string(5000, '[') + "}", "nested too deeply"},
