@@ -253,6 +253,16 @@ std::string ShardedExecutor::restore(const checkpoint::CheckpointContents& conte
   model_->fill(master_of, range_reader(contents.optimizer, state_name::kMaster));
   for (nn::TrainableModel* chunk : model_->models()) restore_buffers(*chunk, contents);
   model_->adopt_master();
+  // Weights are what the model computed with: the fused step rounds its master weights in a way of its own.
+  model_->fill(
+      [&](const parallel::FlatShard& shard) {
+        const auto found = contents.model.find(shard.parameters().front().name);
+        const bool same = shard.has_master() && found != contents.model.end() &&
+                          found->second.scalar_type() == shard.narrow_weights().scalar_type();
+        return same ? shard.narrow_weights() : torch::Tensor();
+      },
+      range_reader(contents.model, ""));
+  model_->publish();
   optimizer_->load(contents.optimizer);
   scaler_.load_state(contents.optimizer);
   staged_ = {};

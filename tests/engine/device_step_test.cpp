@@ -171,6 +171,20 @@ TEST(DeviceStepSeam, an_fp32_run_takes_over_the_master_weights) {
   }
 }
 
+// A device may round its master weights otherwise than the general path would.
+TEST(DeviceStepSeam, weights_come_back_as_they_were_not_rounded_anew) {
+  TrainingRuns runs;
+  const spec::Job job = runs.job(kSix);
+  runs.run(job, {.make_step = fake, .checkpoints = "device"});
+  auto saved = runs.contents("device", 6);
+  for (auto& [name, value] : saved.model) value = value + value.abs() * 0.01;
+  comm::LocalWorld world(1);
+  comm::Communicator communicator = world.communicator(0);
+  TrainingState state = build_training_state(job, one_rank(job), communicator);
+  restore(state, saved, job, 1);
+  EXPECT_EQ(difference(saved, checkpoint_contents(state, job, 1)), "");
+}
+
 TEST(DeviceStepSeam, what_the_step_chose_comes_back_with_the_checkpoint) {
   TrainingRuns runs;
   const spec::Job job = runs.job(kSix);

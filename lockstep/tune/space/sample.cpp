@@ -42,16 +42,16 @@ void Space::Impl::draw(const Component& component, Random& random, std::span<dou
     return;
   }
   if (component.listed) {
-    std::size_t index = 0;
+    std::size_t place = 0;
     if (component.cumulative.empty()) {
-      index = draw_below(random, component.count);
+      place = draw_below(random, component.count);
     } else {
       const double at = draw_unit(random) * component.cumulative.back();
       const auto found = std::upper_bound(component.cumulative.begin(), component.cumulative.end(), at);
-      index =
+      place =
           std::min<std::size_t>(static_cast<std::size_t>(found - component.cumulative.begin()), component.count - 1);
     }
-    const auto levels = component.combination(index);
+    const auto levels = component.combination(place);
     for (std::size_t i = 0; i < levels.size(); ++i) cells[component.members[i]] = levels[i] < 0 ? kInactive : levels[i];
     return;
   }
