@@ -35,16 +35,16 @@ concept NamedEnum = requires(E value) {
 
 template <NamedEnum E>
 constexpr const char* to_string(E value) {
-  constexpr auto names = names_of(E{});
+  constexpr auto kNames = names_of(E{});
   const auto index = static_cast<std::size_t>(value);
-  return index < names.size() ? names[index] : "";
+  return index < kNames.size() ? kNames[index] : "";
 }
 
 template <NamedEnum E>
 constexpr std::optional<E> value_named(std::string_view name) {
-  constexpr auto names = names_of(E{});
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (name == names[i]) return static_cast<E>(i);
+  constexpr auto kNames = names_of(E{});
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    if (name == kNames[i]) return static_cast<E>(i);
   }
   return std::nullopt;
 }

@@ -28,7 +28,7 @@ struct ShardKey {
   int block = 0;  // in order of use: embedding table, other embeddings, layers, head
   bool expert = false;
   bool frozen = false;
-  auto operator<=>(const ShardKey&) const = default;
+  auto operator<=>(const ShardKey&) const = default;  // NOLINT(modernize-use-nullptr): of the generated code
 };
 
 }  // namespace

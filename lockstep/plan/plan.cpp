@@ -20,7 +20,7 @@ nlohmann::json interval_to_json(const Interval& interval) {
   return {{"low", interval.low}, {"expected", interval.expected}, {"high", interval.high}};
 }
 
-Interval read_interval(JsonReader reader) {
+Interval read_interval(const JsonReader& reader) {
   Interval interval{reader.non_negative("low"), reader.non_negative("expected"), reader.non_negative("high")};
   reader.finish();
   if (interval.low > interval.expected || interval.expected > interval.high) {
@@ -78,7 +78,7 @@ nlohmann::json batch_to_json(const BatchPlan& batch) {
           {"sequence_length", batch.sequence_length}};
 }
 
-BatchPlan read_batch(JsonReader reader, const Layout& layout) {
+BatchPlan read_batch(const JsonReader& reader, const Layout& layout) {
   BatchPlan batch;
   batch.micro = reader.positive("micro");
   batch.accumulation = reader.positive("accumulation");
@@ -107,7 +107,7 @@ nlohmann::json knobs_to_json(const Knobs& knobs) {
   return json;
 }
 
-Knobs read_knobs(JsonReader reader) {
+Knobs read_knobs(const JsonReader& reader) {
   Knobs knobs;
   knobs.backend = reader.text("backend");
   knobs.bucket_mib = reader.non_negative("bucket_mib");
@@ -127,7 +127,7 @@ nlohmann::json memory_to_json(const MemoryBreakdown& memory) {
           {"overhead", memory.overhead / kGiB},       {"capacity", memory.capacity / kGiB}};
 }
 
-MemoryBreakdown read_memory(JsonReader reader) {
+MemoryBreakdown read_memory(const JsonReader& reader) {
   MemoryBreakdown memory;
   memory.parameters = reader.non_negative("parameters") * kGiB;
   memory.gradients = reader.non_negative("gradients") * kGiB;
@@ -161,7 +161,7 @@ nlohmann::json prediction_to_json(const Prediction& prediction, std::int64_t wor
             {"mfu", interval_to_json(prediction.mfu)}}}};
 }
 
-Prediction read_prediction(JsonReader reader) {
+Prediction read_prediction(const JsonReader& reader) {
   JsonReader intervals = reader.object("intervals");
   Prediction prediction;
   prediction.tokens_per_second = read_interval(intervals.object("tokens_per_second"));
@@ -189,7 +189,7 @@ nlohmann::json breakdown_to_json(const TimeBreakdown& time) {
           {"bubble", time.bubble},   {"optimizer", time.optimizer}, {"other", time.other}};
 }
 
-TimeBreakdown read_breakdown(JsonReader reader) {
+TimeBreakdown read_breakdown(const JsonReader& reader) {
   TimeBreakdown time;
   time.compute = reader.non_negative("compute");
   time.tp_comm = reader.non_negative("tp_comm");
