@@ -262,7 +262,7 @@ class PlanPage {
 
   // For --layout of the same command, which asks for the plan's precision.
   std::string pasteable(const plan::Layout& layout) const {
-    const std::string text = short_layout(layout);
+    std::string text = short_layout(layout);
     if (layout.precision == best_.layout.precision) return text;
     return fmt::format("{},precision={}", text, spec::to_string(layout.precision));
   }
