@@ -73,8 +73,8 @@ class MapReader {
     const YamlNode* node = find(key);
     if (node == nullptr) return false;
     const std::optional<E> value = value_named<E>(scalar_of(*node, key));
-    constexpr auto names = names_of(E{});
-    if (!value) throw unknown_choice(*node, key, {names.begin(), names.end()});
+    constexpr auto kNames = names_of(E{});
+    if (!value) throw unknown_choice(*node, key, {kNames.begin(), kNames.end()});
     out = *value;
     return true;
   }

@@ -72,8 +72,8 @@ class FieldReader {
   }
   template <NamedEnum E>
   void name(const char* key, E& out) {
-    constexpr auto names = names_of(E{});
-    out = static_cast<E>(reader_.choice(key, {names.begin(), names.end()}));
+    constexpr auto kNames = names_of(E{});
+    out = static_cast<E>(reader_.choice(key, {kNames.begin(), kNames.end()}));
   }
   template <class T>
   void object(const char* key, T& out) {

@@ -21,8 +21,9 @@ template <NamedEnum E>
 E read_name(const JsonReader& reader, const std::string& key) {
   const std::string word = reader.text(key);
   if (const auto value = value_named<E>(word)) return *value;
-  constexpr auto names = names_of(E{});
-  reader.fail(key, fmt::format("`{}` is not known", printable(word)), did_you_mean(word, {names.begin(), names.end()}));
+  constexpr auto kNames = names_of(E{});
+  reader.fail(key, fmt::format("`{}` is not known", printable(word)),
+              did_you_mean(word, {kNames.begin(), kNames.end()}));
 }
 
 }  // namespace
