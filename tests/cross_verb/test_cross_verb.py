@@ -4,7 +4,7 @@ What one of them accepts all accept, what one refuses all refuse with one senten
 dollars of one run are one number; no option is silently ignored. A failure names the verbs, the commands and the job.
 
     CROSS_VERB_JOBS=20 python3 test_cross_verb.py       fewer jobs
-    CROSS_VERB_LIST=FILE                                the disagreements, grouped, as a page
+    CROSS_VERB_LIST=FILE                                the disagreements, grouped, as they are found
 """
 import collections
 import json
@@ -21,6 +21,7 @@ from verbs import Verbs, machine  # noqa: E402
 
 SEED = 20
 JOBS = int(os.environ.get("CROSS_VERB_JOBS", "220"))
+LISTED = os.environ.get("CROSS_VERB_LIST")
 LAYOUT_CHOICES = ("schedule", "recompute")  # beside `layout` in a plan, inside it in a job
 DEFAULT_LAYOUT = {"pp": 1, "dp": 1, "shard": 1, "zero": 0, "cp": 1, "tp": 1, "ep": 1, "sequence_parallel": False,
                   "virtual_stages": 1, "stage_layers": [], "context_exchange": "ring", "offload": "none"}
@@ -41,6 +42,8 @@ class Disagreements:
         lines.append("job: " + json.dumps(told))
         lines += [f"{answer.command}\n      exit {answer.code} {answer.error or 'accepted'}" for answer in answers]
         self.found[kind].append("\n    ".join(lines))
+        if LISTED:
+            pathlib.Path(LISTED).write_text(self.text() + "\n")
 
     def text(self, shown=SHOWN):
         parts = []
@@ -93,9 +96,6 @@ class CrossVerb(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         print("\n" + ", ".join(f"{count} {what}" for what, count in sorted(cls.counts.items())))
-        listed = os.environ.get("CROSS_VERB_LIST")
-        if listed:
-            pathlib.Path(listed).write_text(cls.found.text() + "\n")
 
     def setUp(self):
         self.before = {kind: len(items) for kind, items in self.found.found.items()}

@@ -46,6 +46,7 @@ class Verbs:
                                 OPENBLAS_NUM_THREADS="1", GLOG_minloglevel="2")
         self.engine = None
         self.engines = 0
+        self.log = self.folder / "engine.log"
         self.folder.joinpath("space.yaml").write_text(SPACE)
 
     def close(self):
@@ -61,7 +62,7 @@ class Verbs:
         self.environment["CROSS_VERB_ENGINE"] = str(path)
         self.engine = subprocess.Popen(
             [sys.executable, HERE / "engine_host.py", BUILD / "liblockstep_engine.so", path], env=self.environment,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            stdout=subprocess.DEVNULL, stderr=self.log.open("w"))
         while not path.exists() and self.engine.poll() is None:
             try:
                 self.engine.wait(0.02)
@@ -104,7 +105,10 @@ class Verbs:
     def start(self, job, *arguments, **options):
         """One step by the real engine, ranks as threads."""
         self.start_engine()
-        return self.run("train", job, *arguments, "--backend", "local", "--no-record", "--json", **options)
+        answer = self.run("train", job, *arguments, "--backend", "local", "--no-record", "--json", **options)
+        if "the engine died" in answer.error:  # say how, where it was not a refusal
+            answer.error += f" with {self.engine.wait(SECONDS)}: {self.log.read_text()[-500:]}"
+        return answer
 
     def tune(self, job, *arguments, **options):
         """The verdict on the job as it is written: the baseline of a study of one trial. An outcome that is a refusal
