@@ -245,15 +245,15 @@ TEST(StoreClient, gives_up_when_nobody_answers) {
   EXPECT_THROW(StoreClient({.port = port, .connect_timeout = milliseconds(300)}), Fault);
 }
 
-// Sends raw bytes; returns whether the server closed the connection.
-bool closes_on(int port, const std::string& bytes) {
+// Sends raw bytes; returns whether the server closed the connection within `patience` seconds.
+bool closes_on(int port, const std::string& bytes, int patience = 300) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   EXPECT_EQ(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  const timeval limit{300, 0};
+  const timeval limit{patience, 0};
   ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
   [[maybe_unused]] const auto sent = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   char chunk[4096];
@@ -273,7 +273,7 @@ TEST(StoreServer, malformed_packets_close_their_connection_and_nothing_else) {
   EXPECT_TRUE(closes_on(server.port(), std::string("\xff\xff\xff\xff", 4)));        // 4 GiB before a hello
   EXPECT_TRUE(closes_on(server.port(), std::string("\0\0\0\0", 4)));                // an empty frame
   EXPECT_TRUE(closes_on(server.port(), "GET / HTTP/1.1\r\n\r\n"));                  // another protocol
-  EXPECT_FALSE(closes_on(server.port(), hello));                                    // well-formed: stays open
+  EXPECT_FALSE(closes_on(server.port(), hello, 1));                                 // well-formed: stays open
   EXPECT_TRUE(closes_on(server.port(), hello + std::string("\x01\0\0\0\x63", 5)));  // unknown operation
   EXPECT_TRUE(closes_on(server.port(), hello + std::string("\x05\0\0\0\x02\xff\xff\xff\x7f", 9)));  // key of 2 GiB
   EXPECT_TRUE(closes_on(server.port(), hello + std::string("\xff\xff\xff\x7f", 4)));                // frame of 2 GiB
