@@ -32,7 +32,7 @@ class Quantity {
   friend constexpr Quantity operator*(double factor, Quantity a) { return Quantity(a.value_ * factor); }
   friend constexpr Quantity operator/(Quantity a, double divisor) { return Quantity(a.value_ / divisor); }
   friend constexpr double operator/(Quantity a, Quantity b) { return a.value_ / b.value_; }
-  friend constexpr auto operator<=>(Quantity a, Quantity b) = default;
+  friend constexpr auto operator<=>(Quantity a, Quantity b) = default;  // NOLINT(modernize-use-nullptr): generated
 
  private:
   double value_ = 0.0;

@@ -97,6 +97,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
   for (std::int64_t stage = 0; stage < stages; ++stage) {
     const StagePlace place =
         uniform ? StagePlace{&groups.front(), false, groups.front().memory_bytes} : place_of(layout, stage);
+    LOCKSTEP_ASSERT(place.group != nullptr, "a stage has devices");
     if (place.group != priced_on || place.straddles || links.between.value() > 0) {
       links = links_of(place, layout);
       if (!uniform) context.placements = placements_of(layout, place.group->devices_per_node);
