@@ -1,9 +1,11 @@
 """What the benchmark drivers share: running a command, the machine's description, medians, reports. Standard library only."""
+import argparse
 import datetime
 import json
 import os
 import pathlib
 import platform
+import socket
 import statistics
 import subprocess
 
@@ -50,6 +52,20 @@ def last_json(text):
         if line.startswith("{"):
             return json.loads(line)
     raise RuntimeError("no JSON line in the output")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def named_binary(text):
+    """NAME=BINARY, for --also: another build that is measured in the same run."""
+    name, found, binary = text.partition("=")
+    if not found or not name or not pathlib.Path(binary).is_file():
+        raise argparse.ArgumentTypeError(f"'{text}' is not NAME=BINARY with a binary that exists")
+    return name, binary
 
 
 def summary(values):

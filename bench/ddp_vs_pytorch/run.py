@@ -7,7 +7,6 @@ slows all of them. Standard library only; PyTorch runs in processes of the given
 import argparse
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
@@ -18,14 +17,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 JOB = measure.ROOT / "specs" / "jobs" / "gpt-10m.yaml"
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def run_pytorch(args):
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo",
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(measure.free_port()), "GLOO_SOCKET_IFNAME": "lo",
                    "WORLD_SIZE": str(args.ranks), "OMP_NUM_THREADS": str(args.threads)}
     command = [args.python, str(HERE / "pytorch_ddp.py"), "--steps", str(args.steps), "--micro", str(args.micro),
                "--threads", str(args.threads), "--fused", str(args.fused), "--compile", str(args.compile)]
@@ -65,6 +58,8 @@ def contenders(args):
             found[name] = lambda binary=binary: run_lockstep(args, binary)
         else:
             print(f"{name}: {binary} is not built, left out", file=sys.stderr)
+    for name, binary in args.also:
+        found[f"Lockstep ({name})"] = lambda binary=binary: run_lockstep(args, binary)
     return found
 
 
@@ -90,6 +85,8 @@ def main():
     parser.add_argument("--python", default=sys.executable, help="a Python that has torch")
     parser.add_argument("--pypi", default=str(measure.ROOT / "build/pypi/lockstep"))
     parser.add_argument("--debian", default=str(measure.ROOT / "build/release/lockstep"))
+    parser.add_argument("--also", type=measure.named_binary, action="append", default=[], metavar="NAME=BINARY",
+                        help="another build of lockstep, measured in the same run; repeatable")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--micro", type=int, default=4)
@@ -107,7 +104,8 @@ def main():
             results[name].append(run())
             print(f"{repetition + 1}/{args.repetitions}  {name}: {results[name][-1]['tokens_per_second']:.0f} tokens/s", file=sys.stderr)
     losses = [runs[-1]["final_loss"] for runs in results.values()]
-    versions = {"PyTorch DDP": results["PyTorch DDP"][0]["torch"], "pypi": torch_of(args.pypi), "debian": torch_of(args.debian)}
+    versions = {"PyTorch DDP": results["PyTorch DDP"][0]["torch"], "pypi": torch_of(args.pypi), "debian": torch_of(args.debian),
+                **{name: torch_of(binary) for name, binary in args.also}}
     measure.keep("ddp_vs_pytorch", {"machine": machine, "options": vars(args), "versions": versions, "runs": results},
                  table(args, machine, results))
     # A benchmark also checks its result: runs that do not learn alike do not measure the same work.

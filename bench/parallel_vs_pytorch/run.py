@@ -7,7 +7,6 @@ down slows all of them. Standard library only; PyTorch runs in processes of the 
 import argparse
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
@@ -23,14 +22,8 @@ PAIRS = {"ZeRO-3": ("FSDP2", ["--kind", "fsdp2"], ["layout.shard=2", "layout.zer
          "tensor parallel": ("DTensor", ["--kind", "dtensor"], ["layout.tp=2"])}
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def run_pytorch(args, extra):
-    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo",
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(measure.free_port()), "GLOO_SOCKET_IFNAME": "lo",
                    "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     command = [args.python, str(HERE / "pytorch_parallel.py"), "--steps", str(args.steps), "--micro", str(args.micro), *extra]
     ranks = [subprocess.Popen(command, env={**environment, "RANK": str(rank)}, text=True, stdout=subprocess.PIPE,
@@ -46,9 +39,9 @@ def run_pytorch(args, extra):
     return measure.last_json(results[0][0])
 
 
-def run_lockstep(args, layout):
+def run_lockstep(args, binary, layout):
     shape = [f"model.{key}={value}" for key, value in SHAPE.items()]
-    command = [args.lockstep, "train", str(JOB), "--json", "--no-record", f"steps={args.steps}", f"batch.micro={args.micro}",
+    command = [binary, "train", str(JOB), "--json", "--no-record", f"steps={args.steps}", f"batch.micro={args.micro}",
                "cluster=1x2xcpu", "threads_per_rank=1", "optimizer.clip_norm=0", "checkpoint.every=0s", *shape, *layout]
     return measure.last_json(measure.run(command, args.timeout))
 
@@ -62,7 +55,8 @@ def table(args, machine, results):
              "| | tokens/s (median) | low - high | against PyTorch | peak RSS per rank | final loss |", "|---|---|---|---|---|---|"]
     for name, (peer, _, _) in PAIRS.items():
         base = measure.summary([run["tokens_per_second"] for run in results[name]["PyTorch"]])["median"]
-        for label, runs in ((f"PyTorch {peer}", results[name]["PyTorch"]), (f"Lockstep {name}", results[name]["Lockstep"])):
+        for side, runs in results[name].items():
+            label = f"PyTorch {peer}" if side == "PyTorch" else side.replace("Lockstep", f"Lockstep {name}", 1)
             rate = measure.summary([run["tokens_per_second"] for run in runs])
             memory = max(run["peak_memory_bytes"] for run in runs) / 2**20
             lines.append(f"| {label} | {rate['median']:.0f} | {rate['low']:.0f} - {rate['high']:.0f} "
@@ -76,19 +70,23 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default=sys.executable, help="a Python that has torch")
     parser.add_argument("--lockstep", default=str(measure.ROOT / "build/pypi/lockstep"))
+    parser.add_argument("--also", type=measure.named_binary, action="append", default=[], metavar="NAME=BINARY",
+                        help="another build of lockstep, measured in the same run; repeatable")
     parser.add_argument("--micro", type=int, default=2)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--timeout", type=float, default=600)
     args = parser.parse_args()
     machine = measure.machine()
-    results = {name: {"PyTorch": [], "Lockstep": []} for name in PAIRS}
+    binaries = {"Lockstep": args.lockstep, **{f"Lockstep ({name})": binary for name, binary in args.also}}
+    results = {name: {side: [] for side in ("PyTorch", *binaries)} for name in PAIRS}
     for repetition in range(args.repetitions):
         for name, (peer, extra, layout) in PAIRS.items():
             results[name]["PyTorch"].append(run_pytorch(args, extra))
-            results[name]["Lockstep"].append(run_lockstep(args, layout))
-            rates = [results[name][side][-1]["tokens_per_second"] for side in ("PyTorch", "Lockstep")]
-            print(f"{repetition + 1}/{args.repetitions}  {name}: {peer} {rates[0]:.0f}, Lockstep {rates[1]:.0f} tokens/s", file=sys.stderr)
+            for side, binary in binaries.items():
+                results[name][side].append(run_lockstep(args, binary, layout))
+            rates = ", ".join(f"{side} {runs[-1]['tokens_per_second']:.0f}" for side, runs in results[name].items())
+            print(f"{repetition + 1}/{args.repetitions}  {name} against {peer}: {rates} tokens/s", file=sys.stderr)
     measure.keep("parallel_vs_pytorch", {"machine": machine, "options": vars(args), "runs": results}, table(args, machine, results))
     # A benchmark also checks its result: runs that do not learn alike do not measure the same work.
     for name, sides in results.items():

@@ -48,7 +48,7 @@ std::string next_command(const PlanOptions& options, const planner::Explained& e
   return again(options, "--output plan.json");
 }
 
-// --output of a question whose answer is no plan.
+// --output of a question whose answer is not a plan.
 void save(const nlohmann::json& document, const std::string& path) {
   if (!path.empty()) write_file_atomically(path, document.dump(1) + "\n");
 }

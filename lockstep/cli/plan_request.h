@@ -38,7 +38,7 @@ std::vector<std::string> notices_of(const PlanFlags& flags, const planner::Searc
 planner::SearchRequest request_on(const planner::SearchRequest& request, const std::string& cluster,
                                   const PlanFlags& flags);
 
-// "8,16,...,1024": two neighbours before the dots give the factor (or, where it is no whole number, the difference).
+// "8,16,...,1024": two neighbours before the dots give the factor (or, where it is not a whole number, the difference).
 // Ascending. Throws UserError.
 std::vector<std::int64_t> parse_sizes(const std::string& text);
 

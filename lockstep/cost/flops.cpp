@@ -24,7 +24,7 @@ double Operator::forward_flops() const {
 }
 
 // Two products of the forward's size: one for the input's gradient, one for the weight's (for attention: for both
-// operands of both products). Recomputing scores in a flash kernel is no model FLOP.
+// operands of both products). Recomputing scores in a flash kernel does not count as model FLOPs.
 double Operator::backward_flops() const {
   return (needs_input_gradient || kind == OperatorKind::kAttention ? 2.0 : 1.0) * forward_flops();
 }

@@ -1,7 +1,7 @@
 // DeviceStep: optimizer steps of a whole model on one device by a program of its own (own forward, backward and update,
 // own memory), instead of libtorch's autograd: what FusedExecutor (fused_executor.h) runs where the job allows it.
 //
-//   DeviceStepChoice choice = make_device_step(job, layout, device);
+//   DeviceStepChoice choice = make_device_step(job, run, device);
 //   if (choice.step) { load_initial_values(*choice.step, job); choice.step->submit(batches, 3e-4); choice.step->wait();
 //   }
 #pragma once
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "lockstep/data/loader.h"
-#include "lockstep/plan/layout.h"
+#include "lockstep/plan/run.h"
 #include "lockstep/spec/job.h"
 
 namespace lockstep::engine {
@@ -78,14 +78,13 @@ struct DeviceStepChoice {
   std::unique_ptr<DeviceStep> step;
   std::string why_not;  // where there is none: one clause
 };
-using DeviceStepMaker = std::function<DeviceStepChoice(const spec::Job&, const plan::Layout&, torch::Device)>;
+using DeviceStepMaker = std::function<DeviceStepChoice(const spec::Job&, const plan::Run&, torch::Device)>;
 
-// The first thing about the job that no DeviceStep of ours does, as one clause; nothing where they might.
-std::optional<std::string> reason_for_general_path(const spec::Job& job, const plan::Layout& layout,
-                                                   torch::Device device);
+// The first thing about the run that no DeviceStep of ours does, as one clause; nothing where they might.
+std::optional<std::string> reason_for_general_path(const plan::Run& run, torch::Device device);
 
 // The fast step of this device where there is one for the job; parameters have no values yet. Throws UserError where it
 // is the right one and its memory does not fit.
-DeviceStepChoice make_device_step(const spec::Job& job, const plan::Layout& layout, torch::Device device);
+DeviceStepChoice make_device_step(const spec::Job& job, const plan::Run& run, torch::Device device);
 
 }  // namespace lockstep::engine

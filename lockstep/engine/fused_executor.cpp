@@ -31,11 +31,8 @@ const torch::Tensor& require(const torch::Tensor* tensor, const std::string& nam
 
 }  // namespace
 
-std::optional<std::string> reason_for_general_path(const spec::Job& job, const plan::Layout& layout,
-                                                   torch::Device device) {
+std::optional<std::string> reason_for_general_path(const plan::Run& run, torch::Device device) {
   if (!device.is_cuda()) return "the device is not a GPU";
-  plan::Run run = plan::run_of(job, layout);
-  run.layout.precision = job.precision;
   return plan::why_not_fused(run);
 }
 

@@ -3,8 +3,8 @@
 
 namespace lockstep::engine {
 
-DeviceStepChoice make_device_step(const spec::Job& job, const plan::Layout& layout, torch::Device device) {
-  return {nullptr, reason_for_general_path(job, layout, device).value_or("this build has no CUDA")};
+DeviceStepChoice make_device_step(const spec::Job&, const plan::Run& run, torch::Device device) {
+  return {nullptr, reason_for_general_path(run, device).value_or("this build has no CUDA")};
 }
 
 }  // namespace lockstep::engine

@@ -18,30 +18,30 @@
 namespace lockstep::engine {
 namespace {
 
-parallel::ParallelModelOptions model_options(const spec::Job& job, const plan::Layout& layout,
-                                             const ShardedOptions& given) {
+parallel::ParallelModelOptions model_options(const spec::Job& job, const plan::Run& run, const ShardedOptions& given) {
   const torch::Device device = given.device;
-  const PrecisionPolicy precision = precision_policy(job.precision, device);
+  const PrecisionPolicy precision = precision_policy(run.layout.precision, device);
   parallel::ParallelModelOptions options;
-  options.layout = layout;
+  options.layout = run.layout;
   options.device = device;
   options.dtype = precision.model;
   // Products leave gradients in the model's dtype. They are widened to be added up: where nothing is, they stay as they
   // are.
-  const bool summed = job.batch.accumulation > 1 || layout.world() > 1 || layout.offload != plan::Offload::kNone;
+  const bool summed =
+      run.batch.accumulation > 1 || run.layout.world() > 1 || run.layout.offload != plan::Offload::kNone;
   const bool narrow = device.is_cuda() && precision.model == torch::kBFloat16 && !summed;
   options.gradient_dtype = narrow ? precision.model : precision.gradient;
   options.master_dtype = precision.master;
   options.seed = static_cast<std::uint64_t>(job.seed);
-  options.micro_steps = job.batch.accumulation;
-  options.reshard_after_forward = job.communication.reshard_after_forward;
-  options.reduce_each_micro_step = job.communication.reduce_each_micro_step;
-  options.activation_offload = job.activation_offload;
-  options.lora = job.lora;
+  options.micro_steps = run.batch.accumulation;
+  options.reshard_after_forward = run.communication.reshard_after_forward;
+  options.reduce_each_micro_step = run.communication.reduce_each_micro_step;
+  options.activation_offload = run.activation_offload;
+  options.lora = run.lora;
   options.make_model = given.make_model;
-  options.buckets.bucket_mib = job.communication.bucket_mib;
-  options.buckets.compression.kind = job.communication.compression;
-  options.buckets.compression.powersgd_rank = job.communication.powersgd_rank;
+  options.buckets.bucket_mib = run.communication.bucket_mib;
+  options.buckets.compression.kind = run.communication.compression;
+  options.buckets.compression.powersgd_rank = run.communication.powersgd_rank;
   options.buckets.compression.seed = static_cast<std::uint64_t>(job.seed);
   return options;
 }
@@ -80,15 +80,15 @@ std::int64_t counted(const torch::Tensor& given) {
 
 }  // namespace
 
-ShardedExecutor::ShardedExecutor(const spec::Job& job, const plan::Layout& layout, comm::Communicator world,
+ShardedExecutor::ShardedExecutor(const spec::Job& job, const plan::Run& run, comm::Communicator world,
                                  const ShardedOptions& options)
     : job_(job), options_(options), copies_(options.device) {
-  plan::require_runnable(plan::run_of(job, layout));
-  model_ = std::make_unique<parallel::ParallelModel>(job.model, model_options(job, layout, options), std::move(world));
-  if (!job.weights.empty()) initial_parameters_ = load_pretrained(*model_, job.model, job.weights).initial;
-  optimizer_ = std::make_unique<ShardedOptimizer>(job.optimizer, *model_);
+  plan::require_runnable(run);
+  model_ = std::make_unique<parallel::ParallelModel>(run.model, model_options(job, run, options), std::move(world));
+  if (!job.weights.empty()) initial_parameters_ = load_pretrained(*model_, run.model, job.weights).initial;
+  optimizer_ = std::make_unique<ShardedOptimizer>(run.optimizer, *model_);
   LossScalerOptions scaling;
-  scaling.enabled = precision_policy(job.precision, options.device).loss_scaling;
+  scaling.enabled = precision_policy(run.layout.precision, options.device).loss_scaling;
   scaler_ = LossScaler(scaling);
 }
 

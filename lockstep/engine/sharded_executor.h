@@ -13,7 +13,7 @@
 #include "lockstep/engine/sharded_optimizer.h"
 #include "lockstep/nn/copy_ahead.h"
 #include "lockstep/parallel/parallel_model.h"
-#include "lockstep/plan/layout.h"
+#include "lockstep/plan/run.h"
 #include "lockstep/spec/job.h"
 
 namespace lockstep::engine {
@@ -29,9 +29,9 @@ struct ShardedOptions {
 
 class ShardedExecutor : public Executor {
  public:
-  // Collective. Weights have their initial values, or those of job.weights. Throws UserError when layout, model and
-  // batch do not go together.
-  ShardedExecutor(const spec::Job& job, const plan::Layout& layout, comm::Communicator world,
+  // Collective. Weights have their initial values, or those of job.weights. Throws UserError where the verdict refuses
+  // the run.
+  ShardedExecutor(const spec::Job& job, const plan::Run& run, comm::Communicator world,
                   const ShardedOptions& options = {});
 
   std::string describe() const override;

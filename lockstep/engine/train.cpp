@@ -12,10 +12,10 @@
 namespace lockstep::engine {
 namespace {
 
-void run_rank(const spec::Job& job, const plan::Layout& layout, const TrainOptions& options, comm::Communicator world,
+void run_rank(const spec::Job& job, const plan::Run& run, const TrainOptions& options, comm::Communicator world,
               TrainResult& result) {
   nn::compat::set_compute_threads(options.threads);
-  TrainingState state = build_training_state(job, layout, world, {.make_model = options.make_model});
+  TrainingState state = build_training_state(job, run, world, {.make_model = options.make_model});
   while (state.step < state.total_steps) {
     const double loss = run_step(state, job, {}).loss;
     if (world.rank() == 0) result.losses.push_back(loss);
@@ -33,6 +33,8 @@ void run_rank(const spec::Job& job, const plan::Layout& layout, const TrainOptio
 TrainResult train(const spec::Job& given, const plan::Layout& layout, const TrainOptions& options) {
   spec::Job job = given;
   job.cluster = {};  // the ranks are here, however many the job's cluster has
+  plan::Run run = plan::run_of(job, layout);
+  run.layout.precision = job.precision;
   const int ranks = static_cast<int>(layout.world());
   comm::LocalWorld world(ranks, comm::milliseconds(static_cast<int>(job.communication.timeout_seconds * 1e3)));
   TrainResult result;
@@ -49,7 +51,7 @@ TrainResult train(const spec::Job& given, const plan::Layout& layout, const Trai
         is_fault = fault;
       };
       try {
-        run_rank(job, layout, options, std::move(communicator), result);
+        run_rank(job, run, options, std::move(communicator), result);
       } catch (const Fault&) {
         keep(true);
       } catch (...) {

@@ -18,7 +18,7 @@ constexpr double kRecentDecay = 0.9;
 
 DeviceStepMaker step_maker(const RunContext& context) {
   if (!context.request.options.general_step) return context.make_device_step;
-  return [](const spec::Job&, const plan::Layout&, torch::Device) {
+  return [](const spec::Job&, const plan::Run&, torch::Device) {
     return DeviceStepChoice{nullptr, "--general-step was given"};
   };
 }
@@ -43,7 +43,7 @@ double ThroughputMeter::seconds_per_step() const {
 }
 
 Trainer::Trainer(RunContext& context) : context_(context) {
-  state_ = build_training_state(context.job, context.run.layout, context.world,
+  state_ = build_training_state(context.job, context.run, context.world,
                                 {context.device, step_maker(context), context.make_model});
   if (context.rank() == 0) tell_what_it_starts_from();
   if (!context.request.resume_from.empty()) resume();

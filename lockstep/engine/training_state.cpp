@@ -5,57 +5,60 @@
 #include <cmath>
 
 #include "lockstep/base/error.h"
-#include "lockstep/cost/fused/run.h"
 #include "lockstep/engine/fused_executor.h"
 #include "lockstep/engine/sharded_executor.h"
 
 namespace lockstep::engine {
 namespace {
 
-std::unique_ptr<data::Loader> make_loader(const spec::Job& job, const TrainingState& state, std::int64_t data_ranks) {
+std::unique_ptr<data::Loader> make_loader(const spec::Job& job, const plan::Run& run, const TrainingState& state) {
   data::LoaderOptions options;
   options.pinned = state.pinned;
-  options.micro = job.batch.micro;
-  options.accumulation = job.batch.accumulation;
+  options.micro = run.batch.micro;
+  options.accumulation = run.batch.accumulation;
   options.data_rank = state.executor->data_rank();
-  options.data_world = data_ranks;
+  options.data_world = run.layout.data_ranks();
   options.seed = static_cast<std::uint64_t>(job.seed);
   options.shuffle = job.data.shuffle;
   options.num_workers = job.loader.num_workers;
   options.prefetch_factor = job.loader.prefetch_factor;
-  options.timeout_seconds = job.communication.timeout_seconds;
+  options.timeout_seconds = run.communication.timeout_seconds;
   return std::make_unique<data::Loader>(state.datasets.train, options);
 }
 
 // The fused step where the job is one for it, else the general path.
-std::unique_ptr<Executor> make_executor(const spec::Job& job, const plan::Layout& layout, comm::Communicator& world,
+std::unique_ptr<Executor> make_executor(const spec::Job& job, const plan::Run& run, comm::Communicator& world,
                                         const data::Dataset& data, const TrainingOptions& options) {
-  DeviceStepChoice choice = options.make_step(job, layout, options.device);
+  DeviceStepChoice choice = options.make_step(job, run, options.device);
   if (choice.step) return std::make_unique<FusedExecutor>(job, std::move(choice.step));
-  if (job.precision == spec::Precision::kFp8) throw environment_error(cost::fp8_refusal(choice.why_not), "use bf16");
-  if (job.optimizer.state_precision != spec::Precision::kFp32) {
-    throw environment_error(cost::narrow_states_refusal(choice.why_not), "use state_precision fp32");
+  // What the fused step alone trains: the verdict let it pass, but the device here is not the one it was planned for.
+  if (run.layout.precision == spec::Precision::kFp8) {
+    throw environment_error("precision fp8 is trained by the fused CUDA step alone: " + choice.why_not, "use bf16");
+  }
+  if (run.optimizer.state_precision != spec::Precision::kFp32) {
+    throw environment_error("optimizer.state_precision bf16 is the fused CUDA step's alone: " + choice.why_not,
+                            "use state_precision fp32");
   }
   ShardedOptions sharded;
   sharded.device = options.device;
   sharded.padding_id = data.padding_id();
   // Conversations and masked tokens have some targets here and some there.
-  const bool same = job.data.kind != spec::DataKind::kInstruction && job.model.arch != spec::Arch::kBert;
+  const bool same = job.data.kind != spec::DataKind::kInstruction && run.model.arch != spec::Arch::kBert;
   sharded.targets_per_sample = same ? data.targets_per_sample() : 0;
   sharded.why = choice.why_not;
   sharded.make_model = options.make_model;
-  return std::make_unique<ShardedExecutor>(job, layout, world, sharded);
+  return std::make_unique<ShardedExecutor>(job, run, world, sharded);
 }
 
 }  // namespace
 
-TrainingState build_training_state(const spec::Job& job, const plan::Layout& layout, comm::Communicator& world,
+TrainingState build_training_state(const spec::Job& job, const plan::Run& run, comm::Communicator& world,
                                    const TrainingOptions& options) {
   TrainingState state;
   state.pinned = !options.device.is_cpu();
   state.datasets = data::open_datasets(job);
-  state.executor = make_executor(job, layout, world, *state.datasets.train, options);
-  state.loader = make_loader(job, state, layout.data_ranks());
+  state.executor = make_executor(job, run, world, *state.datasets.train, options);
+  state.loader = make_loader(job, run, state);
   if (state.loader->global_batch() > state.datasets.train->size()) {
     throw bad_input(fmt::format("a global batch of {} samples is more than the data set has ({})",
                                 state.loader->global_batch(), state.datasets.train->size()),

@@ -39,8 +39,9 @@ struct TrainingOptions {
   parallel::ModelFactory make_model = nn::build_model;
 };
 
-// Builds executor and loader for this rank of the layout. Collective. Throws UserError for what the job cannot have.
-TrainingState build_training_state(const spec::Job& job, const plan::Layout& layout, comm::Communicator& world,
+// Builds executor and loader for this rank of the run that the job became. Collective. Throws UserError for what the
+// job cannot have.
+TrainingState build_training_state(const spec::Job& job, const plan::Run& run, comm::Communicator& world,
                                    const TrainingOptions& options = {});
 
 // Optimizer steps that the job's goal (steps, tokens or epochs) comes to.

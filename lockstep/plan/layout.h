@@ -2,7 +2,7 @@
 //
 // world = pp x dp x shard x cp x tp. Rank order, fastest axis first: tp, cp, shard, dp, pp.
 // `dp` counts replicas, `shard` the ranks that the state of one replica is sharded over; data ranks = dp x shard.
-// `ep` is no axis of its own: it divides dp x shard x cp.
+// `ep` is not an axis of its own: it divides dp x shard x cp.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@ namespace lockstep::planner {
 std::int64_t add_devices(spec::Cluster& cluster, std::int64_t devices);
 
 // `cluster` with `devices` devices in all: fewer or more nodes of its only group, or less than a node of it (NICs,
-// failures and storage in proportion). Throws UserError (exit code 2) for a number that is no whole number of nodes,
+// failures and storage in proportion). Throws UserError (exit code 2) for a number that is not a whole number of nodes,
 // and for clusters of several groups.
 spec::Cluster resized(const spec::Cluster& cluster, std::int64_t devices);
 

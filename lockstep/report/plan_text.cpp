@@ -166,7 +166,7 @@ class PlanPage {
     if (best_.out_of_memory_probability && *best_.out_of_memory_probability > kRisky) {
       remark += fmt::format(", out of memory with a probability of {:.0f}%", 100 * *best_.out_of_memory_probability);
     }
-    heading(explained_.plan.cluster.groups.front().device.is_cpu() ? "Memory per rank" : "Memory per GPU", remark);
+    heading(explained_.plan.cluster.is_cpu() ? "Memory per rank" : "Memory per GPU", remark);
     double before = 0;
     for (const MemoryPart& part : kMemoryParts) {
       const double bytes = memory.*part.member;
@@ -201,7 +201,7 @@ class PlanPage {
   }
 
   void time() {
-    constexpr double kSmallestShare = 0.002;  // of the step: shorter terms are no rows of their own
+    constexpr double kSmallestShare = 0.002;  // of the step: shorter terms get no row
     const plan::TimeBreakdown& time = *best_.breakdown;
     heading("Time of a step", "what is hidden behind compute is not shown");
     double before = 0;

@@ -89,7 +89,7 @@ std::unique_ptr<RunStore> make_sqlite_run_store(const std::filesystem::path& fil
 bool has_sqlite();
 
 // home/runs/<id>/*.jsonl. Reads the files of all writers; writes lines_file(home, run, rank), which no other process
-// may write. UserError (bad input, file:line) for a line that is no record, unless runs are only listed.
+// may write. UserError (bad input, file:line) for a line that is not a record, unless runs are only listed.
 std::unique_ptr<RunStore> make_json_lines_run_store(const std::filesystem::path& home, int rank = -1);
 // home/runs/<id>/rank-00003.jsonl; `rank` -1: run.jsonl, of the process that owns the run.
 std::filesystem::path lines_file(const std::filesystem::path& home, const std::string& run, int rank);

@@ -105,7 +105,7 @@ struct ParsedLine {
   std::string run;
   Record record;
 };
-// Throws UserError (bad input) when the line is no record.
+// Throws UserError (bad input) when the line is not a record.
 ParsedLine parse_json_line(std::string_view line);
 
 // Sortable and short: "20261115-031500-a1b2c3-jobname" (UTC; the name reduced to letters, digits, '-' and '_').

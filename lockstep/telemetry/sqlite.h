@@ -87,7 +87,7 @@ void migrate(Database& database);
 // The run store's file, migrated and in WAL mode (run_store.h: make_sqlite_run_store has the contract).
 Database open_store(const std::filesystem::path& path, bool create, double busy_timeout_seconds);
 
-// Text that we wrote, but a file can be edited: an unreadable value is no reason to hide the row.
+// Text that we wrote, but a file can be edited: an unreadable value does not hide the row.
 nlohmann::json parse_or_null(const std::string& text);
 
 }  // namespace lockstep::telemetry

@@ -29,7 +29,7 @@ def tracked(root: pathlib.Path) -> list[pathlib.Path]:
 
 
 def prose(text: str) -> str:
-    """The page without code: what stands in fences and backticks is no link."""
+    """The page without code: what stands in fences and backticks is not a link."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
     return re.sub(r"`[^`\n]*`", "", text)
 

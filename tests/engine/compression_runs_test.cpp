@@ -55,7 +55,7 @@ Trained trained(const Setup& setup, Compression compression, int steps = 12) {
   std::mutex mutex;
   parallel::run_ranks(static_cast<int>(layout.world()), [&](comm::Communicator world) {
     const int rank = world.rank();
-    ShardedExecutor executor(job, layout, world);
+    ShardedExecutor executor(job, plan::run_of(job, layout), world);
     for (int step = 0; step < steps; ++step) {
       std::vector<data::Batch> batches;
       for (std::int64_t micro = 0; micro < setup.accumulation; ++micro) {

@@ -29,7 +29,7 @@ const std::string kStretched =
     "max_sequence: 128, tied_embeddings: true, rope_theta: 500000, rope_scaling: {kind: llama3, factor: 8, "
     "low_freq_factor: 1, high_freq_factor: 4, original_max_sequence: 32}}";
 
-DeviceStepChoice general(const spec::Job&, const plan::Layout&, torch::Device) { return {nullptr, "the test says so"}; }
+DeviceStepChoice general(const spec::Job&, const plan::Run&, torch::Device) { return {nullptr, "the test says so"}; }
 
 std::string twenty(const std::string& batch) {
   return "batch: " + batch + "\nsteps: 20\ncheckpoint: {every_steps: 10}\nevaluation: {every: 10, batches: 3}\n";
@@ -118,7 +118,7 @@ TEST_F(CudaDeviceStep, what_it_saves_is_on_the_cpu_what_it_was) {
   const auto saved = runs->contents("gpu", 20);
   comm::LocalWorld world(1);
   comm::Communicator communicator = world.communicator(0);
-  TrainingState state = build_training_state(job, one_rank(job), communicator);
+  TrainingState state = build_training_state(job, plan::run_of(job, one_rank(job)), communicator);
   restore(state, saved, job, 1);
   EXPECT_EQ(difference(saved, checkpoint_contents(state, job, 1)), "");
 }
@@ -177,7 +177,7 @@ TEST_F(CudaDeviceStep, gradients_are_those_of_fp32_autograd) {
 
 TEST_F(CudaDeviceStep, a_gradient_that_is_not_finite_changes_nothing) {
   const spec::Job job = runs->job(twenty(kBatch), kPlain);
-  DeviceStepChoice choice = make_device_step(job, {}, torch::Device(torch::kCUDA, 0));
+  DeviceStepChoice choice = make_device_step(job, plan::run_of(job, one_rank(job)), torch::Device(torch::kCUDA, 0));
   ASSERT_TRUE(choice.step) << choice.why_not;
   load_initial_values(*choice.step, job);
   data::Batch batch;

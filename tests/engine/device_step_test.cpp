@@ -89,7 +89,7 @@ class FakeStep : public DeviceStep {
   Result result_;
 };
 
-DeviceStepChoice fake(const spec::Job& job, const plan::Layout&, torch::Device) {
+DeviceStepChoice fake(const spec::Job& job, const plan::Run&, torch::Device) {
   return {std::make_unique<FakeStep>(job), {}};
 }
 
@@ -163,7 +163,7 @@ TEST(DeviceStepSeam, an_fp32_run_takes_over_the_master_weights) {
   runs.run(job, {.checkpoints = "wide", .resume_from = runs.checkpoint("device", 6)});  // nothing left to do
   comm::LocalWorld world(1);
   comm::Communicator communicator = world.communicator(0);
-  TrainingState state = build_training_state(job, one_rank(job), communicator);
+  TrainingState state = build_training_state(job, plan::run_of(job, one_rank(job)), communicator);
   restore(state, narrow, job, 1);
   const auto wide = checkpoint_contents(state, job, 1);
   for (const auto& [name, value] : wide.model) {
@@ -180,7 +180,7 @@ TEST(DeviceStepSeam, weights_come_back_as_they_were_not_rounded_anew) {
   for (auto& [name, value] : saved.model) value = value + value.abs() * 0.01;
   comm::LocalWorld world(1);
   comm::Communicator communicator = world.communicator(0);
-  TrainingState state = build_training_state(job, one_rank(job), communicator);
+  TrainingState state = build_training_state(job, plan::run_of(job, one_rank(job)), communicator);
   restore(state, saved, job, 1);
   EXPECT_EQ(difference(saved, checkpoint_contents(state, job, 1)), "");
 }
@@ -191,7 +191,7 @@ TEST(DeviceStepSeam, what_the_step_chose_comes_back_with_the_checkpoint) {
   runs.run(job, {.make_step = fake, .checkpoints = "device"});
   comm::LocalWorld world(1);
   comm::Communicator communicator = world.communicator(0);
-  TrainingState state = build_training_state(job, one_rank(job), communicator, {.make_step = fake});
+  TrainingState state = build_training_state(job, plan::run_of(job, one_rank(job)), communicator, {.make_step = fake});
   restore(state, runs.contents("device", 3), job, 1);
   EXPECT_EQ(dynamic_cast<FakeStep&>(dynamic_cast<FusedExecutor&>(*state.executor).device_step()).adopted, "chosen");
 }
@@ -219,13 +219,14 @@ TEST(DeviceStepChoice, says_the_first_reason_for_the_general_path) {
   const torch::Device gpu(torch::kCUDA, 0);
   TrainingRuns runs(gpu);
   const spec::Job good = runs.job();
-  EXPECT_EQ(reason_for_general_path(good, {}, gpu), std::nullopt);
-  EXPECT_EQ(reason_for_general_path(good, {}, torch::kCPU), "the device is not a GPU");
+  EXPECT_EQ(reason_for_general_path(plan::run_of(good, one_rank(good)), gpu), std::nullopt);
+  EXPECT_EQ(reason_for_general_path(plan::run_of(good, one_rank(good)), torch::kCPU), "the device is not a GPU");
   const auto reason = [&](const std::function<void(spec::Job&, plan::Layout&)>& change) {
     spec::Job job = good;
     plan::Layout layout;
     change(job, layout);
-    return reason_for_general_path(job, layout, gpu).value_or("");
+    layout.precision = job.precision;
+    return reason_for_general_path(plan::run_of(job, layout), gpu).value_or("");
   };
   EXPECT_EQ(reason([](auto&, auto& layout) { layout.dp = 2; }), "the layout has 2 ranks");
   EXPECT_EQ(reason([](auto& job, auto&) { job.model.arch = spec::Arch::kGpt; }), "the model is not a dense Llama");

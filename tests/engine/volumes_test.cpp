@@ -76,14 +76,14 @@ class Volumes : public ::testing::Test {
       ShardedOptions options;
       options.targets_per_sample = 1;  // known: nothing is counted
       const data::Datasets datasets = data::open_datasets(job);
-      ShardedExecutor executor(job, layout, group, options);
+      ShardedExecutor executor(job, plan::run_of(job, layout), group, options);
       data::LoaderOptions loading;
       loading.micro = job.batch.micro;
       loading.accumulation = job.batch.accumulation;
       loading.data_rank = executor.data_rank();
       loading.data_world = ranks;
       data::Loader loader(datasets.train, loading);
-      executor.model().groups().reset_traffic();  // what made the ranks alike is no part of a step
+      executor.model().groups().reset_traffic();  // what made the ranks alike is not part of a step
       for (int step = 0; step < kSteps; ++step) {
         std::vector<data::Batch> batches;
         while (batches.empty() || !batches.back().last_of_step) batches.push_back(loader.next());

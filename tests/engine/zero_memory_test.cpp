@@ -55,7 +55,7 @@ double measured_peak(const spec::Job& job, const plan::Layout& layout) {
     MemoryCounter counter;
     const int rank = world.rank();
     {
-      ShardedExecutor executor(job, layout, world);
+      ShardedExecutor executor(job, plan::run_of(job, layout), world);
       executor.stage({batch_of(job, executor.data_rank())});
       executor.step({.step = 0, .learning_rate = 1e-4});
       counter.reset_peak();

@@ -86,7 +86,7 @@ void run_rank(const Case& exact_case, comm::Communicator world, int rank, Settin
   job.precision = layout.precision = setting.precision;
   // What rounding does to a small gradient must not become a step of full size.
   if (setting.precision == spec::Precision::kFp32) job.optimizer.epsilon = 1e-3;
-  engine::ShardedExecutor executor(job, layout, std::move(world), {.device = setting.device});
+  engine::ShardedExecutor executor(job, plan::run_of(job, layout), std::move(world), {.device = setting.device});
   parallel::ParallelModel& model = executor.model();
   RankTraffic traffic;
   for (std::int64_t step = 0; step < kSteps; ++step) {

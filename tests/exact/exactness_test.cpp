@@ -47,7 +47,7 @@ std::string test_name(const ::testing::TestParamInfo<Case>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Exact, Layouts, ::testing::ValuesIn(every_case()), test_name);
 
-// What all layouts are held against is no engine's own idea of a step.
+// What all layouts are held against is independent of the engine's step.
 class Reference : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(Reference, is_what_plain_autograd_computes) {

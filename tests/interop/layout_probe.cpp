@@ -132,7 +132,8 @@ void predict(const Experiment& experiment, parallel::ParallelModel& model, const
 
 void run_rank(const Experiment& experiment, comm::Communicator world, int rank, Result& result) {
   const spec::Job& job = experiment.job;
-  engine::ShardedExecutor executor(job, experiment.layout, std::move(world), {.padding_id = experiment.padding_id});
+  engine::ShardedExecutor executor(job, plan::run_of(job, experiment.layout), std::move(world),
+                                   {.padding_id = experiment.padding_id});
   parallel::ParallelModel& model = executor.model();
   predict(experiment, model, "logits", result);
   engine::export_pretrained(model, job.model, experiment.out / "imported", job.weights);

@@ -86,7 +86,7 @@ constexpr auto kRing = ContextExchange::kRing;
 constexpr auto kAllToAll = ContextExchange::kAllToAll;
 
 class ContextAttention : public ::testing::TestWithParam<Case> {};
-// Pieces of more than a kernel's 64 rows and of odd lengths; sequences that are no multiple of 4.
+// Pieces of more than a kernel's 64 rows and of odd lengths; sequences that are not multiples of 4.
 INSTANTIATE_TEST_SUITE_P(
     Ring, ContextAttention,
     ::testing::Values(Case{2, kRing, true, {300, 4, 2}}, Case{2, kRing, true, {300, 4, 2}, true, 0.1},

@@ -35,7 +35,7 @@ class OwnModel(unittest.TestCase):
         run("cmake", "-S", cls.folder / "source", "-B", cls.folder / "build", "-G", "Ninja", *launcher,
             "-DCMAKE_CXX_FLAGS_RELEASE=-O0",
             f"-DCMAKE_PREFIX_PATH={cls.prefix}", f"-DOWN_MODEL_TRAIN={'ON' if WITH_ENGINE else 'OFF'}")
-        # The temporary folder's name is no part of what ccache compares.
+        # The temporary folder's name is not part of what ccache compares.
         run("cmake", "--build", cls.folder / "build", CCACHE_BASEDIR=str(cls.folder), CCACHE_NOHASHDIR="1")
 
     def test_the_installed_executable_runs(self):

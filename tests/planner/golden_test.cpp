@@ -79,7 +79,7 @@ TEST_P(Golden, memory_is_under_capacity_on_every_stage) {
     EXPECT_LT(stage.memory.total(), stage.memory.capacity);
     most = std::max(most, stage.memory.total() / stage.memory.capacity);
   }
-  EXPECT_NEAR(most, best_.memory.total() / best_.memory.capacity, 1e-6) << "the plan shows the stage that binds";
+  EXPECT_NEAR(most, best_.memory.total() / best_.memory.capacity, 1e-6) << "the plan shows the stage that is fullest";
 }
 
 TEST_P(Golden, the_layout_keeps_to_the_rules_and_uses_the_cluster) {

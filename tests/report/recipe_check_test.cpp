@@ -82,7 +82,7 @@ TEST(RecipeCheck, ASmallGainThatThreePairsCannotShowIsUnclear) {
   EXPECT_FALSE(result.ok());
 }
 
-// Launches that lie 20% apart overlap with nearly everything: that is no confirmation.
+// Launches that lie 20% apart overlap with nearly everything: that does not confirm anything.
 TEST(RecipeCheck, AnOverlapOfWideIntervalsIsNoiseAndSaysHowManyPairsWouldTell) {
   MadeUpStudy study = usual_study();
   study.trials.clear();  // no spread of the study's: the pairs alone

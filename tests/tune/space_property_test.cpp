@@ -266,7 +266,7 @@ TEST(SpaceProperties, default_config_is_valid_and_nearest_to_the_defaults) {
   });
 }
 
-// Chi-square against the uniform distribution; 5 standard deviations above the mean is no accident.
+// Chi-square against the uniform distribution; 5 standard deviations above the mean is not an accident.
 void expect_uniform(const Space& space, int draws_per_config) {
   const auto all = space.enumerate().value();
   Random random(11);

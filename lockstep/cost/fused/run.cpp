@@ -26,12 +26,4 @@ FusedRun fused_run(const spec::Model& model, const plan::Layout& layout, const p
   return run;
 }
 
-std::string fp8_refusal(const std::string& why) {
-  return "precision fp8 is trained by the fused CUDA step alone: " + why;
-}
-
-std::string narrow_states_refusal(const std::string& why) {
-  return "optimizer.state_precision bf16 is the fused CUDA step's alone: " + why;
-}
-
 }  // namespace lockstep::cost

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "lockstep/plan/fused_limits.h"
 #include "lockstep/plan/plan.h"
@@ -47,9 +46,5 @@ struct FusedRun {
 FusedRun fused_run(const spec::Model& model);
 // The same with what a plan says of it. `layout` is of one rank.
 FusedRun fused_run(const spec::Model& model, const plan::Layout& layout, const plan::BatchPlan& batch);
-
-// What the fused step alone trains, where it does not run because of `why`: one sentence for `train`, `plan`, `tune`.
-std::string fp8_refusal(const std::string& why);
-std::string narrow_states_refusal(const std::string& why);  // AdamW's means in bf16
 
 }  // namespace lockstep::cost

@@ -108,7 +108,7 @@ struct Pricer::State {
     ParameterBytes bytes;
   };
 
-  // The node group a stage binds on: the slowest it touches; `straddles` when it touches several.
+  // The node group that limits a stage: the slowest it touches; `straddles` when it touches several.
   struct StagePlace {
     const GroupRates* group = nullptr;
     bool straddles = false;

@@ -26,7 +26,7 @@ struct Constants {
   double softmax_passes = 6;           // unfused attention: passes over the [heads, s, s] scores, forward
   double pointwise_passes = 1.0;       // factor on the counted traffic of norms, activations, residuals, dropout
   double logits_passes = 5;            // passes over the logits in fp32, forward and backward together
-  double misaligned_heads = 1.3;       // factor on attention where head_dim is no multiple of 8
+  double misaligned_heads = 1.3;       // factor on attention where head_dim is not a multiple of 8
   // Host: a layer takes at least this long, however little it computes.
   double layer_host_seconds = 4e-4;  // forward of one layer; backward takes layer_host_backward times that
   double layer_host_backward = 1.4;

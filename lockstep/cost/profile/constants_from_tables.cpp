@@ -218,7 +218,7 @@ double count_in_layer(const Operator& op) {
   return static_cast<double>(op.count - (norm ? 1 : 0));
 }
 
-// Seconds of one layer's kernels that are no products, forward and backward, from the tables.
+// Seconds of one layer's kernels that are not products, forward and backward, from the tables.
 double measured_pointwise(const Profile& profile, const spec::Model& model, std::int64_t tokens, Precision precision) {
   double seconds = 0;
   for (const Operator& op : list_operators(model, tokens, 1)) {

@@ -30,20 +30,21 @@ cuda::Recompute recompute_of(plan::Recompute recompute) {
   throw InternalError("unknown recompute");
 }
 
-FusedOptions options_of(const spec::Job& job, const plan::Layout& layout) {
+FusedOptions options_of(const plan::Run& run) {
   FusedOptions o;
-  o.micro_batch = job.batch.micro;
-  o.sequence_length = job.batch.sequence_length;
-  o.accumulation = job.batch.accumulation;
-  o.precision = job.precision == spec::Precision::kFp8 ? cuda::LinearPrecision::kFp8 : cuda::LinearPrecision::kBf16;
-  o.recompute = recompute_of(layout.recompute);
-  o.states = job.optimizer.state_precision == spec::Precision::kBf16 ? cuda::StatePrecision::kBf16
+  o.micro_batch = run.batch.micro;
+  o.sequence_length = run.batch.sequence_length;
+  o.accumulation = run.batch.accumulation;
+  o.precision =
+      run.layout.precision == spec::Precision::kFp8 ? cuda::LinearPrecision::kFp8 : cuda::LinearPrecision::kBf16;
+  o.recompute = recompute_of(run.layout.recompute);
+  o.states = run.optimizer.state_precision == spec::Precision::kBf16 ? cuda::StatePrecision::kBf16
                                                                      : cuda::StatePrecision::kFloat;
-  o.beta1 = job.optimizer.beta1;
-  o.beta2 = job.optimizer.beta2;
-  o.epsilon = job.optimizer.epsilon;
-  o.weight_decay = job.optimizer.weight_decay;
-  o.clip = job.optimizer.clip_norm;
+  o.beta1 = run.optimizer.beta1;
+  o.beta2 = run.optimizer.beta2;
+  o.epsilon = run.optimizer.epsilon;
+  o.weight_decay = run.optimizer.weight_decay;
+  o.clip = run.optimizer.clip_norm;
   o.gradient_norm = true;  // told with every step, and what is not finite is skipped
   return o;
 }
@@ -190,11 +191,11 @@ class FusedDeviceStep : public DeviceStep {
 
 }  // namespace
 
-DeviceStepChoice make_device_step(const spec::Job& job, const plan::Layout& layout, torch::Device device) {
-  if (auto reason = reason_for_general_path(job, layout, device)) return {nullptr, *reason};
-  const FusedOptions options = options_of(job, layout);
+DeviceStepChoice make_device_step(const spec::Job& job, const plan::Run& run, torch::Device device) {
+  if (auto reason = reason_for_general_path(run, device)) return {nullptr, *reason};
+  const FusedOptions options = options_of(run);
   try {
-    cuda::fused_shape(job.model, options);
+    cuda::fused_shape(run.model, options);
   } catch (const UserError& error) {
     const std::string text = error.what();
     return {nullptr, text.substr(0, text.size() - (error.fix().empty() ? 0 : error.fix().size() + 2))};

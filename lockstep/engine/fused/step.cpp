@@ -131,7 +131,7 @@ struct FusedStep::Impl {
   GraphExec capture(F f) {
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
-    // Relaxed: libtorch's allocator may take memory meanwhile, which is no part of the graph.
+    // Relaxed: libtorch's allocator may take memory meanwhile, which is not part of the graph.
     LOCKSTEP_CUDA(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeRelaxed));
     f();
     LOCKSTEP_CUDA(cudaStreamEndCapture(stream.get(), &graph));

@@ -13,7 +13,7 @@
 namespace lockstep::planner {
 namespace {
 
-// A cluster more than this many times larger is no fix.
+// A cluster more than this many times larger is not offered as a fix.
 constexpr std::int64_t kLargestGrowth = 64;
 
 // What the user fixed and could let go of, the least first.

@@ -22,7 +22,7 @@ constexpr std::array<TimeMember, 9> kTimeMembers{
     &plan::TimeBreakdown::pp_comm, &plan::TimeBreakdown::cp_comm,   &plan::TimeBreakdown::ep_comm,
     &plan::TimeBreakdown::bubble,  &plan::TimeBreakdown::optimizer, &plan::TimeBreakdown::other};
 
-// Differences below this are no differences to a reader.
+// Differences below this do not matter to a reader.
 constexpr double kSameSpeed = 0.0005;
 // The plan's own figure of a term is named where it is this share of the loser's.
 constexpr double kWorthSaying = 0.3;

@@ -23,7 +23,7 @@ Term largest_memory_term(const plan::MemoryBreakdown& memory);
 Term largest_loss(const plan::TimeBreakdown& plan, const plan::TimeBreakdown& other, const plan::Layout& other_layout,
                   const spec::Cluster& cluster);
 
-// The largest term that is no compute.
+// The largest term that is not compute.
 Term largest_exposed(const plan::TimeBreakdown& time, const plan::Layout& layout, const spec::Cluster& cluster);
 
 // NVLink, PCIe, InfiniBand, ...

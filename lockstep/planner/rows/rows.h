@@ -22,7 +22,7 @@ struct PublishedRow {
 
   std::string id, source, hardware, interconnect, model, arch, sharding, act_ckpt, precision, compile_or_notes, task,
       evidence, full_config, notes;
-  // Absent: blank, or a text that is no such number (then `problems` says so).
+  // Absent: blank, or a text that is not such a number (then `problems` says so).
   std::optional<std::int64_t> gpus, gpus_per_node, layers, hidden, heads, kv_heads, ffn, vocab, seq_len,
       global_batch_seqs, micro_batch, grad_accum, dp, tp, pp, vpp, cp, ep;
   std::optional<double> params_b, tokens_per_s_per_gpu, step_time_s, mem_gib_per_gpu;

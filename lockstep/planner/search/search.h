@@ -68,8 +68,8 @@ struct SearchRequest {
   spec::Lora lora;
   spec::Communication communication;
   bool activation_offload = false;
-  // Asked for a job: what `lockstep train` refuses is no answer. Otherwise only layouts that the engine could not run
-  // are left out, and a question about fp8 on many devices, which other frameworks train, is answered.
+  // Asked for a job: what `lockstep train` refuses is not an answer. Otherwise only layouts that the engine could not
+  // run are left out, and a question about fp8 on many devices, which other frameworks train, is answered.
   bool is_job = false;
   std::vector<spec::Precision> precisions;  // empty: bf16 (fp16 where the device has no bf16, fp32 on cpu)
   Constraints constraints;

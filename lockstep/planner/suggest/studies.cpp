@@ -17,7 +17,7 @@ namespace {
 using nlohmann::json;
 
 constexpr double kAlike = 2;         // factor in parameters
-constexpr double kLeastPercent = 1;  // that a knob costs when set back
+constexpr double kLeastPercent = 1;  // that reverting a knob costs
 constexpr std::size_t kNewestStudies = 50;
 
 const json& at(const json& object, const char* key) {

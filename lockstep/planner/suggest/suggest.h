@@ -73,7 +73,7 @@ struct OptimizerAdvice {
   double beta2 = 0.95;
 };
 
-// A knob that a study changed from its default and that mattered: set back it costs this much (95% interval).
+// A knob that a study changed from its default and that mattered: reverting it costs this much (95% interval).
 struct StudiedKnob {
   std::string study;  // id
   std::string knob;

@@ -95,7 +95,7 @@ bool is_known_target(const std::string& target) {
 
 std::pair<std::int64_t, std::int64_t> nodes_and_devices(const spec::Cluster& cluster, std::int64_t ranks) {
   const std::int64_t per_node = cluster.groups.front().devices_per_node;
-  const bool is_cpu = cluster.groups.front().device.is_cpu();
+  const bool is_cpu = cluster.is_cpu();
   if (is_cpu && cluster.groups.front().nodes == 1) return {1, ranks};
   if (ranks <= per_node) return {1, ranks};
   if (ranks % per_node != 0) {

@@ -38,7 +38,7 @@ class Feasibility {
   struct Classifier {
     std::vector<double> linear_deviation;     // by feature: standard deviation of its weight
     double local_deviation = 1;               // of the residual process
-    std::vector<double> relevance;            // by knob, of the residual process: 0 leaves a knob out
+    std::vector<double> relevance;            // by knob, of the residual process: 0: the knob does not count
     std::vector<std::vector<double>> points;  // features of the observations
     std::vector<double> precisions;           // of the sites that stand for the observations
     std::vector<double> shifts;               // inverse(K + inverse(precisions)) times (site means - prior means)
