@@ -25,6 +25,7 @@ Function* symbol(void* handle, const char* name) {
 struct HostContext {
   const EngineCallbacks* callbacks;
   std::mutex mutex;
+  std::string command = {};  // the last one
 };
 
 void forward_message(void* context, const char* json) {
@@ -36,6 +37,14 @@ void forward_message(void* context, const char* json) {
 int ask_stop(void* context) {
   auto* host = static_cast<HostContext*>(context);
   return host->callbacks->stop_requested && host->callbacks->stop_requested() ? 1 : 0;
+}
+
+const char* ask_command(void* context, int timeout_ms) {
+  auto* host = static_cast<HostContext*>(context);
+  std::optional<std::string> command = host->callbacks->next_command(timeout_ms);
+  if (!command) return nullptr;
+  host->command = std::move(*command);
+  return host->command.c_str();
 }
 
 }  // namespace
@@ -94,7 +103,7 @@ EngineLibrary::EngineLibrary() {
 int EngineLibrary::call(const std::string& verb, const nlohmann::json& request,
                         const EngineCallbacks& callbacks) const {
   HostContext context{&callbacks, {}};
-  const LockstepEngineHost host{&context, &forward_message, &ask_stop};
+  const LockstepEngineHost host{&context, &forward_message, &ask_stop, callbacks.next_command ? &ask_command : nullptr};
   using Call = int(const char*, const char*, const LockstepEngineHost*);
   return symbol<Call>(handle_, "lockstep_engine_call")(verb.c_str(), request.dump().c_str(), &host);
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 namespace lockstep::cli {
@@ -18,6 +19,8 @@ std::filesystem::path find_engine_library();
 struct EngineCallbacks {
   std::function<void(const nlohmann::json&)> on_message;  // called from any thread of the engine, one at a time
   std::function<bool()> stop_requested;
+  // The agent's next command (elastic/control.h), nothing when none came in time; empty where there is no agent.
+  std::function<std::optional<std::string>(int timeout_ms)> next_command = {};
 };
 
 // Sets the variables that BLAS and OpenMP read when they are loaded: threads, and OpenBLAS's kernels where the user did

@@ -201,6 +201,10 @@ SessionResult run_spawned(const elastic::RankRequest& request, Listener& listene
   elastic::AgentOptions options;
   options.argv = {executable_path().string(), "rank", request_file.string()};
   options.world = request.ranks.world;
+  options.commanded = request.verb == "train";
+  options.recovery.restarts = static_cast<int>(request.job.recovery.restarts);
+  options.recovery.standby = static_cast<int>(request.job.recovery.standby);
+  options.recovery.stall_seconds = 2 * request.job.communication.timeout_seconds;
   options.log_folder = request.run_directory;
   for (const char* name : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}) {
     options.environment[name] = std::to_string(request.threads);
@@ -212,6 +216,10 @@ SessionResult run_spawned(const elastic::RankRequest& request, Listener& listene
 
   SessionResult outcome;
   outcome.exit_code = agent.exit_code;
+  if (!listener.result.is_null()) {
+    listener.result["restarts"] = agent.restarts;
+    listener.result["recovery_seconds"] = agent.recovery_seconds;
+  }
   outcome.result = listener.result;
   if (agent.cause) {
     outcome.error = fmt::format("{}; logs: {}", agent.cause->message, request.run_directory);
@@ -263,11 +271,13 @@ Placement place(const spec::Job& job, const std::string& backend) {
   return placement;
 }
 
-int run_rank_here(const elastic::RankRequest& request, const std::function<void(const nlohmann::json&)>& on_message) {
+int run_rank_here(const elastic::RankRequest& request, const std::function<void(const nlohmann::json&)>& on_message,
+                  const std::function<std::optional<std::string>(int)>& next_command) {
   count_stop_signals(SecondSignal::kExits);
   prepare_compute(request.threads);
   const EngineLibrary engine;
-  return engine.call(request.verb, elastic::to_json(request), {on_message, [] { return stop_signals() > 0; }});
+  return engine.call(request.verb, elastic::to_json(request),
+                     {on_message, [] { return stop_signals() > 0; }, next_command});
 }
 
 SessionResult run_session(const spec::Job& job, const Placement& placement, const SessionOptions& options) {

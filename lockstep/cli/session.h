@@ -50,6 +50,8 @@ Placement place(const spec::Job& job, const std::string& backend);
 SessionResult run_session(const spec::Job& job, const Placement& placement, const SessionOptions& options);
 
 // Runs one rank described by `request` in this process (opens the engine), sending messages to `on_message`.
-int run_rank_here(const elastic::RankRequest& request, const std::function<void(const nlohmann::json&)>& on_message);
+// `next_command`: of the agent that commands it (EngineCallbacks); empty where none does.
+int run_rank_here(const elastic::RankRequest& request, const std::function<void(const nlohmann::json&)>& on_message,
+                  const std::function<std::optional<std::string>(int)>& next_command = {});
 
 }  // namespace lockstep::cli

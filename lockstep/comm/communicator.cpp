@@ -174,7 +174,9 @@ Communicator Communicator::subgroup(const std::vector<int>& ranks, const std::st
                     fmt::format("name ranks from 0 to {}, each once, on these ranks only", size() - 1));
   }
   auto [backend, global_ranks] = group_->make_subgroup(ranks, name);
-  return Communicator(std::move(backend), name, std::move(global_ranks), group_->timeout());
+  Communicator made(std::move(backend), name, std::move(global_ranks), group_->timeout());
+  group_->add_child(made.group_->weak_from_this());
+  return made;
 }
 
 Traffic Communicator::traffic() const { return group_->traffic(); }

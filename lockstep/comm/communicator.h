@@ -172,7 +172,8 @@ class Communicator {
   void reset_traffic();
   std::vector<FlightEntry> flight_record() const;
 
-  // Fails everything in flight and later with kAborted, here and (as a lost peer) on the other ranks.
+  // Fails everything in flight and later with kAborted, in its sub-groups too, here and (as a lost peer) on the other
+  // ranks.
   void abort(const std::string& reason);
 
  private:

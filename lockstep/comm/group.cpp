@@ -230,6 +230,20 @@ void Group::poison(const Fault& fault) {
 
 void Group::abort(const std::string& reason) {
   poison(Fault(FaultKind::kAborted, -1, fmt::format("group \"{}\" was aborted: {}", name_, reason)));
+  std::vector<std::weak_ptr<Group>> children;
+  {
+    const std::lock_guard lock(mutex_);
+    children = children_;
+  }
+  for (const auto& child : children) {
+    if (const auto alive = child.lock()) alive->abort(reason);
+  }
+}
+
+void Group::add_child(std::weak_ptr<Group> child) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(children_, [](const auto& old) { return old.expired(); });
+  children_.push_back(std::move(child));
 }
 
 void Group::close() {

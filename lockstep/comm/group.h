@@ -49,7 +49,9 @@ class Group : public std::enable_shared_from_this<Group> {
                                                                       const std::string& name);
   // Records the first failure and makes everything else fail with it.
   void poison(const Fault& fault);
+  // Also what was made of this group by add_child().
   void abort(const std::string& reason);
+  void add_child(std::weak_ptr<Group> child);
   // Aborts what is in flight and ends the threads. A backend that does not come back in time is left to its thread.
   void close();
 
@@ -99,6 +101,7 @@ class Group : public std::enable_shared_from_this<Group> {
   std::int64_t sequence_ = 0;
   Traffic traffic_;
   std::vector<FlightEntry> flight_;
+  std::vector<std::weak_ptr<Group>> children_;
 };
 
 // "25.0 MiB", for messages.

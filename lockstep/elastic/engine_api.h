@@ -7,7 +7,7 @@ extern "C" {
 #endif
 
 // Raised whenever a request or message below changes meaning; the executable refuses an engine of another number.
-#define LOCKSTEP_ENGINE_ABI 1
+#define LOCKSTEP_ENGINE_ABI 2
 
 // What the engine may ask of the process that opened it. Callbacks may come from any thread.
 struct LockstepEngineHost {
@@ -24,6 +24,9 @@ struct LockstepEngineHost {
   void (*message)(void* context, const char* json);
   // Polled once per step: non-zero asks all ranks to stop at the same step, save and return 130.
   int (*stop_requested)(void* context);
+  // The next command of an agent as JSON (elastic/control.h), valid until the next call; NULL when none came in time.
+  // One thread calls it. A null pointer: nobody commands this process.
+  const char* (*next_command)(void* context, int timeout_ms);
 };
 
 int lockstep_engine_abi(void);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +15,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/process.h"
+#include "lockstep/elastic/control.h"
 #include "lockstep/elastic/store.h"
 
 namespace lockstep::elastic {
@@ -21,134 +23,259 @@ namespace {
 
 constexpr int kPollMilliseconds = 100;
 
-// One spawned rank and what comes out of it.
-struct Rank {
-  explicit Rank(Process started) : process(std::move(started)) {}
+bool is_fine(const ExitStatus& status) { return status.ok() || (status.signal == 0 && status.code == 130); }
+
+// One spawned process and what comes out of it.
+struct Worker {
+  explicit Worker(Process started) : process(std::move(started)) {}
 
   Process process;
   UniqueFd messages;
   std::string partial;  // of a message line
   std::ofstream log;
-  RankEnd end;
+  RankEnd end;         // of the generation it was in last
+  int generation = 0;  // that it was in last
   bool over = false;
 };
 
-std::unique_ptr<Rank> start_rank(const AgentOptions& options, int index, const StoreServer& store) {
-  int pipe_ends[2];
-  if (pipe2(pipe_ends, O_CLOEXEC) != 0) {
-    throw environment_error(fmt::format("cannot make a pipe: {}", std::strerror(errno)), "raise `ulimit -n`");
-  }
-  UniqueFd reader(pipe_ends[0]);
-  const UniqueFd writer(pipe_ends[1]);
-
-  SpawnOptions spawn;
-  spawn.argv = options.argv;
-  spawn.environment = options.environment;
-  spawn.environment["LOCKSTEP_RANK"] = spawn.environment["LOCKSTEP_LOCAL_RANK"] = std::to_string(index);
-  spawn.environment["LOCKSTEP_WORLD_SIZE"] = spawn.environment["LOCKSTEP_LOCAL_WORLD_SIZE"] =
-      std::to_string(options.world);
-  spawn.environment["LOCKSTEP_MASTER_ADDR"] = "127.0.0.1";
-  spawn.environment["LOCKSTEP_MASTER_PORT"] = std::to_string(store.port());
-  spawn.environment["LOCKSTEP_MESSAGE_FD"] = std::to_string(writer.get());
-  spawn.inherited_fds = {writer.get()};
-  spawn.standard_output = spawn.standard_error = StreamMode::kPipe;
-
-  auto rank = std::make_unique<Rank>(Process::spawn(spawn));
-  rank->messages = std::move(reader);
-  rank->end.rank = index;
-  rank->log.open(options.log_folder / fmt::format("rank-{:05d}.log", index), std::ios::app);
-  return rank;
-}
-
 class Agent {
  public:
-  Agent(const AgentOptions& options, const AgentCallbacks& callbacks) : options_(options), callbacks_(callbacks) {
-    for (int index = 0; index < options.world; ++index) {
-      ranks_.push_back(start_rank(options, index, store_));
-      if (callbacks_.on_start) callbacks_.on_start(index, ranks_.back()->process.pid());
-    }
+  Agent(const AgentOptions& options, const AgentCallbacks& callbacks)
+      : options_(options),
+        callbacks_(callbacks),
+        token_(make_token()),
+        store_({.token = token_}),
+        recovery_(limits_of(options), monotonic_seconds()) {
+    // What cannot be started at all is the caller's to hear of.
+    for (const Action& action : recovery_.decide(monotonic_seconds())) carry_out(action);
   }
 
   AgentResult run() {
-    while (running() > 0) {
+    while (!is_over()) {
       drain(kPollMilliseconds);
       reap();
       obey_stop_requests();
-      end_the_rest_after_a_failure();
+      if (given_up_) {
+        end_the_rest_after_a_failure();
+        continue;
+      }
+      for (const Action& action : recovery_.decide(monotonic_seconds())) carry_out(action);
     }
     drain(0);
-    std::vector<RankEnd> ends;
-    bool interrupted = false;
-    for (const auto& rank : ranks_) {
-      ends.push_back(rank->end);
-      interrupted = interrupted || rank->end.exit_code == 130;
-    }
-    const std::optional<RootCause> cause = find_root_cause(ends);
-    if (stops_obeyed_ >= 2) return {130, std::nullopt};
-    if (cause) return {cause->exit_code, cause};
-    return {interrupted ? 130 : 0, std::nullopt};
+    return result();
   }
 
  private:
-  int running() const {
-    int count = 0;
-    for (const auto& rank : ranks_) count += rank->over ? 0 : 1;
-    return count;
+  static RecoveryLimits limits_of(const AgentOptions& options) {
+    RecoveryLimits limits = options.recovery;
+    limits.world = options.world;
+    if (!options.commanded) limits.standby = limits.restarts = 0;
+    if (!options.commanded) limits.silence_seconds = limits.stall_seconds = std::numeric_limits<double>::infinity();
+    return limits;
   }
 
-  // Reads whatever the ranks wrote, at most one buffer per pipe and call.
+  // Every rank has done its work, or nobody is left after a failure.
+  bool is_over() const {
+    int finished = 0, running = 0;
+    for (const auto& [number, worker] : workers_) {
+      const bool member = recovery_.rank_of(number) >= 0;
+      running += worker->over ? 0 : 1;
+      finished += member && worker->over && worker->generation == recovery_.generation() && is_fine(status_of(*worker));
+    }
+    return given_up_ ? running == 0 : finished == options_.world;
+  }
+
+  static ExitStatus status_of(const Worker& worker) { return {worker.end.exit_code, worker.end.signal}; }
+
+  AgentResult result() {
+    std::vector<RankEnd> ends;
+    bool interrupted = false;
+    for (const auto& [number, worker] : workers_) {
+      if (recovery_.rank_of(number) < 0 || worker->generation != recovery_.generation()) continue;
+      ends.push_back(worker->end);
+      interrupted = interrupted || worker->end.exit_code == 130;
+    }
+    AgentResult result;
+    result.restarts = recovery_.restarts();
+    result.recovery_seconds = recovery_.recovery_seconds();
+    if (stops_obeyed_ >= 2) {
+      result.exit_code = 130;
+      return result;
+    }
+    result.cause = find_root_cause(ends);
+    if (result.cause && !give_up_reason_.empty()) result.cause->message += "; " + give_up_reason_;
+    result.exit_code = result.cause ? result.cause->exit_code : interrupted ? 130 : 0;
+    if (given_up_ && !result.cause && result.exit_code == 0) {
+      result.cause = RootCause{-1, 1, give_up_reason_.empty() ? "the ranks could not be started" : give_up_reason_};
+      result.exit_code = 1;
+    }
+    return result;
+  }
+
+  void carry_out(const Action& action) {
+    switch (action.kind) {
+      case Action::Kind::kSpawn:
+        return start(action.worker);
+      case Action::Kind::kJoin:
+        return join(action);
+      case Action::Kind::kAbort:
+        tell(action.worker, {{"type", command::kAbort}, {"generation", action.generation}, {"reason", action.reason}});
+        return;
+      case Action::Kind::kKill:
+        return kill_hung(action);
+      case Action::Kind::kGiveUp:
+        given_up_ = monotonic_seconds();
+        give_up_reason_ = action.reason;
+        return;
+    }
+  }
+
+  void start(int number) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+      throw environment_error(fmt::format("cannot make a socket: {}", std::strerror(errno)), "raise `ulimit -n`");
+    }
+    UniqueFd mine(ends[0]);
+    const UniqueFd theirs(ends[1]);
+    SpawnOptions spawn;
+    spawn.argv = options_.argv;
+    spawn.environment = options_.environment;
+    if (!options_.commanded) {
+      spawn.environment["LOCKSTEP_RANK"] = spawn.environment["LOCKSTEP_LOCAL_RANK"] = std::to_string(number);
+    }
+    spawn.environment["LOCKSTEP_WORLD_SIZE"] = spawn.environment["LOCKSTEP_LOCAL_WORLD_SIZE"] =
+        std::to_string(options_.world);
+    spawn.environment["LOCKSTEP_MASTER_ADDR"] = "127.0.0.1";
+    spawn.environment["LOCKSTEP_MASTER_PORT"] = std::to_string(store_.port());
+    spawn.environment["LOCKSTEP_TOKEN"] = token_;
+    spawn.environment["LOCKSTEP_MESSAGE_FD"] = std::to_string(theirs.get());
+    spawn.inherited_fds = {theirs.get()};
+    spawn.standard_output = spawn.standard_error = StreamMode::kPipe;
+    auto worker = std::make_unique<Worker>(Process::spawn(spawn));
+    worker->messages = std::move(mine);
+    workers_[number] = std::move(worker);
+    if (!options_.commanded) recovery_.ready(number, monotonic_seconds());
+  }
+
+  void join(const Action& action) {
+    Worker& worker = *workers_.at(action.worker);
+    worker.generation = action.generation;
+    worker.end = RankEnd{.rank = action.rank};
+    worker.log = std::ofstream(options_.log_folder / fmt::format("rank-{:05d}.log", action.rank), std::ios::app);
+    if (callbacks_.on_start) callbacks_.on_start(action.rank, worker.process.pid());
+    if (!options_.commanded) return;
+    tell(action.worker, {{"type", command::kJoin},
+                         {"generation", action.generation},
+                         {"rank", action.rank},
+                         {"world", options_.world},
+                         {"local_rank", action.rank},
+                         {"local_world", options_.world}});
+  }
+
+  // A process that reads nothing loses the line; its silence is noticed.
+  void tell(int number, const nlohmann::json& message) {
+    const std::string line = message.dump() + "\n";
+    const Worker& worker = *workers_.at(number);
+    if (worker.over || !worker.messages) return;
+    (void)!::send(worker.messages.get(), line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+
+  void kill_hung(const Action& action) {
+    Worker& worker = *workers_.at(action.worker);
+    if (worker.over) return;
+    note(fmt::format("rank {} {}; it is ended", action.rank, action.reason));
+    worker.end.error = nlohmann::json{{"kind", "timeout"}, {"message", action.reason}, {"exit_code", 1}};
+    worker.process.signal_group(SIGKILL);
+  }
+
+  void note(const std::string& text) {
+    if (callbacks_.on_message) callbacks_.on_message(-1, {{"type", "note"}, {"text", text}});
+  }
+
+  // Reads whatever the processes wrote, at most one buffer per pipe and call.
   void drain(int timeout_milliseconds) {
     std::vector<pollfd> polled;
-    std::vector<std::pair<Rank*, UniqueFd*>> owners;
-    for (const auto& rank : ranks_) {
-      for (UniqueFd* fd : {&rank->messages, &rank->process.stdout_fd(), &rank->process.stderr_fd()}) {
+    std::vector<std::tuple<int, Worker*, UniqueFd*>> owners;
+    for (const auto& [number, worker] : workers_) {
+      for (UniqueFd* fd : {&worker->messages, &worker->process.stdout_fd(), &worker->process.stderr_fd()}) {
         if (!*fd) continue;
         polled.push_back({fd->get(), POLLIN, 0});
-        owners.emplace_back(rank.get(), fd);
+        owners.emplace_back(number, worker.get(), fd);
       }
     }
     if (poll(polled.data(), polled.size(), timeout_milliseconds) <= 0) return;
     for (std::size_t i = 0; i < polled.size(); ++i) {
       if (polled[i].revents == 0) continue;
-      auto [rank, fd] = owners[i];
+      auto [number, worker, fd] = owners[i];
       char buffer[65536];
       const ssize_t got = read(fd->get(), buffer, sizeof(buffer));
       if (got <= 0) {
         fd->reset();
-      } else if (fd == &rank->messages) {
-        take_messages(*rank, std::string_view(buffer, static_cast<std::size_t>(got)));
+      } else if (fd == &worker->messages) {
+        take_messages(number, *worker, std::string_view(buffer, static_cast<std::size_t>(got)));
       } else {
-        rank->log.write(buffer, got).flush();
+        write_log(number, *worker, std::string_view(buffer, static_cast<std::size_t>(got)));
       }
     }
   }
 
-  void take_messages(Rank& rank, std::string_view bytes) {
-    rank.partial.append(bytes);
-    for (std::size_t end; (end = rank.partial.find('\n')) != std::string::npos; rank.partial.erase(0, end + 1)) {
-      const nlohmann::json message = nlohmann::json::parse(rank.partial.substr(0, end), nullptr, false);
-      if (!message.is_object()) continue;
-      if (message.value("type", "") == "error" && !rank.end.error) rank.end.error = message;
-      if (callbacks_.on_message) callbacks_.on_message(rank.end.rank, message);
+  void write_log(int number, Worker& worker, std::string_view text) {
+    if (!worker.log.is_open()) {  // it has no rank yet
+      worker.log.open(options_.log_folder / fmt::format("standby-{:05d}.log", number), std::ios::app);
     }
+    worker.log.write(text.data(), static_cast<std::streamsize>(text.size())).flush();
+  }
+
+  void take_messages(int number, Worker& worker, std::string_view bytes) {
+    recovery_.heard(number, monotonic_seconds());
+    worker.partial.append(bytes);
+    for (std::size_t end; (end = worker.partial.find('\n')) != std::string::npos; worker.partial.erase(0, end + 1)) {
+      const nlohmann::json message = nlohmann::json::parse(worker.partial.substr(0, end), nullptr, false);
+      if (message.is_object()) take(number, worker, message);
+    }
+  }
+
+  void take(int number, Worker& worker, const nlohmann::json& message) {
+    const std::string type = message.value("type", "");
+    const double now = monotonic_seconds();
+    if (type == command::kReady) return recovery_.ready(number, now);
+    if (type == command::kHeartbeat) {
+      if (message.value("generation", 0) == recovery_.generation()) {
+        const std::size_t before = recovery_.recovery_seconds().size();
+        recovery_.stepped(number, message.value("step", std::int64_t{-1}), now);
+        if (recovery_.recovery_seconds().size() > before) {
+          note(fmt::format("recovered in {:.2f} s", recovery_.recovery_seconds().back()));
+        }
+      }
+      return;
+    }
+    if (type == command::kLost) {
+      worker.end.error = message;
+      return recovery_.left(number, message.value("generation", 0), message.value("message", ""), now);
+    }
+    if (type == "error" && !worker.end.error) worker.end.error = message;
+    if (callbacks_.on_message) callbacks_.on_message(worker.end.rank, message);
   }
 
   void reap() {
-    for (const auto& rank : ranks_) {
-      if (rank->over) continue;
-      const std::optional<ExitStatus> status = rank->process.poll();
+    for (const auto& [number, worker] : workers_) {
+      if (worker->over) continue;
+      const std::optional<ExitStatus> status = worker->process.poll();
       if (!status) continue;
-      rank->over = true;
-      rank->end.exit_code = status->code;
-      rank->end.signal = status->signal;
-      if (stops_obeyed_ > 0 && status->signal == SIGINT) {  // it had no handler yet: stopped as asked all the same
-        rank->end.exit_code = 130;
-        rank->end.signal = 0;
-        continue;
-      }
       drain(0);  // its last words
-      const bool fine = status->ok() || (status->signal == 0 && status->code == 130);
-      if (!fine && !first_failure_) first_failure_ = monotonic_seconds();
+      worker->over = true;
+      worker->end.exit_code = status->code;
+      worker->end.signal = status->signal;
+      if (stops_obeyed_ > 0 && status->signal == SIGINT) {  // it had no handler yet: stopped as asked all the same
+        worker->end.exit_code = 130;
+        worker->end.signal = 0;
+      }
+      const bool user = worker->end.error && worker->end.error->value("kind", "") == "user";
+      const std::optional<RootCause> cause = find_root_cause({worker->end});
+      const std::string why = cause ? cause->message : "";
+      const bool member = recovery_.rank_of(number) >= 0;
+      recovery_.ended(number, is_fine(status_of(*worker)), !user, why, monotonic_seconds());
+      if (member && cause && !user && options_.commanded && !given_up_) note(why);
     }
   }
 
@@ -157,38 +284,46 @@ class Agent {
     if (asked >= 1 && stops_obeyed_ == 0) {
       stops_obeyed_ = 1;
       stop_asked_ = monotonic_seconds();
-      for (const auto& rank : ranks_) rank->process.signal(SIGINT);
+      recovery_.stop_replacing();
+      for (const auto& [number, worker] : workers_) worker->process.signal(SIGINT);
     }
     const bool too_slow = stop_asked_ && monotonic_seconds() - *stop_asked_ > options_.stop_seconds;
     if ((asked >= 2 || too_slow) && stops_obeyed_ == 1) {
       stops_obeyed_ = 2;
+      if (!given_up_) given_up_ = monotonic_seconds();
       kill_all(0.0);
     }
   }
 
   void end_the_rest_after_a_failure() {
-    if (!first_failure_ || monotonic_seconds() - *first_failure_ < options_.grace_seconds) return;
+    for (const auto& [number, worker] : workers_) {
+      if (!worker->over && worker->end.error) tell(number, {{"type", command::kEnd}});  // it has told its part
+    }
+    if (monotonic_seconds() - *given_up_ < options_.grace_seconds) return;
     kill_all(1.0);
   }
 
   void kill_all(double grace_seconds) {
-    for (const auto& rank : ranks_) {
-      if (rank->over) continue;
-      rank->end.ended_by_agent = true;
-      rank->process.signal_group(SIGCONT);  // a stopped process cannot end by itself
-      rank->process.signal_group(SIGTERM);
+    for (const auto& [number, worker] : workers_) {
+      if (worker->over) continue;
+      worker->end.ended_by_agent = true;
+      worker->process.signal_group(SIGCONT);  // a stopped process cannot end by itself
+      worker->process.signal_group(SIGTERM);
     }
     const Deadline deadline = Deadline::after(grace_seconds);
-    for (const auto& rank : ranks_) {
-      if (!rank->over) rank->process.terminate(deadline.remaining());
+    for (const auto& [number, worker] : workers_) {
+      if (!worker->over) worker->process.terminate(deadline.remaining());
     }
   }
 
   const AgentOptions& options_;
   const AgentCallbacks& callbacks_;
+  const std::string token_;
   StoreServer store_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
-  std::optional<double> first_failure_;
+  Recovery recovery_;
+  std::map<int, std::unique_ptr<Worker>> workers_;
+  std::optional<double> given_up_;
+  std::string give_up_reason_;
   std::optional<double> stop_asked_;
   int stops_obeyed_ = 0;
 };

@@ -1,8 +1,10 @@
-// LocalAgent: spawns the ranks of one machine, listens to them, ends them together and names one root cause.
+// LocalAgent: spawns the ranks of one machine, listens to them, replaces those that fail (recovery.h), ends them
+// together and names one root cause.
 //
-// A rank process gets LOCKSTEP_RANK, LOCKSTEP_LOCAL_RANK, LOCKSTEP_WORLD_SIZE, LOCKSTEP_LOCAL_WORLD_SIZE,
-// LOCKSTEP_MASTER_ADDR / _PORT (the agent's rendezvous store) and LOCKSTEP_MESSAGE_FD, a pipe on which it writes one
-// JSON object per line (elastic/engine_api.h has their meaning). What it prints goes to `log_folder`/rank-00003.log.
+// A process gets LOCKSTEP_WORLD_SIZE, LOCKSTEP_LOCAL_WORLD_SIZE, LOCKSTEP_MASTER_ADDR / _PORT and LOCKSTEP_TOKEN (the
+// agent's rendezvous store) and LOCKSTEP_MESSAGE_FD, a socket on which it writes one JSON object per line
+// (elastic/engine_api.h has their meaning) and reads commands (elastic/control.h). One that takes no commands also gets
+// its rank, LOCKSTEP_RANK and LOCKSTEP_LOCAL_RANK. What it prints goes to `log_folder`/rank-00003.log.
 #pragma once
 
 #include <filesystem>
@@ -13,11 +15,15 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/elastic/recovery.h"
+
 namespace lockstep::elastic {
 
 struct AgentOptions {
   std::vector<std::string> argv;  // of every rank; argv[0] is the executable
   int world = 1;
+  bool commanded = false;   // processes take commands, and can be replaced; else a failure ends the run
+  RecoveryLimits recovery;  // its world is the one above
   std::map<std::string, std::string> environment;  // added for every rank
   std::filesystem::path log_folder;
   double grace_seconds = 4.0;   // after a rank failed: for the others to notice by themselves
@@ -34,9 +40,12 @@ struct RootCause {
 struct AgentResult {
   int exit_code = 0;  // 0, 130 (stopped as asked), or the root cause's
   std::optional<RootCause> cause;
+  int restarts = 0;
+  std::vector<double> recovery_seconds;  // from each failure to the first step after it
 };
 
 struct AgentCallbacks {
+  // Also what the agent itself has to tell ("note"), with rank -1.
   std::function<void(int rank, const nlohmann::json& message)> on_message;
   std::function<void(int rank, int pid)> on_start;
   // How often the user asked to stop: at 1 the ranks are told (SIGINT), from 2 on they are killed.

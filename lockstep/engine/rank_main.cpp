@@ -19,6 +19,7 @@
 #include "lockstep/elastic/run_record.h"
 #include "lockstep/elastic/store.h"
 #include "lockstep/engine/calibrate/calibration.h"
+#include "lockstep/engine/control.h"
 #include "lockstep/engine/gather_records.h"
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/trainer.h"
@@ -61,7 +62,8 @@ struct Joined {
   comm::Communicator world;
 };
 
-Joined join_world(const elastic::RankRequest& request) {
+// Store keys of one generation do not meet those of another.
+Joined join_world(const elastic::RankRequest& request, int generation = 1) {
   const elastic::RankEnvironment& ranks = request.ranks;
   Joined joined;
   comm::CommOptions options;
@@ -71,6 +73,7 @@ Joined join_world(const elastic::RankRequest& request) {
   options.device = ranks.local_rank;
   options.groups = comm::choose_group_settings(std::getenv("LOCKSTEP_NCCL_GROUPS"),
                                                request.plan ? request.plan->best.knobs.nccl_groups : "");
+  options.store_prefix = fmt::format("generation-{}", generation);
   options.timeout = timeout_of(request.job);
   options.connect_timeout = std::min(options.connect_timeout, options.timeout);
   if (request.backend != "mpi") {
@@ -204,7 +207,8 @@ int guarded(const Host& host, int rank, const Body& body) {
   return 1;
 }
 
-int run_joined(elastic::RankRequest request, comm::Communicator world, torch::Device device, const Host& host) {
+int run_joined(elastic::RankRequest request, comm::Communicator world, torch::Device device, const Host& host,
+               Control* control = nullptr) {
   const nn::DeviceThread thread(device);
   nn::compat::set_compute_threads(request.threads);
   if (world.rank() == 0) settle_checkpoints(request, host);
@@ -218,6 +222,7 @@ int run_joined(elastic::RankRequest request, comm::Communicator world, torch::De
     job.batch = {run.batch.micro, run.batch.accumulation, run.batch.sequence_length};
   }
   RunContext context{std::move(request), std::move(job), std::move(run), std::move(world), nullptr, host, device};
+  context.control = control;
   context.recorder = open_run_recorder(context, own_home);
   const bool owner = context.request.owns_run && context.rank() == 0;
   elastic::RunRecord record(owner ? context.recorder : nullptr, context.request, engine_versions());
@@ -260,6 +265,27 @@ int run_threads(const elastic::RankRequest& request, const Host& host) {
   return exit_code;
 }
 
+// One process over the generations of a run: it joins when the agent says so, and when peers fail it comes back.
+int run_generations(const elastic::RankRequest& request, const Host& host) {
+  Control control(host);
+  while (const auto join = control.next_join()) {
+    elastic::RankRequest mine = request;
+    mine.ranks.rank = join->rank;
+    mine.ranks.world = join->world;
+    mine.ranks.local_rank = join->local_rank;
+    mine.ranks.local_world = join->local_world;
+    if (join->generation > 1) mine.options.resume = true;
+    try {
+      Joined joined = join_world(mine, join->generation);
+      control.entered(join->generation, joined.world);
+      return run_joined(mine, joined.world, device_of(mine), host, &control);
+    } catch (const Fault& fault) {
+      control.left(join->generation, fault);
+    }
+  }
+  return 1;  // the agent gave the run up; it knows why
+}
+
 }  // namespace
 
 plan::Run resolve_run(const spec::Job& job, const std::optional<plan::Plan>& plan, int ranks) {
@@ -297,6 +323,12 @@ void Host::send(const nlohmann::json& message) const {
   host_->message(host_->context, text.c_str());
 }
 
+std::optional<nlohmann::json> Host::next_command(int timeout_ms) const {
+  const char* text = host_->next_command(host_->context, timeout_ms);
+  if (text == nullptr) return std::nullopt;
+  return nlohmann::json::parse(text, nullptr, false);
+}
+
 bool Host::stop_requested() const {
   return host_ != nullptr && host_->stop_requested != nullptr && host_->stop_requested(host_->context) != 0;
 }
@@ -305,6 +337,7 @@ int run_rank(const elastic::RankRequest& request, const Host& host) {
   return guarded(host, request.ranks.rank, [&] {
     if (request.backend == "local") return run_threads(request, host);
     nn::compat::set_compute_threads(request.threads);
+    if (host.commanded()) return run_generations(request, host);
     Joined joined = join_world(request);
     return run_joined(request, joined.world, device_of(request), host);
   });

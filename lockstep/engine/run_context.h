@@ -28,6 +28,9 @@ class Host {
   void send(const nlohmann::json& message) const;
   void note(const std::string& text) const { send({{"type", "note"}, {"text", text}}); }
   bool stop_requested() const;
+  // Whether an agent commands this process, and its next command; nothing when none came in time.
+  bool commanded() const { return host_ != nullptr && host_->next_command != nullptr; }
+  std::optional<nlohmann::json> next_command(int timeout_ms) const;
 
  private:
   const LockstepEngineHost* host_;  // may be null: nobody listens
@@ -35,6 +38,8 @@ class Host {
 
 // What the plan decides; without a plan every rank is a replica. Throws UserError when no launch of it works.
 plan::Run resolve_run(const spec::Job& job, const std::optional<plan::Plan>& plan, int ranks);
+
+class Control;
 
 struct RunContext {
   elastic::RankRequest request;  // rank 0's facts (run id, folders, resume point) on every rank
@@ -46,6 +51,7 @@ struct RunContext {
   torch::Device device = torch::kCPU;  // where this rank computes
   DeviceStepMaker make_device_step = engine::make_device_step;
   parallel::ModelFactory make_model = nn::build_model;
+  Control* control = nullptr;  // null: nobody commands this process
 
   int rank() const { return world.rank(); }
 };

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/engine/control.h"
 #include "lockstep/plan/plan.h"
 
 namespace lockstep::engine {
@@ -113,6 +114,7 @@ bool Trainer::save_is_due(const StepResult& result) const {
 }
 
 void Trainer::after_step(const StepResult& result) {
+  if (context_.control != nullptr) context_.control->stepped(state_.step);
   last_loss_ = result.loss;
   data_seconds_ += result.data_seconds;
   meter_.add(static_cast<double>(counts_tokens(state_) ? result.tokens : result.samples), result.seconds);

@@ -103,6 +103,13 @@ struct CheckpointPolicy {
   bool operator==(const CheckpointPolicy&) const = default;
 };
 
+// What the agent does when ranks fail.
+struct RecoveryPolicy {
+  std::int64_t restarts = 10;  // before the run is given up; 0: the first failure ends it
+  std::int64_t standby = 1;    // processes per node kept ready to take a lost rank's place
+  bool operator==(const RecoveryPolicy&) const = default;
+};
+
 // Low-rank adapters (Hu et al. 2021): the weights of `targets` stay as they are, W + alpha / rank x B A is applied and
 // only A and B are trained.
 struct Lora {
@@ -132,6 +139,7 @@ struct Job {
   Communication communication;
   Evaluation evaluation;
   CheckpointPolicy checkpoint;
+  RecoveryPolicy recovery;
   std::optional<LayoutRequest> layout;
   std::string plan_file;  // `plan: FILE`
   std::string weights;    // pretrained weights to start from: Hugging Face folder or file; "": random ones

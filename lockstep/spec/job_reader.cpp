@@ -125,6 +125,14 @@ void read_checkpoint(MapReader& job, CheckpointPolicy& policy) {
   map->finish();
 }
 
+void read_recovery(MapReader& job, RecoveryPolicy& policy) {
+  auto map = job.map("recovery");
+  if (!map) return;
+  map->count("restarts", policy.restarts, 0, 1 << 20);
+  map->count("standby", policy.standby, 0, 4096);
+  map->finish();
+}
+
 void read_layout(MapReader& job, Job& result) {
   auto map = job.map("layout");
   if (!map) return;
@@ -289,6 +297,7 @@ Job read_job(const YamlNode& root, const std::string& default_name) {
   read_communication(reader, job.communication);
   read_evaluation(reader, job.evaluation);
   read_checkpoint(reader, job.checkpoint);
+  read_recovery(reader, job.recovery);
   read_layout(reader, job);
   reader.path("plan", job.plan_file);
   reader.path("weights", job.weights);

@@ -86,6 +86,7 @@ std::string to_yaml(const Job& job) {
   text += communication_text(job.communication);
   text += fmt::format("evaluation:\n  every: {}\n  batches: {}\n", job.evaluation.every_steps, job.evaluation.batches);
   text += checkpoint_text(job.checkpoint);
+  text += fmt::format("recovery:\n  restarts: {}\n  standby: {}\n", job.recovery.restarts, job.recovery.standby);
   if (job.layout) text += layout_text(*job.layout);
   if (!job.plan_file.empty()) text += fmt::format("plan: {}\n", yaml_quote(job.plan_file));
   if (!job.weights.empty()) text += fmt::format("weights: {}\n", yaml_quote(job.weights));

@@ -1,0 +1,24 @@
+// What an agent tells a rank's process, one JSON object per line, by "type":
+//
+//   join    {generation, rank, world, local_rank, local_world}   be this rank of this generation
+//   abort   {generation, reason}                                 a peer failed: leave the generation, keep your state
+//   end     {}                                                   you are not needed any more
+//
+// and what the process says beside the messages of elastic/engine_api.h:
+//
+//   ready      {}                            it waits for `join`
+//   heartbeat  {step, generation}            it lives; after its first step in a generation at once, then now and then
+//   lost       {generation, message, kind, suspect_rank}   it has left the generation and waits for `join`
+#pragma once
+
+namespace lockstep::elastic::command {
+
+inline constexpr const char* kJoin = "join";
+inline constexpr const char* kAbort = "abort";
+inline constexpr const char* kEnd = "end";
+
+inline constexpr const char* kReady = "ready";
+inline constexpr const char* kHeartbeat = "heartbeat";
+inline constexpr const char* kLost = "lost";
+
+}  // namespace lockstep::elastic::command

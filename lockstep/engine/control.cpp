@@ -1,0 +1,104 @@
+#include "lockstep/engine/control.h"
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/enum_names.h"
+#include "lockstep/elastic/control.h"
+
+namespace lockstep::engine {
+namespace {
+
+namespace command = elastic::command;
+
+constexpr int kListenMilliseconds = 100;
+constexpr double kBeatSeconds = 0.5;
+
+}  // namespace
+
+Control::Control(const Host& host) : host_(host), thread_([this] { run(); }) {}
+
+Control::~Control() {
+  closing_ = true;
+  thread_.join();
+}
+
+void Control::run() {
+  double beaten = 0.0;
+  while (!closing_) {
+    if (const auto heard = host_.next_command(kListenMilliseconds)) obey(*heard);
+    if (const double now = monotonic_seconds(); now - beaten >= kBeatSeconds) {
+      beaten = now;
+      beat();
+    }
+    const std::lock_guard lock(mutex_);
+    if (ended_) return;
+  }
+}
+
+void Control::beat() {
+  int generation = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    generation = generation_;
+  }
+  host_.send({{"type", command::kHeartbeat}, {"step", step_.load()}, {"generation", generation}});
+}
+
+void Control::obey(const nlohmann::json& command) {
+  const std::string type = command.value("type", "");
+  std::optional<comm::Communicator> broken;
+  {
+    const std::lock_guard lock(mutex_);
+    if (type == command::kJoin) {
+      join_ = Join{command.value("generation", 0), command.value("rank", 0), command.value("world", 1),
+                   command.value("local_rank", 0), command.value("local_world", 1)};
+    } else if (type == command::kAbort) {
+      aborted_ = std::max(aborted_, command.value("generation", 0));
+      abort_reason_ = command.value("reason", "");
+      if (aborted_ >= generation_) broken = world_;
+    } else if (type == command::kEnd) {
+      ended_ = true;
+      broken = world_;
+    }
+    changed_.notify_all();
+  }
+  if (broken) broken->abort(abort_reason_);
+}
+
+std::optional<Control::Join> Control::next_join() {
+  host_.send({{"type", command::kReady}});
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ended_ || (join_ && join_->generation > aborted_); });
+  if (ended_) return std::nullopt;
+  generation_ = join_->generation;
+  step_ = -1;
+  return std::exchange(join_, std::nullopt);
+}
+
+void Control::entered(int generation, comm::Communicator world) {
+  const std::lock_guard lock(mutex_);
+  if (ended_ || aborted_ >= generation) {
+    throw Fault(FaultKind::kAborted, -1, "the agent ended this group of ranks: " + abort_reason_);
+  }
+  world_ = std::move(world);
+}
+
+void Control::left(int generation, const Fault& fault) {
+  std::optional<comm::Communicator> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    gone = std::exchange(world_, std::nullopt);
+  }
+  if (gone) gone->abort(fault.what());
+  host_.send({{"type", command::kLost},
+              {"generation", generation},
+              {"message", fault.what()},
+              {"kind", named<FaultKind::kAborted>(fault.kind(), "peer_lost", "timeout", "aborted")},
+              {"exit_code", 1},
+              {"suspect_rank", fault.rank()}});
+}
+
+void Control::stepped(std::int64_t step) {
+  if (step_.exchange(step) < 0) beat();
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,61 @@
+// Control: the line between a rank's process and the agent that commands it. A thread listens for commands and tells
+// the agent twice a second that the process lives and how far it is.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "lockstep/base/error.h"
+#include "lockstep/comm/communicator.h"
+#include "lockstep/engine/run_context.h"
+
+namespace lockstep::engine {
+
+class Control {
+ public:
+  // `host` must be commanded, and outlive the object.
+  explicit Control(const Host& host);
+  ~Control();
+  Control(const Control&) = delete;
+  Control& operator=(const Control&) = delete;
+
+  struct Join {
+    int generation = 0;
+    int rank = 0, world = 1, local_rank = 0, local_world = 1;
+  };
+  // Blocks until the agent wants this process in a generation; nothing when it does not need it any more.
+  std::optional<Join> next_join();
+
+  // From now until left() an abort of this generation reaches `world`. Throws Fault when it came already.
+  void entered(int generation, comm::Communicator world);
+  // The generation is over for this process because of `fault`; it waits for the next one.
+  void left(int generation, const Fault& fault);
+
+  // Optimizer steps done; the first of a generation is told at once.
+  void stepped(std::int64_t step);
+
+ private:
+  void run();
+  void obey(const nlohmann::json& command);
+  void beat();
+
+  const Host& host_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<Join> join_;
+  std::optional<comm::Communicator> world_;
+  int generation_ = 0;
+  int aborted_ = 0;  // the newest generation that was aborted
+  std::string abort_reason_;
+  bool ended_ = false;
+  std::atomic<std::int64_t> step_{-1};
+  std::atomic<bool> closing_{false};
+  std::thread thread_;
+};
+
+}  // namespace lockstep::engine
