@@ -30,6 +30,7 @@ struct KnownBackend {
   const char* package;
 };
 constexpr KnownBackend kKnown[] = {
+    {"tcp", "", ""},
     {"gloo", "libgloo.so", "libgloo0"},
     {"mpi", "libmpi.so", "libopenmpi3"},
     {"nccl", "libnccl.so", "libnccl2"},

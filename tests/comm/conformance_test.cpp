@@ -84,9 +84,9 @@ TEST_P(Conformance, payload_bytes_follow_their_definition) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  std::vector<std::string> backends = {"local"};
+  std::vector<std::string> backends = {"local", "tcp", "tcp_apart"};
 #ifdef LOCKSTEP_TEST_GLOO
-  backends.insert(backends.end(), {"gloo", "gloo_tcp"});
+  backends.insert(backends.end(), {"gloo", "gloo_apart"});
 #endif
   for (const auto& backend : backends) {
     for (int ranks = 1; ranks <= 8; ++ranks) all.push_back({backend, ranks});

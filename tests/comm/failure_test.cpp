@@ -194,9 +194,9 @@ TEST_P(Failure, a_failed_subgroup_leaves_its_parent_alive) {
 
 std::vector<std::string> backends() {
 #ifdef LOCKSTEP_TEST_GLOO
-  return {"local", "gloo", "gloo_tcp"};
+  return {"local", "tcp", "tcp_apart", "gloo", "gloo_apart"};
 #else
-  return {"local"};
+  return {"local", "tcp", "tcp_apart"};
 #endif
 }
 INSTANTIATE_TEST_SUITE_P(Backends, Failure, ::testing::ValuesIn(backends()),

@@ -17,7 +17,7 @@
 namespace lockstep::comm::testing {
 
 struct ThreadOptions {
-  std::string backend = "local";  // "local", "gloo" (shared memory), "gloo_tcp", "nccl"
+  std::string backend = "local";  // "local", "tcp", "gloo", "nccl"; "tcp_apart", "gloo_apart": without shared memory
   int size = 1;
   milliseconds timeout{60'000};
 };
@@ -37,11 +37,11 @@ inline std::vector<std::exception_ptr> run_ranks(const ThreadOptions& options,
           comm = local.communicator(rank);
         } else {
           CommOptions open;
-          open.backend = options.backend.substr(0, 4);
+          open.backend = options.backend.substr(0, options.backend.find('_'));
           open.rank = rank;
           open.size = options.size;
           open.timeout = options.timeout;
-          open.shared_memory = options.backend != "gloo_tcp";
+          open.shared_memory = options.backend.find("_apart") == std::string::npos;
           open.plugin_folders = {LOCKSTEP_BUILD_DIR};
           open.store = std::make_shared<elastic::StoreClient>(elastic::StoreClientOptions{.port = server.port()});
           comm = open_communicator(open);

@@ -1,4 +1,4 @@
-#include "lockstep/comm/plugins/gloo/mesh.h"
+#include "lockstep/comm/plugins/gloo/gloo_mesh.h"
 
 #include <gloo/common/error.h>
 #include <gloo/transport/address.h>
@@ -22,36 +22,43 @@ BackendError translate(const std::exception& error, int peer) {
   return {FaultKind::kPeerLost, peer, "closed the connection"};
 }
 
+// Gloo's buffer of one message.
+struct GlooMessage final : Mesh::Message {
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
+  int peer = -1;
+  bool sending = false;
+};
+
 }  // namespace
 
-Mesh::Mesh(std::shared_ptr<gloo::transport::Device> device, const HostStore& store, const std::string& place, int rank,
-           int size, Clock::time_point deadline)
-    : rank_(rank), size_(size), device_(std::move(device)) {
+GlooMesh::GlooMesh(std::shared_ptr<gloo::transport::Device> device, const HostStore& store, const std::string& place,
+                   int rank, int size, Clock::time_point deadline)
+    : Mesh(rank, size), device_(std::move(device)) {
   context_ = device_->createContext(rank, size);
   context_->setTimeout(time_left(deadline));
   if (size > 1) connect(store, place, deadline);
 }
 
-Mesh::~Mesh() { abort(); }
+GlooMesh::~GlooMesh() { GlooMesh::abort(); }
 
-void Mesh::connect(const HostStore& store, const std::string& place, Clock::time_point deadline) {
+void GlooMesh::connect(const HostStore& store, const std::string& place, Clock::time_point deadline) {
   // Each rank has one listening address per peer. All are published under one key, in rank order, equally long.
   std::string mine;
   std::size_t address_bytes = 0;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) {
       mine += "\n";
       continue;
     }
     auto& pair = context_->createPair(peer);
-    pair->setLocalRank(rank_);
+    pair->setLocalRank(rank());
     const std::vector<char> bytes = pair->address().bytes();
     address_bytes = bytes.size();
     mine.append(bytes.begin(), bytes.end());
   }
-  store.set(fmt::format("{}/address/{}", place, rank_), mine);
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
+  store.set(fmt::format("{}/address/{}", place, rank()), mine);
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
     std::string theirs;
     try {
       theirs = store.get(fmt::format("{}/address/{}", place, peer), deadline);
@@ -60,9 +67,9 @@ void Mesh::connect(const HostStore& store, const std::string& place, Clock::time
       throw BackendError(FaultKind::kTimeout, peer, "did not come to the rendezvous in time");
     }
     // The peer's own entry is the single byte before ours when its rank is lower.
-    const std::size_t index = static_cast<std::size_t>(rank_) - (peer < rank_ ? 1 : 0);
-    const std::size_t offset = index * address_bytes + (peer < rank_ ? 1 : 0);
-    if (theirs.size() != (static_cast<std::size_t>(size_) - 1) * address_bytes + 1) {
+    const std::size_t index = static_cast<std::size_t>(rank()) - (peer < rank() ? 1 : 0);
+    const std::size_t offset = index * address_bytes + (peer < rank() ? 1 : 0);
+    if (theirs.size() != (static_cast<std::size_t>(size()) - 1) * address_bytes + 1) {
       throw BackendError(FaultKind::kAborted, peer, "published a malformed address");
     }
     try {
@@ -73,16 +80,17 @@ void Mesh::connect(const HostStore& store, const std::string& place, Clock::time
   }
 }
 
-Mesh::Message Mesh::start(int peer, std::uint64_t tag, void* data, std::int64_t bytes, bool sending) {
-  Message message;
-  message.peer_ = peer;
-  message.sending_ = sending;
+std::unique_ptr<Mesh::Message> GlooMesh::start(int peer, std::uint64_t tag, void* data, std::int64_t bytes,
+                                               bool sending) {
+  auto message = std::make_unique<GlooMessage>();
+  message->peer = peer;
+  message->sending = sending;
   try {
-    message.buffer_ = context_->createUnboundBuffer(data, static_cast<std::size_t>(bytes));
+    message->buffer = context_->createUnboundBuffer(data, static_cast<std::size_t>(bytes));
     if (sending) {
-      message.buffer_->send(peer, tag);
+      message->buffer->send(peer, tag);
     } else {
-      message.buffer_->recv(peer, tag);
+      message->buffer->recv(peer, tag);
     }
   } catch (const gloo::Exception& error) {
     {
@@ -94,16 +102,17 @@ Mesh::Message Mesh::start(int peer, std::uint64_t tag, void* data, std::int64_t 
   return message;
 }
 
-Mesh::Message Mesh::send(int peer, std::uint64_t tag, const void* data, std::int64_t bytes) {
+std::unique_ptr<Mesh::Message> GlooMesh::send(int peer, std::uint64_t tag, const void* data, std::int64_t bytes) {
   return start(peer, tag, const_cast<void*>(data), bytes, true);  // Gloo only reads it
 }
 
-Mesh::Message Mesh::receive(int peer, std::uint64_t tag, void* data, std::int64_t bytes) {
+std::unique_ptr<Mesh::Message> GlooMesh::receive(int peer, std::uint64_t tag, void* data, std::int64_t bytes) {
   return start(peer, tag, data, bytes, false);
 }
 
-void Mesh::wait(Message& message, Clock::time_point deadline) {
-  gloo::transport::UnboundBuffer* const buffer = message.buffer_.get();
+void GlooMesh::wait(Message& given, Clock::time_point deadline) {
+  auto& message = dynamic_cast<GlooMessage&>(given);
+  gloo::transport::UnboundBuffer* const buffer = message.buffer.get();
   if (buffer == nullptr) return;
   const auto is_aborted = [&] {
     const std::lock_guard lock(mutex_);
@@ -117,22 +126,17 @@ void Mesh::wait(Message& message, Clock::time_point deadline) {
   }
   bool complete = false;
   try {
-    complete = message.sending_ ? buffer->waitSend(time_left(deadline)) : buffer->waitRecv(time_left(deadline));
+    complete = message.sending ? buffer->waitSend(time_left(deadline)) : buffer->waitRecv(time_left(deadline));
   } catch (const gloo::Exception& error) {
     if (is_aborted()) throw BackendError(FaultKind::kAborted, -1, "aborted here");
-    throw translate(error, message.peer_);
+    throw translate(error, message.peer);
   }
   is_aborted();
   if (!complete) throw BackendError(FaultKind::kAborted, -1, "aborted here");
-  message.buffer_.reset();
+  message.buffer.reset();
 }
 
-void Mesh::wait(std::vector<Message>& messages, Clock::time_point deadline) {
-  for (Message& message : messages) wait(message, deadline);
-  messages.clear();
-}
-
-void Mesh::abort() noexcept {
+void GlooMesh::abort() noexcept {
   {
     const std::lock_guard lock(mutex_);
     if (aborted_) return;
@@ -142,8 +146,8 @@ void Mesh::abort() noexcept {
       buffer->abortWaitRecv();
     }
   }
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer == rank_) continue;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
     try {
       // Peers learn of it as a closed connection.
       if (auto& pair = context_->getPair(peer)) pair->close();

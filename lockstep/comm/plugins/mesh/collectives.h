@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/comm/backend.h"
-#include "lockstep/comm/plugins/gloo/mesh.h"
+#include "lockstep/comm/plugins/mesh/mesh.h"
 
 namespace lockstep::comm {
 

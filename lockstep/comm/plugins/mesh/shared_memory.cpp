@@ -1,4 +1,4 @@
-#include "lockstep/comm/plugins/gloo/shared_memory.h"
+#include "lockstep/comm/plugins/mesh/shared_memory.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>

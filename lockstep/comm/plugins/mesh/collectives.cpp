@@ -1,4 +1,4 @@
-#include "lockstep/comm/plugins/gloo/collectives.h"
+#include "lockstep/comm/plugins/mesh/collectives.h"
 
 #include <algorithm>
 #include <cstring>
@@ -50,8 +50,8 @@ void MeshCollectives::reduce_slices(const Operation& operation, void* output, Re
     return std::clamp<std::int64_t>(slice.count - index * piece, 0, piece);
   };
   const std::int64_t pieces = (longest + piece - 1) / piece;
-  std::vector<Mesh::Message> sent;
-  std::vector<std::vector<Mesh::Message>> arriving(static_cast<std::size_t>(kPiecesAhead));
+  Mesh::Messages sent;
+  std::vector<Mesh::Messages> arriving(static_cast<std::size_t>(kPiecesAhead));
   const auto post = [&](std::int64_t index) {
     each_peer([&](int peer) {
       auto& messages = arriving[static_cast<std::size_t>(index % kPiecesAhead)];
@@ -84,7 +84,7 @@ void MeshCollectives::all_reduce_small(const Operation& operation) {
   const std::int64_t bytes = operation.output.bytes();
   std::byte* const room = scratch(bytes * mesh_.size());
   std::vector<const void*> inputs(static_cast<std::size_t>(mesh_.size()), operation.input.data);
-  std::vector<Mesh::Message> messages;
+  Mesh::Messages messages;
   each_peer([&](int peer) {
     inputs[static_cast<std::size_t>(peer)] = room + peer * bytes;
     messages.push_back(mesh_.receive(peer, tag(0), room + peer * bytes, bytes));
@@ -102,7 +102,7 @@ void MeshCollectives::all_reduce(const Operation& operation) {
   const int size = mesh_.size();
   const Slice own = slice_of(operation.output.count, size, mesh_.rank());
   std::byte* const mine = at(operation.output.data, own.begin * element);
-  std::vector<Mesh::Message> messages;
+  Mesh::Messages messages;
   // A peer sends a reduced piece only after it has our part of it, so the place it comes to is free by then.
   each_peer([&](int peer) {
     const Slice theirs = slice_of(operation.output.count, size, peer);
@@ -123,7 +123,7 @@ void MeshCollectives::reduce_scatter(const Operation& operation) {
 
 void MeshCollectives::all_gather(const void* input, void* output, std::int64_t count, std::int64_t element) {
   // `count` elements in all, in slices as slice_of cuts them.
-  std::vector<Mesh::Message> messages;
+  Mesh::Messages messages;
   const Slice own = slice_of(count, mesh_.size(), mesh_.rank());
   each_peer([&](int peer) {
     const Slice theirs = slice_of(count, mesh_.size(), peer);
@@ -141,7 +141,7 @@ void MeshCollectives::broadcast(const Operation& operation) {
   if (bytes == 0 || mesh_.size() == 1) return;
   const int root = operation.peer;
   std::byte* const data = static_cast<std::byte*>(operation.output.data);
-  std::vector<Mesh::Message> messages;
+  Mesh::Messages messages;
   // Large: the root distributes slices and all ranks gather them, so that no link carries more than twice the payload.
   const bool dealt = bytes > kSmallBytes * mesh_.size() && mesh_.size() > 2;
   const Slice own = slice_of(bytes, mesh_.size(), mesh_.rank());
@@ -166,7 +166,7 @@ void MeshCollectives::all_to_all(const Operation& operation) {
     from[i + 1] = from[i] + operation.send_counts[i];
     to[i + 1] = to[i] + operation.receive_counts[i];
   }
-  std::vector<Mesh::Message> messages;
+  Mesh::Messages messages;
   each_peer([&](int peer) {
     const auto i = static_cast<std::size_t>(peer);
     if (const auto count = operation.receive_counts[i]; count > 0) {
@@ -188,7 +188,7 @@ void MeshCollectives::barrier() {
   std::byte heard{};
   for (int distance = 1; distance < mesh_.size(); distance *= 2) {
     const int size = mesh_.size();
-    std::vector<Mesh::Message> messages;
+    Mesh::Messages messages;
     messages.push_back(mesh_.receive((mesh_.rank() - distance + size) % size, tag(0), &heard, 1));
     messages.push_back(mesh_.send((mesh_.rank() + distance) % size, tag(0), &token, 1));
     mesh_.wait(messages, deadline_);
