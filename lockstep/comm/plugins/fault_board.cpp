@@ -40,19 +40,20 @@ int FaultBoard::silent_rank() {
 }
 
 BackendError FaultBoard::agree(const BackendError& error) {
-  const auto asked = Clock::now();
-  try {
-    return decode(store_.get(key("cause"), asked + kAskTime), error);
-  } catch (const BackendError&) {
-    // No rank has named a cause. A store that took much longer than asked will not answer the next call either.
-    if (Clock::now() - asked > 5 * kAskTime) return error;
-  }
   BackendError cause = error;
   if (error.kind() == FaultKind::kTimeout) {
+    const auto asked = Clock::now();
+    try {
+      return decode(store_.get(key("cause"), asked + kAskTime), error);
+    } catch (const BackendError&) {
+      // No rank has named a cause. A store that took much longer than asked will not answer the next call either.
+      if (Clock::now() - asked > 5 * kAskTime) return error;
+    }
     if (const int silent = silent_rank(); silent >= 0) {
       cause = BackendError(FaultKind::kTimeout, silent, "did not answer in time");
     }
   }
+  // A closed connection is seen at once, so the first who sees one need not ask the others.
   if (store_.add(key("claims"), 1) == 1) {
     store_.set(key("cause"), encode(cause));
     return cause;
