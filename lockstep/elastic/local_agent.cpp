@@ -46,8 +46,9 @@ class Agent {
         token_(make_token()),
         store_({.token = token_}),
         recovery_(limits_of(options), monotonic_seconds()) {
-    // What cannot be started at all is the caller's to hear of.
-    for (const Action& action : recovery_.decide(monotonic_seconds())) carry_out(action);
+    // What cannot be started at all is the caller's to hear of. Processes that take no commands are ranks at once.
+    while (decide() && !options_.commanded) {
+    }
   }
 
   AgentResult run() {
@@ -59,7 +60,7 @@ class Agent {
         end_the_rest_after_a_failure();
         continue;
       }
-      for (const Action& action : recovery_.decide(monotonic_seconds())) carry_out(action);
+      decide();
     }
     drain(0);
     return result();
@@ -110,6 +111,13 @@ class Agent {
       result.exit_code = 1;
     }
     return result;
+  }
+
+  // Whether there was anything to do.
+  bool decide() {
+    const std::vector<Action> actions = recovery_.decide(monotonic_seconds());
+    for (const Action& action : actions) carry_out(action);
+    return !actions.empty();
   }
 
   void carry_out(const Action& action) {

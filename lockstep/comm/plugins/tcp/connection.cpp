@@ -61,7 +61,8 @@ void Connection::send(Transfer& transfer) {
 
 void Connection::receive(Transfer& transfer) {
   const std::lock_guard lock(mutex_);
-  if (lost_) return;
+  // What came before the peer left is still here.
+  if (lost_ && (transfer.bytes > kSmallBytes || queues_.count(transfer.tag) == 0)) return;
   Queue& queue = queues_[transfer.tag];
   if (transfer.bytes > kSmallBytes) {
     queue.receives_large.push_back(&transfer);
@@ -69,7 +70,7 @@ void Connection::receive(Transfer& transfer) {
     return;
   }
   if (queue.arrived.empty()) {
-    queue.receives_small.push_back(&transfer);
+    if (!lost_) queue.receives_small.push_back(&transfer);
     return;
   }
   const std::vector<char> message = std::move(queue.arrived.front());
@@ -219,14 +220,18 @@ void Connection::drop(Transfer& transfer) noexcept {
   if (!transfer.done) fail();
 }
 
-// Nothing of ours is touched any more: whoever waits finds it out.
+// No memory of a transfer is touched any more: whoever waits finds it out.
 void Connection::fail() noexcept {
   if (lost_) return;
   lost_ = true;
   if (handle_ != 0) loop_.remove(socket_.get(), handle_);
   socket_ = Socket();
   out_.clear();
-  queues_.clear();
+  for (auto& [tag, queue] : queues_) {
+    queue.receives_small.clear();
+    queue.receives_large.clear();
+    queue.sends_large.clear();
+  }
   in_transfer_ = nullptr;
   changed_.notify_all();
 }
