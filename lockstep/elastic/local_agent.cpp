@@ -14,6 +14,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/base/process.h"
 #include "lockstep/elastic/control.h"
 #include "lockstep/elastic/store.h"
@@ -171,6 +172,8 @@ class Agent {
     worker.end = RankEnd{.rank = action.rank};
     worker.log = std::ofstream(options_.log_folder / fmt::format("rank-{:05d}.log", action.rank), std::ios::app);
     if (callbacks_.on_start) callbacks_.on_start(action.rank, worker.process.pid());
+    pids_[action.rank] = worker.process.pid();
+    if (static_cast<int>(pids_.size()) == options_.world) tell_pids(action.generation);
     if (!options_.commanded) return;
     tell(action.worker, {{"type", command::kJoin},
                          {"generation", action.generation},
@@ -178,6 +181,13 @@ class Agent {
                          {"world", options_.world},
                          {"local_rank", action.rank},
                          {"local_world", options_.world}});
+  }
+
+  // Which process is which rank, for people and for tools that look at one.
+  void tell_pids(int generation) {
+    nlohmann::json all = {{"generation", generation}, {"pids", nlohmann::json::array()}};
+    for (const auto& [rank, pid] : pids_) all["pids"].push_back(pid);
+    write_file_atomically(options_.log_folder / "ranks.json", all.dump() + "\n");
   }
 
   // A process that reads nothing loses the line; its silence is noticed.
@@ -330,6 +340,7 @@ class Agent {
   StoreServer store_;
   Recovery recovery_;
   std::map<int, std::unique_ptr<Worker>> workers_;
+  std::map<int, int> pids_;  // by rank
   std::optional<double> given_up_;
   std::string give_up_reason_;
   std::optional<double> stop_asked_;

@@ -78,6 +78,23 @@ class EndToEnd(unittest.TestCase):
             return 0
 
     # --- jobs and data -----------------------------------------------------------------------------------------------
+    def ranks_of(self, process, generation=1):
+        """{rank: pid} once this generation has begun."""
+        def look():
+            for told in (self.folder / "home" / "runs").glob("*/ranks.json"):
+                found = json.loads(told.read_text())
+                if found["generation"] >= generation and self.is_child(found["pids"][0], process.pid):
+                    return dict(enumerate(found["pids"]))
+            return None
+        return wait_for(look)
+
+    @staticmethod
+    def is_child(pid, parent):
+        try:
+            return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) == parent
+        except (OSError, IndexError):
+            return False
+
     def text_job(self, ranks=2, **fields):
         """A tiny byte-level GPT on seeded text; a step takes some milliseconds."""
         words = "the lamb and the wolf walk in step over the hill to the old mill by the river".split()

@@ -9,9 +9,9 @@ from harness import *
 class Killing(EndToEnd):
     def kill_one_of_four(self):
         """Kills rank 2 of a run; returns what the run said, its exit code, and the seconds it took to end."""
-        job = self.text_job(ranks=4, steps=100000)
+        job = self.text_job(ranks=4, steps=100000, recovery={"restarts": 0})
         process = self.start("train", job)
-        ranks = wait_for(lambda: (found := rank_processes(process.pid)) and len(found) == 4 and found)
+        ranks = self.ranks_of(process)
         wait_for(lambda: self.recorded_steps() > 3)
         killed = time.monotonic()
         os.kill(ranks[2], signal.SIGKILL)
@@ -33,9 +33,9 @@ class Failures(Killing):
         self.assertEqual(report["run"]["status"], "failed")
 
     def test_a_stalled_rank_is_a_timeout_that_names_it(self):
-        job = self.text_job(ranks=2, steps=100000, communication={"timeout": "3s"})
+        job = self.text_job(ranks=2, steps=100000, communication={"timeout": "3s"}, recovery={"restarts": 0})
         process = self.start("train", job)
-        ranks = wait_for(lambda: (found := rank_processes(process.pid)) and len(found) == 2 and found)
+        ranks = self.ranks_of(process)
         wait_for(lambda: self.recorded_steps() > 3)
         os.kill(ranks[1], signal.SIGSTOP)
         out, err = process.communicate(timeout=600)
