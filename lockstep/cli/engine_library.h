@@ -17,7 +17,7 @@ std::filesystem::path find_engine_library();
 
 struct EngineCallbacks {
   std::function<void(const nlohmann::json&)> on_message;  // called from any thread of the engine, one at a time
-  std::function<bool()> stop_requested;
+  std::function<int()> stop_requested;                    // 0: go on, 1: stop, 2: stop to be started again
 };
 
 // Sets the variables that BLAS and OpenMP read when they are loaded: threads, and OpenBLAS's kernels where the user did

@@ -7,7 +7,7 @@ extern "C" {
 #endif
 
 // Raised whenever a request or message below changes meaning; the executable refuses an engine of another number.
-#define LOCKSTEP_ENGINE_ABI 1
+#define LOCKSTEP_ENGINE_ABI 2
 
 // What the engine may ask of the process that opened it. Callbacks may come from any thread.
 struct LockstepEngineHost {
@@ -22,7 +22,7 @@ struct LockstepEngineHost {
   //   error        {rank, kind: user|peer_lost|timeout|aborted|internal, exit_code, message, suspect_rank}
   //   result       the verb's answer (train: rank 0's summary; calibrate: the profile)
   void (*message)(void* context, const char* json);
-  // Polled once per step: non-zero asks all ranks to stop at the same step, save and return 130.
+  // Polled once per step: non-zero asks all ranks to stop at the same step, save and return 130; 2: 75, to be requeued.
   int (*stop_requested)(void* context);
 };
 
