@@ -87,6 +87,13 @@ bool MapReader::text(const std::string& key, std::string& out) {
   return true;
 }
 
+bool MapReader::name(const std::string& key, std::string& out) {
+  if (!text(key, out)) return false;
+  if (is_printable(out)) return true;
+  throw error_at(key, fmt::format("`{}` holds characters that cannot be printed: {}", full_key(key), printable(out)),
+                 "use letters, digits and punctuation on one line");
+}
+
 bool MapReader::path(const std::string& key, std::string& out) {
   if (!text(key, out)) return false;
   const YamlNode* node = node_->find(key);

@@ -35,6 +35,8 @@ class MapReader {
 
   // Each returns whether the key is there, and writes `out` only then. `bool required(key)` see below.
   bool text(const std::string& key, std::string& out);
+  // Text that may be shown as it is (text.h: is_printable).
+  bool name(const std::string& key, std::string& out);
   // A path; a relative one starts from the folder of the file it was written in (see YamlSource).
   bool path(const std::string& key, std::string& out);
   bool boolean(const std::string& key, bool& out);

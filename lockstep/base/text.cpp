@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 
 namespace lockstep {
 namespace {
@@ -82,6 +83,56 @@ std::optional<double> distance_to(std::string_view name, std::string_view candid
   return distance ? std::min(*distance, left_out) : left_out;
 }
 
+// One character of UTF-8 at the front of `text`, which is shortened by it; nothing when the bytes are not UTF-8. The
+// ranges are those of Unicode's table 3-7.
+std::optional<char32_t> take_character(std::string_view& text) {
+  const auto lead = static_cast<unsigned char>(text.front());
+  text.remove_prefix(1);
+  if (lead < 0x80) return lead;
+  const int follow = lead >= 0xC2 && lead < 0xE0   ? 1
+                     : lead >= 0xE0 && lead < 0xF0 ? 2
+                     : lead >= 0xF0 && lead < 0xF5 ? 3
+                                                   : 0;
+  if (follow == 0 || text.size() < static_cast<std::size_t>(follow)) return std::nullopt;
+  auto c = static_cast<char32_t>(lead & (0x3F >> follow));
+  for (int i = 0; i < follow; ++i) {
+    const auto byte = static_cast<unsigned char>(text.front());
+    if ((byte & 0xC0) != 0x80) return std::nullopt;
+    c = (c << 6) | (byte & 0x3F);
+    text.remove_prefix(1);
+  }
+  constexpr std::array<char32_t, 4> kLeast = {0, 0x80, 0x800, 0x10000};
+  if (c < kLeast[static_cast<std::size_t>(follow)] || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) return std::nullopt;
+  return c;
+}
+
+// C0, C1 and DEL, line and paragraph separators, and what turns the writing direction round.
+bool is_control(char32_t c) {
+  return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x2028 || c == 0x2029 || (c >= 0x202A && c <= 0x202E) ||
+         (c >= 0x2066 && c <= 0x2069);
+}
+
+bool is_harmless_in_a_shell(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) ||
+         std::string_view("_@%+=:,./-").find(c) != std::string_view::npos;
+}
+
+bool is_ascii_control(char c) { return static_cast<unsigned char>(c) < 32 || c == 127; }
+
+std::string ansi_c_quoted(std::string_view text) {
+  std::string out = "$'";
+  for (const char c : text) {
+    if (c == '\'' || c == '\\') {
+      out.append("\\").append(1, c);
+    } else if (is_ascii_control(c)) {
+      out += fmt::format("\\{:03o}", static_cast<unsigned char>(c));
+    } else {
+      out += c;
+    }
+  }
+  return out + "'";
+}
+
 }  // namespace
 
 std::vector<std::string> split(std::string_view text, char separator) {
@@ -141,16 +192,47 @@ std::string did_you_mean(std::string_view name, const std::vector<std::string>& 
 
 std::string printable(std::string_view text, std::size_t max) {
   std::string out;
-  for (const char c : text) {
+  while (!text.empty()) {
     if (out.size() >= max) return out + "...";
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\x{:02x}", byte);
+    std::string_view rest = text;
+    const std::optional<char32_t> c = take_character(rest);
+    const bool shown = c && !is_control(*c);
+    const std::size_t bytes = c ? text.size() - rest.size() : 1;
+    for (const char byte : text.substr(0, bytes)) {
+      out += shown ? std::string(1, byte) : fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+    }
+    text.remove_prefix(bytes);
+  }
+  return out;
+}
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    if (!take_character(text)) return false;
+  }
+  return true;
+}
+
+bool is_printable(std::string_view text) {
+  while (!text.empty()) {
+    const std::optional<char32_t> c = take_character(text);
+    if (!c || is_control(*c)) return false;
+  }
+  return true;
+}
+
+std::string shell_quoted(std::string_view text) {
+  if (!text.empty() && std::all_of(text.begin(), text.end(), is_harmless_in_a_shell)) return std::string(text);
+  if (std::any_of(text.begin(), text.end(), is_ascii_control)) return ansi_c_quoted(text);
+  std::string out = "'";
+  for (const char c : text) {
+    if (c == '\'') {
+      out += "'\\''";
     } else {
       out += c;
     }
   }
-  return out;
+  return out + "'";
 }
 
 }  // namespace lockstep

@@ -30,7 +30,21 @@ std::optional<std::string> nearest(std::string_view name, const std::vector<std:
 // The fix for an unknown name: "did you mean `micro`?" or "known: a, b, c" when nothing is near.
 std::string did_you_mean(std::string_view name, const std::vector<std::string>& candidates);
 
-// Hostile text made fit for one line of a message: control characters escaped, at most `max` bytes, "..." if cut.
+inline constexpr std::size_t kLongestName = 255;  // bytes of a file's name
+
+// Hostile text made fit for one line of a message: control characters and bytes that are not UTF-8
+// escaped, "..." after about `max` bytes.
 std::string printable(std::string_view text, std::size_t max = 60);
+
+// Sound UTF-8: no overlong forms, no surrogates, nothing beyond U+10FFFF.
+bool is_utf8(std::string_view text);
+
+// Whether text may be shown as it is: UTF-8 without control characters, line breaks or changes of the writing
+// direction. What names in files must be: they reach terminals, file names and scripts.
+bool is_printable(std::string_view text);
+
+// One word for a POSIX shell that means exactly `text`: bare when it is harmless, else in single quotes; control
+// characters are written as $'\n', so that a line stays a line.
+std::string shell_quoted(std::string_view text);
 
 }  // namespace lockstep

@@ -207,6 +207,12 @@ void check_text(std::string_view text, const YamlSource& source) {
                       {source.name, line});
     }
   }
+  if (is_utf8(text)) return;
+  line = 1;
+  for (const std::string& one : split(text, '\n')) {
+    if (!is_utf8(one)) throw bad_input("not UTF-8", "save the file as UTF-8", {source.name, line});
+    ++line;
+  }
 }
 
 }  // namespace

@@ -101,11 +101,12 @@ void publish_folder(const fs::path& temp, const fs::path& target) {
 }
 
 // `sound` is known to be complete and stays whatever its step: a new run in an old directory counts from 0.
-std::vector<fs::path> retain_but(const fs::path& directory, std::int64_t keep, const fs::path& sound) {
+std::vector<fs::path> retain_but(const fs::path& directory, std::int64_t keep, const fs::path& sound,
+                                 std::optional<std::int64_t> pinned = {}) {
   std::vector<fs::path> deleted;
   std::int64_t left = std::max<std::int64_t>(keep, 1) - 1;  // beside `sound`
   for (const CheckpointInfo& info : list_checkpoints(directory)) {
-    if (info.path.filename() == sound.filename()) continue;
+    if (info.path.filename() == sound.filename() || info.step == pinned) continue;
     if (left-- > 0) continue;
     const UniqueFd handle(::open(info.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!handle || (::flock(handle.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)) continue;
@@ -224,6 +225,7 @@ class Save {
         {"schema", "lockstep.checkpoint/1"}, {"step", contents_.step},           {"world", options_.world},
         {"created_at", unix_seconds()},      {"job", contents_.job_yaml},        {"loader", contents_.loader},
         {"extra", contents_.extra},          {"block_bytes", kDigestBlockBytes}, {"files", to_json(entries)}};
+    if (options_.before_publish) options_.before_publish();
     write_durable_file(temp_ / kManifestName, seal_manifest(manifest));
     sync_folder(temp_);
     publish_folder(temp_, target_);
@@ -252,7 +254,7 @@ class Save {
       throw environment_error("the checkpoint was not published", "see rank 0's message; the previous one is untouched",
                               {target_.string()});
     }
-    if (options_.rank == 0) retain_but(options_.directory, options_.keep, target_);
+    if (options_.rank == 0) retain_but(options_.directory, options_.keep, target_, options_.pinned_step);
   }
 
   const CheckpointContents& contents_;

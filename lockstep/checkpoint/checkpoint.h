@@ -44,6 +44,10 @@ struct SaveOptions {
   // on every rank, even on one whose disk is full, so no rank waits for one that failed. May throw (a lost peer). Not
   // needed when world == 1.
   std::function<void()> barrier;
+  // Kept whatever `keep` says: the last checkpoint of healthy training, while later ones may not be.
+  std::optional<std::int64_t> pinned_step;
+  // Called on rank 0 before the checkpoint takes its place and older ones go; may throw (the folder is another run's).
+  std::function<void()> before_publish;
 };
 
 struct SaveResult {

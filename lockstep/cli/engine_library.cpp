@@ -36,7 +36,7 @@ void forward_message(void* context, const char* json) {
 
 int ask_stop(void* context) {
   auto* host = static_cast<HostContext*>(context);
-  return host->callbacks->stop_requested && host->callbacks->stop_requested() ? 1 : 0;
+  return host->callbacks->stop_requested ? host->callbacks->stop_requested() : 0;
 }
 
 const char* ask_command(void* context, int timeout_ms) {
@@ -77,6 +77,9 @@ void prepare_compute(int threads) {
   for (const char* name : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}) {
     setenv(name, text.c_str(), 1);
   }
+  // Threads that spin while they wait take the cores from other ranks and other users; libgomp's usual 300,000 turns
+  // cost a busy machine more than waking up costs an idle one.
+  if (threads > 1 && std::getenv("OMP_WAIT_POLICY") == nullptr) setenv("GOMP_SPINCOUNT", "10000", 0);
   if (const char* kernels = openblas_kernels()) setenv("OPENBLAS_CORETYPE", kernels, 0);
   setenv("GLOG_minloglevel", "2", 0);  // libtorch's warnings are for its own developers
 }

@@ -18,7 +18,7 @@ std::filesystem::path find_engine_library();
 
 struct EngineCallbacks {
   std::function<void(const nlohmann::json&)> on_message;  // called from any thread of the engine, one at a time
-  std::function<bool()> stop_requested;
+  std::function<int()> stop_requested;                    // 0: go on, 1: stop, 2: stop to be started again
   // The agent's next command (elastic/control.h), nothing when none came in time; empty where there is no agent.
   std::function<std::optional<std::string>(int timeout_ms)> next_command = {};
 };

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/cli/signals.h"
 #include "lockstep/cli/verbs.h"
 
 namespace {
@@ -60,6 +61,14 @@ int run(CLI::App& app, Outcome& outcome, int argc, char** argv) {
   }
 }
 
+// What was printed must have arrived, unless the reader left (`| head -1`).
+int after_output(int code) {
+  const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
+  if (written || code != 0 || lockstep::cli::nobody_reads_stdout()) return code;
+  fmt::print(stderr, "lockstep: cannot write to standard output; is the disk full?\n");
+  return static_cast<int>(lockstep::ExitCode::kEnvironment);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -87,5 +96,5 @@ int main(int argc, char** argv) {
   lockstep::cli::add_report(app, outcome);
   lockstep::cli::add_completion(app, outcome);
   lockstep::cli::add_rank(app, outcome);
-  return run(app, outcome, argc, argv);
+  return after_output(run(app, outcome, argc, argv));
 }

@@ -126,10 +126,12 @@ int plan_verb(PlanOptions& options) {
     throw bad_input("--compare and --scaling answer different questions", "use one at a time");
   }
   if (!options.compare.empty()) {
-    // Every cluster of the list is loaded in turn; the first stands in where --cluster is absent.
-    if (options.flags.cluster.empty() && options.flags.job_file.empty()) {
-      options.flags.cluster = trim(split(options.compare, ',').front());
-    }
+    // Every cluster of the list is loaded in turn, --cluster before them; the first stands in where it is absent.
+    const std::vector<std::string> listed = split(options.compare, ',');
+    const bool known = std::any_of(listed.begin(), listed.end(),
+                                   [&](const std::string& name) { return trim(name) == options.flags.cluster; });
+    if (!options.flags.cluster.empty() && !known) options.compare = options.flags.cluster + "," + options.compare;
+    if (options.flags.cluster.empty() && options.flags.job_file.empty()) options.flags.cluster = trim(listed.front());
     return show_comparison(options);
   }
   return options.scaling.empty() ? show_plan_of(options) : show_scaling(options);
@@ -171,7 +173,8 @@ void add_goal_flags(CLI::App& verb, PlanOptions& options) {
       ->check(CLI::IsMember({"throughput", "goodput", "dollars", "deadline", "pareto"}))
       ->capture_default_str();
   verb.add_option("--max-lost", flags.max_lost, "Most work that a failure may cost: 30m (default)");
-  verb.add_option("--compare", options.compare, "Decision matrix of clusters: 4x8xA100,16x8xA10G");
+  verb.add_option("--compare", options.compare,
+                  "Decision matrix of clusters, --cluster among them: 4x8xA100,16x8xA10G");
   verb.add_option("--scaling", options.scaling, "Throughput and efficiency over GPU counts: 8,16,...,1024");
   verb.add_flag("--weak", options.weak, "--scaling: the batch grows with the GPUs (default: the same batch)");
 }

@@ -85,6 +85,10 @@ void add_rank(CLI::App& app, Outcome& outcome) {
       if (commanded) next = [&](int timeout_ms) { return commands.next(timeout_ms); };
       outcome.exit_code = run_rank_here(
           request, [out](const nlohmann::json& message) { write_message(out, message); }, next);
+      // To the agent a rank that stopped is a rank that stopped; the result says why.
+      if (outcome.exit_code == static_cast<int>(ExitCode::kRetry)) {
+        outcome.exit_code = static_cast<int>(ExitCode::kInterrupted);
+      }
     } catch (const UserError& error) {  // before the engine could speak for itself
       outcome.exit_code = static_cast<int>(error.code());
       write_message(out, {{"type", "error"},

@@ -1,6 +1,8 @@
 #include "lockstep/cli/session.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <thread>
@@ -8,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/units.h"
+#include "lockstep/cli/checkpoint_folder.h"
 #include "lockstep/cli/engine_library.h"
 #include "lockstep/cli/show.h"
 #include "lockstep/cli/signals.h"
@@ -22,49 +25,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool has_checkpoints(const fs::path& directory) {
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(directory, ignored)) {
-    if (entry.path().filename().string().rfind("step-", 0) == 0) return true;
+// Without a record nothing need be kept: where the home cannot be written, logs and checkpoints go to a temporary
+// place.
+fs::path home_of(const SessionOptions& options) {
+  fs::path home = telemetry::home_directory();
+  if (options.record) return home;
+  try {
+    make_folders(home);
+    if (::access(home.c_str(), W_OK) == 0) return home;
+  } catch (const UserError&) {
+    // Said below, by where things go.
   }
-  return false;
-}
-
-// The checkpoints of the newest run with this job's name.
-fs::path checkpoints_of_last_run(const fs::path& home, const std::string& job_name) {
-  for (const telemetry::RunRow& row : telemetry::open_run_store(home)->runs(1000)) {
-    const fs::path directory = telemetry::run_folder(home, row.info.id) / "checkpoints";
-    if (row.info.name == job_name && has_checkpoints(directory)) return directory;
-  }
-  return {};
-}
-
-// Absolute and without the slash that completion leaves at the end.
-fs::path resume_folder(const std::string& given) {
-  const fs::path path = fs::absolute(given).lexically_normal();
-  return path.has_filename() ? path : path.parent_path();
-}
-
-fs::path checkpoint_directory(const spec::Job& job, const SessionOptions& options, const fs::path& home,
-                              const fs::path& run_folder) {
-  if (!options.resume) {
-    return job.checkpoint.directory.empty() ? run_folder / "checkpoints" : fs::absolute(job.checkpoint.directory);
-  }
-  if (!options.resume_from.empty()) {
-    const fs::path given = resume_folder(options.resume_from);
-    if (fs::exists(given / "manifest.json")) return given.parent_path();
-    if (has_checkpoints(given)) return given;
-    if (has_checkpoints(given / "checkpoints")) return given / "checkpoints";
-    throw environment_error("--resume " + given.string() + ": no checkpoint there",
-                            "name a step-* folder, the folder that holds them, or a run folder");
-  }
-  if (!job.checkpoint.directory.empty()) return fs::absolute(job.checkpoint.directory);
-  const fs::path found = checkpoints_of_last_run(home, job.name);
-  if (found.empty()) {
-    throw environment_error("--resume: no earlier run of job `" + job.name + "` left a checkpoint in " + home.string(),
-                            "start it without --resume, or name the folder: --resume FOLDER");
-  }
-  return found;
+  return fs::temp_directory_path() / "lockstep";
 }
 
 elastic::RankRequest make_request(const spec::Job& job, const Placement& placement, const SessionOptions& options) {
@@ -82,16 +54,18 @@ elastic::RankRequest make_request(const spec::Job& job, const Placement& placeme
   request.threads = placement.threads;
   request.options = options.verb_options;
   request.options.report_steps = options.on_step != nullptr;
-  const fs::path home = telemetry::home_directory();
+  const fs::path home = home_of(options);
   request.run_id = telemetry::make_run_id(job.name);
   const fs::path folder = telemetry::run_folder(home, request.run_id);
   request.run_directory = folder.string();
   if (options.record) request.home = home.string();
   if (options.verb == "train" && request.ranks.rank == 0) {
-    request.checkpoint_directory = checkpoint_directory(job, options, home, folder).string();
     request.options.resume = options.resume;
-    const fs::path given = options.resume_from.empty() ? fs::path() : resume_folder(options.resume_from);
-    if (!given.empty() && fs::exists(given / "manifest.json")) request.resume_from = given.string();
+    request.options.accept_changes = options.accept_changes;
+    const CheckpointFolder chosen =
+        choose_checkpoint_folder(job, {options.resume, options.resume_from, options.accept_changes}, home, folder);
+    request.checkpoint_directory = chosen.folder.string();
+    request.resume_from = chosen.named.string();
   }
   return request;
 }
@@ -136,6 +110,7 @@ class Listener {
       error_rank = message.value("rank", -1);
     }
     if (type == "step" && on_step_) on_step_(message);
+    if (type == "checkpoint") saved = true;
     if (!renderer_) return;
     if (type == "progress") renderer_->update(sample_of(message));
     if (type == "note") renderer_->message(message.value("text", ""));
@@ -156,6 +131,7 @@ class Listener {
   nlohmann::json result;
   std::string error;
   int error_rank = -1;
+  bool saved = false;
 
  private:
   std::optional<telemetry::ProgressRenderer> renderer_;
@@ -166,6 +142,12 @@ class Listener {
 std::shared_ptr<telemetry::Recorder> owners_recorder(const elastic::RankRequest& request) {
   if (request.home.empty()) return nullptr;
   return telemetry::open_recorder(request.home, request.run_id, -1);
+}
+
+constexpr const char* kRequeueReason = "stopped to be started again";
+
+bool asks_for_requeue(const nlohmann::json& result) {
+  return result.is_object() && result.value("exit_code", 0) == static_cast<int>(ExitCode::kRetry);
 }
 
 SessionResult run_launched(const elastic::RankRequest& request, Listener& listener) {
@@ -188,7 +170,9 @@ SessionResult run_in_process(const elastic::RankRequest& request, Listener& list
     outcome.error = fmt::format("rank {}: {}", listener.error_rank, listener.error);
     failed_rank = listener.error_rank;
   }
-  record.end(outcome.exit_code, outcome.error, outcome.result, failed_rank);
+  const bool requeued = asks_for_requeue(outcome.result);
+  record.end(requeued ? static_cast<int>(ExitCode::kInterrupted) : outcome.exit_code,
+             requeued ? kRequeueReason : outcome.error, outcome.result, failed_rank);
   return outcome;
 }
 
@@ -212,6 +196,7 @@ SessionResult run_spawned(const elastic::RankRequest& request, Listener& listene
   elastic::AgentCallbacks callbacks;
   callbacks.on_message = [&](int, const nlohmann::json& message) { listener.hear(message); };
   callbacks.stop_requests = stop_signals;
+  options.stop_seconds = request.job.checkpoint.stop_seconds;
   const elastic::AgentResult agent = elastic::run_local_ranks(options, callbacks);
 
   SessionResult outcome;
@@ -224,8 +209,17 @@ SessionResult run_spawned(const elastic::RankRequest& request, Listener& listene
   if (agent.cause) {
     outcome.error = fmt::format("{}; logs: {}", agent.cause->message, request.run_directory);
   }
-  record.end(outcome.exit_code, outcome.error, outcome.result,
+  const bool stopped = agent.exit_code == static_cast<int>(ExitCode::kInterrupted);
+  if (stopped && listener.result.is_null() && request.verb == "train") {
+    outcome.error = fmt::format(
+        "stopped before the ranks had saved, for which they get checkpoint.stop_timeout ({}); the "
+        "work since the last checkpoint is lost",
+        format_seconds(request.job.checkpoint.stop_seconds));
+  }
+  const bool requeued = stopped && (requeue_was_asked() || asks_for_requeue(outcome.result));
+  record.end(outcome.exit_code, requeued ? kRequeueReason : outcome.error, outcome.result,
              agent.cause ? std::optional(agent.cause->rank) : std::nullopt);
+  if (requeued) outcome.exit_code = static_cast<int>(ExitCode::kRetry);
   return outcome;
 }
 
@@ -236,6 +230,26 @@ constexpr bool kTrainsOnGpus = true;
 #else
 constexpr bool kTrainsOnGpus = false;
 #endif
+
+constexpr std::int64_t kMostRanksPerCore = 32;
+constexpr std::int64_t kFilesPerRank = 8;  // pipes of the agent, and what it has open beside them
+
+// A mistyped cluster must not fill the machine with processes.
+void require_room_for(std::int64_t ranks) {
+  const auto cores = static_cast<std::int64_t>(std::max(1U, std::thread::hardware_concurrency()));
+  if (ranks > kMostRanksPerCore * cores) {
+    throw does_not_fit(fmt::format("the job's cluster has {} ranks and all would run on this machine, which has {} {}",
+                                   ranks, cores, cores == 1 ? "core" : "cores"),
+                       fmt::format("ask for at most {} ranks, or start them with srun, mpirun or torchrun",
+                                   kMostRanksPerCore * cores));
+  }
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY) return;
+  if (static_cast<std::uint64_t>(ranks * kFilesPerRank) <= files.rlim_cur) return;
+  throw environment_error(fmt::format("{} ranks need {} open files, the limit is {}", ranks, ranks * kFilesPerRank,
+                                      static_cast<std::uint64_t>(files.rlim_cur)),
+                          "raise it with `ulimit -n`");
+}
 
 Placement place(const spec::Job& job, const std::string& backend) {
   Placement placement;
@@ -257,6 +271,7 @@ Placement place(const spec::Job& job, const std::string& backend) {
               std::min<std::int64_t>(placement.world, 4)));
     }
   }
+  if (!placement.launched) require_room_for(placement.world);
   const std::int64_t here = placement.launched ? placement.launched->local_world : placement.world;
   std::string asked = !backend.empty() ? backend : job.communication.backend;
   if (asked.empty() && placement.launched && placement.launched->source == "openmpi") asked = "mpi";
@@ -277,12 +292,15 @@ int run_rank_here(const elastic::RankRequest& request, const std::function<void(
   prepare_compute(request.threads);
   const EngineLibrary engine;
   return engine.call(request.verb, elastic::to_json(request),
-                     {on_message, [] { return stop_signals() > 0; }, next_command});
+                     {on_message, [] { return stop_signals() == 0   ? 0
+                                              : requeue_was_asked() ? 2
+                                                                    : 1; }, next_command});
 }
 
 SessionResult run_session(const spec::Job& job, const Placement& placement, const SessionOptions& options) {
   // A home that cannot be written should be said before hours of training, not after.
   if (options.record) telemetry::check_home(telemetry::home_directory());
+  survive_closed_pipes();
   count_stop_signals(SecondSignal::kCounts);
   const elastic::RankRequest request = make_request(job, placement, options);
   const bool shows = request.ranks.rank == 0;
@@ -298,6 +316,8 @@ SessionResult run_session(const spec::Job& job, const Placement& placement, cons
   listener.finish();
   outcome.run_id = request.run_id;
   outcome.result = listener.result;
+  if (!outcome.result.is_null()) outcome.result["exit_code"] = outcome.exit_code;
+  outcome.saved = listener.saved;
   return outcome;
 }
 

@@ -19,8 +19,9 @@ namespace lockstep::cli {
 struct SessionOptions {
   std::string verb = "train";  // or "calibrate"
   std::string backend;         // "": the job's, else by where we run
-  bool resume = false;
-  std::string resume_from;  // checkpoint or run folder; "": the last run of this job
+  elastic::Resume resume = elastic::Resume::kNever;
+  std::string resume_from;      // checkpoint or run folder; "": the last run of this job
+  bool accept_changes = false;  // resume although other samples come than before
   bool record = true;
   elastic::RankOptions verb_options;
   std::FILE* display = stdout;                              // progress and notes; nullptr: silent
@@ -33,8 +34,9 @@ struct SessionResult {
   int exit_code = 0;
   std::string run_id;
   nlohmann::json result;  // the engine's answer on success (rank 0's), else null
-  std::string error;      // one line, "" when exit_code is 0 or 130
+  std::string error;      // one line, "" when all went as asked
   bool is_rank_zero = true;
+  bool saved = false;  // a checkpoint of this run is there
 };
 
 // Where and how the ranks of this job run here.

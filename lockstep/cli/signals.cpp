@@ -1,5 +1,6 @@
 #include "lockstep/cli/signals.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -7,13 +8,24 @@
 namespace lockstep::cli {
 namespace {
 
-volatile std::sig_atomic_t received = 0;
-
+volatile std::sig_atomic_t insistent = 0;  // SIGINT and SIGTERM
+volatile std::sig_atomic_t others = 0;     // 1 when any of the others came
+volatile std::sig_atomic_t requeue = 0;
 volatile std::sig_atomic_t second_exits = 0;
 
-void on_signal(int) {
-  received = received + 1;
-  if (received > 1 && second_exits != 0) _exit(130);
+void on_signal(int number) {
+  if (number == SIGUSR1) requeue = 1;
+  if (number != SIGINT && number != SIGTERM) {
+    others = 1;
+    return;
+  }
+  insistent = insistent + 1;
+  if (insistent > 1 && second_exits != 0) _exit(130);
+}
+
+bool is_ignored(int number) {
+  struct sigaction now {};
+  return sigaction(number, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
 }  // namespace
@@ -24,10 +36,24 @@ void count_stop_signals(SecondSignal second) {
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  for (const int number : {SIGINT, SIGTERM, SIGQUIT, SIGUSR1}) sigaction(number, &action, nullptr);
+  if (!is_ignored(SIGHUP)) sigaction(SIGHUP, &action, nullptr);
 }
 
-int stop_signals() { return received; }
+int stop_signals() { return insistent > 0 ? insistent : others; }
+
+bool requeue_was_asked() { return requeue != 0; }
+
+void survive_closed_pipes() {
+  struct sigaction action {};
+  action.sa_handler = SIG_IGN;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGPIPE, &action, nullptr);
+}
+
+bool nobody_reads_stdout() {
+  pollfd out{STDOUT_FILENO, POLLOUT, 0};
+  return poll(&out, 1, 0) > 0 && (out.revents & (POLLERR | POLLHUP)) != 0;
+}
 
 }  // namespace lockstep::cli

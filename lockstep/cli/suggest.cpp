@@ -156,7 +156,7 @@ int suggest_verb(const SuggestOptions& options) {
   fmt::print("{}", to_text(suggestion, telemetry::detect_style(stdout).width));
   const std::string command = planner::plan_command(suggestion);
   fmt::print("\nNext: {}\n", options.write.empty() ? "the same with --write job.yaml"
-                             : command.empty()     ? "lockstep plan " + options.write.front()
+                             : command.empty()     ? "lockstep plan " + shell_quoted(options.write.front())
                                                    : command);
   return 0;
 }

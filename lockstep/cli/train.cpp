@@ -3,12 +3,15 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/cli/checkpoint_folder.h"
 #include "lockstep/cli/session.h"
 #include "lockstep/cli/show.h"
+#include "lockstep/cli/signals.h"
 #include "lockstep/cli/verbs.h"
 #include "lockstep/plan/verdict.h"
 #include "lockstep/planner/planner.h"
@@ -20,7 +23,8 @@ struct TrainOptions {
   std::string job_file;
   std::vector<std::string> overrides;
   std::string plan_file, profile, backend, resume, export_folder;
-  bool resuming = false, json = false, dry_run = false, no_record = false, report_steps = false, general_step = false;
+  bool resuming = false, accept_changes = false;
+  bool json = false, dry_run = false, no_record = false, report_steps = false, general_step = false;
 };
 
 plan::Plan plan_for(const spec::Job& job, const TrainOptions& options, const Placement& placement) {
@@ -38,12 +42,44 @@ plan::Plan plan_for(const spec::Job& job, const TrainOptions& options, const Pla
   return planner::make_plan(job, profile ? &*profile : nullptr);
 }
 
+// What nobody reads any more is not worth ending a run for; main() looks at what could not be written otherwise.
+template <class Print>
+void show(const Print& print) {
+  try {
+    print();
+  } catch (const std::system_error&) {
+    std::clearerr(stdout);
+    if (!nobody_reads_stdout()) throw environment_error("cannot write to standard output", "is the disk full?");
+  }
+}
+
 // One line a step, at once: a reader may end us after any of them.
 void print_step(const nlohmann::json& step) {
   nlohmann::json line = step;
   line.erase("type");
-  fmt::print("{}\n", line.dump());
+  show([&] { fmt::print("{}\n", line.dump()); });
   std::fflush(stdout);
+}
+
+// The same command line again, to be copied.
+std::string resume_command(const TrainOptions& options) {
+  std::vector<std::string> words = {"lockstep", "train", shell_quoted(options.job_file)};
+  for (const std::string& assignment : options.overrides) words.push_back(shell_quoted(assignment));
+  words.emplace_back("--resume");
+  return join(words, " ");
+}
+
+bool was_stopped(int exit_code) {
+  return exit_code == static_cast<int>(ExitCode::kInterrupted) || exit_code == static_cast<int>(ExitCode::kRetry);
+}
+
+void show_end(const SessionResult& outcome, const TrainOptions& options) {
+  const bool goes_on = was_stopped(outcome.exit_code) || (outcome.exit_code == 1 && outcome.saved);
+  if (!outcome.result.is_null()) show_run_summary(stdout, outcome.result);
+  if (outcome.result.is_null() && !goes_on) return;
+  fmt::print("\nNext: {}\n", goes_on             ? resume_command(options)
+                             : options.no_record ? "lockstep train --help"
+                                                 : "lockstep report last");
 }
 
 int finish(const SessionResult& outcome, const TrainOptions& options) {
@@ -53,19 +89,13 @@ int finish(const SessionResult& outcome, const TrainOptions& options) {
   if (last.is_null()) {
     last = {{"schema", "lockstep.run/1"},
             {"run", outcome.run_id},
-            {"status", outcome.exit_code == 130 ? "interrupted" : "failed"},
+            {"status", was_stopped(outcome.exit_code) ? "interrupted" : "failed"},
             {"error", outcome.error}};
   }
-  if (options.json) {
-    fmt::print("{}\n", last.dump());
-  } else if (!outcome.result.is_null() && !options.report_steps) {
-    show_run_summary(stdout, outcome.result);
-    const std::string next =
-        outcome.exit_code == 130
-            ? fmt::format("lockstep train {} {} --resume", options.job_file, join(options.overrides, " "))
-            : std::string(options.no_record ? "lockstep train --help" : "lockstep report last");
-    fmt::print("\nNext: {}\n", next);
-  }
+  show([&] {
+    if (options.json) fmt::print("{}\n", last.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    if (!options.json && !options.report_steps) show_end(outcome, options);
+  });
   return outcome.exit_code;
 }
 
@@ -89,6 +119,24 @@ void check_before_start(const spec::Job& job, const plan::Candidate& planned, co
   }
 }
 
+void note_nodes_here(const spec::Cluster& cluster) {
+  std::int64_t nodes = 0;
+  for (const spec::NodeGroup& group : cluster.groups) nodes += group.nodes;
+  if (nodes < 2) return;
+  fmt::print(stderr,
+             "lockstep: note: all {} nodes of {} run on this machine; start it with srun, mpirun or torchrun to use "
+             "several\n",
+             nodes, cluster.name);
+}
+
+void settle_resume(const TrainOptions& options, const spec::Job& job, bool launched, SessionOptions& session) {
+  session.accept_changes = options.accept_changes;
+  session.resume = options.resuming ? elastic::Resume::kAlways : default_resume(job, launched);
+  if (options.resume == "auto") session.resume = elastic::Resume::kAuto;
+  if (options.resume == "never") session.resume = elastic::Resume::kNever;
+  if (options.resume != "auto" && options.resume != "never") session.resume_from = options.resume;
+}
+
 int train(const TrainOptions& options) {
   spec::Job job = spec::load_job(options.job_file, options.overrides);
   const Placement placement = place(job, options.backend);
@@ -96,6 +144,7 @@ int train(const TrainOptions& options) {
   plan::follow(job, plan.best);
   const bool speaks = !placement.launched || placement.launched->rank == 0;
   check_before_start(job, plan.best, options, speaks);
+  if (!placement.launched) note_nodes_here(job.cluster);
   if (options.dry_run) {
     if (speaks && options.json) fmt::print("{}\n", plan::to_json(plan).dump(1));
     if (speaks && !options.json) show_plan(stdout, job, plan, placement);
@@ -103,8 +152,7 @@ int train(const TrainOptions& options) {
   }
   SessionOptions session;
   session.backend = options.backend;
-  session.resume = options.resuming;
-  session.resume_from = options.resume;
+  settle_resume(options, job, placement.launched.has_value(), session);
   session.record = !options.no_record;
   const bool only_json = options.json || options.report_steps;  // on stdout
   session.display = only_json ? stderr : stdout;
@@ -115,7 +163,8 @@ int train(const TrainOptions& options) {
     session.verb_options.export_folder = std::filesystem::absolute(options.export_folder).string();
   }
   session.verb_options.general_step = options.general_step;
-  if (speaks && !only_json) show_plan(stdout, job, plan, placement);
+  survive_closed_pipes();
+  if (speaks && !only_json) show([&] { show_plan(stdout, job, plan, placement); });
   return finish(run_session(job, placement, session), options);
 }
 
@@ -133,8 +182,12 @@ void add_train(CLI::App& app, Outcome& outcome) {
       ->envname("LOCKSTEP_BACKEND")
       ->check(CLI::IsMember({"local", "gloo", "mpi", "nccl"}));
   CLI::Option* resume = verb->add_option("--resume", options->resume,
-                                         "Go on from the last checkpoint of this job, or of the folder named")
+                                         "Go on from the last checkpoint of this job, or of the folder named; auto: "
+                                         "where there is one (the default under launchers, see "
+                                         "docs/reference/resume-and-health.md); never")
                             ->expected(0, 1);
+  verb->add_flag("--accept-changes", options->accept_changes,
+                 "Resume although seed, data or shuffling differ from the checkpoint's: other samples come");
   verb->add_option("--export", options->export_folder,
                    "At the end write the weights as a Hugging Face folder that transformers loads");
   verb->add_flag("--dry-run", options->dry_run, "Show the plan and stop");
@@ -149,6 +202,7 @@ void add_train(CLI::App& app, Outcome& outcome) {
                "  lockstep train specs/jobs/mnist-cnn.yaml\n"
                "  lockstep train job.yaml batch.micro=8 optimizer.learning_rate=1e-3\n"
                "  lockstep train job.yaml --resume\n"
+               "  lockstep train job.yaml --resume auto     (starts or goes on: one command line for every restart)\n"
                "  mpirun -np 4 lockstep train job.yaml      (also srun, torchrun: rank and world come from them)");
   verb->callback([options, resume, &outcome] {
     outcome.json = options->json;

@@ -122,6 +122,7 @@ class ImageArrays final : public Dataset {
   std::int64_t size() const override { return static_cast<std::int64_t>(targets_.size()); }
 
   Samples fetch(std::span<const std::int64_t> indices) const override {
+    images_.require_unchanged();
     const auto n = static_cast<std::int64_t>(indices.size());
     torch::Tensor pixels = torch::empty({n, shape_.height, shape_.width, shape_.channels}, torch::kUInt8);
     torch::Tensor targets = torch::empty({n}, torch::kInt64);

@@ -124,6 +124,8 @@ class MnistDataset final : public Dataset {
   std::int64_t size() const override { return size_; }
 
   Samples fetch(std::span<const std::int64_t> indices) const override {
+    images_.require_unchanged();
+    labels_.require_unchanged();
     return fetch_images(indices, 1, kSide, [&](std::int64_t index, float* out) {
       const std::uint8_t* image = pixels_ + index * kPixels;
       for (std::int64_t i = 0; i < kPixels; ++i) *out++ = table_[image[i]];
@@ -189,6 +191,7 @@ class CifarDataset final : public Dataset {
  private:
   const std::uint8_t* find(std::int64_t index) const {
     const auto file = std::upper_bound(starts_.begin(), starts_.end(), index) - starts_.begin() - 1;
+    files_[file].require_unchanged();
     return files_[file].bytes().data() + (index - starts_[file]) * kRecord;
   }
 

@@ -16,6 +16,13 @@
 #include "lockstep/base/file.h"
 
 namespace lockstep::data {
+namespace {
+
+std::int64_t changed_ns(const struct stat& status) {
+  return static_cast<std::int64_t>(status.st_mtim.tv_sec) * 1'000'000'000 + status.st_mtim.tv_nsec;
+}
+
+}  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path, const std::string& fix_when_missing) : path_(path.string()) {
   const SourcePlace place{path_};
@@ -29,6 +36,9 @@ MappedFile::MappedFile(const std::filesystem::path& path, const std::string& fix
   }
   if (!S_ISREG(status.st_mode)) throw bad_input("not a plain file", "name a file", place);
   size_ = static_cast<std::size_t>(status.st_size);
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
+  changed_ns_ = changed_ns(status);
   if (size_ == 0) return;  // an empty file cannot be mapped, and need not be
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd.get(), 0);
   if (address == MAP_FAILED) {
@@ -41,7 +51,12 @@ MappedFile::MappedFile(const std::filesystem::path& path, const std::string& fix
 MappedFile::~MappedFile() { unmap(); }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), path_(std::move(other.path_)) {}
+    : data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      path_(std::move(other.path_)),
+      device_(other.device_),
+      inode_(other.inode_),
+      changed_ns_(other.changed_ns_) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   if (this != &other) {
@@ -49,8 +64,23 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
     data_ = std::exchange(other.data_, nullptr);
     size_ = std::exchange(other.size_, 0);
     path_ = std::move(other.path_);
+    device_ = other.device_;
+    inode_ = other.inode_;
+    changed_ns_ = other.changed_ns_;
   }
   return *this;
+}
+
+void MappedFile::require_unchanged() const {
+  struct stat now {};
+  // Deleted or replaced by another file: the mapping keeps the bytes that were there.
+  if (::stat(path_.c_str(), &now) != 0 || now.st_ino != inode_ || now.st_dev != device_) return;
+  const auto size = static_cast<std::size_t>(now.st_size);
+  if (size == size_ && changed_ns(now) == changed_ns_) return;
+  throw environment_error(
+      "the data file was changed while the run reads it" +
+          (size == size_ ? std::string() : " (" + std::to_string(size_) + " bytes, now " + std::to_string(size) + ")"),
+      "put it back and resume; replace data files by renaming, never in place", {path_});
 }
 
 void MappedFile::unmap() noexcept {

@@ -10,8 +10,9 @@
 
 namespace lockstep::data {
 
-// Movable, not copyable; bytes() stays valid until destruction. Safe to read from many threads. A file that another
-// process shortens while it is mapped ends the process (SIGBUS), as with any mapping: replace data files by renaming.
+// Movable, not copyable; bytes() stays valid until destruction. Safe to read from many threads. Reading a file that
+// another process has shortened ends the process (SIGBUS), as with any mapping: call require_unchanged() before bytes
+// of a training set are read. Replacing data files by renaming is safe.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -25,12 +26,18 @@ class MappedFile {
   std::size_t size() const { return size_; }
   const std::string& path() const { return path_; }
 
+  // Throws environment_error when the file was rewritten in place since it was opened, going by size and time. Costs
+  // one call of stat(2).
+  void require_unchanged() const;
+
  private:
   void unmap() noexcept;
 
   const std::uint8_t* data_ = nullptr;
   std::size_t size_ = 0;
   std::string path_;
+  std::uint64_t device_ = 0, inode_ = 0;
+  std::int64_t changed_ns_ = 0;  // time of the last change of its bytes
 };
 
 // `path` itself when it is a file, else the plain files below that folder, sorted by path; hidden ones are omitted,

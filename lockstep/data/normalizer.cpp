@@ -1,5 +1,7 @@
 #include "lockstep/data/normalizer.h"
 
+#include "lockstep/base/error.h"
+
 #include "lockstep/data/unicode.h"
 
 namespace lockstep::data {
@@ -39,12 +41,21 @@ std::u32string normalize_for_bert(std::u32string text, const BertNormalization& 
   return text;
 }
 
-std::u32string replace_all(const std::u32string& text, const std::u32string& from, const std::u32string& to) {
+// Replacements that make text longer and longer would fill any memory.
+constexpr std::size_t kMostGrowth = 64;
+constexpr std::size_t kAlwaysAllowed = 1 << 20;
+
+std::u32string replace_all(const std::u32string& text, const std::u32string& from, const std::u32string& to,
+                           std::size_t most) {
   std::u32string replaced;
   std::size_t begin = 0;
   for (std::size_t at = text.find(from); at != std::u32string::npos; at = text.find(from, begin)) {
     replaced.append(text, begin, at - begin).append(to);
     begin = at + from.size();
+    if (replaced.size() > most) {
+      throw bad_input("the tokenizer's replacements make the text more than 64 times as long",
+                      "check the Replace steps in tokenizer.json");
+    }
   }
   return replaced.append(text, begin);
 }
@@ -53,6 +64,7 @@ std::u32string replace_all(const std::u32string& text, const std::u32string& fro
 
 std::u32string run_normalizer(const Normalizer& normalizer, std::u32string text, PiecePlace place) {
   using Kind = NormalizerStep::Kind;
+  const std::size_t most = kMostGrowth * text.size() + kAlwaysAllowed;
   for (const NormalizerStep& step : normalizer) {
     switch (step.kind) {
       case Kind::kForm:
@@ -68,7 +80,7 @@ std::u32string run_normalizer(const Normalizer& normalizer, std::u32string text,
         if (!text.empty() && !place.goes_on) text.insert(0, step.to);
         break;
       case Kind::kReplace:
-        text = replace_all(text, step.from, step.to);
+        text = replace_all(text, step.from, step.to, most);
         break;
     }
   }

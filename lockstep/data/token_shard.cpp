@@ -147,6 +147,7 @@ TokenShard::TokenShard(const std::filesystem::path& path)
 
 void TokenShard::copy(std::int64_t first, std::span<std::int64_t> out) const {
   LOCKSTEP_ASSERT(first >= 0 && first + static_cast<std::int64_t>(out.size()) <= count_, "range outside the shard");
+  file_.require_unchanged();
   const std::uint8_t* payload = file_.bytes().data() + sizeof(Header);
   bytes_per_token_ == 2 ? load<std::uint16_t>(payload, first, vocab_size_, path(), out)
                         : load<std::uint32_t>(payload, first, vocab_size_, path(), out);

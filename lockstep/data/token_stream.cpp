@@ -29,6 +29,7 @@ class ByteStream final : public TokenStream {
     LOCKSTEP_ASSERT(first >= 0 && first + static_cast<std::int64_t>(out.size()) <= size_, "range outside the stream");
     std::size_t file = std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin() - 1;
     for (std::size_t done = 0; done < out.size(); ++file) {
+      files_[file].require_unchanged();
       const auto offset = static_cast<std::size_t>(first + static_cast<std::int64_t>(done) - starts_[file]);
       const auto bytes = files_[file].bytes().subspan(offset);
       const std::size_t take = std::min(bytes.size(), out.size() - done);

@@ -22,7 +22,7 @@ struct LockstepEngineHost {
   //   error        {rank, kind: user|peer_lost|timeout|aborted|internal, exit_code, message, suspect_rank}
   //   result       the verb's answer (train: rank 0's summary; calibrate: the profile)
   void (*message)(void* context, const char* json);
-  // Polled once per step: non-zero asks all ranks to stop at the same step, save and return 130.
+  // Polled once per step: non-zero asks all ranks to stop at the same step, save and return 130; 2: 75, to be requeued.
   int (*stop_requested)(void* context);
   // The next command of an agent as JSON (elastic/control.h), valid until the next call; NULL when none came in time.
   // One thread calls it. A null pointer: nobody commands this process.

@@ -73,9 +73,11 @@ RankEnvironment from_slurm(const VariableLookup& lookup) {
   result.rank = required_int(lookup, "SLURM_PROCID", "SLURM_PROCID");
   result.world = required_int(lookup, "SLURM_STEP_NUM_TASKS", "SLURM_PROCID");
   result.local_rank = optional_int(lookup, "SLURM_LOCALID", 0);
-  result.one_node = optional_int(lookup, "SLURM_STEP_NUM_NODES", 1) == 1;
+  const int nodes = optional_int(lookup, "SLURM_STEP_NUM_NODES", 1);
+  if (nodes < 1) throw bad_input("SLURM_STEP_NUM_NODES is 0", "unset it, or start the step with srun");
+  result.one_node = nodes == 1;
   // SLURM_STEP_TASKS_PER_NODE is "4(x2)" or "4,3"; only equal shares give a plain number.
-  result.local_world = result.one_node ? result.world : result.world / optional_int(lookup, "SLURM_STEP_NUM_NODES", 1);
+  result.local_world = result.one_node ? result.world : result.world / nodes;
   if (!result.one_node) result.master_host = first_host_of(lookup("SLURM_STEP_NODELIST").value_or("127.0.0.1"));
   result.master_port = derived_port(lookup("SLURM_JOB_ID").value_or("0") + "." + lookup("SLURM_STEP_ID").value_or("0"));
   return result;

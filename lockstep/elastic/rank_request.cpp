@@ -6,7 +6,8 @@ namespace lockstep::elastic {
 namespace {
 
 nlohmann::json to_json(const RankOptions& options) {
-  return {{"resume", options.resume},
+  return {{"resume", to_string(options.resume)},
+          {"accept_changes", options.accept_changes},
           {"report_steps", options.report_steps},
           {"general_step", options.general_step},
           {"export_folder", options.export_folder},
@@ -17,7 +18,8 @@ nlohmann::json to_json(const RankOptions& options) {
 
 RankOptions options_from_json(const nlohmann::json& value) {
   RankOptions options;
-  value.at("resume").get_to(options.resume);
+  options.resume = value_named<Resume>(value.at("resume").get<std::string>()).value_or(Resume::kNever);
+  value.at("accept_changes").get_to(options.accept_changes);
   value.at("report_steps").get_to(options.report_steps);
   value.at("general_step").get_to(options.general_step);
   value.at("export_folder").get_to(options.export_folder);

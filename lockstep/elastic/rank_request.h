@@ -6,21 +6,27 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/base/enum_names.h"
 #include "lockstep/elastic/rank_environment.h"
 #include "lockstep/plan/plan.h"
 #include "lockstep/spec/job.h"
 
 namespace lockstep::elastic {
 
+// Whether a run goes on from the newest checkpoint of its folder: never, where there is one, or as an order.
+enum class Resume { kNever, kAuto, kAlways };
+constexpr auto names_of(Resume) { return enum_names<Resume::kAlways>("never", "auto", "always"); }
+
 // What the command line was told beside the job.
 struct RankOptions {
-  bool resume = false;        // train: go on from the newest checkpoint of checkpoint_directory
-  bool report_steps = false;  // train: a message for every step
-  bool general_step = false;  // train: never the fused step
-  std::string export_folder;  // train: weights for transformers at the end; "": none
-  bool quick = false;         // calibrate
-  bool cuda = false;          // calibrate: the first GPU
-  bool fused = false;         // calibrate: the products of the fused step alone
+  Resume resume = Resume::kNever;  // train
+  bool accept_changes = false;     // train: resume although other samples come than the checkpoint's
+  bool report_steps = false;       // train: a message for every step
+  bool general_step = false;       // train: never the fused step
+  std::string export_folder;       // train: weights for transformers at the end; "": none
+  bool quick = false;              // calibrate
+  bool cuda = false;               // calibrate: the first GPU
+  bool fused = false;              // calibrate: the products of the fused step alone
   bool operator==(const RankOptions&) const = default;
 };
 

@@ -1,8 +1,10 @@
 #include "lockstep/engine/pretrained.h"
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/checkpoint/hf_folder.h"
 #include "lockstep/checkpoint/hf_folder_writer.h"
+#include "lockstep/engine/run_health.h"
 #include "lockstep/nn/hf_weights.h"
 #include "lockstep/nn/lora.h"
 #include "lockstep/spec/hf_config.h"
@@ -41,8 +43,16 @@ nn::WeightSource source_of(const checkpoint::WeightFiles& files, const std::stri
   nn::WeightSource source;
   source.name = path;
   for (const std::string& name : files.names()) source.sizes[name] = files.entry(name).shape;
-  source.read = [&files](const std::string& name, std::int64_t first, Tensor out) {
+  source.read = [&files, path](const std::string& name, std::int64_t first, Tensor out) {
+    if (!torch::isFloatingType(files.entry(name).dtype)) {
+      throw bad_input("tensor " + printable(name) + " holds whole numbers, weights are real numbers",
+                      "dequantise it first, or name another file", {path});
+    }
     files.read_range(name, first, out);
+    if (!is_finite(out)) {
+      throw bad_input("tensor " + printable(name) + " holds values that are not finite",
+                      "these weights are damaged; name another file", {path});
+    }
   };
   return source;
 }

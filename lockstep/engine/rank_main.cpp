@@ -12,7 +12,6 @@
 
 #include "lockstep/base/enum_names.h"
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/comm/group_settings.h"
 #include "lockstep/comm/local.h"
 #include "lockstep/elastic/host_address.h"
@@ -22,6 +21,8 @@
 #include "lockstep/engine/control.h"
 #include "lockstep/engine/gather_records.h"
 #include "lockstep/engine/run_context.h"
+#include "lockstep/engine/same_run.h"
+#include "lockstep/engine/settle_checkpoints.h"
 #include "lockstep/engine/trainer.h"
 #include "lockstep/nn/device_thread.h"
 #include "lockstep/nn/torch_compat.h"
@@ -96,42 +97,35 @@ Joined join_world(const elastic::RankRequest& request, int generation = 1) {
   return joined;
 }
 
-// On the first rank: which checkpoint to go on from, or that the folder is free for a new run.
-void settle_checkpoints(elastic::RankRequest& request, const Host& host) {
-  const bool resume = request.options.resume;
-  if (request.checkpoint_directory.empty()) return;
-  if (!request.resume_from.empty()) {
-    const auto newest = checkpoint::list_checkpoints(request.checkpoint_directory);
-    if (newest.empty() || newest.front().path.filename() == std::filesystem::path(request.resume_from).filename())
-      return;
-    throw bad_input(fmt::format("{} also holds step {}, newer than the one named", request.checkpoint_directory,
-                                newest.front().step),
-                    "copy the checkpoint you want to a folder of its own and resume there");
+// What rank 0 finds out before the first step: the lease of the folder and the resume point, or why there is none.
+struct Settled {
+  std::unique_ptr<checkpoint::Lease> lease;
+  std::optional<UserError> error;
+};
+
+Settled settle(elastic::RankRequest& request, const Host& host) {
+  try {
+    return {settle_checkpoints(request, host), std::nullopt};
+  } catch (const UserError& error) {
+    return {nullptr, error};
   }
-  if (!resume) {
-    const auto found = checkpoint::list_checkpoints(request.checkpoint_directory);
-    if (found.empty()) return;
-    throw bad_input(
-        fmt::format("{} already holds checkpoints up to step {}", request.checkpoint_directory, found.front().step),
-        "add --resume to go on from there, or choose another checkpoint.directory");
-  }
-  const auto latest = checkpoint::find_latest(request.checkpoint_directory,
-                                              [&](const std::string& warning) { host.note("warning: " + warning); });
-  if (!latest) {
-    throw environment_error("--resume: no sound checkpoint in " + request.checkpoint_directory,
-                            "start without --resume, or name the folder: --resume FOLDER");
-  }
-  request.resume_from = latest->path.string();
 }
 
-// Rank 0's run id, folders and resume point hold for everybody.
-void share_facts(elastic::RankRequest& request, comm::Communicator& world) {
+// Rank 0's run id, folders and resume point hold for everybody, and so does what hinders it.
+void share_facts(elastic::RankRequest& request, comm::Communicator& world, const Settled& settled) {
   const nlohmann::json mine = {{"run_id", request.run_id},
                                {"home", request.home},
                                {"run_directory", request.run_directory},
                                {"checkpoint_directory", request.checkpoint_directory},
-                               {"resume_from", request.resume_from}};
-  const nlohmann::json shared = nlohmann::json::parse(broadcast_text(world, mine.dump(), 0));
+                               {"resume_from", request.resume_from},
+                               {"exit_code", settled.error ? static_cast<int>(settled.error->code()) : 0},
+                               {"error", settled.error ? settled.error->what() : ""}};
+  const std::string text = mine.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const nlohmann::json shared = nlohmann::json::parse(broadcast_text(world, text, 0));
+  if (const int code = shared.at("exit_code"); code != 0) {
+    world.barrier().wait();  // nobody leaves while a peer still reads
+    throw UserError(static_cast<ExitCode>(code), shared.at("error").get<std::string>());
+  }
   shared.at("run_id").get_to(request.run_id);
   shared.at("home").get_to(request.home);
   shared.at("run_directory").get_to(request.run_directory);
@@ -211,9 +205,10 @@ int run_joined(elastic::RankRequest request, comm::Communicator world, torch::De
                Control* control = nullptr) {
   const nn::DeviceThread thread(device);
   nn::compat::set_compute_threads(request.threads);
-  if (world.rank() == 0) settle_checkpoints(request, host);
+  require_same_run(world, facts_of(request));
+  Settled settled = world.rank() == 0 ? settle(request, host) : Settled{};
   std::string own_home = request.home;
-  share_facts(request, world);
+  share_facts(request, world, settled);
   if (own_home.empty()) own_home = request.home;
   spec::Job job = request.job;
   plan::Run run;
@@ -223,6 +218,7 @@ int run_joined(elastic::RankRequest request, comm::Communicator world, torch::De
   }
   RunContext context{std::move(request), std::move(job), std::move(run), std::move(world), nullptr, host, device};
   context.control = control;
+  context.lease = std::move(settled.lease);
   context.recorder = open_run_recorder(context, own_home);
   const bool owner = context.request.owns_run && context.rank() == 0;
   elastic::RunRecord record(owner ? context.recorder : nullptr, context.request, engine_versions());
@@ -233,7 +229,9 @@ int run_joined(elastic::RankRequest request, comm::Communicator world, torch::De
     record.end(1, error.what(), nullptr);
     throw;
   }
-  record.end(result.at("exit_code"), "", result);
+  const bool requeued = result.at("exit_code") == static_cast<int>(ExitCode::kRetry);
+  record.end(requeued ? static_cast<int>(ExitCode::kInterrupted) : result.at("exit_code").get<int>(),
+             requeued ? "stopped to be started again" : "", result);
   context.world.barrier().wait();  // nobody closes a connection while a peer still needs it
   if (context.recorder && !context.request.ranks.one_node) gather_records(context, own_home);
   if (context.recorder) context.recorder->flush(10.0);
@@ -274,7 +272,7 @@ int run_generations(const elastic::RankRequest& request, const Host& host) {
     mine.ranks.world = join->world;
     mine.ranks.local_rank = join->local_rank;
     mine.ranks.local_world = join->local_world;
-    if (join->generation > 1) mine.options.resume = true;
+    if (join->generation > 1) mine.options.resume = elastic::Resume::kAuto;
     try {
       Joined joined = join_world(mine, join->generation);
       control.entered(join->generation, joined.world);
@@ -329,8 +327,8 @@ std::optional<nlohmann::json> Host::next_command(int timeout_ms) const {
   return nlohmann::json::parse(text, nullptr, false);
 }
 
-bool Host::stop_requested() const {
-  return host_ != nullptr && host_->stop_requested != nullptr && host_->stop_requested(host_->context) != 0;
+int Host::stop_answer() const {
+  return host_ != nullptr && host_->stop_requested != nullptr ? host_->stop_requested(host_->context) : 0;
 }
 
 int run_rank(const elastic::RankRequest& request, const Host& host) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/checkpoint/lease.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/elastic/engine_api.h"
 #include "lockstep/elastic/rank_request.h"
@@ -27,12 +28,15 @@ class Host {
 
   void send(const nlohmann::json& message) const;
   void note(const std::string& text) const { send({{"type", "note"}, {"text", text}}); }
-  bool stop_requested() const;
+  bool stop_requested() const { return stop_answer() != 0; }
+  bool requeue_requested() const { return stop_answer() == 2; }  // stopped to be started again
   // Whether an agent commands this process, and its next command; nothing when none came in time.
   bool commanded() const { return host_ != nullptr && host_->next_command != nullptr; }
   std::optional<nlohmann::json> next_command(int timeout_ms) const;
 
  private:
+  int stop_answer() const;
+
   const LockstepEngineHost* host_;  // may be null: nobody listens
 };
 
@@ -51,7 +55,8 @@ struct RunContext {
   torch::Device device = torch::kCPU;  // where this rank computes
   DeviceStepMaker make_device_step = engine::make_device_step;
   parallel::ModelFactory make_model = nn::build_model;
-  Control* control = nullptr;  // null: nobody commands this process
+  std::shared_ptr<checkpoint::Lease> lease = nullptr;  // of the checkpoint folder; on the first rank
+  Control* control = nullptr;                          // null: nobody commands this process
 
   int rank() const { return world.rank(); }
 };

@@ -3,18 +3,20 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/checkpoint/health_note.h"
 #include "lockstep/engine/control.h"
+#include "lockstep/engine/resume_check.h"
 #include "lockstep/plan/plan.h"
 
 namespace lockstep::engine {
 namespace {
 
 constexpr double kProgressSeconds = 0.1;
-constexpr int kSkippedStepsBeforeGivingUp = 10;
-constexpr int kSkippedStepsOfALossScale = 50;  // from 65536 down to nothing takes fewer
+constexpr double kNoticeSeconds = 1.0;  // between two looks for checkpoint.preempt_file
 constexpr double kRecentDecay = 0.9;
 
 DeviceStepMaker step_maker(const RunContext& context) {
@@ -22,6 +24,16 @@ DeviceStepMaker step_maker(const RunContext& context) {
   return [](const spec::Job&, const plan::Run&, torch::Device) {
     return DeviceStepChoice{nullptr, "--general-step was given"};
   };
+}
+
+// What a checkpoint keeps for RunHealth; nothing where an older version wrote it.
+std::vector<double> losses_in(const nlohmann::json& extra) {
+  std::vector<double> losses;
+  if (!extra.is_object() || !extra.contains("usual_losses")) return losses;
+  for (const nlohmann::json& loss : extra.at("usual_losses")) {
+    if (loss.is_number()) losses.push_back(loss.get<double>());
+  }
+  return losses;
 }
 
 bool counts_tokens(const TrainingState& state) { return state.datasets.train->tokens_per_sample() > 0; }
@@ -43,7 +55,8 @@ double ThroughputMeter::seconds_per_step() const {
   return counted > 0 ? seconds_ / static_cast<double>(counted) : 0.0;
 }
 
-Trainer::Trainer(RunContext& context) : context_(context) {
+Trainer::Trainer(RunContext& context)
+    : context_(context), health_(context.job.health, context.job.precision == spec::Precision::kFp16) {
   state_ = build_training_state(context.job, context.run, context.world,
                                 {context.device, step_maker(context), context.make_model});
   if (context.rank() == 0) tell_what_it_starts_from();
@@ -63,9 +76,15 @@ void Trainer::tell_what_it_starts_from() const {
 
 void Trainer::resume() {
   const auto reader = checkpoint::CheckpointReader::open(context_.request.resume_from);
-  const std::string remark = restore(state_, reader.read(context_.rank()), context_.job, context_.world.size());
+  const checkpoint::CheckpointContents contents = reader.read(context_.rank());
+  const std::vector<std::string> changes = check_resume(
+      contents,
+      {context_.job, state_.data_contents, state_.loader->global_batch(), context_.request.options.accept_changes});
+  const std::string remark = restore(state_, contents, context_.job, context_.world.size());
   saved_step_ = state_.step;
+  health_.resumed(state_.step, losses_in(contents.extra));
   if (context_.rank() != 0) return;
+  for (const std::string& change : changes) context_.host.note(change);
   if (state_.step >= state_.total_steps) {
     context_.host.note(fmt::format("nothing left to do: step {} of {}; raise steps, tokens or epochs to go on",
                                    state_.step, state_.total_steps));
@@ -73,11 +92,12 @@ void Trainer::resume() {
   context_.host.note(fmt::format("resumed from {} at step {}", context_.request.resume_from, state_.step));
   if (!remark.empty()) context_.host.note(remark);
   if (context_.recorder) {
-    context_.recorder->event({.kind = std::string(telemetry::event_kind::kResume),
-                              .rank = 0,
-                              .step = state_.step,
-                              .message = "resumed from " + context_.request.resume_from,
-                              .data = {{"path", context_.request.resume_from}, {"step", state_.step}}});
+    context_.recorder->event(
+        {.kind = std::string(telemetry::event_kind::kResume),
+         .rank = 0,
+         .step = state_.step,
+         .message = "resumed from " + context_.request.resume_from,
+         .data = {{"path", context_.request.resume_from}, {"step", state_.step}, {"changes", changes}}});
   }
 }
 
@@ -95,13 +115,35 @@ nlohmann::json Trainer::run() {
     if (evaluating && !stopped && (last || (every > 0 && state_.step % every == 0))) run_evaluation();
     if (stopped || (last && context_.job.checkpoint.at_end) || save_is_due(result)) save();
   }
-  if (!stopped) export_weights();
-  return summary(stopped);
+  if (stopped) return summary(static_cast<int>(is_requeued() ? ExitCode::kRetry : ExitCode::kInterrupted));
+  finish_soundly();
+  export_weights();
+  return summary(0);
 }
 
-StepWishes Trainer::wishes() const {
+// The file of a spot notice: whoever sees it first asks all to stop.
+bool Trainer::is_preempted() {
+  const std::string& file = context_.job.checkpoint.preempt_file;
+  if (preempted_ || file.empty() || (state_.step > first_step_ && since_notice_.seconds() < kNoticeSeconds)) {
+    return preempted_;
+  }
+  since_notice_.restart();
+  std::error_code ignored;
+  preempted_ = std::filesystem::exists(file, ignored);
+  if (preempted_) context_.host.note("checkpoint.preempt_file " + file + " is there: the run saves and ends");
+  return preempted_;
+}
+
+// Any rank may know why the run was stopped.
+bool Trainer::is_requeued() {
+  std::int64_t ranks = preempted_ || context_.host.requeue_requested() ? 1 : 0;
+  if (context_.world.size() > 1) context_.world.all_reduce({&ranks, 1, comm::DType::kI64}).wait();
+  return ranks > 0;
+}
+
+StepWishes Trainer::wishes() {
   StepWishes wishes;
-  wishes.stop = context_.host.stop_requested();
+  wishes.stop = context_.host.stop_requested() || is_preempted();
   // Clocks differ between ranks, so the first one decides when it is time to save.
   const double every = context_.job.checkpoint.every_seconds;
   wishes.save = context_.rank() == 0 && every > 0 && since_save_.seconds() >= every;
@@ -125,14 +167,53 @@ void Trainer::after_step(const StepResult& result) {
 }
 
 void Trainer::check_loss(const StepResult& result) {
-  skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
-  const bool scaled = context_.job.precision == spec::Precision::kFp16;
-  if (skipped_in_a_row_ >= (scaled ? kSkippedStepsOfALossScale : kSkippedStepsBeforeGivingUp)) {
-    throw UserError(
-        ExitCode::kRunFailed,
-        fmt::format("the gradient was not finite in {} steps in a row, up to step {}", skipped_in_a_row_, state_.step),
-        "lower optimizer.learning_rate, add warmup_steps or clip_norm");
+  guarded_check([&] { record_health(health_.observe(state_.step, result.loss, result.skipped), result); });
+}
+
+void Trainer::record_health(HealthEvent event, const StepResult& result) {
+  if (event == HealthEvent::kNone || context_.rank() != 0) return;
+  const bool skipped = event == HealthEvent::kSkipped;
+  const std::string text = skipped ? fmt::format("step {} was skipped: its gradient is not finite", state_.step)
+                           : event == HealthEvent::kSpikeBegan
+                               ? fmt::format("the loss is {:.6g} at step {}, {:.6g} was usual", result.loss,
+                                             state_.step, health_.usual_loss())
+                               : fmt::format("the loss is {:.6g} at step {}: as usual again", result.loss, state_.step);
+  if (event == HealthEvent::kSpikeBegan) context_.host.note("warning: " + text);
+  if (!context_.recorder) return;
+  const bool over = event == HealthEvent::kSpikeOver;
+  context_.recorder->event({.level = over ? telemetry::Level::kInfo : telemetry::Level::kWarning,
+                            .kind = std::string(skipped ? telemetry::event_kind::kSkip : telemetry::event_kind::kSpike),
+                            .rank = 0,
+                            .step = state_.step,
+                            .message = text,
+                            .data = {{"loss", result.loss}, {"gradient_norm", result.gradient_norm}}});
+}
+
+void Trainer::guarded_check(const std::function<void()>& check) {
+  try {
+    check();
+  } catch (const UserError& error) {
+    const std::string& folder = context_.request.checkpoint_directory;
+    if (context_.rank() == 0 && !folder.empty() && health_.pinned_step()) {
+      checkpoint::write_health_note(folder, {*health_.pinned_step(), state_.step, error.what()});
+    }
+    throw;
   }
+}
+
+// Weights that are not numbers are not a result, whatever the last loss was.
+void Trainer::finish_soundly() {
+  guarded_check([&] {
+    health_.require_sound_end(state_.step);
+    if (!evaluations_.empty() && !std::isfinite(evaluations_.back().at("loss").get<double>())) {
+      throw UserError(ExitCode::kRunFailed, fmt::format("the held-out loss after step {} is not finite", state_.step),
+                      "the weights are not usable; see the losses with `lockstep report last`");
+    }
+    if (context_.request.options.export_folder.empty() || finite_step_ == state_.step) return;
+    checkpoint::CheckpointContents contents;
+    state_.executor->save(contents);
+    require_finite(contents, context_.world, "nothing was exported");
+  });
 }
 
 void Trainer::record_step(const StepResult& result) {
@@ -210,9 +291,16 @@ void Trainer::save() {
   options.keep = context_.job.checkpoint.keep;
   options.run_id = context_.request.run_id;
   options.barrier = [this] { context_.world.barrier().wait(); };
-  const checkpoint::SaveResult saved =
-      checkpoint::save_checkpoint(checkpoint_contents(state_, context_.job, context_.world.size()), options);
-  saved_step_ = state_.step;
+  options.pinned_step = health_.pinned_step();
+  if (context_.lease) options.before_publish = [this] { context_.lease->check(); };
+  checkpoint::CheckpointContents contents = checkpoint_contents(state_, context_.job, context_.world.size());
+  contents.extra["usual_losses"] = health_.usual_losses();
+  guarded_check([&] {
+    require_finite(contents, context_.world, fmt::format("the checkpoint of step {} was not saved", state_.step));
+  });
+  const checkpoint::SaveResult saved = checkpoint::save_checkpoint(contents, options);
+  saved_step_ = finite_step_ = state_.step;
+  health_.saved(state_.step);
   since_save_.restart();
   if (context_.rank() != 0) return;
   const nlohmann::json data = {{"path", saved.path.string()}, {"bytes", saved.bytes}, {"seconds", saved.seconds}};
@@ -251,7 +339,7 @@ std::optional<double> Trainer::efficiency(double items_per_second) const {
   return mfu * items_per_second / predicted;
 }
 
-nlohmann::json Trainer::summary(bool stopped) const {
+nlohmann::json Trainer::summary(int exit_code) const {
   const bool tokens = counts_tokens(state_);
   const double rate = meter_.overall();
   const double predicted = predicted_items_per_second();
@@ -260,8 +348,8 @@ nlohmann::json Trainer::summary(bool stopped) const {
   nlohmann::json result = {
       {"schema", "lockstep.run/1"},
       {"run", context_.request.run_id},
-      {"status", stopped ? "interrupted" : "done"},
-      {"exit_code", stopped ? 130 : 0},
+      {"status", exit_code == 0 ? "done" : "interrupted"},
+      {"exit_code", exit_code},
       {"steps", state_.step},
       {"steps_total", state_.total_steps},
       {"device", context_.device.str()},

@@ -1,12 +1,14 @@
 // The training loop of one rank: steps, evaluation, checkpoints, progress, and the summary that stands beside the plan.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/engine/memory_counter.h"
 #include "lockstep/engine/run_context.h"
+#include "lockstep/engine/run_health.h"
 #include "lockstep/engine/training_state.h"
 #include "lockstep/engine/training_step.h"
 
@@ -36,23 +38,30 @@ class Trainer {
   explicit Trainer(RunContext& context);
 
   // Collective: trains to the end or until somebody asks to stop. Returns the summary (schema lockstep.run/1, the same
-  // on every rank but for memory); `exit_code` in it is 0 or 130.
+  // on every rank but for memory); `exit_code` in it is 0, 130 or 75 (stopped to be started again). Throws
+  // UserError (run failed) when the numbers went wrong.
   nlohmann::json run();
 
  private:
   void tell_what_it_starts_from() const;
   void resume();
-  StepWishes wishes() const;
+  StepWishes wishes();
   void after_step(const StepResult& result);
   void record_step(const StepResult& result);
   void report_progress(const StepResult& result);
   void report_step(const StepResult& result);
   void check_loss(const StepResult& result);
+  void record_health(HealthEvent event, const StepResult& result);
+  void finish_soundly();
+  // `check` may find that the numbers went wrong; a note in the checkpoint folder then says what is sound.
+  void guarded_check(const std::function<void()>& check);
+  bool is_preempted();
+  bool is_requeued();
   void run_evaluation();
   void save();
   void export_weights();
   bool save_is_due(const StepResult& result) const;
-  nlohmann::json summary(bool stopped) const;
+  nlohmann::json summary(int exit_code) const;
   std::optional<double> efficiency(double items_per_second) const;
   double predicted_items_per_second() const;
 
@@ -67,7 +76,10 @@ class Trainer {
   double data_seconds_ = 0.0;
   std::int64_t first_step_ = 0;
   std::int64_t saved_step_ = -1;
-  int skipped_in_a_row_ = 0;
+  std::int64_t finite_step_ = -1;  // whose state was looked at
+  RunHealth health_;
+  Stopwatch since_notice_;
+  bool preempted_ = false;
   nlohmann::json evaluations_ = nlohmann::json::array();
 };
 

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/engine/fused_executor.h"
+#include "lockstep/engine/resume_check.h"
 #include "lockstep/engine/sharded_executor.h"
 
 namespace lockstep::engine {
@@ -57,6 +58,7 @@ TrainingState build_training_state(const spec::Job& job, const plan::Run& run, c
   TrainingState state;
   state.pinned = !options.device.is_cpu();
   state.datasets = data::open_datasets(job);
+  state.data_contents = data_contents(job.data);
   state.executor = make_executor(job, run, world, *state.datasets.train, options);
   state.loader = make_loader(job, run, state);
   if (state.loader->global_batch() > state.datasets.train->size()) {
@@ -99,7 +101,8 @@ checkpoint::CheckpointContents checkpoint_contents(TrainingState& state, const s
   contents.loader = {{"epoch", state.position.epoch},
                      {"samples", state.position.samples},
                      {"global_batch", state.loader->global_batch()},
-                     {"dataset_samples", state.loader->dataset().size()}};
+                     {"dataset_samples", state.loader->dataset().size()},
+                     {"data", state.data_contents}};
   contents.job_yaml = spec::to_yaml(job);
   contents.extra["world"] = world;
   // Random numbers are keyed by (seed, step, place), so seed and step are the whole state of every generator of ours;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "lockstep/checkpoint/checkpoint.h"
@@ -30,7 +31,8 @@ struct TrainingState {
     data::Position behind;
   };
   std::optional<Staged> staged;
-  bool pinned = false;  // batches in page-locked memory
+  bool pinned = false;           // batches in page-locked memory
+  nlohmann::json data_contents;  // what the data holds, for checkpoints (engine/resume_check.h)
 };
 
 struct TrainingOptions {

@@ -1,6 +1,10 @@
 #include "lockstep/engine/training_step.h"
 
+#include <algorithm>
 #include <array>
+#include <memory>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "lockstep/base/clock.h"
@@ -15,6 +19,35 @@ void stage_next(TrainingState& state) {
   while (batches.empty() || !batches.back().last_of_step) batches.push_back(state.loader->next());
   state.staged = {batches.back().global_samples, state.loader->position()};
   state.executor->stage(std::move(batches));
+}
+
+// The beginning of a data set.
+class FirstSamples final : public data::Dataset {
+ public:
+  FirstSamples(std::shared_ptr<const data::Dataset> whole, std::int64_t size)
+      : whole_(std::move(whole)), size_(std::min(size, whole_->size())) {}
+
+  std::int64_t size() const override { return size_; }
+  data::Samples fetch(std::span<const std::int64_t> indices) const override { return whole_->fetch(indices); }
+  data::Samples fetch_in_epoch(std::span<const std::int64_t> indices, std::int64_t epoch) const override {
+    return whole_->fetch_in_epoch(indices, epoch);
+  }
+  std::string describe() const override { return whole_->describe(); }
+  std::int64_t tokens_per_sample() const override { return whole_->tokens_per_sample(); }
+  std::int64_t targets_per_sample() const override { return whole_->targets_per_sample(); }
+  std::int64_t padding_id() const override { return whole_->padding_id(); }
+
+ private:
+  std::shared_ptr<const data::Dataset> whole_;
+  std::int64_t size_;
+};
+
+// `evaluation.batches` counts batches of the size of a step, so that every layout looks at the same samples.
+std::shared_ptr<const data::Dataset> evaluation_part(const TrainingState& state, const spec::Job& job) {
+  const std::int64_t batches = job.evaluation.batches, of_a_step = state.loader->global_batch();
+  const std::int64_t whole = state.datasets.evaluation->size();
+  if (batches == 0 || batches > whole / of_a_step) return state.datasets.evaluation;
+  return std::make_shared<FirstSamples>(state.datasets.evaluation, batches * of_a_step);
 }
 
 }  // namespace
@@ -51,13 +84,12 @@ EvaluationResult evaluate(TrainingState& state, const spec::Job& job, const plan
   options.prefetch_factor = job.loader.prefetch_factor;
   options.epochs = 1;
   options.pinned = state.pinned;
-  data::Loader loader(state.datasets.evaluation, options);
+  data::Loader loader(evaluation_part(state, job), options);
 
   const torch::NoGradGuard no_grad;
   const std::int64_t padding_id = state.datasets.evaluation->padding_id();
   std::array<double, 3> sums = {0.0, 0.0, 0.0};  // loss, targets, hits
-  for (std::int64_t done = 0; !loader.done() && (job.evaluation.batches == 0 || done < job.evaluation.batches);
-       ++done) {
+  while (!loader.done()) {
     const EvaluationSums part = state.executor->evaluate(loader.next(), padding_id);
     sums[0] += part.loss;
     sums[1] += part.targets;

@@ -115,7 +115,7 @@ NodeGroup read_group(const YamlNode& node, const std::string& path, Storage& sto
   MapReader reader(node, path);
   std::string kind;
   reader.require("kind");
-  reader.text("kind", kind);
+  reader.name("kind", kind);
   std::int64_t nodes = 1, devices = 0;
   reader.count("nodes", nodes, 1, kMostNodes);
   reader.count("devices_per_node", devices, 1, kMostDevicesPerNode);
@@ -135,7 +135,7 @@ NodeGroup read_group(const YamlNode& node, const std::string& path, Storage& sto
     group.devices_per_node = std::max<std::int64_t>(1, devices);
   }
   group.name = kind;
-  reader.text("name", group.name);
+  reader.name("name", group.name);
   read_node_fields(reader, group, known);
   reader.finish();
   return group;
@@ -152,8 +152,8 @@ Link slowest_nic(const std::vector<NodeGroup>& groups) {
 Cluster read_map(const YamlNode& node, const std::string& path, const std::string& default_name) {
   MapReader reader(node, path);
   Cluster cluster;
-  cluster.name = default_name;
-  reader.text("name", cluster.name);
+  cluster.name = printable(default_name, kLongestName);
+  reader.name("name", cluster.name);
   reader.require("groups");
   if (const YamlNode* groups = reader.find("groups")) {
     if (!groups->is_sequence() || groups->items.empty() || groups->items.size() > 1000) {
@@ -223,7 +223,7 @@ DeviceKind load_device_kind(const std::string& kind, const SourcePlace& place) {
   DeviceKind result;
   NodeGroup& node = result.node;
   reader.require("kind");
-  reader.text("kind", node.device.kind);
+  reader.name("kind", node.device.kind);
   node.name = node.device.kind;
   reader.count("devices_per_node", node.devices_per_node, 1, kMostDevicesPerNode);
   read_node_fields(reader, node, node.device.is_cpu());

@@ -286,7 +286,8 @@ Model parse_hf_config(std::string_view text, const fs::path& file) {
   if (has_classifier(config)) model.classes = classes_of(config);
   model.init_std = real_between(config, "initializer_range", 0.02, 0.0, 10.0);
   const fs::path absolute = fs::absolute(file).lexically_normal();
-  model.name = file.filename() == "config.json" ? absolute.parent_path().filename().string() : file.stem().string();
+  const std::filesystem::path name = file.filename() == "config.json" ? absolute.parent_path().filename() : file.stem();
+  model.name = printable(name.string(), kLongestName);
   if (parameter_count_estimate(model) > 1e16)
     config.fail("hidden_size", "makes a model too large to count", "check it");
   return model;

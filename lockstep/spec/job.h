@@ -28,6 +28,11 @@ enum class Compression { kNone, kFp16, kBf16, kPowerSgd, kOneBit };
 constexpr auto names_of(Compression) {
   return enum_names<Compression::kOneBit>("none", "fp16", "bf16", "powersgd", "onebit");
 }
+// What is done about a gradient that is not finite, and about a loss that jumps (docs/reference/resume-and-health.md).
+enum class OnNonfinite { kSkip, kStop };
+constexpr auto names_of(OnNonfinite) { return enum_names<OnNonfinite::kStop>("skip", "stop"); }
+enum class OnSpike { kRecord, kStop };
+constexpr auto names_of(OnSpike) { return enum_names<OnSpike::kStop>("record", "stop"); }
 // How the turns of a conversation are written; kAuto: as the tokenizer's files specify.
 enum class ChatTemplate { kAuto, kChatml, kLlama2, kLlama3, kAlpaca, kPlain };
 constexpr auto names_of(ChatTemplate) {
@@ -99,7 +104,9 @@ struct CheckpointPolicy {
   double every_seconds = 600.0;  // `every: 10m`; 0: not by time. Becomes 0 when only every_steps is given
   std::int64_t every_steps = 0;  // `every_steps: 100`; 0: not by steps. Both: the earlier one
   std::int64_t keep = 3;
-  bool at_end = true;  // `final: false`: nothing is saved after the last step
+  bool at_end = true;           // `final: false`: nothing is saved after the last step
+  std::string preempt_file;     // once it is there the run saves and ends with exit code 75; "": none
+  double stop_seconds = 300.0;  // `stop_timeout`: from a stop signal until ranks that have not ended are killed
   bool operator==(const CheckpointPolicy&) const = default;
 };
 
@@ -108,6 +115,13 @@ struct RecoveryPolicy {
   std::int64_t restarts = 10;  // before the run is given up; 0: the first failure ends it
   std::int64_t standby = 1;    // processes per node kept ready to take a lost rank's place
   bool operator==(const RecoveryPolicy&) const = default;
+};
+
+struct Health {
+  OnNonfinite nonfinite = OnNonfinite::kSkip;
+  std::int64_t most_skips = 0;  // `skip_limit`: skipped steps in a row that end the run; 0: 10, with fp16 50
+  OnSpike spike = OnSpike::kRecord;
+  bool operator==(const Health&) const = default;
 };
 
 // Low-rank adapters (Hu et al. 2021): the weights of `targets` stay as they are, W + alpha / rank x B A is applied and
@@ -140,6 +154,7 @@ struct Job {
   Evaluation evaluation;
   CheckpointPolicy checkpoint;
   RecoveryPolicy recovery;
+  Health health;
   std::optional<LayoutRequest> layout;
   std::string plan_file;  // `plan: FILE`
   std::string weights;    // pretrained weights to start from: Hugging Face folder or file; "": random ones

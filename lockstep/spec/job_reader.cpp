@@ -16,6 +16,13 @@ namespace lockstep::spec {
 namespace {
 
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 40;
+constexpr std::int64_t kMostTokens = std::int64_t{1} << 60;  // room to add a batch without overflow
+constexpr double kMostSeconds = 366.0 * 86400.0;             // clocks count milliseconds in 64 bits
+
+void require_at_most(MapReader& map, const char* key, double seconds) {
+  if (seconds <= kMostSeconds) return;
+  throw map.error_at(key, fmt::format("{} is longer than a year", key), "for example 5m");
+}
 
 void read_data(MapReader& job, Data& data) {
   job.require("data");
@@ -94,6 +101,7 @@ void read_communication(MapReader& job, Communication& communication) {
   communication.backend = backend;
   map->seconds("timeout", communication.timeout_seconds);
   if (communication.timeout_seconds <= 0.0) throw map->error_at("timeout", "the timeout is 0", "for example 5m");
+  require_at_most(*map, "timeout", communication.timeout_seconds);
   double bucket_bytes = communication.bucket_mib * kMiB;
   map->bytes("bucket", bucket_bytes);
   if (bucket_bytes <= 0.0) throw map->error_at("bucket", "the bucket is empty", "for example 25MiB");
@@ -122,6 +130,18 @@ void read_checkpoint(MapReader& job, CheckpointPolicy& policy) {
   if (by_steps && !by_time) policy.every_seconds = 0.0;
   map->count("keep", policy.keep, 1, 1 << 20);
   map->boolean("final", policy.at_end);
+  map->path("preempt_file", policy.preempt_file);
+  map->seconds("stop_timeout", policy.stop_seconds);
+  require_at_most(*map, "stop_timeout", policy.stop_seconds);
+  map->finish();
+}
+
+void read_health(MapReader& job, Health& health) {
+  auto map = job.map("health");
+  if (!map) return;
+  map->choice("nonfinite", health.nonfinite);
+  map->count("skip_limit", health.most_skips, 0, kMostSteps);
+  map->choice("spike", health.spike);
   map->finish();
 }
 
@@ -198,7 +218,7 @@ void read_lora(MapReader& job, Job& result) {
 
 void read_goal(MapReader& job, Job& result) {
   const bool steps = job.count("steps", result.steps, 1, kMostSteps);
-  const bool tokens = job.count("tokens", result.tokens, 1);
+  const bool tokens = job.count("tokens", result.tokens, 1, kMostTokens);
   const bool epochs = job.real("epochs", result.epochs, 1e-6, 1e9);
   const int given = static_cast<int>(steps) + static_cast<int>(tokens) + static_cast<int>(epochs);
   if (given > 1) {
@@ -284,8 +304,8 @@ void check_data_fits_model(MapReader& job, Job& result) {
 Job read_job(const YamlNode& root, const std::string& default_name) {
   MapReader reader(root, "");
   Job job;
-  job.name = default_name;
-  reader.text("name", job.name);
+  job.name = printable(default_name, kLongestName);
+  reader.name("name", job.name);
   reader.require("model");
   reader.require("cluster");
   if (const YamlNode* model = reader.find("model")) job.model = read_model(*model, "model", "inline");
@@ -298,6 +318,7 @@ Job read_job(const YamlNode& root, const std::string& default_name) {
   read_evaluation(reader, job.evaluation);
   read_checkpoint(reader, job.checkpoint);
   read_recovery(reader, job.recovery);
+  read_health(reader, job.health);
   read_layout(reader, job);
   reader.path("plan", job.plan_file);
   reader.path("weights", job.weights);

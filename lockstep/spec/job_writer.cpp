@@ -48,8 +48,15 @@ std::string lora_text(const Lora& lora) {
 std::string checkpoint_text(const CheckpointPolicy& policy) {
   std::string text = "checkpoint:\n";
   if (!policy.directory.empty()) text += fmt::format("  directory: {}\n", yaml_quote(policy.directory));
-  return text + fmt::format("  every: {}\n  every_steps: {}\n  keep: {}\n  final: {}\n",
-                            exact_seconds(policy.every_seconds), policy.every_steps, policy.keep, policy.at_end);
+  if (!policy.preempt_file.empty()) text += fmt::format("  preempt_file: {}\n", yaml_quote(policy.preempt_file));
+  return text + fmt::format("  every: {}\n  every_steps: {}\n  keep: {}\n  final: {}\n  stop_timeout: {}\n",
+                            exact_seconds(policy.every_seconds), policy.every_steps, policy.keep, policy.at_end,
+                            exact_seconds(policy.stop_seconds));
+}
+
+std::string health_text(const Health& health) {
+  return fmt::format("health:\n  nonfinite: {}\n  skip_limit: {}\n  spike: {}\n", to_string(health.nonfinite),
+                     health.most_skips, to_string(health.spike));
 }
 
 std::string layout_text(const LayoutRequest& layout) {
@@ -87,6 +94,7 @@ std::string to_yaml(const Job& job) {
   text += fmt::format("evaluation:\n  every: {}\n  batches: {}\n", job.evaluation.every_steps, job.evaluation.batches);
   text += checkpoint_text(job.checkpoint);
   text += fmt::format("recovery:\n  restarts: {}\n  standby: {}\n", job.recovery.restarts, job.recovery.standby);
+  text += health_text(job.health);
   if (job.layout) text += layout_text(*job.layout);
   if (!job.plan_file.empty()) text += fmt::format("plan: {}\n", yaml_quote(job.plan_file));
   if (!job.weights.empty()) text += fmt::format("weights: {}\n", yaml_quote(job.weights));

@@ -178,8 +178,8 @@ Model read_map(const YamlNode& node, const std::string& path, const std::string&
   reader.require("arch");
   const bool has_arch = reader.choice("arch", arch);
   Model model = defaults_of(arch);
-  model.name = default_name;
-  reader.text("name", model.name);
+  model.name = printable(default_name, kLongestName);
+  reader.name("name", model.name);
   reader.real("dropout", model.dropout, 0.0, 0.999999);
   model.is_language_model() ? read_language_model(reader, model) : read_image_model(reader, model);
   if (!has_arch) {

@@ -36,6 +36,8 @@ namespace event_kind {
 inline constexpr std::string_view kCheckpoint = "checkpoint";  // data: {"path", "bytes", "seconds"}
 inline constexpr std::string_view kResume = "resume";          // data: {"path", "step"}
 inline constexpr std::string_view kEvaluation = "evaluation";
+inline constexpr std::string_view kSkip = "skip";    // data: {"loss", "gradient_norm"}
+inline constexpr std::string_view kSpike = "spike";  // the same; also when it is over
 inline constexpr std::string_view kRankLost = "rank_lost";
 inline constexpr std::string_view kFailure = "failure";
 inline constexpr std::string_view kInterrupted = "interrupted";

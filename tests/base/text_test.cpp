@@ -53,6 +53,15 @@ TEST(Text, split_and_join_are_inverse) {
   EXPECT_EQ(split("a.b.c", '.').size(), 3u);
 }
 
+TEST(Text, what_cannot_be_shown_is_escaped) {
+  EXPECT_TRUE(is_printable("caf\xc3\xa9, a b"));
+  for (const char* text : {"a\nb", "a\x1b[2J", "caf\xe9", "\xc0\xaf", "\xed\xa0\x80", "a\xe2\x80\xae", "\xc2\x9b"}) {
+    EXPECT_FALSE(is_printable(text)) << printable(text);
+    EXPECT_TRUE(is_printable(printable(text))) << printable(text);
+  }
+  EXPECT_EQ(printable("caf\xc3\xa9"), "caf\xc3\xa9");
+}
+
 TEST(Text, printable_keeps_messages_on_one_short_line) {
   EXPECT_EQ(printable("a\nb\x1b"), "a\\x0ab\\x1b");
   EXPECT_EQ(printable(std::string(100, 'x'), 5), "xxxxx...");

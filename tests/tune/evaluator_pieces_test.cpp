@@ -239,5 +239,15 @@ TEST(TrialProgram, EndsAlsoWhatLeftTheGroup) {
   EXPECT_FALSE(is_there(child));
 }
 
+TEST(SampleList, many_samples_keep_their_mean_in_little_room) {
+  SampleList samples;
+  for (int i = 0; i < 1'000'000; ++i) samples.add(i % 2 == 0 ? 4.0 : 6.0);
+  EXPECT_EQ(samples.seen(), 1'000'000);
+  EXPECT_LE(samples.values().size(), 4096U);
+  double sum = 0;
+  for (const double value : samples.values()) sum += value;
+  EXPECT_DOUBLE_EQ(sum / static_cast<double>(samples.values().size()), 5.0);
+}
+
 }  // namespace
 }  // namespace lockstep::tune

@@ -14,6 +14,7 @@
 namespace lockstep::planner {
 namespace {
 
+constexpr std::size_t kCommentBytes = 1000;  // of one text in a comment, which must stay on its line
 constexpr std::array<const char*, 4> kKinds{"job", "torchrun", "deepspeed", "accelerate"};
 
 // Whole minutes; checkpoints of small jobs whole seconds.
@@ -30,12 +31,14 @@ std::string summary(const Suggestion& suggestion, const char* comment) {
   std::string text = fmt::format(
       "{0} {1}: {2} on {3}, {4} tokens x {5:g} epochs. Suggested by lockstep.\n"
       "{0} Predicted: {6:.0f} tokens/s per GPU (90%: {7:.0f} to {8:.0f}), {9} of {10} per GPU",
-      comment, to_string(suggestion.task), suggestion.model.name, suggestion.cluster.name,
-      format_count(suggestion.request.dataset_tokens), suggestion.epochs, speed.expected / gpus, speed.low / gpus,
-      speed.high / gpus, format_bytes(plan.memory.total()), format_bytes(plan.memory.capacity));
+      comment, to_string(suggestion.task), printable(suggestion.model.name, kCommentBytes),
+      printable(suggestion.cluster.name, kCommentBytes), format_count(suggestion.request.dataset_tokens),
+      suggestion.epochs, speed.expected / gpus, speed.low / gpus, speed.high / gpus, format_bytes(plan.memory.total()),
+      format_bytes(plan.memory.capacity));
   if (plan.cost) text += fmt::format(", {:.2g} days, {:.0f} USD", plan.cost->days, plan.cost->usd);
   text += "\n";
-  for (const std::string& warning : suggestion.warnings) text += fmt::format("{} Warning: {}\n", comment, warning);
+  for (const std::string& warning : suggestion.warnings)
+    text += fmt::format("{} Warning: {}\n", comment, printable(warning, kCommentBytes));
   return text;
 }
 
@@ -60,7 +63,7 @@ std::string layout_line(const plan::Layout& layout) {
 std::string model_text(const Suggestion& suggestion) {
   if (suggestion.interpolated) return "model:\n" + spec::to_yaml(suggestion.model, 2);
   const std::string& asked = suggestion.request.model;
-  if (asked.empty()) return fmt::format("model: {}\n", suggestion.model.name);
+  if (asked.empty()) return fmt::format("model: {}\n", yaml_quote(suggestion.model.name));
   // A file or folder is found again from anywhere.
   const bool is_path = std::filesystem::exists(asked);
   return fmt::format("model: {}\n", yaml_quote(is_path ? std::filesystem::absolute(asked).string() : asked));
@@ -68,7 +71,7 @@ std::string model_text(const Suggestion& suggestion) {
 
 std::string cluster_text(const Suggestion& suggestion) {
   const std::string& asked = suggestion.request.cluster;
-  if (asked.empty()) return fmt::format("cluster: {}\n", suggestion.cluster.name);
+  if (asked.empty()) return fmt::format("cluster: {}\n", yaml_quote(suggestion.cluster.name));
   const bool is_path = std::filesystem::exists(asked);
   return fmt::format("cluster: {}\n", yaml_quote(is_path ? std::filesystem::absolute(asked).string() : asked));
 }
@@ -87,13 +90,12 @@ std::string exports(const Suggestion& suggestion) {
   std::string text;
   for (const EnvironmentVariable& variable : suggestion.environment) {
     if (variable.value == "auto") {
-      text += fmt::format("# {} stays unset: {}\n", variable.name, variable.reason);
+      text += fmt::format("# {} stays unset: {}\n", variable.name, printable(variable.reason, kCommentBytes));
       continue;
     }
     // Values come from this program or from a study's file: quoted, so that none can be a command.
-    std::string quoted;
-    for (const char c : variable.value) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    text += fmt::format("# {}\nexport {}='{}'\n", variable.reason, variable.name, quoted);
+    text += fmt::format("# {}\nexport {}={}\n", printable(variable.reason, kCommentBytes), variable.name,
+                        shell_quoted(variable.value));
   }
   return text;
 }

@@ -124,7 +124,7 @@ spec::Model choose_model(const SuggestRequest& request, Suggestion& suggestion) 
   spec::Model model = spec::load_model(request.model);
   if (!model.is_language_model()) {
     throw bad_input(fmt::format("{} is not a language model", model.name),
-                    fmt::format("lockstep plan --model {} plans it", model.name));
+                    fmt::format("lockstep plan --model {} plans it", shell_quoted(model.name)));
   }
   return model;
 }
@@ -369,9 +369,9 @@ std::string plan_command(const Suggestion& suggestion) {
   if (suggestion.interpolated) return {};
   const std::string model = suggestion.request.model.empty() ? suggestion.model.name : suggestion.request.model;
   const std::string cluster = suggestion.request.cluster.empty() ? suggestion.cluster.name : suggestion.request.cluster;
-  return fmt::format("lockstep plan --model {} --cluster {} --seq {} --global-batch {} --tokens {:.0f}", model, cluster,
-                     suggestion.candidate.batch.sequence_length, suggestion.candidate.batch.global_sequences,
-                     suggestion.tokens);
+  return fmt::format("lockstep plan --model {} --cluster {} --seq {} --global-batch {} --tokens {:.0f}",
+                     shell_quoted(model), shell_quoted(cluster), suggestion.candidate.batch.sequence_length,
+                     suggestion.candidate.batch.global_sequences, suggestion.tokens);
 }
 
 }  // namespace lockstep::planner

@@ -16,27 +16,6 @@
 namespace lockstep::report {
 namespace {
 
-bool is_harmless(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) ||
-         std::string_view("_@%+=:,./-").find(c) != std::string_view::npos;
-}
-
-bool is_control(char c) { return static_cast<unsigned char>(c) < 32 || c == 127; }
-
-std::string ansi_c_quoted(std::string_view text) {
-  std::string out = "$'";
-  for (const char c : text) {
-    if (c == '\'' || c == '\\') {
-      out.append("\\").append(1, c);
-    } else if (is_control(c)) {
-      out += fmt::format("\\{:03o}", static_cast<unsigned char>(c));
-    } else {
-      out += c;
-    }
-  }
-  return out + "'";
-}
-
 // `NAME=value` before a command; names that no shell takes go through env(1), which takes any.
 std::string with_environment(const std::map<std::string, std::string>& environment, const std::string& command) {
   std::string words;
@@ -156,20 +135,6 @@ std::string text_in(const nlohmann::json& document, const char* key) {
 }
 
 }  // namespace
-
-std::string shell_quoted(std::string_view text) {
-  if (!text.empty() && std::all_of(text.begin(), text.end(), is_harmless)) return std::string(text);
-  if (std::any_of(text.begin(), text.end(), is_control)) return ansi_c_quoted(text);
-  std::string out = "'";
-  for (const char c : text) {
-    if (c == '\'') {
-      out += "'\\''";
-    } else {
-      out += c;
-    }
-  }
-  return out + "'";
-}
 
 bool is_variable_name(std::string_view name) {
   return !name.empty() && !std::isdigit(static_cast<unsigned char>(name[0])) &&

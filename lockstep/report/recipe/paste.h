@@ -9,10 +9,6 @@
 
 namespace lockstep::report {
 
-// One word for a POSIX shell that means exactly `text`: bare when it is harmless, else in single quotes; control
-// characters are written as $'\n', so that a line stays a line.
-std::string shell_quoted(std::string_view text);
-
 // Can a shell export it? Letters, digits and underscores, no digit first.
 bool is_variable_name(std::string_view name);
 

@@ -104,22 +104,21 @@ class Launch {
     out_.read(lines);
     error_.read(lines);
     if (!lines.empty()) last_output_ = watch_.seconds();
-    const std::size_t before = samples_.size();
+    const std::int64_t before = samples_.seen();
     for (const std::string& line : lines) {
       tail_.add(line);
-      const std::vector<double> values = metric_.read(line);
-      samples_.insert(samples_.end(), values.begin(), values.end());
+      for (const double value : metric_.read(line)) samples_.add(value);
     }
-    if (samples_.size() == before || !request_.keep_going) return true;
-    return request_.keep_going(samples_);
+    if (samples_.seen() == before || !request_.keep_going) return true;
+    return request_.keep_going(samples_.values());
   }
 
   Measurement judge(Stop stop, const ExitStatus& status) {
     Measurement measurement;
-    measurement.samples = samples_;
+    measurement.samples = samples_.values();
     measurement.stopped_early = stop == Stop::kRacing;
     const bool enough = stop == Stop::kRacing || stop == Stop::kBudget || (stop == Stop::kItself && status.ok());
-    if (enough && !samples_.empty()) return measurement;
+    if (enough && !measurement.samples.empty()) return measurement;
     measurement.samples.clear();
     const Failure failure = failure_of(stop, status);
     measurement.outcome = failure.outcome;
@@ -153,7 +152,7 @@ class Launch {
   OutputTail tail_;
   std::optional<TemporaryFolder> folder_;
   LineReader out_, error_;
-  std::vector<double> samples_;
+  SampleList samples_;
   double last_output_ = 0;
 };
 

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::tune {
@@ -39,7 +41,20 @@ std::vector<double> values_in_json(const nlohmann::json& value) {
   return values;
 }
 
+constexpr double kMostThroughput = 1e100;
+
+// A line that claims to be JSON; null when it is not, or is nested as no answer is.
+nlohmann::json document_in(std::string_view text) {
+  try {
+    return parse_json(text, "line");
+  } catch (const UserError&) {
+    return nullptr;
+  }
+}
+
 }  // namespace
+
+bool is_throughput(double value) { return std::isfinite(value) && value > 0 && value < kMostThroughput; }
 
 MetricReader::MetricReader(const std::string& name) {
   if (name.empty()) {
@@ -50,7 +65,7 @@ MetricReader::MetricReader(const std::string& name) {
 }
 
 bool MetricReader::take(double value, std::vector<double>& values) {
-  if (!std::isfinite(value) || value <= 0) {
+  if (!is_throughput(value)) {
     ++refused_;
     return false;
   }
@@ -62,7 +77,7 @@ std::vector<double> MetricReader::read(std::string_view line) {
   std::vector<double> values;
   const std::string_view text = trim(line);
   const bool whole_json = text.starts_with('{') && text.ends_with('}');
-  const nlohmann::json document = whole_json ? nlohmann::json::parse(text, nullptr, false) : nlohmann::json();
+  const nlohmann::json document = whole_json ? document_in(text) : nlohmann::json();
   for (const std::string& name : names_) {
     if (!metric_.empty() && name != metric_) continue;
     std::vector<double> found;

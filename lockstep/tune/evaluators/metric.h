@@ -7,6 +7,9 @@
 
 namespace lockstep::tune {
 
+// A value that a throughput can have: above 0, and not so large that sums of squares overflow.
+bool is_throughput(double value);
+
 // Finds `name: value`, `name=value` (also quoted, as in Python dictionaries) and JSON lines with the key. The first
 // metric that appears is the one that counts from then on, so that a program that prints tokens_per_second and
 // samples_per_second is not read twice.

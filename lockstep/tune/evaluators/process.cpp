@@ -19,6 +19,8 @@ namespace lockstep::tune {
 namespace {
 
 constexpr std::size_t kLongestLine = 1u << 20;
+constexpr std::size_t kMostPerRead = 1u << 20;
+constexpr std::size_t kMostSamples = 4096;
 constexpr std::size_t kLongestLog = 4u << 20;
 constexpr std::size_t kTailLines = 200;
 constexpr const char* kMark = "LOCKSTEP_TRIAL_MARK";
@@ -156,7 +158,7 @@ LineReader::LineReader(UniqueFd fd) : fd_(std::move(fd)) {
 
 void LineReader::read(std::vector<std::string>& lines) {
   char buffer[65536];
-  while (fd_) {
+  for (std::size_t taken = 0; fd_ && taken < kMostPerRead; taken += sizeof buffer) {
     const ssize_t got = ::read(fd_.get(), buffer, sizeof buffer);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
@@ -177,6 +179,19 @@ void LineReader::read(std::vector<std::string>& lines) {
     }
     if (got < static_cast<ssize_t>(sizeof buffer)) return;
   }
+}
+
+void SampleList::add(double value) {
+  ++seen_;
+  sum_ += value;
+  if (++open_ < each_) return;
+  values_.push_back(sum_ / static_cast<double>(each_));
+  sum_ = 0;
+  open_ = 0;
+  if (values_.size() < kMostSamples) return;
+  for (std::size_t i = 0; i < values_.size() / 2; ++i) values_[i] = 0.5 * (values_[2 * i] + values_[2 * i + 1]);
+  values_.resize(values_.size() / 2);
+  each_ *= 2;
 }
 
 OutputTail::OutputTail(const std::filesystem::path& log) {

@@ -33,12 +33,27 @@ class LineReader {
   explicit LineReader(UniqueFd fd);
 
   int fd() const { return fd_.get(); }  // -1 after the end
-  // Appends the lines that are there; the rest of a line without newline comes with the end of the stream.
+  // Appends the lines that are there, of 1 MiB at most, so that a program that never stops printing is not followed for
+  // ever; the rest of a line without newline comes with the end of the stream.
   void read(std::vector<std::string>& lines);
 
  private:
   UniqueFd fd_;
   std::string rest_;
+};
+
+// The samples of a trial in bounded room: at 4096 of them neighbours are joined to their mean, and from then on each
+// stands for twice as many.
+class SampleList {
+ public:
+  void add(double value);
+  const std::vector<double>& values() const { return values_; }
+  std::int64_t seen() const { return seen_; }
+
+ private:
+  std::vector<double> values_;
+  std::int64_t seen_ = 0, each_ = 1, open_ = 0;  // `each_` samples make a value; `open_` of the next are in sum_
+  double sum_ = 0;
 };
 
 // The newest lines of a program's output, for messages; all of them go to `log` as well (cut at 4 MiB).

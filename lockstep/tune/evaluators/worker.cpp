@@ -16,17 +16,20 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/text.h"
+#include "lockstep/tune/evaluators/metric.h"
 #include "lockstep/tune/evaluators/process.h"
 #include "lockstep/tune/study/failure.h"
 
 namespace lockstep::tune {
 namespace {
 
-constexpr int kStarts = 3;            // times without reading anything before it is given up
-constexpr int kDeaths = 6;            // trials in a row without an answer, likewise
-constexpr double kStartSeconds = 30;  // beyond the budget, for imports of a fresh worker
-constexpr double kLookSeconds = 1;    // garbage came: is it waiting for the next trial?
+constexpr int kStarts = 3;                    // times without reading anything before it is given up
+constexpr std::size_t kMostSamples = 10'000;  // of one answer
+constexpr int kDeaths = 6;                    // trials in a row without an answer, likewise
+constexpr double kStartSeconds = 30;          // beyond the budget, for imports of a fresh worker
+constexpr double kLookSeconds = 1;            // garbage came: is it waiting for the next trial?
 
 // Seconds beyond the budget that an answer is waited for.
 double grace_of(double budget_seconds) { return 2 + 0.25 * budget_seconds; }
@@ -56,6 +59,10 @@ Measurement read_failure(const nlohmann::json& answer) {
 
 Measurement read_samples(const nlohmann::json& answer) {
   const nlohmann::json& samples = answer.at("samples");
+  if (samples.is_array() && samples.size() > kMostSamples) {
+    return failed(Outcome::kCrash,
+                  fmt::format("answered with {} samples, {} are read at most", samples.size(), kMostSamples));
+  }
   if (!samples.is_array() || samples.empty()) {
     return failed(Outcome::kCrash, "answered with `samples` that is not a list of at least one throughput");
   }
@@ -63,7 +70,7 @@ Measurement read_samples(const nlohmann::json& answer) {
   measurement.seconds = -1;
   for (const nlohmann::json& sample : samples) {
     const double value = sample.is_number() ? sample.get<double>() : NAN;
-    if (!std::isfinite(value) || value <= 0) {
+    if (!is_throughput(value)) {
       return failed(Outcome::kCrash, fmt::format("answered with the sample `{}`; throughputs are numbers above 0",
                                                  printable(sample.dump())));
     }
@@ -293,9 +300,11 @@ class WorkerEvaluator : public Evaluator {
 
 std::optional<Measurement> parse_worker_line(const std::string& line, std::int64_t trial) {
   if (!trim(line).starts_with('{')) return std::nullopt;
-  const nlohmann::json answer = nlohmann::json::parse(line, nullptr, false);
-  if (answer.is_discarded()) {
-    return failed(Outcome::kCrash, fmt::format("answered with broken JSON: {}", printable(line, 120)));
+  nlohmann::json answer;
+  try {
+    answer = parse_json(line, "answer");
+  } catch (const UserError& error) {
+    return failed(Outcome::kCrash, fmt::format("{} ({})", error.what(), printable(line, 120)));
   }
   if (!answer.contains("samples") && !answer.contains("failed")) return std::nullopt;
   const auto number = answer.find("trial");

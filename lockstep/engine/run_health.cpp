@@ -1,0 +1,142 @@
+#include "lockstep/engine/run_health.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::engine {
+namespace {
+
+constexpr std::int64_t kMostSkips = 10;
+constexpr std::int64_t kMostSkipsOfALossScale = 50;  // from 65536 down to nothing takes fewer
+constexpr std::size_t kUsualLosses = 64;
+constexpr std::size_t kLeastLosses = 8;  // before a loss can be called unusual
+constexpr std::size_t kLastLosses = 3;
+constexpr double kDeviations = 8.0;
+constexpr double kLeastJump = 0.1;
+constexpr std::int64_t kStepsOfProof = 5;
+constexpr const char* kFix = "lower optimizer.learning_rate, add warmup_steps or clip_norm";
+
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double median_of(const std::deque<double>& values) {
+  return median_of(std::vector<double>(values.begin(), values.end()));
+}
+
+void push(std::deque<double>& values, double value, std::size_t most) {
+  values.push_back(value);
+  if (values.size() > most) values.pop_front();
+}
+
+UserError failed(const std::string& problem) { return UserError(ExitCode::kRunFailed, problem, kFix); }
+
+}  // namespace
+
+RunHealth::RunHealth(const spec::Health& policy, bool loss_scaled) : policy_(policy), loss_scaled_(loss_scaled) {
+  if (policy_.most_skips == 0) policy_.most_skips = loss_scaled ? kMostSkipsOfALossScale : kMostSkips;
+  if (policy_.nonfinite == spec::OnNonfinite::kStop && !loss_scaled) policy_.most_skips = 1;
+}
+
+bool RunHealth::is_spike() const {
+  if (usual_losses_.size() < kLeastLosses || last_losses_.size() < kLastLosses) return false;
+  std::vector<double> deviations;
+  for (const double loss : usual_losses_) deviations.push_back(std::abs(loss - usual_));
+  const double jump = std::max({std::abs(usual_), kDeviations * median_of(deviations), kLeastJump});
+  return median_of(last_losses_) > usual_ + jump;
+}
+
+HealthEvent RunHealth::observe(std::int64_t step, double loss, bool skipped) {
+  seen_ = true;
+  last_loss_ = loss;
+  skipped_in_a_row_ = skipped ? skipped_in_a_row_ + 1 : 0;
+  if (skipped_in_a_row_ >= policy_.most_skips) {
+    throw failed(skipped_in_a_row_ == 1 ? fmt::format("the gradient was not finite in step {}", step)
+                                        : fmt::format("the gradient was not finite in {} steps in a row, up to step {}",
+                                                      skipped_in_a_row_, step));
+  }
+  const bool was_spiking = spiking_;
+  // A loss that is not finite is as high as a loss can be.
+  push(last_losses_, std::isfinite(loss) ? loss : std::numeric_limits<double>::max(), kLastLosses);
+  spiking_ = is_spike();
+  if (spiking_ && !was_spiking && policy_.spike == spec::OnSpike::kStop) {
+    throw failed(fmt::format("the loss rose to {:.6g} by step {}, from {:.6g} before", loss, step, usual_));
+  }
+  if (!spiking_ && std::isfinite(loss)) {
+    push(usual_losses_, loss, kUsualLosses);
+    usual_ = median_of(usual_losses_);
+  }
+  prove(step);
+  if (skipped) return HealthEvent::kSkipped;
+  if (spiking_ == was_spiking) return HealthEvent::kNone;
+  return spiking_ ? HealthEvent::kSpikeBegan : HealthEvent::kSpikeOver;
+}
+
+void RunHealth::prove(std::int64_t step) {
+  if (!is_healthy()) {
+    unproven_.clear();  // the damage may be as old as they are
+    return;
+  }
+  for (const std::int64_t saved : unproven_) {
+    if (step - saved >= kStepsOfProof) pinned_ = saved;
+  }
+  std::erase_if(unproven_, [&](std::int64_t saved) { return step - saved >= kStepsOfProof; });
+}
+
+void RunHealth::saved(std::int64_t step) {
+  if (is_healthy()) unproven_.push_back(step);
+}
+
+void RunHealth::resumed(std::int64_t step, const std::vector<double>& losses) {
+  pinned_ = step;
+  for (const double loss : losses) push(usual_losses_, loss, kUsualLosses);
+  if (!losses.empty()) usual_ = median_of(usual_losses_);
+}
+
+void RunHealth::require_sound_end(std::int64_t step) const {
+  if (!seen_) return;
+  if (!std::isfinite(last_loss_))
+    throw failed(fmt::format("the loss of step {}, the last one, is {}", step, last_loss_));
+  // With a loss scale a skipped step is how the scale is found.
+  if (skipped_in_a_row_ > 0 && !loss_scaled_) {
+    throw failed(
+        fmt::format("the gradient was not finite in the last {} steps, up to step {}", skipped_in_a_row_, step));
+  }
+}
+
+// A sum is finite only if its terms are; sums of finite terms may overflow, so the answer no is looked at again.
+bool is_finite(const torch::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_floating_point() || tensor.numel() == 0) return true;
+  const torch::Tensor wide = tensor.scalar_type() == torch::kFloat64 ? tensor.sum() : tensor.sum(torch::kFloat32);
+  if (std::isfinite(wide.item<double>())) return true;
+  return torch::isfinite(tensor).all().item<bool>();
+}
+
+std::optional<std::string> find_nonfinite(const checkpoint::TensorMap& tensors) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : tensors) {
+    if (!is_finite(tensor)) return name;
+  }
+  return std::nullopt;
+}
+
+void require_finite(const checkpoint::CheckpointContents& contents, comm::Communicator& world,
+                    const std::string& doing) {
+  std::optional<std::string> bad = find_nonfinite(contents.model);
+  if (!bad) bad = find_nonfinite(contents.optimizer);
+  std::int64_t ranks = bad ? 1 : 0;
+  if (world.size() > 1) world.all_reduce({&ranks, 1, comm::DType::kI64}).wait();
+  if (ranks == 0) return;
+  throw failed(doing + ": " + (bad ? *bad + " holds" : "the state of another rank holds") +
+               " values that are not finite");
+}
+
+}  // namespace lockstep::engine

@@ -1,0 +1,69 @@
+// Is training going well? Watches the losses, decides when to give up, and knows the last checkpoint that proved sound
+// (docs/reference/resume-and-health.md).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/communicator.h"
+#include "lockstep/engine/training_state.h"
+#include "lockstep/spec/job.h"
+
+namespace lockstep::engine {
+
+// What a step changed; recorded as an event of the run.
+enum class HealthEvent { kNone, kSkipped, kSpikeBegan, kSpikeOver };
+
+// Every rank has one and tells it the same, so that all decide alike. A loss spikes when the median of the last three
+// is above that of up to 64 healthy ones before by more than the median itself and eight times their median deviation.
+class RunHealth {
+ public:
+  RunHealth(const spec::Health& policy, bool loss_scaled);
+
+  // After every step; `skipped` means that the gradient was not finite. Throws UserError (run failed) when the policy
+  // ends the run.
+  HealthEvent observe(std::int64_t step, double loss, bool skipped);
+
+  // At the end of the run: throws UserError (run failed) when the last step was not sound.
+  void require_sound_end(std::int64_t step) const;
+
+  bool is_healthy() const { return !spiking_ && skipped_in_a_row_ == 0; }
+  double usual_loss() const { return usual_; }  // the median that a spike was measured against
+
+  // A checkpoint of `step` is there. It proves sound when some healthy steps have followed; a resumed one at once.
+  void saved(std::int64_t step);
+  // Goes on from a checkpoint of `step`, with the usual_losses() of then.
+  void resumed(std::int64_t step, const std::vector<double>& losses);
+  std::vector<double> usual_losses() const { return {usual_losses_.begin(), usual_losses_.end()}; }
+  // The newest that proved sound: retention must keep it.
+  std::optional<std::int64_t> pinned_step() const { return pinned_; }
+
+ private:
+  bool is_spike() const;
+  void prove(std::int64_t step);
+
+  spec::Health policy_;
+  bool loss_scaled_;
+  std::deque<double> usual_losses_, last_losses_;
+  double usual_ = 0.0, last_loss_ = 0.0;
+  bool seen_ = false, spiking_ = false;
+  std::int64_t skipped_in_a_row_ = 0;
+  std::vector<std::int64_t> unproven_;
+  std::optional<std::int64_t> pinned_;
+};
+
+// Whether every value is a number; what is not floating point is.
+bool is_finite(const torch::Tensor& tensor);
+
+// The name of a tensor that holds NaN or infinity; nothing when all are finite.
+std::optional<std::string> find_nonfinite(const checkpoint::TensorMap& tensors);
+
+// Collective: throws the same UserError (run failed) on every rank when weights or optimizer state of any are not
+// finite. `doing` begins the message: "the checkpoint of step 9 was not saved".
+void require_finite(const checkpoint::CheckpointContents& contents, comm::Communicator& world,
+                    const std::string& doing);
+
+}  // namespace lockstep::engine

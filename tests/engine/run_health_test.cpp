@@ -1,0 +1,91 @@
+#include "lockstep/engine/run_health.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "lockstep/base/error.h"
+#include "lockstep/engine/same_run.h"
+
+namespace lockstep::engine {
+namespace {
+
+// Steps `first` to `last` of a loss about `level`.
+void train(RunHealth& health, std::int64_t first, std::int64_t last, double level = 3.0) {
+  for (std::int64_t step = first; step <= last; ++step) {
+    health.observe(step, level + 0.05 * static_cast<double>(step % 3), false);
+  }
+}
+
+TEST(RunHealth, noise_and_falling_losses_are_healthy) {
+  RunHealth health({}, false);
+  for (std::int64_t step = 1; step <= 500; ++step) {
+    const double loss = 4.0 * std::exp(-0.01 * static_cast<double>(step)) * (1.0 + 0.3 * std::sin(7.0 * step));
+    EXPECT_EQ(health.observe(step, loss, false), HealthEvent::kNone) << step;
+  }
+}
+
+TEST(RunHealth, a_loss_that_stays_high_is_one_spike_until_it_is_usual_again) {
+  RunHealth health({}, false);
+  train(health, 1, 20);
+  EXPECT_EQ(health.observe(21, 60.0, false), HealthEvent::kNone);  // one bad batch
+  EXPECT_EQ(health.observe(22, 61.0, false), HealthEvent::kSpikeBegan);
+  EXPECT_FALSE(health.is_healthy());
+  EXPECT_EQ(health.observe(23, 62.0, false), HealthEvent::kNone);
+  health.observe(24, 3.0, false);
+  EXPECT_EQ(health.observe(25, 3.0, false), HealthEvent::kSpikeOver);
+}
+
+TEST(RunHealth, only_a_checkpoint_that_healthy_steps_follow_is_pinned) {
+  RunHealth health({}, false);
+  train(health, 1, 20);
+  health.saved(20);
+  EXPECT_FALSE(health.pinned_step());
+  train(health, 21, 25);
+  EXPECT_EQ(health.pinned_step(), 20);
+  health.saved(25);
+  train(health, 26, 27, 80.0);  // the damage may be as old as step 25
+  train(health, 28, 60, 80.0);
+  health.saved(60);
+  EXPECT_EQ(health.pinned_step(), 20);
+}
+
+TEST(RunHealth, skipped_steps_end_the_run_at_the_limit) {
+  RunHealth health({.most_skips = 3}, false);
+  EXPECT_EQ(health.observe(1, NAN, true), HealthEvent::kSkipped);
+  health.observe(2, NAN, true);
+  EXPECT_THROW(health.observe(3, NAN, true), UserError);
+  RunHealth strict({.nonfinite = spec::OnNonfinite::kStop}, false);
+  EXPECT_THROW(strict.observe(1, 2.0, true), UserError);
+}
+
+TEST(RunHealth, a_run_must_not_end_in_a_skipped_step) {
+  RunHealth plain({}, false), scaled({}, true);
+  for (RunHealth* health : {&plain, &scaled}) {
+    health->observe(1, 2.0, false);
+    health->require_sound_end(1);
+    health->observe(2, 2.0, true);
+  }
+  EXPECT_THROW(plain.require_sound_end(2), UserError);
+  scaled.require_sound_end(2);  // that is how a loss scale is found
+  scaled.observe(3, INFINITY, false);
+  EXPECT_THROW(scaled.require_sound_end(3), UserError);
+}
+
+TEST(RunHealth, tensors_are_finite_though_their_sum_overflows) {
+  const torch::Tensor large = torch::full({4}, 3e38F);
+  EXPECT_FALSE(find_nonfinite({{"large", large}, {"count", torch::ones({2}, torch::kInt64)}}));
+  EXPECT_EQ(find_nonfinite({{"a", large}, {"b", torch::full({1}, NAN)}}), "b");
+}
+
+TEST(SameRun, a_difference_names_ranks_and_values) {
+  const RunFacts usual = {{"seed", "1"}, {"batch.micro", "4"}}, other = {{"seed", "2"}, {"batch.micro", "4"}};
+  EXPECT_TRUE(differences({usual, usual}).empty());
+  EXPECT_EQ(differences({usual, other, usual, other}),
+            std::vector<std::string>{"ranks 1, 3 have seed 2, ranks 0, 2 have 1"});
+  EXPECT_EQ(differences({usual, {{"seed", "1"}}}),
+            std::vector<std::string>{"rank 1 has batch.micro nothing, rank 0 has 4"});
+}
+
+}  // namespace
+}  // namespace lockstep::engine
