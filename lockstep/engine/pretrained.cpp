@@ -16,7 +16,19 @@ using torch::Tensor;
 constexpr const char* kLoraA = ".lora_A.weight";
 constexpr const char* kLoraB = ".lora_B.weight";
 
-// Adds each adapter to its weight and takes it out of the map.
+// `files` is kept by reference.
+nn::WeightSource source_of(const checkpoint::WeightFiles& files, const std::string& path) {
+  nn::WeightSource source;
+  source.name = path;
+  for (const std::string& name : files.names()) source.sizes[name] = files.entry(name).shape;
+  source.read = [&files](const std::string& name, std::int64_t first, Tensor out) {
+    files.read_range(name, first, out);
+  };
+  return source;
+}
+
+}  // namespace
+
 void merge_adapters(parallel::TensorMap& weights, const spec::Model& spec, const spec::Lora& lora) {
   const auto layout = spec.arch == spec::Arch::kGpt ? nn::WeightLayout::kInOut : nn::WeightLayout::kOutIn;
   const double scale = lora.alpha / static_cast<double>(lora.rank);
@@ -35,19 +47,6 @@ void merge_adapters(parallel::TensorMap& weights, const spec::Model& spec, const
     entry = weights.erase(entry);
   }
 }
-
-// `files` is kept by reference.
-nn::WeightSource source_of(const checkpoint::WeightFiles& files, const std::string& path) {
-  nn::WeightSource source;
-  source.name = path;
-  for (const std::string& name : files.names()) source.sizes[name] = files.entry(name).shape;
-  source.read = [&files](const std::string& name, std::int64_t first, Tensor out) {
-    files.read_range(name, first, out);
-  };
-  return source;
-}
-
-}  // namespace
 
 nn::LoadReport load_pretrained(nn::TrainableModel& model, const std::string& path) {
   const checkpoint::WeightFiles files = checkpoint::WeightFiles::open(path);

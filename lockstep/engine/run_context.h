@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/checkpoint/file_layer.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/elastic/engine_api.h"
 #include "lockstep/elastic/rank_request.h"
@@ -46,6 +47,7 @@ struct RunContext {
   torch::Device device = torch::kCPU;  // where this rank computes
   DeviceStepMaker make_device_step = engine::make_device_step;
   parallel::ModelFactory make_model = nn::build_model;
+  const checkpoint::FileLayer* files = &checkpoint::system_files();  // what checkpoints are written through
 
   int rank() const { return world.rank(); }
 };

@@ -6,6 +6,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/units.h"
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/plan/plan.h"
 
 namespace lockstep::engine {
@@ -42,7 +44,7 @@ double ThroughputMeter::seconds_per_step() const {
   return counted > 0 ? seconds_ / static_cast<double>(counted) : 0.0;
 }
 
-Trainer::Trainer(RunContext& context) : context_(context) {
+Trainer::Trainer(RunContext& context) : context_(context), checkpoints_(context) {
   state_ = build_training_state(context.job, context.run, context.world,
                                 {context.device, step_maker(context), context.make_model});
   if (context.rank() == 0) tell_what_it_starts_from();
@@ -62,14 +64,21 @@ void Trainer::tell_what_it_starts_from() const {
 
 void Trainer::resume() {
   const auto reader = checkpoint::CheckpointReader::open(context_.request.resume_from);
-  const std::string remark = restore(state_, reader.read(context_.rank()), context_.job, context_.world.size());
-  saved_step_ = state_.step;
+  reader.prefer(context_.rank());
+  const checkpoint::CheckpointFacts facts = reader.facts(context_.rank());
+  const checkpoint::TensorMap own = reader.rank_tensors(context_.rank());
+  const std::string remark = restore(state_, SavedState{facts, reader, own}, context_.job, context_.world.size());
+  checkpoints_.resumed_at(state_.step);
   if (context_.rank() != 0) return;
   if (state_.step >= state_.total_steps) {
     context_.host.note(fmt::format("nothing left to do: step {} of {}; raise steps, tokens or epochs to go on",
                                    state_.step, state_.total_steps));
   }
   context_.host.note(fmt::format("resumed from {} at step {}", context_.request.resume_from, state_.step));
+  context_.host.note(fmt::format("rank 0 read {} of the checkpoint's {}, with at most {} of memory beside the state",
+                                 format_bytes(static_cast<double>(reader.bytes_read())),
+                                 format_bytes(static_cast<double>(reader.info().bytes)),
+                                 format_bytes(static_cast<double>(reader.memory_bytes()))));
   if (!remark.empty()) context_.host.note(remark);
   if (context_.recorder) {
     context_.recorder->event({.kind = std::string(telemetry::event_kind::kResume),
@@ -92,8 +101,11 @@ nlohmann::json Trainer::run() {
     const bool last = state_.step == state_.total_steps;
     stopped = result.wishes.stop && !last;  // the last step leaves nothing to stop
     if (evaluating && !stopped && (last || (every > 0 && state_.step % every == 0))) run_evaluation();
-    if (stopped || (last && context_.job.checkpoint.at_end) || save_is_due(result)) save();
+    const bool save_now = stopped || (last && context_.job.checkpoint.at_end);
+    checkpoints_.after_step(state_, result, save_now);
+    if (save_now) checkpoints_.save_last(state_);
   }
+  checkpoints_.finish();
   if (!stopped) export_weights();
   return summary(stopped);
 }
@@ -101,15 +113,9 @@ nlohmann::json Trainer::run() {
 StepWishes Trainer::wishes() const {
   StepWishes wishes;
   wishes.stop = context_.host.stop_requested();
-  // Clocks differ between ranks, so the first one decides when it is time to save.
-  const double every = context_.job.checkpoint.every_seconds;
-  wishes.save = context_.rank() == 0 && every > 0 && since_save_.seconds() >= every;
+  wishes.save = checkpoints_.wants_save();
+  wishes.saving = checkpoints_.progress();
   return wishes;
-}
-
-bool Trainer::save_is_due(const StepResult& result) const {
-  const std::int64_t every = context_.job.checkpoint.every_steps;
-  return result.wishes.save || (every > 0 && state_.step % every == 0);
 }
 
 void Trainer::after_step(const StepResult& result) {
@@ -197,32 +203,6 @@ void Trainer::run_evaluation() {
   }
   entry["type"] = "evaluation";
   context_.host.send(entry);
-}
-
-void Trainer::save() {
-  if (context_.request.checkpoint_directory.empty() || saved_step_ == state_.step) return;
-  checkpoint::SaveOptions options;
-  options.directory = context_.request.checkpoint_directory;
-  options.rank = context_.rank();
-  options.world = context_.world.size();
-  options.keep = context_.job.checkpoint.keep;
-  options.run_id = context_.request.run_id;
-  options.barrier = [this] { context_.world.barrier().wait(); };
-  const checkpoint::SaveResult saved =
-      checkpoint::save_checkpoint(checkpoint_contents(state_, context_.job, context_.world.size()), options);
-  saved_step_ = state_.step;
-  since_save_.restart();
-  if (context_.rank() != 0) return;
-  const nlohmann::json data = {{"path", saved.path.string()}, {"bytes", saved.bytes}, {"seconds", saved.seconds}};
-  if (context_.recorder) {
-    context_.recorder->event({.kind = std::string(telemetry::event_kind::kCheckpoint),
-                              .rank = 0,
-                              .step = state_.step,
-                              .message = "saved " + saved.path.string(),
-                              .data = data});
-  }
-  context_.host.send(
-      {{"type", "checkpoint"}, {"step", state_.step}, {"path", saved.path.string()}, {"seconds", saved.seconds}});
 }
 
 void Trainer::export_weights() {

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/engine/memory_counter.h"
+#include "lockstep/engine/run_checkpoints.h"
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/training_state.h"
 #include "lockstep/engine/training_step.h"
@@ -49,24 +50,21 @@ class Trainer {
   void report_step(const StepResult& result);
   void check_loss(const StepResult& result);
   void run_evaluation();
-  void save();
   void export_weights();
-  bool save_is_due(const StepResult& result) const;
   nlohmann::json summary(bool stopped) const;
   std::optional<double> efficiency(double items_per_second) const;
   double predicted_items_per_second() const;
 
   RunContext& context_;
+  RunCheckpoints checkpoints_;
   MemoryCounter memory_;  // before the state, whose tensors it counts
   TrainingState state_;
   ThroughputMeter meter_{0};
-  Stopwatch since_save_;
   Stopwatch running_;
   double last_progress_ = -1.0;
   double last_loss_ = 0.0;
   double data_seconds_ = 0.0;
   std::int64_t first_step_ = 0;
-  std::int64_t saved_step_ = -1;
   int skipped_in_a_row_ = 0;
   nlohmann::json evaluations_ = nlohmann::json::array();
 };

@@ -122,6 +122,8 @@ void read_checkpoint(MapReader& job, CheckpointPolicy& policy) {
   if (by_steps && !by_time) policy.every_seconds = 0.0;
   map->count("keep", policy.keep, 1, 1 << 20);
   map->boolean("final", policy.at_end);
+  map->seconds("timeout", policy.timeout_seconds);
+  if (policy.timeout_seconds <= 0.0) throw map->error_at("timeout", "the timeout is 0", "for example 10m");
   map->finish();
 }
 

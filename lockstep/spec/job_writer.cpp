@@ -48,8 +48,9 @@ std::string lora_text(const Lora& lora) {
 std::string checkpoint_text(const CheckpointPolicy& policy) {
   std::string text = "checkpoint:\n";
   if (!policy.directory.empty()) text += fmt::format("  directory: {}\n", yaml_quote(policy.directory));
-  return text + fmt::format("  every: {}\n  every_steps: {}\n  keep: {}\n  final: {}\n",
-                            exact_seconds(policy.every_seconds), policy.every_steps, policy.keep, policy.at_end);
+  return text + fmt::format("  every: {}\n  every_steps: {}\n  keep: {}\n  final: {}\n  timeout: {}\n",
+                            exact_seconds(policy.every_seconds), policy.every_steps, policy.keep, policy.at_end,
+                            exact_seconds(policy.timeout_seconds));
 }
 
 std::string layout_text(const LayoutRequest& layout) {
