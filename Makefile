@@ -96,6 +96,7 @@ format:
 bench: timing pypi
 	$(VENV)/bin/python3 bench/ddp_vs_pytorch/run.py
 	$(VENV)/bin/python3 bench/parallel_vs_pytorch/run.py
+	$(VENV)/bin/python3 bench/checkpoint/run.py
 	python3 bench/scaling/run.py
 
 # Torch-free. Fits the cost model to published runs without the fold it scores; writes validation/results.

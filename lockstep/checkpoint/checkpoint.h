@@ -1,71 +1,39 @@
 // Checkpoints: training state on disk that survives a crash at any moment (docs/reference/checkpoint.md).
 //
-// A checkpoint is a folder `step-00000123` holding manifest.json, model.safetensors, optimizer.safetensors and one
-// `rank-00003.json` (+ `.safetensors`) per rank. It is written into a hidden folder beside it, fsynced and renamed, so
-// it is either complete or not there; the manifest knows the size and CRC-32C of every file. A crash leaves the
-// previous checkpoints untouched; what it left behind is removed by the next save. Checkpoints being read are never
-// deleted.
+// A checkpoint is a folder `step-00000123` with manifest.json and, of every rank, `rank-00003.safetensors` (its pieces
+// of weights and optimizer state, each element once over all ranks) and `rank-00003.json` (which pieces, and what else
+// the rank keeps). It is written into a hidden folder beside it, fsynced and renamed, so it is either complete or not
+// there; the manifest knows size and CRC-32C of every file. A crash leaves the previous checkpoints untouched; what it
+// left behind is removed by the next save. Checkpoints being read are never deleted. Format 1 (whole tensors in
+// model.safetensors and optimizer.safetensors) is read as well.
+//
+// saver.h writes them; here is what finds, checks and reads them.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <list>
+#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/checkpoint/durable_file.h"
+#include "lockstep/checkpoint/pieces.h"
 #include "lockstep/checkpoint/safetensors.h"
 
 namespace lockstep::checkpoint {
-
-// Everything needed to go on. Data-parallel ranks hold the same shared part, which rank 0 writes; the rank part is
-// written and read by each rank for itself.
-struct CheckpointContents {
-  std::int64_t step = 0;                             // optimizer steps done
-  TensorMap model;                                   // parameters and buffers by their module names
-  TensorMap optimizer;                               // moments and the like
-  nlohmann::json loader = nlohmann::json::object();  // position in the data
-  std::string job_yaml;
-  nlohmann::json extra = nlohmann::json::object();  // run id, versions, layout: whatever the caller wants back
-
-  nlohmann::json rank_state = nlohmann::json::object();  // this rank's generators, ...
-  TensorMap rank_tensors;                                // this rank's error feedback, generator states, ...
-};
-
-struct SaveOptions {
-  std::filesystem::path directory;  // holds the step-* folders; created when missing; shared by all ranks
-  int rank = 0;
-  int world = 1;
-  std::int64_t keep = 3;  // checkpoints kept after a save, at least 1
-  std::string run_id;     // the same on all ranks; keeps two runs that save into one directory by mistake apart
-  // Returns when every rank has called it (Communicator::barrier().wait(timeout)). Called exactly three times per save
-  // on every rank, even on one whose disk is full, so no rank waits for one that failed. May throw (a lost peer). Not
-  // needed when world == 1.
-  std::function<void()> barrier;
-  // Kept whatever `keep` says: the last checkpoint of healthy training, while later ones may not be.
-  std::optional<std::int64_t> pinned_step;
-  // Called on rank 0 before the checkpoint takes its place and older ones go; may throw (the folder is another run's).
-  std::function<void()> before_publish;
-};
-
-struct SaveResult {
-  std::filesystem::path path;  // the published folder
-  std::uint64_t bytes = 0;     // written by this rank
-  double seconds = 0.0;
-};
-
-// Saves one checkpoint; collective over the ranks and blocking (tensors may change after it returns). On every rank it
-// either returns with the checkpoint published or throws: UserError (environment: disk full, permission, another run
-// writing to the same directory), or what the barrier threw. Saving a step again replaces that step's checkpoint.
-SaveResult save_checkpoint(const CheckpointContents& contents, const SaveOptions& options);
 
 // What the manifest says of a checkpoint.
 struct CheckpointInfo {
   std::filesystem::path path;
   std::int64_t step = 0;
   int world = 1;
+  int format = 2;
   double created_at = 0.0;  // seconds since 1970
   std::uint64_t bytes = 0;  // all files
 };
@@ -77,7 +45,7 @@ struct Damage {
   std::uint64_t bytes = 0;
   std::string problem;
 
-  std::string to_string() const;  // "model.safetensors: bytes 0..4194304 do not match their checksum (tensors a, b)"
+  std::string to_string() const;  // "rank-00000.safetensors: bytes 0..4194304 do not match their checksum (tensors a)"
 };
 
 using Warn = std::function<void(const std::string&)>;
@@ -92,30 +60,57 @@ std::vector<Damage> verify_checkpoint(const std::filesystem::path& checkpoint, C
 // answer to the others, so that all resume from the same one. Nothing when there is none.
 std::optional<CheckpointInfo> find_latest(const std::filesystem::path& directory, const Warn& warn = {});
 
-// An open checkpoint. While it is alive, retention leaves the folder alone (a shared lock on it).
-class CheckpointReader {
+// An open checkpoint. While it is alive, retention leaves the folder alone (a shared lock on it). Reading is not
+// thread-safe. A range is read from the blocks that hold it, whose checksums are verified; beside what the caller
+// gives, it holds at most memory_bytes().
+class CheckpointReader : public TensorSource {
  public:
   // Throws UserError: environment when it is not there, bad input when the manifest is damaged or from a newer version.
   static CheckpointReader open(const std::filesystem::path& checkpoint);
+  CheckpointReader(CheckpointReader&&) noexcept;
+  CheckpointReader& operator=(CheckpointReader&&) noexcept;
+  ~CheckpointReader() override;
 
-  const CheckpointInfo& info() const { return info_; }
-  const nlohmann::json& manifest() const { return manifest_; }
+  const CheckpointInfo& info() const;
+  const nlohmann::json& manifest() const;
 
-  // The shared part and rank `rank`'s part, with the checksums of the files it reads verified. A rank the checkpoint
-  // has not (more ranks than before) gets an empty rank part. Throws UserError (bad input) naming the damaged file and
-  // region.
+  // Step, job, position in the data; rank_state of rank `rank`, empty for a rank that the checkpoint has not.
+  CheckpointFacts facts(int rank) const;
+  // Tensors that rank `rank` kept for itself; empty for a rank that the checkpoint has not.
+  TensorMap rank_tensors(int rank) const;
+  // Weights, buffers and optimizer state. The index of rank `rank` is looked at first: where the layout is unchanged
+  // the others' are not needed.
+  void prefer(int rank) const;
+  const Facts* find(TensorKind kind, const std::string& name) const override;
+  void read(TensorKind kind, const std::string& name, std::int64_t first, torch::Tensor out) const override;
+  // Sorted. Reads every rank's index.
+  std::vector<std::string> names(TensorKind kind) const;
+  // Everything whole, with rank `rank`'s own part: for tools and tests.
   CheckpointContents read(int rank) const;
 
- private:
-  CheckpointReader() = default;
+  struct Piece {
+    int rank = 0;
+    TensorKind kind = TensorKind::kModel;
+    std::string name;
+    std::uint64_t bytes = 0;
+  };
+  std::vector<Piece> pieces() const;
 
-  CheckpointInfo info_;
-  nlohmann::json manifest_;
-  UniqueFd lock_;
+  std::uint64_t bytes_read() const;    // from the disk so far
+  std::uint64_t memory_bytes() const;  // held at most beside the caller's
+
+ private:
+  struct State;
+  explicit CheckpointReader(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
 };
 
-// Deletes the oldest checkpoints until `keep` are left. The newest one that verifies is always among those left, and
-// one that somebody reads is skipped. save_checkpoint() calls it; returns the folders deleted.
+// A pinned checkpoint is not deleted by retention, whatever its age; a file in its folder says so. Durable.
+void pin_checkpoint(const std::filesystem::path& checkpoint, bool pinned, const FileLayer& files = system_files());
+bool is_pinned(const std::filesystem::path& checkpoint);
+
+// Deletes the oldest checkpoints until `keep` are left, pinned ones not counted. The newest one that verifies is always
+// among those left, and one that somebody reads is skipped. A save does the same; returns the folders deleted.
 std::vector<std::filesystem::path> retain(const std::filesystem::path& directory, std::int64_t keep);
 
 }  // namespace lockstep::checkpoint

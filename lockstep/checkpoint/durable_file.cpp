@@ -14,46 +14,22 @@
 namespace lockstep::checkpoint {
 namespace {
 
-// One write() may carry at most 2 GiB; smaller pieces also keep the checksum's data in cache.
+// Keeps the checksum's data in cache.
 constexpr std::size_t kPieceBytes = 1u << 20;
-
-UserError io_error(const char* call, const std::filesystem::path& path, int error) {
-  const std::string problem = std::string(call) + " failed: " + std::strerror(error);
-  const SourcePlace place{path.string()};
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-    case EFBIG:
-      return environment_error("no space to write: " + std::string(std::strerror(error)),
-                               "free space or set checkpoint.directory to another disk", place);
-    case EACCES:
-    case EPERM:
-    case EROFS:
-      return environment_error(problem, "make it writable for this user or choose another folder", place);
-    case ENOENT:
-    case ENOTDIR:
-      return environment_error(problem, "check the path", place);
-    default:
-      return environment_error(problem, "check the disk and the kernel log", place);
-  }
-}
 
 }  // namespace
 
-DurableFile::DurableFile(std::filesystem::path path) : path_(std::move(path)) {
-  file_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file_) throw io_error("open", path_, errno);
-}
+DurableFile::DurableFile(std::filesystem::path path, const FileLayer& files)
+    : path_(std::move(path)), files_(files), file_(files.create(path_)) {}
 
 void DurableFile::write(const void* data, std::size_t bytes) {
   const auto* next = static_cast<const unsigned char*>(data);
   while (bytes > 0) {
-    const ssize_t written = ::write(file_.get(), next, std::min(bytes, kPieceBytes));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) throw io_error("write", path_, written < 0 ? errno : EIO);
-    digest(next, static_cast<std::size_t>(written));
-    next += written;
-    bytes -= static_cast<std::size_t>(written);
+    const std::size_t piece = std::min(bytes, kPieceBytes);
+    files_.write(file_, path_, next, piece);
+    digest(next, piece);
+    next += piece;
+    bytes -= piece;
   }
 }
 
@@ -78,13 +54,13 @@ FileDigest DurableFile::finish() {
     digest_.blocks.push_back(std::exchange(block_crc_, 0));
     block_fill_ = 0;
   }
-  if (::fsync(file_.get()) != 0) throw io_error("fsync", path_, errno);
+  files_.sync(file_, path_);
   file_ = UniqueFd();
   return std::move(digest_);
 }
 
-FileDigest write_durable_file(const std::filesystem::path& path, const std::string& text) {
-  DurableFile file(path);
+FileDigest write_durable_file(const std::filesystem::path& path, const std::string& text, const FileLayer& files) {
+  DurableFile file(path, files);
   file.write(text.data(), text.size());
   return file.finish();
 }
@@ -124,9 +100,9 @@ void read_exactly(const UniqueFd& file, const std::filesystem::path& path, void*
   }
 }
 
-void publish(const std::filesystem::path& from, const std::filesystem::path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) throw io_error("rename", to, errno);
-  sync_folder(to.parent_path());
+void publish(const std::filesystem::path& from, const std::filesystem::path& to, const FileLayer& files) {
+  files.rename(from, to);
+  files.sync_folder(to.parent_path());
 }
 
 }  // namespace lockstep::checkpoint

@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kSchemaPrefix = "lockstep.checkpoint/";
-constexpr int kSchemaVersion = 1;
+constexpr int kOldestVersion = 1, kNewestVersion = 2;
 constexpr int kMaxNesting = 100;
 // The seal is the last thing in the text, so that it can be checked before anything is parsed: ,"crc32c":"0123abcd"}\n
 constexpr std::size_t kSealBytes = 22;
@@ -55,7 +55,7 @@ int nesting_of(const std::string& text) {
 FileEntry parse_entry(const json& said) {
   FileEntry entry;
   entry.digest.bytes = said.at("bytes").get<std::uint64_t>();
-  entry.digest.crc32c = said.at("crc32c").get<std::uint32_t>();
+  entry.digest.crc32c = said.value("crc32c", std::uint32_t{0});
   entry.digest.blocks = said.at("blocks").get<std::vector<std::uint32_t>>();
   if (said.contains("tensors")) {
     for (const auto& [name, tensor] : said.at("tensors").items()) {
@@ -92,27 +92,11 @@ bool TensorSlice::is_whole() const {
          std::all_of(offsets.begin(), offsets.end(), [](std::int64_t offset) { return offset == 0; });
 }
 
-FileEntry whole_tensors(FileDigest digest, const TensorMap& tensors) {
-  FileEntry entry{std::move(digest), {}};
-  for (const auto& [name, tensor] : tensors) {
-    const auto shape = tensor.sizes().vec();
-    entry.tensors[name] = {safetensors_dtype(tensor.scalar_type()), shape, shape,
-                           std::vector<std::int64_t>(shape.size(), 0)};
-  }
-  return entry;
-}
-
 json to_json(const FileEntries& entries) {
   json all = json::object();
   for (const auto& [name, entry] : entries) {
     json& file = all[name];
-    file = {{"bytes", entry.digest.bytes}, {"crc32c", entry.digest.crc32c}, {"blocks", entry.digest.blocks}};
-    for (const auto& [tensor, slice] : entry.tensors) {
-      file["tensors"][tensor] = {{"dtype", slice.dtype},
-                                 {"shape", slice.shape},
-                                 {"global_shape", slice.global_shape},
-                                 {"offsets", slice.offsets}};
-    }
+    file = {{"bytes", entry.digest.bytes}, {"blocks", entry.digest.blocks}};
   }
   return all;
 }
@@ -124,18 +108,20 @@ FileEntries parse_entries(const json& said, const std::filesystem::path& place) 
     for (const auto& [name, file] : said.items()) {
       if (!is_plain_name(name)) throw bad_manifest(place, "it lists a file outside the checkpoint: '" + name + "'");
       FileEntry entry = parse_entry(file);
-      const std::uint64_t blocks =
-          entry.digest.bytes / kDigestBlockBytes + (entry.digest.bytes % kDigestBlockBytes != 0);
-      if (entry.digest.blocks.size() != blocks) {
-        throw bad_manifest(place, "it has " + std::to_string(entry.digest.blocks.size()) + " checksums for " + name +
-                                      ", its size needs " + std::to_string(blocks));
-      }
+      check_blocks(entry.digest, place);
       entries.emplace(name, std::move(entry));
     }
   } catch (const json::exception&) {
     throw bad_manifest(place, "its list of files is malformed");
   }
   return entries;
+}
+
+void check_blocks(const FileDigest& digest, const std::filesystem::path& place) {
+  const std::uint64_t needed = digest.bytes / kDigestBlockBytes + (digest.bytes % kDigestBlockBytes != 0);
+  if (digest.blocks.size() == needed) return;
+  throw bad_manifest(place, fmt::format("it has {} checksums for a file of {} bytes, which needs {}",
+                                        digest.blocks.size(), digest.bytes, needed));
 }
 
 std::string seal_manifest(const json& manifest) {
@@ -157,7 +143,7 @@ json unseal_manifest(const std::string& text, const std::filesystem::path& path)
   const std::string prefix = std::string("\"") + kSchemaPrefix;
   if (schema.compare(0, prefix.size(), prefix) != 0) throw bad_manifest(path, "not the manifest of a checkpoint");
   const int version = std::atoi(schema.c_str() + prefix.size());
-  if (version != kSchemaVersion) {
+  if (version < kOldestVersion || version > kNewestVersion) {
     throw bad_input("written by another version of lockstep (schema " + schema + ")", "use that version to read it",
                     {path.string()});
   }
@@ -171,6 +157,8 @@ CheckpointInfo describe(const json& manifest, const std::filesystem::path& check
     info.step = manifest.at("step").get<std::int64_t>();
     info.world = manifest.at("world").get<int>();
     info.created_at = manifest.at("created_at").get<double>();
+    const std::string schema = manifest.at("schema").get<std::string>();
+    info.format = std::atoi(schema.c_str() + std::string_view(kSchemaPrefix).size());
   } catch (const json::exception&) {
     throw bad_manifest(checkpoint / kManifestName, "step, world or created_at is missing or malformed");
   }

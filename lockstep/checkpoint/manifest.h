@@ -16,8 +16,7 @@ inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
 
-// Which part of a tensor a file holds. Data-parallel ranks hold whole tensors (shape == global_shape, offsets 0); the
-// fields are there so that a reader can put slices together for another number of ranks.
+// What format 1 says of a tensor: always whole (shape == global_shape, offsets 0).
 struct TensorSlice {
   std::string dtype;  // safetensors name
   std::vector<std::int64_t> shape;
@@ -29,16 +28,16 @@ struct TensorSlice {
 
 struct FileEntry {
   FileDigest digest;
-  std::map<std::string, TensorSlice> tensors;  // safetensors files only
+  std::map<std::string, TensorSlice> tensors = {};  // format 1, safetensors files only
 };
 using FileEntries = std::map<std::string, FileEntry>;  // by name inside the checkpoint
-
-// Entries of a safetensors file that holds `tensors` whole.
-FileEntry whole_tensors(FileDigest digest, const TensorMap& tensors);
 
 nlohmann::json to_json(const FileEntries& entries);
 // Throws UserError (bad input) for names that leave the folder, sizes and block lists that do not fit each other.
 FileEntries parse_entries(const nlohmann::json& json, const std::filesystem::path& place);
+
+// As many blocks as the size needs; throws UserError (bad input) otherwise.
+void check_blocks(const FileDigest& digest, const std::filesystem::path& place);
 
 // The text of a manifest with its own CRC-32C at the end, and back. `path` is for messages. Throws UserError (bad
 // input) when the checksum, the JSON or the schema is wrong, and when it was written by a newer version.
@@ -53,6 +52,16 @@ nlohmann::json parse_json(const std::string& text, const std::filesystem::path& 
 // Compares a file of the open folder `folder` with its entry, reading every byte.
 std::vector<Damage> verify_file(const UniqueFd& folder, const std::filesystem::path& checkpoint,
                                 const std::string& name, const FileEntry& entry);
+
+// A checkpoint's folder, locked against deletion while this lives, and what its manifest says.
+struct OpenFolder {
+  UniqueFd folder;
+  nlohmann::json manifest;
+  CheckpointInfo info;
+  FileEntries entries;
+};
+// Throws UserError: environment when it is not there, bad input when the manifest is damaged or from a newer version.
+OpenFolder open_folder(const std::filesystem::path& checkpoint);
 
 std::string step_folder_name(std::int64_t step);  // "step-00000123"
 std::string rank_file_stem(int rank);             // "rank-00003"

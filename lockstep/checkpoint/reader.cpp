@@ -1,181 +1,300 @@
-#include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
+// Reading a checkpoint of either format, range by range.
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
+#include <set>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/manifest.h"
+#include "lockstep/checkpoint/part_files.h"
+#include "lockstep/checkpoint/safetensors_header.h"
+#include "lockstep/checkpoint/verified_files.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 30;
+// What a read that converts holds in memory beside the result.
+constexpr std::int64_t kPieceElements = 4 << 20;
 
-// Opens the folder and locks it against deletion. The lock may come a moment after retention has moved the folder away;
-// that shows in the name pointing to nothing or to another folder.
-UniqueFd open_and_lock(const std::filesystem::path& checkpoint) {
-  UniqueFd folder(::open(checkpoint.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!folder) {
-    throw environment_error(std::string("cannot open the checkpoint: ") + std::strerror(errno), "check the path",
-                            {checkpoint.string()});
-  }
-  // Only deletion takes the exclusive lock, for a moment, on folders that it moves away first: no need to wait. File
-  // systems without locks give another error and no protection.
-  const bool being_deleted = ::flock(folder.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  struct stat opened {
-  }, named{};
-  const bool same = ::fstat(folder.get(), &opened) == 0 && ::stat(checkpoint.c_str(), &named) == 0 &&
-                    opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
-  if (being_deleted || !same) {
-    throw environment_error("the checkpoint was replaced or deleted just now", "try again", {checkpoint.string()});
-  }
-  return folder;
+using Key = std::pair<TensorKind, std::string>;
+
+struct KnownPiece {
+  int rank = 0;
+  std::string file;
+  std::uint64_t offset = 0;
+  std::vector<Series> series;
+};
+struct KnownTensor {
+  TensorSource::Facts facts;
+  std::vector<KnownPiece> pieces;
+};
+
+UserError missing(const std::filesystem::path& path, const std::string& name, const std::string& what) {
+  return bad_input("the checkpoint has no tensor " + printable(name, 200) + what,
+                   "it is of another model or optimizer; check the job", {path.string()});
 }
 
-std::string read_text(const UniqueFd& folder, const std::filesystem::path& path) {
-  const UniqueFd file = open_for_reading(path, &folder);
-  const std::uint64_t size = file_size(file, path);
-  if (size > kMaxManifestBytes)
-    throw bad_input("larger than 1 GiB", "this is not part of a checkpoint", {path.string()});
-  std::string text(size, '\0');
-  read_exactly(file, path, text.data(), size, 0);
-  return text;
+// Whether these stretches cover [begin, end).
+bool covers(std::vector<std::pair<std::int64_t, std::int64_t>>& stretches, std::int64_t begin, std::int64_t end) {
+  std::sort(stretches.begin(), stretches.end());
+  for (const auto& [first, count] : stretches) {
+    if (first > begin) return false;
+    begin = std::max(begin, first + count);
+  }
+  return begin >= end;
 }
 
-json read_manifest(const UniqueFd& folder, const std::filesystem::path& checkpoint) {
-  const std::filesystem::path path = checkpoint / kManifestName;
-  return unseal_manifest(read_text(folder, path), path);
-}
-
-void require_sound(const UniqueFd& folder, const std::filesystem::path& checkpoint, const std::string& name,
-                   const FileEntry& entry) {
-  const std::vector<Damage> damage = verify_file(folder, checkpoint, name, entry);
-  if (!damage.empty()) {
-    throw bad_input("the checkpoint is damaged: " + damage.front().to_string(), "resume from an older checkpoint",
-                    {checkpoint.string()});
+// A bool that is neither 0 nor 1 is undefined behaviour for whoever looks at it.
+void check_bools(const torch::Tensor& values, const std::filesystem::path& path, const std::string& name) {
+  if (values.scalar_type() != torch::kBool) return;
+  const auto* bytes = static_cast<const unsigned char*>(values.data_ptr());
+  if (std::any_of(bytes, bytes + values.numel(), [](unsigned char b) { return b > 1; })) {
+    throw bad_input("tensor '" + name + "' is BOOL and holds values other than 0 and 1",
+                    "resume from an older checkpoint", {path.string()});
   }
-}
-
-// All tensors of one file, checked against the manifest.
-TensorMap read_tensors(const UniqueFd& folder, const std::filesystem::path& checkpoint, const std::string& name,
-                       const FileEntries& entries) {
-  const auto found = entries.find(name);
-  if (found == entries.end()) {
-    throw bad_input("the manifest lists no " + name, "resume from an older checkpoint", {checkpoint.string()});
-  }
-  require_sound(folder, checkpoint, name, found->second);
-  const SafetensorsFile file = SafetensorsFile::open(open_for_reading(checkpoint / name, &folder), checkpoint / name);
-  bool fits = file.entries().size() == found->second.tensors.size();
-  for (const auto& [tensor, slice] : found->second.tensors) {
-    if (!slice.is_whole()) {
-      throw bad_input("tensor '" + tensor + "' is stored in slices", "use the version of lockstep that wrote it",
-                      {(checkpoint / name).string()});
-    }
-    fits = fits && file.contains(tensor) && file.entry(tensor).shape == slice.shape &&
-           safetensors_dtype(file.entry(tensor).dtype) == slice.dtype;
-  }
-  if (!fits) {
-    throw bad_input("the tensors differ from those in the manifest", "resume from an older checkpoint",
-                    {(checkpoint / name).string()});
-  }
-  return file.read_all();
-}
-
-std::vector<std::filesystem::path> step_folders(const std::filesystem::path& directory) {
-  std::vector<std::pair<std::int64_t, std::filesystem::path>> found;
-  std::error_code error;
-  for (auto it = std::filesystem::directory_iterator(directory, error); !error && it != std::filesystem::end(it);
-       it.increment(error)) {
-    const std::int64_t step = parse_step_folder(it->path().filename().string());
-    if (step >= 0) found.emplace_back(step, it->path());
-  }
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  std::vector<std::filesystem::path> paths;
-  for (auto& [step, path] : found) paths.push_back(std::move(path));
-  return paths;
 }
 
 }  // namespace
 
-std::vector<CheckpointInfo> list_checkpoints(const std::filesystem::path& directory) {
-  std::vector<CheckpointInfo> infos;
-  for (const auto& path : step_folders(directory)) {
-    try {
-      infos.push_back(CheckpointReader::open(path).info());
-    } catch (const UserError&) {
-      // Not a checkpoint (any more); verify_checkpoint() says why.
+struct CheckpointReader::State {
+  explicit State(OpenFolder opened) : open(std::move(opened)), files(open.folder, open.info.path, open.entries) {
+    if (open.info.format == 1) {
+      add_safetensors(TensorKind::kModel, kModelFile);
+      add_safetensors(TensorKind::kOptimizer, kOptimizerFile);
+      return;
     }
+    for (int rank = 0; rank < open.info.world; ++rank) unread.push_back(rank);
   }
-  return infos;
-}
 
-std::vector<Damage> verify_checkpoint(const std::filesystem::path& checkpoint, CheckpointInfo* info) {
-  try {
-    const UniqueFd folder = open_and_lock(checkpoint);
-    const json manifest = read_manifest(folder, checkpoint);
-    const CheckpointInfo said = describe(manifest, checkpoint);
-    if (parse_step_folder(checkpoint.filename().string()) != said.step) {
-      return {{kManifestName, 0, 0, "says step " + std::to_string(said.step) + ", unlike the folder's name"}};
+  // Format 1: a file whose header is checked before it is believed.
+  SafetensorsFile open_safetensors(const std::string& name) {
+    const std::filesystem::path path = open.info.path / name;
+    std::uint64_t header = 0;
+    files.read(name, 0, std::min<std::uint64_t>(kHeaderLengthBytes, open.entries.at(name).digest.bytes), &header);
+    header = std::min(header + kHeaderLengthBytes, open.entries.at(name).digest.bytes);
+    std::vector<char> checked(std::min(header, kDigestBlockBytes));
+    for (std::uint64_t at = 0; at < header; at += checked.size()) {
+      files.read(name, at, std::min<std::uint64_t>(checked.size(), header - at), checked.data());
     }
-    std::vector<Damage> damage;
-    for (const auto& [name, entry] : parse_entries(manifest.at("files"), checkpoint / kManifestName)) {
-      auto found = verify_file(folder, checkpoint, name, entry);
-      damage.insert(damage.end(), found.begin(), found.end());
-    }
-    if (info) *info = said;
-    return damage;
-  } catch (const UserError& error) {
-    return {{kManifestName, 0, 0, error.what()}};
+    return SafetensorsFile::open(open_for_reading(path, &open.folder), path);
   }
-}
 
-std::optional<CheckpointInfo> find_latest(const std::filesystem::path& directory, const Warn& warn) {
-  for (const auto& path : step_folders(directory)) {
-    CheckpointInfo info;
-    const std::vector<Damage> damage = verify_checkpoint(path, &info);
-    if (damage.empty()) return info;
-    if (warn) warn("checkpoint " + path.string() + " is passed over: " + damage.front().to_string());
+  // Whole tensors, which the file's own header places.
+  void add_safetensors(TensorKind kind, const std::string& name) {
+    const auto entry = open.entries.find(name);
+    const std::filesystem::path path = open.info.path / name;
+    if (entry == open.entries.end()) {
+      throw bad_input("the manifest lists no " + name, "resume from an older checkpoint", {open.info.path.string()});
+    }
+    const SafetensorsFile file = open_safetensors(name);
+    bool fits = file.entries().size() == entry->second.tensors.size();
+    for (const auto& [tensor, slice] : entry->second.tensors) {
+      fits = fits && slice.is_whole() && file.contains(tensor) && file.entry(tensor).shape == slice.shape &&
+             safetensors_dtype(file.entry(tensor).dtype) == slice.dtype;
+    }
+    if (!fits) {
+      throw bad_input("the tensors differ from those in the manifest", "resume from an older checkpoint",
+                      {path.string()});
+    }
+    for (const auto& [tensor, where] : file.entries()) {
+      KnownTensor& known = tensors[{kind, tensor}];
+      known.facts = {where.dtype, where.shape};
+      known.pieces = {{0, name, where.offset, {}}};
+      append_run(known.pieces.front().series, 0, known.facts.elements());
+    }
   }
-  return std::nullopt;
-}
+
+  // Learns what rank `rank` holds.
+  const PartIndex& index_of(int rank) {
+    const auto known = indexes.find(rank);
+    if (known != indexes.end()) return known->second;
+    unread.remove(rank);
+    const std::string name = rank_file_stem(rank) + ".json", data = rank_file_stem(rank) + ".safetensors";
+    PartIndex index = parse_part_index(files.read_text(name), open.info.path / name);
+    const auto entry = open.entries.find(data);
+    if (entry == open.entries.end() || entry->second.digest.bytes != index.file.bytes || index.step != open.info.step) {
+      throw bad_input("the part of rank " + std::to_string(rank) + " does not belong to the manifest",
+                      "resume from an older checkpoint", {(open.info.path / name).string()});
+    }
+    for (const auto& [key, piece] : index.pieces) {
+      if (piece.kind == TensorKind::kRank) continue;
+      KnownTensor& tensor = tensors[key];
+      const Facts facts{torch_dtype(piece.dtype, open.info.path / name), piece.sizes};
+      if (tensor.pieces.empty()) tensor.facts = facts;
+      if (tensor.facts.sizes != facts.sizes || tensor.facts.dtype != facts.dtype) {
+        throw bad_input("ranks differ in the sizes of '" + printable(piece.name, 200) + "'",
+                        "resume from an older checkpoint", {(open.info.path / name).string()});
+      }
+      tensor.pieces.push_back({rank, data, piece.offset, piece.series});
+    }
+    return indexes.emplace(rank, std::move(index)).first->second;
+  }
+  bool learn_more() {
+    if (unread.empty()) return false;
+    index_of(unread.front());
+    return true;
+  }
+
+  KnownTensor* find(const Key& key) {
+    while (true) {
+      const auto found = tensors.find(key);
+      if (found != tensors.end()) return &found->second;
+      if (!learn_more()) return nullptr;
+    }
+  }
+
+  // Elements [first, first + count) as stored, into `out`.
+  void read_raw(KnownTensor& tensor, const Key& key, std::int64_t first, std::int64_t count, unsigned char* out) {
+    const auto width = static_cast<std::int64_t>(torch::elementSize(tensor.facts.dtype));
+    std::vector<std::pair<std::int64_t, std::int64_t>> got;
+    std::int64_t elements = 0;
+    for (std::size_t i = 0;; ++i) {
+      if (elements >= count && covers(got, first, first + count)) return;
+      while (i == tensor.pieces.size()) {
+        if (!learn_more()) throw missing(open.info.path, key.second, ": elements of it are in no part");
+      }
+      const KnownPiece& piece = tensor.pieces[i];
+      visit_overlap(piece.series, first, first + count, [&](std::int64_t from, std::int64_t before, std::int64_t n) {
+        files.read(piece.file, piece.offset + static_cast<std::uint64_t>(before * width),
+                   static_cast<std::uint64_t>(n * width), out + (from - first) * width);
+        got.emplace_back(from, n);
+        elements += n;
+      });
+    }
+  }
+
+  OpenFolder open;
+  VerifiedFiles files;
+  std::list<int> unread;  // ranks whose index is not known yet
+  std::map<int, PartIndex> indexes;
+  std::map<Key, KnownTensor> tensors;
+};
+
+CheckpointReader::CheckpointReader(std::unique_ptr<State> state) : state_(std::move(state)) {}
+CheckpointReader::CheckpointReader(CheckpointReader&&) noexcept = default;
+CheckpointReader& CheckpointReader::operator=(CheckpointReader&&) noexcept = default;
+CheckpointReader::~CheckpointReader() = default;
 
 CheckpointReader CheckpointReader::open(const std::filesystem::path& checkpoint) {
-  CheckpointReader reader;
-  reader.lock_ = open_and_lock(checkpoint);
-  reader.manifest_ = read_manifest(reader.lock_, checkpoint);
-  reader.info_ = describe(reader.manifest_, checkpoint);
-  return reader;
+  return CheckpointReader(std::make_unique<State>(open_folder(checkpoint)));
+}
+
+const CheckpointInfo& CheckpointReader::info() const { return state_->open.info; }
+const json& CheckpointReader::manifest() const { return state_->open.manifest; }
+std::uint64_t CheckpointReader::bytes_read() const { return state_->files.bytes_read(); }
+std::uint64_t CheckpointReader::memory_bytes() const {
+  return VerifiedFiles::memory_bytes() + kPieceElements * sizeof(double);
+}
+
+void CheckpointReader::prefer(int rank) const {
+  if (info().format > 1 && rank < info().world) state_->index_of(rank);
+}
+
+CheckpointFacts CheckpointReader::facts(int rank) const {
+  CheckpointFacts facts;
+  facts.step = info().step;
+  try {
+    facts.job_yaml = manifest().at("job").get<std::string>();
+    facts.loader = manifest().at("loader");
+    facts.extra = manifest().at("extra");
+  } catch (const json::exception&) {
+    throw bad_input("job, loader or extra is missing", "resume from an older checkpoint",
+                    {(info().path / kManifestName).string()});
+  }
+  if (rank >= info().world) return facts;
+  if (info().format > 1) {
+    facts.rank_state = state_->index_of(rank).state;
+  } else if (const std::string name = rank_file_stem(rank) + ".json"; state_->files.contains(name)) {
+    facts.rank_state = parse_json(state_->files.read_text(name), info().path / name);
+  }
+  return facts;
+}
+
+TensorMap CheckpointReader::rank_tensors(int rank) const {
+  TensorMap own;
+  const std::string name = rank_file_stem(rank) + ".safetensors";
+  if (rank >= info().world || !state_->files.contains(name)) return own;
+  std::vector<std::pair<std::string, TensorEntry>> entries;
+  if (info().format == 1) {
+    const SafetensorsFile file = state_->open_safetensors(name);
+    for (const auto& [tensor, entry] : file.entries()) entries.emplace_back(tensor, entry);
+  } else {
+    for (const auto& [key, piece] : state_->index_of(rank).pieces) {
+      if (piece.kind != TensorKind::kRank) continue;
+      const Facts facts{torch_dtype(piece.dtype, info().path / name), piece.sizes};
+      const std::uint64_t bytes =
+          static_cast<std::uint64_t>(elements_of(piece.series)) * torch::elementSize(facts.dtype);
+      if (elements_of(piece.series) != facts.elements()) throw missing(info().path, piece.name, " as a whole");
+      entries.push_back({piece.name, {piece.name, facts.dtype, piece.sizes, piece.offset, bytes}});
+    }
+  }
+  for (const auto& [tensor, entry] : entries) {
+    own[tensor] = torch::empty(entry.shape, torch::TensorOptions().dtype(entry.dtype));
+    state_->files.read(name, entry.offset, entry.bytes, own[tensor].data_ptr());
+    check_bools(own[tensor], info().path / name, tensor);
+  }
+  return own;
+}
+
+const TensorSource::Facts* CheckpointReader::find(TensorKind kind, const std::string& name) const {
+  KnownTensor* const found = state_->find({kind, name});
+  return found == nullptr ? nullptr : &found->facts;
+}
+
+void CheckpointReader::read(TensorKind kind, const std::string& name, std::int64_t first, torch::Tensor out) const {
+  LOCKSTEP_ASSERT(out.dim() == 1 && out.is_contiguous(), "read fills one-dimensional contiguous tensors");
+  KnownTensor* const tensor = state_->find({kind, name});
+  const std::int64_t count = out.numel();
+  if (tensor == nullptr || first < 0 || count > tensor->facts.elements() - first) {
+    throw missing(info().path, name, " of the model's size");
+  }
+  const torch::NoGradGuard no_grad;
+  const torch::ScalarType stored = tensor->facts.dtype;
+  const bool in_place = out.is_cpu() && out.scalar_type() == stored;
+  for (std::int64_t done = 0; done < count; done += kPieceElements) {
+    const std::int64_t part = std::min(kPieceElements, count - done);
+    torch::Tensor target = out.narrow(0, done, part);
+    torch::Tensor raw = in_place ? target : torch::empty({part}, torch::TensorOptions().dtype(stored));
+    state_->read_raw(*tensor, {kind, name}, first + done, part, static_cast<unsigned char*>(raw.data_ptr()));
+    check_bools(raw, info().path, name);
+    if (!in_place) target.copy_(raw);
+  }
+}
+
+std::vector<std::string> CheckpointReader::names(TensorKind kind) const {
+  while (state_->learn_more()) {
+  }
+  std::vector<std::string> names;
+  for (const auto& [key, tensor] : state_->tensors) {
+    if (key.first == kind) names.push_back(key.second);
+  }
+  return names;
 }
 
 CheckpointContents CheckpointReader::read(int rank) const {
-  const std::filesystem::path& path = info_.path;
-  const FileEntries entries = parse_entries(manifest_.at("files"), path / kManifestName);
   CheckpointContents contents;
-  contents.step = info_.step;
-  try {
-    contents.job_yaml = manifest_.at("job").get<std::string>();
-    contents.loader = manifest_.at("loader");
-    contents.extra = manifest_.at("extra");
-  } catch (const json::exception&) {
-    throw bad_input("job, loader or extra is missing", "resume from an older checkpoint",
-                    {(path / kManifestName).string()});
+  contents.facts = facts(rank);
+  for (const TensorKind kind : {TensorKind::kModel, TensorKind::kOptimizer}) {
+    for (const std::string& name : names(kind)) contents.of(kind)[name] = read_whole(kind, name);
   }
-  contents.model = read_tensors(lock_, path, kModelFile, entries);
-  contents.optimizer = read_tensors(lock_, path, kOptimizerFile, entries);
-  const std::string state = rank_file_stem(rank) + ".json", tensors = rank_file_stem(rank) + ".safetensors";
-  if (const auto found = entries.find(state); found != entries.end()) {
-    require_sound(lock_, path, state, found->second);
-    contents.rank_state = parse_json(read_text(lock_, path / state), path / state);
-  }
-  if (entries.count(tensors)) contents.rank_tensors = read_tensors(lock_, path, tensors, entries);
+  contents.rank_tensors = rank_tensors(rank);
   return contents;
+}
+
+std::vector<CheckpointReader::Piece> CheckpointReader::pieces() const {
+  while (state_->learn_more()) {
+  }
+  std::vector<Piece> pieces;
+  for (const auto& [key, tensor] : state_->tensors) {
+    for (const KnownPiece& piece : tensor.pieces) {
+      pieces.push_back(
+          {piece.rank, key.first, key.second,
+           static_cast<std::uint64_t>(elements_of(piece.series)) * torch::elementSize(tensor.facts.dtype)});
+    }
+  }
+  return pieces;
 }
 
 }  // namespace lockstep::checkpoint

@@ -113,6 +113,12 @@ std::string safetensors_dtype(torch::ScalarType dtype) {
                   "convert the tensor first");
 }
 
+torch::ScalarType torch_dtype(const std::string& name, const std::filesystem::path& path) {
+  const auto dtype = dtype_from_name(name);
+  if (!dtype) throw lie(path, "the unsupported dtype '" + name + "'");
+  return *dtype;
+}
+
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) { return open(open_for_reading(path), path); }
 
 SafetensorsFile SafetensorsFile::open(UniqueFd file, const std::filesystem::path& path) {

@@ -80,5 +80,7 @@ FileDigest write_safetensors(const std::filesystem::path& path, const TensorMap&
 
 // "F32", "BF16", ...; throws UserError (bad input) for a dtype the format (or this libtorch) does not have.
 std::string safetensors_dtype(torch::ScalarType dtype);
+// And back; bad input names `path`.
+torch::ScalarType torch_dtype(const std::string& name, const std::filesystem::path& path);
 
 }  // namespace lockstep::checkpoint

@@ -94,6 +94,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_predict(app, outcome);
   lockstep::cli::add_recipe(app, outcome);
   lockstep::cli::add_report(app, outcome);
+  lockstep::cli::add_checkpoint(app, outcome);
   lockstep::cli::add_completion(app, outcome);
   lockstep::cli::add_rank(app, outcome);
   return after_output(run(app, outcome, argc, argv));

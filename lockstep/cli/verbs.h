@@ -16,6 +16,7 @@ void add_suggest(CLI::App& app, Outcome& outcome);
 void add_train(CLI::App& app, Outcome& outcome);
 void add_rank(CLI::App& app, Outcome& outcome);  // hidden: what the local agent starts
 void add_calibrate(CLI::App& app, Outcome& outcome);
+void add_checkpoint(CLI::App& app, Outcome& outcome);
 void add_demo(CLI::App& app, Outcome& outcome);
 void add_doctor(CLI::App& app, Outcome& outcome);
 void add_predict(CLI::App& app, Outcome& outcome);

@@ -17,10 +17,10 @@ struct LockstepEngineHost {
   //   progress     {rank, step, steps, loss, rate, unit, efficiency, gradient_norm, memory_bytes, learning_rate,
   //                 eta_seconds}
   //   evaluation   {step, loss, accuracy?}
-  //   checkpoint   {step, path, seconds}
+  //   checkpoint   {step, path, seconds, stall_seconds}
   //   note         {text}
   //   error        {rank, kind: user|peer_lost|timeout|aborted|internal, exit_code, message, suspect_rank}
-  //   result       the verb's answer (train: rank 0's summary; calibrate: the profile)
+  //   result       the verb's answer (train: rank 0's summary; calibrate: the profile; checkpoint: what it found)
   void (*message)(void* context, const char* json);
   // Polled once per step: non-zero asks all ranks to stop at the same step, save and return 130; 2: 75, to be requeued.
   int (*stop_requested)(void* context);
@@ -34,8 +34,8 @@ int lockstep_engine_abi(void);
 // {"torch": "1.13", "cuda": false, "blas": "...", "threads": N} as JSON; the pointer stays valid.
 const char* lockstep_engine_versions(void);
 
-// Runs a verb ("train", "calibrate") described by a JSON request (elastic/rank_request.h) in the calling process and
-// returns the exit code. Never throws; what went wrong was sent as an "error" message.
+// Runs a verb ("train", "calibrate") described by a JSON request (elastic/rank_request.h) in the calling process, or
+// "checkpoint" ({action, path, output, layout, whole}), and returns the exit code. Never throws; what went wrong was sent as an "error" message.
 int lockstep_engine_call(const char* verb, const char* request_json, const struct LockstepEngineHost* host);
 
 #ifdef __cplusplus

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "lockstep/engine/checkpoint_tools.h"
 #include "lockstep/engine/run_context.h"
 
 extern "C" {
@@ -17,6 +18,9 @@ __attribute__((visibility("default"))) int lockstep_engine_call(const char* verb
                                                                 const LockstepEngineHost* host) {
   const lockstep::engine::Host out(host);
   try {
+    if (std::string_view(verb) == "checkpoint") {
+      return lockstep::engine::run_checkpoint_tool(nlohmann::json::parse(request_json), out);
+    }
     auto request = lockstep::elastic::rank_request_from_json(nlohmann::json::parse(request_json));
     request.verb = verb;
     return lockstep::engine::run_rank(request, out);

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/pieces.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/engine/step_result.h"
 
@@ -45,6 +45,13 @@ struct ExecutorFigures {
   double peak_memory_bytes = 0.0;
 };
 
+// A checkpoint that state is put back from.
+struct SavedState {
+  const checkpoint::CheckpointFacts& facts;
+  const checkpoint::TensorSource& tensors;
+  const checkpoint::TensorMap& rank_tensors;  // this rank's own; empty where it had none
+};
+
 // Belongs to one rank's thread. What is collective is so over all ranks of the run and throws Fault when a peer is
 // lost.
 class Executor {
@@ -67,12 +74,12 @@ class Executor {
   // Collective: the model's buffers (batch norm's running statistics) become rank 0's.
   virtual void share_buffers() = 0;
 
-  // Collective: adds weights, optimizer state and this rank's own state. Tensors may be views of live state: write them
-  // before the next step. Whole tensors whatever the layout, on rank 0.
-  virtual void save(checkpoint::CheckpointContents& contents) = 0;
-  // Collective: the reverse. Returns a sentence about what could not be kept ("" otherwise). Throws bad_input when the
-  // checkpoint is of another model or optimizer.
-  virtual std::string restore(const checkpoint::CheckpointContents& contents, bool same_ranks) = 0;
+  // Collective: adds this rank's pieces of weights and optimizer state, and its own state. Over all ranks every element
+  // occurs once. Tensors may be views of live state: copy them before the next step.
+  virtual void save(checkpoint::CheckpointPart& part) = 0;
+  // Collective: the reverse, whatever the layout was; each rank reads what it holds. Returns a sentence about what
+  // could not be kept ("" otherwise). Throws bad_input when the checkpoint is of another model or optimizer.
+  virtual std::string restore(const SavedState& saved, bool same_ranks) = 0;
   // Collective: rank 0 writes a folder that transformers loads.
   virtual void export_weights(const std::string& folder, const std::string& tokenizer_folder) = 0;
   virtual ExecutorFigures figures() const = 0;

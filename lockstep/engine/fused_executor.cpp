@@ -6,6 +6,8 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/engine/pretrained.h"
+#include "lockstep/engine/sharded_optimizer.h"
+#include "lockstep/engine/whole_tensors.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/plan/run.h"
@@ -15,18 +17,23 @@ namespace {
 
 using namespace state_name;
 
-const torch::Tensor* find(const parallel::TensorMap& tensors, const std::string& name) {
-  const auto found = tensors.find(name);
-  return found == tensors.end() ? nullptr : &found->second;
-}
+using checkpoint::TensorKind;
 
-const torch::Tensor& require(const torch::Tensor* tensor, const std::string& name,
-                             const std::vector<std::int64_t>& sizes) {
-  if (tensor == nullptr || tensor->sizes().vec() != sizes) {
-    throw bad_input("the checkpoint has no tensor " + name + " of the model's size",
-                    "it is of another model or optimizer; check the job");
-  }
-  return *tensor;
+struct PartName {
+  DeviceStep::Part part;
+  const char* prefix;
+};
+constexpr PartName kOptimizerParts[] = {{DeviceStep::Part::kMaster, kMaster},
+                                        {DeviceStep::Part::kFirstMoment, kFirstMoment},
+                                        {DeviceStep::Part::kSecondMoment, kSecondMoment}};
+
+// Where a part is saved: masters of an fp32 run are its weights.
+std::pair<TensorKind, std::string> place_of(const checkpoint::TensorSource& tensors, const PartName& part,
+                                            const std::string& name) {
+  const std::string full = part.prefix + name;
+  if (part.part == DeviceStep::Part::kMaster && tensors.find(TensorKind::kOptimizer, full) == nullptr)
+    return {TensorKind::kModel, name};
+  return {TensorKind::kOptimizer, full};
 }
 
 }  // namespace
@@ -108,45 +115,44 @@ EvaluationSums FusedExecutor::evaluate(const data::Batch& batch, std::int64_t) {
   return {sums.loss, sums.targets, sums.correct};
 }
 
-void FusedExecutor::save(checkpoint::CheckpointContents& contents) {
+void FusedExecutor::save(checkpoint::CheckpointPart& part) {
   for (std::size_t i = 0; i < step_->parameters().size(); ++i) {
     const std::string& name = step_->parameters()[i].name;
-    contents.model[name] = step_->read(DeviceStep::Part::kWeight, i);
-    contents.optimizer[kMaster + name] = step_->read(DeviceStep::Part::kMaster, i);
-    contents.optimizer[kFirstMoment + name] = step_->read(DeviceStep::Part::kFirstMoment, i);
-    contents.optimizer[kSecondMoment + name] = step_->read(DeviceStep::Part::kSecondMoment, i);
+    part.pieces.push_back(checkpoint::whole_piece(TensorKind::kModel, name, step_->read(DeviceStep::Part::kWeight, i)));
+    for (const PartName& which : kOptimizerParts) {
+      part.pieces.push_back(
+          checkpoint::whole_piece(TensorKind::kOptimizer, which.prefix + name, step_->read(which.part, i)));
+    }
   }
-  contents.optimizer[kSteps] = torch::tensor(step_->updates(), torch::TensorOptions().dtype(torch::kInt64));
-  contents.optimizer.merge(scaler_.state());
-  contents.extra["device_step"] = step_->choices();
+  const torch::Tensor updates = torch::tensor(step_->updates(), torch::TensorOptions().dtype(torch::kInt64));
+  part.pieces.push_back(checkpoint::whole_piece(TensorKind::kOptimizer, kSteps, updates));
+  add_whole(scaler_.state(), TensorKind::kOptimizer, part);
+  part.facts.extra["device_step"] = step_->choices();
 }
 
-// A checkpoint without master weights (of an fp32 run) has them as its weights. All is there before anything changes.
-std::string FusedExecutor::restore(const checkpoint::CheckpointContents& contents, bool) {
-  const parallel::TensorMap &weights = contents.model, &optimizer = contents.optimizer;
-  const torch::Tensor* updates = find(optimizer, kSteps);
-  if (updates == nullptr || updates->numel() != 1 || updates->scalar_type() != torch::kInt64 ||
-      updates->item<std::int64_t>() < 0) {
-    throw bad_input(std::string("tensor ") + kSteps + " is missing or malformed", "use a checkpoint of the same job");
+// All is there before anything changes; then one tensor at a time.
+std::string FusedExecutor::restore(const SavedState& saved, bool) {
+  const checkpoint::TensorSource& tensors = saved.tensors;
+  const std::int64_t updates = saved_updates(tensors);
+  for (const DeviceStep::Parameter& parameter : step_->parameters()) {
+    for (const PartName& which : kOptimizerParts) {
+      const auto [kind, name] = place_of(tensors, which, parameter.name);
+      const auto* facts = tensors.find(kind, name);
+      if (facts == nullptr || facts->sizes != parameter.sizes) {
+        throw bad_input("the checkpoint has no tensor " + name + " of the model's size",
+                        "it is of another model or optimizer; check the job");
+      }
+    }
   }
-  const auto part = [&](const DeviceStep::Parameter& parameter, DeviceStep::Part which) -> const torch::Tensor& {
-    const auto of_optimizer = [&](const char* prefix) { return find(optimizer, prefix + parameter.name); };
-    if (which == DeviceStep::Part::kFirstMoment)
-      return require(of_optimizer(kFirstMoment), kFirstMoment + parameter.name, parameter.sizes);
-    if (which == DeviceStep::Part::kSecondMoment)
-      return require(of_optimizer(kSecondMoment), kSecondMoment + parameter.name, parameter.sizes);
-    const torch::Tensor* master = of_optimizer(kMaster);
-    return require(master != nullptr ? master : find(weights, parameter.name), parameter.name, parameter.sizes);
-  };
-  constexpr DeviceStep::Part kParts[] = {DeviceStep::Part::kMaster, DeviceStep::Part::kFirstMoment,
-                                         DeviceStep::Part::kSecondMoment};
-  for (const auto& parameter : step_->parameters())
-    for (const DeviceStep::Part which : kParts) part(parameter, which);
-  for (std::size_t i = 0; i < step_->parameters().size(); ++i)
-    for (const DeviceStep::Part which : kParts) step_->write(which, i, part(step_->parameters()[i], which));
-  step_->set_updates(updates->item<std::int64_t>());
-  step_->adopt_choices(contents.extra.value("device_step", ""));
-  scaler_.load_state(optimizer);
+  for (std::size_t i = 0; i < step_->parameters().size(); ++i) {
+    for (const PartName& which : kOptimizerParts) {
+      const auto [kind, name] = place_of(tensors, which, step_->parameters()[i].name);
+      step_->write(which.part, i, tensors.read_whole(kind, name));
+    }
+  }
+  step_->set_updates(updates);
+  step_->adopt_choices(saved.facts.extra.value("device_step", ""));
+  scaler_.load_state(read_like(scaler_.state(), tensors, TensorKind::kOptimizer));
   staged_.clear();
   return {};
 }

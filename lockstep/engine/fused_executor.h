@@ -22,8 +22,8 @@ class FusedExecutor : public Executor {
   StepResult step(const StepInput& input) override;
   EvaluationSums evaluate(const data::Batch& batch, std::int64_t padding_id) override;
   void share_buffers() override {}  // its models have none
-  void save(checkpoint::CheckpointContents& contents) override;
-  std::string restore(const checkpoint::CheckpointContents& contents, bool same_ranks) override;
+  void save(checkpoint::CheckpointPart& part) override;
+  std::string restore(const SavedState& saved, bool same_ranks) override;
   void export_weights(const std::string& folder, const std::string& tokenizer_folder) override;
   ExecutorFigures figures() const override;
   DeviceStep& device_step() { return *step_; }

@@ -18,26 +18,6 @@ using torch::Tensor;
 constexpr const char* kLoraA = ".lora_A.weight";
 constexpr const char* kLoraB = ".lora_B.weight";
 
-// Adds each adapter to its weight and takes it out of the map.
-void merge_adapters(parallel::TensorMap& weights, const spec::Model& spec, const spec::Lora& lora) {
-  const auto layout = spec.arch == spec::Arch::kGpt ? nn::WeightLayout::kInOut : nn::WeightLayout::kOutIn;
-  const double scale = lora.alpha / static_cast<double>(lora.rank);
-  for (auto entry = weights.begin(); entry != weights.end();) {
-    const std::size_t at = entry->first.rfind(kLoraA);
-    if (at == std::string::npos) {
-      ++entry;
-      continue;
-    }
-    const std::string layer = entry->first.substr(0, at);
-    const auto b = weights.find(layer + kLoraB), weight = weights.find(layer + ".weight");
-    LOCKSTEP_ASSERT(b != weights.end() && weight != weights.end(), "an adapter has two matrices and a layer");
-    weight->second = weight->second.clone();  // it may be a view of the live one
-    nn::add_low_rank(weight->second, entry->second, b->second, scale, layout);
-    weights.erase(b);
-    entry = weights.erase(entry);
-  }
-}
-
 // `files` is kept by reference.
 nn::WeightSource source_of(const checkpoint::WeightFiles& files, const std::string& path) {
   nn::WeightSource source;
@@ -58,6 +38,25 @@ nn::WeightSource source_of(const checkpoint::WeightFiles& files, const std::stri
 }
 
 }  // namespace
+
+void merge_adapters(parallel::TensorMap& weights, const spec::Model& spec, const spec::Lora& lora) {
+  const auto layout = spec.arch == spec::Arch::kGpt ? nn::WeightLayout::kInOut : nn::WeightLayout::kOutIn;
+  const double scale = lora.alpha / static_cast<double>(lora.rank);
+  for (auto entry = weights.begin(); entry != weights.end();) {
+    const std::size_t at = entry->first.rfind(kLoraA);
+    if (at == std::string::npos) {
+      ++entry;
+      continue;
+    }
+    const std::string layer = entry->first.substr(0, at);
+    const auto b = weights.find(layer + kLoraB), weight = weights.find(layer + ".weight");
+    LOCKSTEP_ASSERT(b != weights.end() && weight != weights.end(), "an adapter has two matrices and a layer");
+    weight->second = weight->second.clone();  // it may be a view of the live one
+    nn::add_low_rank(weight->second, entry->second, b->second, scale, layout);
+    weights.erase(b);
+    entry = weights.erase(entry);
+  }
+}
 
 nn::LoadReport load_pretrained(nn::TrainableModel& model, const std::string& path) {
   const checkpoint::WeightFiles files = checkpoint::WeightFiles::open(path);

@@ -5,6 +5,7 @@
 
 #include "lockstep/nn/hf_weights.h"
 #include "lockstep/parallel/parallel_model.h"
+#include "lockstep/spec/job.h"
 #include "lockstep/spec/model.h"
 
 namespace lockstep::engine {
@@ -19,6 +20,9 @@ nn::LoadReport load_pretrained(nn::TrainableModel& model, const std::string& pat
 // Writes whole weights of a model as a folder that transformers loads. Not collective.
 void export_weights_of(const parallel::TensorMap& weights, const spec::Model& spec, const std::string& folder,
                        const std::string& tokenizer_folder);
+
+// Adds each LoRA adapter among whole weights to its layer's weight and takes it out.
+void merge_adapters(parallel::TensorMap& weights, const spec::Model& spec, const spec::Lora& lora);
 
 // Collective: rank 0 writes a folder that transformers loads (config.json, safetensors, the tokenizer's files when
 // `tokenizer_folder` has them). LoRA adapters are merged into the weights. Blocks until it is on disk.

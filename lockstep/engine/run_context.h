@@ -10,6 +10,7 @@
 #include <string>
 
 #include "lockstep/checkpoint/lease.h"
+#include "lockstep/checkpoint/file_layer.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/elastic/engine_api.h"
 #include "lockstep/elastic/rank_request.h"
@@ -57,6 +58,7 @@ struct RunContext {
   parallel::ModelFactory make_model = nn::build_model;
   std::shared_ptr<checkpoint::Lease> lease = nullptr;  // of the checkpoint folder; on the first rank
   Control* control = nullptr;                          // null: nobody commands this process
+  const checkpoint::FileLayer* files = &checkpoint::system_files();  // what checkpoints are written through
 
   int rank() const { return world.rank(); }
 };

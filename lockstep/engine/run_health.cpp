@@ -120,18 +120,12 @@ bool is_finite(const torch::Tensor& tensor) {
   return torch::isfinite(tensor).all().item<bool>();
 }
 
-std::optional<std::string> find_nonfinite(const checkpoint::TensorMap& tensors) {
+void require_finite(const checkpoint::CheckpointPart& part, comm::Communicator& world, const std::string& doing) {
   const torch::NoGradGuard no_grad;
-  for (const auto& [name, tensor] : tensors) {
-    if (!is_finite(tensor)) return name;
+  std::optional<std::string> bad;
+  for (const checkpoint::TensorPiece& piece : part.pieces) {
+    if (!bad && piece.kind != checkpoint::TensorKind::kRank && !is_finite(piece.values)) bad = piece.name;
   }
-  return std::nullopt;
-}
-
-void require_finite(const checkpoint::CheckpointContents& contents, comm::Communicator& world,
-                    const std::string& doing) {
-  std::optional<std::string> bad = find_nonfinite(contents.model);
-  if (!bad) bad = find_nonfinite(contents.optimizer);
   std::int64_t ranks = bad ? 1 : 0;
   if (world.size() > 1) world.all_reduce({&ranks, 1, comm::DType::kI64}).wait();
   if (ranks == 0) return;

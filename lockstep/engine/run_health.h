@@ -58,12 +58,8 @@ class RunHealth {
 // Whether every value is a number; what is not floating point is.
 bool is_finite(const torch::Tensor& tensor);
 
-// The name of a tensor that holds NaN or infinity; nothing when all are finite.
-std::optional<std::string> find_nonfinite(const checkpoint::TensorMap& tensors);
-
 // Collective: throws the same UserError (run failed) on every rank when weights or optimizer state of any are not
-// finite. `doing` begins the message: "the checkpoint of step 9 was not saved".
-void require_finite(const checkpoint::CheckpointContents& contents, comm::Communicator& world,
-                    const std::string& doing);
+// finite, each looking at its own. `doing` begins the message: "the checkpoint of step 9 was not saved".
+void require_finite(const checkpoint::CheckpointPart& part, comm::Communicator& world, const std::string& doing);
 
 }  // namespace lockstep::engine

@@ -165,6 +165,7 @@ StepResult ShardedExecutor::step(const StepInput& input) {
   const bool replicated = model_->is_replicated();
   shared_ = {replicated ? 0.0 : model_->squared_norm(), model_->has_loss() ? sums.loss : 0.0, sums.auxiliary,
              input.wishes.stop ? 1.0 : 0.0, input.wishes.save ? 1.0 : 0.0};
+  std::ranges::copy(input.wishes.saving.numbers(), shared_.begin() + kOwnNumbers);
   comm::Work sharing;
   comm::Communicator& world = model_->groups().world;
   if (world.size() > 1) {
@@ -185,7 +186,7 @@ StepResult ShardedExecutor::step(const StepInput& input) {
   result.loss = shared_[1] / targets;
   result.auxiliary_loss = shared_[2] / micro_steps;
   result.learning_rate = input.learning_rate;
-  result.wishes = {shared_[3] > 0, shared_[4] > 0};
+  result.wishes = {shared_[3] > 0, shared_[4] > 0, checkpoint::SaveProgress::of(shared_.data() + kOwnNumbers)};
   result.comm_seconds = model_->exposed_seconds();
   return result;
 }
@@ -215,60 +216,66 @@ torch::Tensor weights_of(const FlatShard& shard) { return shard.weights(); }
 torch::Tensor master_of(const FlatShard& shard) { return shard.has_master() ? shard.master() : torch::Tensor(); }
 torch::Tensor own_master_of(const FlatShard& shard) { return shard.has_master() ? torch::Tensor() : shard.master(); }
 
-bool has_master(const checkpoint::CheckpointContents& contents) {
-  const auto first = contents.optimizer.lower_bound(state_name::kMaster);
-  return first != contents.optimizer.end() && first->first.rfind(state_name::kMaster, 0) == 0;
-}
+using checkpoint::TensorKind;
 
-void restore_buffers(torch::nn::Module& module, const checkpoint::CheckpointContents& contents) {
+void restore_buffers(torch::nn::Module& module, const checkpoint::TensorSource& tensors) {
   for (auto& buffer : module.named_buffers()) {
-    const auto found = contents.model.find(buffer.key());
-    if (found == contents.model.end()) {
+    const torch::Tensor saved = tensors.read_whole(TensorKind::kModel, buffer.key());
+    if (!saved.defined() || saved.sizes() != buffer.value().sizes()) {
       throw bad_input("the checkpoint has no tensor " + buffer.key(),
                       "it is of another model; check `model` in the job");
     }
-    buffer.value().copy_(found->second);
+    buffer.value().copy_(saved);
   }
 }
 
 }  // namespace
 
-void ShardedExecutor::save(checkpoint::CheckpointContents& contents) {
+void ShardedExecutor::save(checkpoint::CheckpointPart& part) {
   share_buffers();
-  contents.model = model_->assemble(weights_of);
-  for (nn::TrainableModel* chunk : model_->models()) {
-    for (const auto& buffer : chunk->named_buffers()) contents.model[buffer.key()] = buffer.value();
+  add_pieces(*model_, TensorKind::kModel, weights_of, "", part);
+  optimizer_->save(part);
+  add_pieces(*model_, TensorKind::kOptimizer, master_of, state_name::kMaster, part);
+  if (model_->groups().world.rank() == 0) {
+    for (nn::TrainableModel* chunk : model_->models()) {
+      for (const auto& buffer : chunk->named_buffers()) {
+        part.pieces.push_back(checkpoint::whole_piece(TensorKind::kModel, buffer.key(), buffer.value()));
+      }
+    }
+    add_whole(scaler_.state(), TensorKind::kOptimizer, part);
   }
-  contents.optimizer = optimizer_->assemble();
-  contents.optimizer.merge(scaler_.state());
-  contents.optimizer.merge(model_->assemble(master_of, state_name::kMaster));
-  contents.rank_tensors.merge(model_->compression_state());
+  add_whole(model_->compression_state(), TensorKind::kRank, part);
 }
 
-std::string ShardedExecutor::restore(const checkpoint::CheckpointContents& contents, bool same_ranks) {
+std::string ShardedExecutor::restore(const SavedState& saved, bool same_ranks) {
   const torch::NoGradGuard no_grad;
-  const bool masters = has_master(contents);  // of a narrower run: nothing is lost
-  model_->fill(own_master_of,
-               masters ? range_reader(contents.optimizer, state_name::kMaster) : range_reader(contents.model, ""));
-  model_->fill(master_of, range_reader(contents.optimizer, state_name::kMaster));
-  for (nn::TrainableModel* chunk : model_->models()) restore_buffers(*chunk, contents);
+  const checkpoint::TensorSource& tensors = saved.tensors;
+  const auto weights = range_reader(tensors, TensorKind::kModel, "");
+  const auto masters = range_reader(tensors, TensorKind::kOptimizer, state_name::kMaster);
+  // Master weights of a narrower run lose nothing; frozen weights have none.
+  model_->fill(own_master_of, [&](const std::string& name, std::int64_t first, const torch::Tensor& out) {
+    const bool wider = tensors.find(TensorKind::kOptimizer, state_name::kMaster + name) != nullptr;
+    (wider ? masters : weights)(name, first, out);
+  });
+  model_->fill(master_of, masters);
+  for (nn::TrainableModel* chunk : model_->models()) restore_buffers(*chunk, tensors);
   model_->adopt_master();
   // Weights are what the model computed with: the fused step rounds its master weights in a way of its own.
   model_->fill(
       [&](const parallel::FlatShard& shard) {
-        const auto found = contents.model.find(shard.parameters().front().name);
-        const bool same = shard.has_master() && found != contents.model.end() &&
-                          found->second.scalar_type() == shard.narrow_weights().scalar_type();
+        const auto* facts = tensors.find(TensorKind::kModel, shard.parameters().front().name);
+        const bool same =
+            shard.has_master() && facts != nullptr && facts->dtype == shard.narrow_weights().scalar_type();
         return same ? shard.narrow_weights() : torch::Tensor();
       },
-      range_reader(contents.model, ""));
+      weights);
   model_->publish();
-  optimizer_->load(contents.optimizer);
-  scaler_.load_state(contents.optimizer);
+  optimizer_->load(tensors);
+  scaler_.load_state(read_like(scaler_.state(), tensors, TensorKind::kOptimizer));
   staged_ = {};
   if (model_->compression_state().empty()) return {};
   if (!same_ranks) return "the number of ranks changed: error feedback of the gradient compression starts anew";
-  model_->load_compression(contents.rank_tensors);
+  model_->load_compression(saved.rank_tensors);
   return {};
 }
 

@@ -41,8 +41,8 @@ class ShardedExecutor : public Executor {
   StepResult step(const StepInput& input) override;
   EvaluationSums evaluate(const data::Batch& batch, std::int64_t padding_id) override;
   void share_buffers() override;
-  void save(checkpoint::CheckpointContents& contents) override;
-  std::string restore(const checkpoint::CheckpointContents& contents, bool same_ranks) override;
+  void save(checkpoint::CheckpointPart& part) override;
+  std::string restore(const SavedState& saved, bool same_ranks) override;
   void export_weights(const std::string& folder, const std::string& tokenizer_folder) override;
   ExecutorFigures figures() const override;
 
@@ -65,7 +65,9 @@ class ShardedExecutor : public Executor {
     std::int64_t counted = 0;                         // targets of this data rank
     std::int64_t samples = 0;                         // of the global batch
   } staged_;
-  std::array<double, 5> shared_ = {};  // on its way between ranks; here to outlive the operation
+  static constexpr int kOwnNumbers = 5;  // before those of the save in flight
+  // On its way between ranks; here to outlive the operation.
+  std::array<double, kOwnNumbers + checkpoint::SaveProgress::kFields> shared_ = {};
 };
 
 // Peak resident bytes of this process; on a device, peak bytes that tensors held there (of all ranks that share it).

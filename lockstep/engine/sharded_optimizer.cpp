@@ -110,16 +110,33 @@ parallel::TensorMap ShardedOptimizer::assemble() const {
   return state;
 }
 
-void ShardedOptimizer::load(const parallel::TensorMap& whole) {
-  const auto found = whole.find(kSteps);
-  if (found == whole.end() || found->second.numel() != 1 || found->second.scalar_type() != torch::kInt64 ||
-      found->second.item<std::int64_t>() < 0) {
+void ShardedOptimizer::save(checkpoint::CheckpointPart& part) const {
+  using checkpoint::TensorKind;
+  for (std::size_t i = 0; i < names_.size(); ++i) {
+    const auto own = [&](const parallel::FlatShard& shard) { return slot(shard, i); };
+    add_pieces(model_, TensorKind::kOptimizer, own, names_[i], part);
+  }
+  if (model_.groups().world.rank() != 0) return;
+  const torch::Tensor steps = torch::tensor(steps_, torch::TensorOptions().dtype(torch::kInt64));
+  part.pieces.push_back(checkpoint::whole_piece(TensorKind::kOptimizer, kSteps, steps));
+}
+
+std::int64_t saved_updates(const checkpoint::TensorSource& source) {
+  const torch::Tensor steps = source.read_whole(checkpoint::TensorKind::kOptimizer, kSteps);
+  if (!steps.defined() || steps.numel() != 1 || steps.scalar_type() != torch::kInt64 ||
+      steps.item<std::int64_t>() < 0) {
     throw bad_input(std::string("tensor ") + kSteps + " is missing or malformed", "use a checkpoint of the same job");
   }
+  return steps.item<std::int64_t>();
+}
+
+void ShardedOptimizer::load(const checkpoint::TensorSource& source) {
+  const std::int64_t steps = saved_updates(source);
   for (std::size_t i = 0; i < names_.size(); ++i) {
-    model_.fill([&](const parallel::FlatShard& shard) { return slot(shard, i); }, range_reader(whole, names_[i]));
+    model_.fill([&](const parallel::FlatShard& shard) { return slot(shard, i); },
+                range_reader(source, checkpoint::TensorKind::kOptimizer, names_[i]));
   }
-  steps_ = found->second.item<std::int64_t>();
+  steps_ = steps;
 }
 
 }  // namespace lockstep::engine

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/checkpoint/pieces.h"
 #include "lockstep/parallel/parallel_model.h"
 #include "lockstep/spec/job.h"
 
@@ -20,6 +21,9 @@ void check_optimizer(const spec::Optimizer& options);
 // Clips as torch.nn.utils.clip_grad_norm_: min(1, clip_norm / (norm + 1e-6)); clip_norm 0 means no clipping.
 double clip_factor(double norm, double clip_norm, double loss_scale = 1.0);
 
+// The number of updates that a checkpoint's optimizer state has seen; bad_input when it does not say.
+std::int64_t saved_updates(const checkpoint::TensorSource& source);
+
 class ShardedOptimizer {
  public:
   // `model` must outlive the optimizer. With offload, state lives in the model's arena.
@@ -31,8 +35,10 @@ class ShardedOptimizer {
 
   // Collective: the state with whole tensors on rank 0, by name (executor.h: state_name); empty elsewhere.
   parallel::TensorMap assemble() const;
+  // Adds what this rank saves of it (Executor::save).
+  void save(checkpoint::CheckpointPart& part) const;
   // Restores this rank's part; bad_input names what is missing.
-  void load(const parallel::TensorMap& whole);
+  void load(const checkpoint::TensorSource& source);
   // The state arrays by the prefix of their names ("optimizer.exp_avg."), for one shard.
   const std::vector<std::string>& slot_names() const { return names_; }
   torch::Tensor slot(const parallel::FlatShard& shard, std::size_t index) const;

@@ -3,12 +3,15 @@
 
 #include <cstdint>
 
+#include "lockstep/checkpoint/saver.h"
+
 namespace lockstep::engine {
 
 // What a rank tells the others with the loss, so that all act at the same step.
 struct StepWishes {
   bool stop = false;
   bool save = false;
+  checkpoint::SaveProgress saving = {};  // of the save in flight; in the result summed over all ranks
 };
 
 struct StepResult {

@@ -13,19 +13,23 @@ namespace lockstep::engine {
 namespace {
 
 void run_rank(const spec::Job& job, const plan::Run& run, const TrainOptions& options, comm::Communicator world,
-              TrainResult& result) {
+              TrainResult& result, std::mutex& mutex) {
   nn::compat::set_compute_threads(options.threads);
   TrainingState state = build_training_state(job, run, world, {.make_model = options.make_model});
   while (state.step < state.total_steps) {
     const double loss = run_step(state, job, {}).loss;
     if (world.rank() == 0) result.losses.push_back(loss);
   }
-  checkpoint::CheckpointContents contents;
-  state.executor->save(contents);
+  checkpoint::CheckpointPart part;
+  state.executor->save(part);
+  {
+    const std::lock_guard lock(mutex);
+    for (const checkpoint::TensorPiece& piece : part.pieces) {
+      if (piece.kind == checkpoint::TensorKind::kModel) place(piece, result.weights);
+      if (piece.kind == checkpoint::TensorKind::kOptimizer) place(piece, result.optimizer);
+    }
+  }
   world.barrier().wait();  // nobody goes while a peer still needs it
-  if (world.rank() != 0) return;
-  for (const auto& [name, tensor] : contents.model) result.weights[name] = tensor.clone();
-  for (const auto& [name, tensor] : contents.optimizer) result.optimizer[name] = tensor.clone();
 }
 
 }  // namespace
@@ -51,7 +55,7 @@ TrainResult train(const spec::Job& given, const plan::Layout& layout, const Trai
         is_fault = fault;
       };
       try {
-        run_rank(job, run, options, std::move(communicator), result);
+        run_rank(job, run, options, std::move(communicator), result, mutex);
       } catch (const Fault&) {
         keep(true);
       } catch (...) {

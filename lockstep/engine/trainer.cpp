@@ -7,6 +7,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/units.h"
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/health_note.h"
 #include "lockstep/engine/control.h"
 #include "lockstep/engine/resume_check.h"
@@ -56,7 +58,9 @@ double ThroughputMeter::seconds_per_step() const {
 }
 
 Trainer::Trainer(RunContext& context)
-    : context_(context), health_(context.job.health, context.job.precision == spec::Precision::kFp16) {
+    : context_(context),
+      health_(context.job.health, context.job.precision == spec::Precision::kFp16),
+      checkpoints_(context, health_, [this](const std::function<void()>& check) { guarded_check(check); }) {
   state_ = build_training_state(context.job, context.run, context.world,
                                 {context.device, step_maker(context), context.make_model});
   if (context.rank() == 0) tell_what_it_starts_from();
@@ -76,13 +80,15 @@ void Trainer::tell_what_it_starts_from() const {
 
 void Trainer::resume() {
   const auto reader = checkpoint::CheckpointReader::open(context_.request.resume_from);
-  const checkpoint::CheckpointContents contents = reader.read(context_.rank());
+  reader.prefer(context_.rank());
+  const checkpoint::CheckpointFacts facts = reader.facts(context_.rank());
+  const checkpoint::TensorMap own = reader.rank_tensors(context_.rank());
   const std::vector<std::string> changes = check_resume(
-      contents,
+      facts.job_yaml, facts.loader,
       {context_.job, state_.data_contents, state_.loader->global_batch(), context_.request.options.accept_changes});
-  const std::string remark = restore(state_, contents, context_.job, context_.world.size());
-  saved_step_ = state_.step;
-  health_.resumed(state_.step, losses_in(contents.extra));
+  const std::string remark = restore(state_, SavedState{facts, reader, own}, context_.job, context_.world.size());
+  checkpoints_.resumed_at(state_.step);
+  health_.resumed(state_.step, losses_in(facts.extra));
   if (context_.rank() != 0) return;
   for (const std::string& change : changes) context_.host.note(change);
   if (state_.step >= state_.total_steps) {
@@ -90,6 +96,10 @@ void Trainer::resume() {
                                    state_.step, state_.total_steps));
   }
   context_.host.note(fmt::format("resumed from {} at step {}", context_.request.resume_from, state_.step));
+  context_.host.note(fmt::format("rank 0 read {} of the checkpoint's {}, with at most {} of memory beside the state",
+                                 format_bytes(static_cast<double>(reader.bytes_read())),
+                                 format_bytes(static_cast<double>(reader.info().bytes)),
+                                 format_bytes(static_cast<double>(reader.memory_bytes()))));
   if (!remark.empty()) context_.host.note(remark);
   if (context_.recorder) {
     context_.recorder->event(
@@ -113,8 +123,11 @@ nlohmann::json Trainer::run() {
     const bool last = state_.step == state_.total_steps;
     stopped = result.wishes.stop && !last;  // the last step leaves nothing to stop
     if (evaluating && !stopped && (last || (every > 0 && state_.step % every == 0))) run_evaluation();
-    if (stopped || (last && context_.job.checkpoint.at_end) || save_is_due(result)) save();
+    const bool save_now = stopped || (last && context_.job.checkpoint.at_end);
+    checkpoints_.after_step(state_, result, save_now);
+    if (save_now) checkpoints_.save_last(state_);
   }
+  checkpoints_.finish();
   if (stopped) return summary(static_cast<int>(is_requeued() ? ExitCode::kRetry : ExitCode::kInterrupted));
   finish_soundly();
   export_weights();
@@ -144,15 +157,9 @@ bool Trainer::is_requeued() {
 StepWishes Trainer::wishes() {
   StepWishes wishes;
   wishes.stop = context_.host.stop_requested() || is_preempted();
-  // Clocks differ between ranks, so the first one decides when it is time to save.
-  const double every = context_.job.checkpoint.every_seconds;
-  wishes.save = context_.rank() == 0 && every > 0 && since_save_.seconds() >= every;
+  wishes.save = checkpoints_.wants_save();
+  wishes.saving = checkpoints_.progress();
   return wishes;
-}
-
-bool Trainer::save_is_due(const StepResult& result) const {
-  const std::int64_t every = context_.job.checkpoint.every_steps;
-  return result.wishes.save || (every > 0 && state_.step % every == 0);
 }
 
 void Trainer::after_step(const StepResult& result) {
@@ -209,10 +216,10 @@ void Trainer::finish_soundly() {
       throw UserError(ExitCode::kRunFailed, fmt::format("the held-out loss after step {} is not finite", state_.step),
                       "the weights are not usable; see the losses with `lockstep report last`");
     }
-    if (context_.request.options.export_folder.empty() || finite_step_ == state_.step) return;
-    checkpoint::CheckpointContents contents;
-    state_.executor->save(contents);
-    require_finite(contents, context_.world, "nothing was exported");
+    if (context_.request.options.export_folder.empty() || checkpoints_.saved_step() == state_.step) return;
+    checkpoint::CheckpointPart part;
+    state_.executor->save(part);
+    require_finite(part, context_.world, "nothing was exported");
   });
 }
 
@@ -280,39 +287,6 @@ void Trainer::run_evaluation() {
   }
   entry["type"] = "evaluation";
   context_.host.send(entry);
-}
-
-void Trainer::save() {
-  if (context_.request.checkpoint_directory.empty() || saved_step_ == state_.step) return;
-  checkpoint::SaveOptions options;
-  options.directory = context_.request.checkpoint_directory;
-  options.rank = context_.rank();
-  options.world = context_.world.size();
-  options.keep = context_.job.checkpoint.keep;
-  options.run_id = context_.request.run_id;
-  options.barrier = [this] { context_.world.barrier().wait(); };
-  options.pinned_step = health_.pinned_step();
-  if (context_.lease) options.before_publish = [this] { context_.lease->check(); };
-  checkpoint::CheckpointContents contents = checkpoint_contents(state_, context_.job, context_.world.size());
-  contents.extra["usual_losses"] = health_.usual_losses();
-  guarded_check([&] {
-    require_finite(contents, context_.world, fmt::format("the checkpoint of step {} was not saved", state_.step));
-  });
-  const checkpoint::SaveResult saved = checkpoint::save_checkpoint(contents, options);
-  saved_step_ = finite_step_ = state_.step;
-  health_.saved(state_.step);
-  since_save_.restart();
-  if (context_.rank() != 0) return;
-  const nlohmann::json data = {{"path", saved.path.string()}, {"bytes", saved.bytes}, {"seconds", saved.seconds}};
-  if (context_.recorder) {
-    context_.recorder->event({.kind = std::string(telemetry::event_kind::kCheckpoint),
-                              .rank = 0,
-                              .step = state_.step,
-                              .message = "saved " + saved.path.string(),
-                              .data = data});
-  }
-  context_.host.send(
-      {{"type", "checkpoint"}, {"step", state_.step}, {"path", saved.path.string()}, {"seconds", saved.seconds}});
 }
 
 void Trainer::export_weights() {

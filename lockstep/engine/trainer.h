@@ -7,6 +7,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/engine/memory_counter.h"
+#include "lockstep/engine/run_checkpoints.h"
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/run_health.h"
 #include "lockstep/engine/training_state.h"
@@ -58,26 +59,22 @@ class Trainer {
   bool is_preempted();
   bool is_requeued();
   void run_evaluation();
-  void save();
   void export_weights();
-  bool save_is_due(const StepResult& result) const;
   nlohmann::json summary(int exit_code) const;
   std::optional<double> efficiency(double items_per_second) const;
   double predicted_items_per_second() const;
 
   RunContext& context_;
+  RunHealth health_;
+  RunCheckpoints checkpoints_;
   MemoryCounter memory_;  // before the state, whose tensors it counts
   TrainingState state_;
   ThroughputMeter meter_{0};
-  Stopwatch since_save_;
   Stopwatch running_;
   double last_progress_ = -1.0;
   double last_loss_ = 0.0;
   double data_seconds_ = 0.0;
   std::int64_t first_step_ = 0;
-  std::int64_t saved_step_ = -1;
-  std::int64_t finite_step_ = -1;  // whose state was looked at
-  RunHealth health_;
   Stopwatch since_notice_;
   bool preempted_ = false;
   nlohmann::json evaluations_ = nlohmann::json::array();

@@ -12,6 +12,8 @@
 namespace lockstep::engine {
 namespace {
 
+constexpr const char* kGenerator = "libtorch.generator";
+
 std::unique_ptr<data::Loader> make_loader(const spec::Job& job, const plan::Run& run, const TrainingState& state) {
   data::LoaderOptions options;
   options.pinned = state.pinned;
@@ -94,26 +96,37 @@ std::int64_t steps_left(const spec::Job& job, const data::Loader& loader, data::
   return steps(in_this_epoch) + after / size * steps(size) + steps(after % size);
 }
 
-checkpoint::CheckpointContents checkpoint_contents(TrainingState& state, const spec::Job& job, int world) {
-  checkpoint::CheckpointContents contents;
-  contents.step = state.step;
-  state.executor->save(contents);
-  contents.loader = {{"epoch", state.position.epoch},
-                     {"samples", state.position.samples},
-                     {"global_batch", state.loader->global_batch()},
-                     {"dataset_samples", state.loader->dataset().size()},
-                     {"data", state.data_contents}};
-  contents.job_yaml = spec::to_yaml(job);
-  contents.extra["world"] = world;
+checkpoint::CheckpointPart checkpoint_part(TrainingState& state, const spec::Job& job, int world) {
+  checkpoint::CheckpointPart part;
+  part.facts.step = state.step;
+  part.facts.loader = {{"epoch", state.position.epoch},
+                       {"samples", state.position.samples},
+                       {"global_batch", state.loader->global_batch()},
+                       {"dataset_samples", state.loader->dataset().size()},
+                       {"data", state.data_contents}};
+  part.facts.job_yaml = spec::to_yaml(job);
+  part.facts.extra["world"] = world;
   // Random numbers are keyed by (seed, step, place), so seed and step are the whole state of every generator of ours;
   // libtorch's own is kept for operators that draw from it.
-  contents.rank_state = {{"seed", job.seed}, {"step", state.step}};
-  contents.rank_tensors["libtorch.generator"] = at::globalContext().defaultGenerator(torch::kCPU).get_state();
-  return contents;
+  part.facts.rank_state = {{"seed", job.seed}, {"step", state.step}};
+  state.executor->save(part);
+  part.pieces.push_back(checkpoint::whole_piece(checkpoint::TensorKind::kRank, kGenerator,
+                                                at::globalContext().defaultGenerator(torch::kCPU).get_state()));
+  return part;
+}
+
+checkpoint::CheckpointContents checkpoint_contents(TrainingState& state, const spec::Job& job, int world) {
+  return checkpoint::contents_of(checkpoint_part(state, job, world));
 }
 
 std::string restore(TrainingState& state, const checkpoint::CheckpointContents& contents, const spec::Job& job,
                     int world) {
+  const checkpoint::ContentsSource source(contents);
+  return restore(state, SavedState{contents.facts, source, contents.rank_tensors}, job, world);
+}
+
+std::string restore(TrainingState& state, const SavedState& saved, const spec::Job& job, int world) {
+  const checkpoint::CheckpointFacts& contents = saved.facts;
   const std::int64_t dataset_samples = contents.loader.value("dataset_samples", std::int64_t{-1});
   if (dataset_samples != state.loader->dataset().size()) {
     throw bad_input(fmt::format("the checkpoint was made on a data set of {} samples, this one has {}", dataset_samples,
@@ -124,7 +137,7 @@ std::string restore(TrainingState& state, const checkpoint::CheckpointContents& 
     throw bad_input("the checkpoint is of another model than the job's",
                     "resume with the model it was made with, or start afresh without --resume");
   }
-  const std::string remark = state.executor->restore(contents, contents.extra.value("world", world) == world);
+  const std::string remark = state.executor->restore(saved, contents.extra.value("world", world) == world);
   state.staged.reset();
   state.loader->seek({contents.loader.at("epoch"), contents.loader.at("samples")});
   state.position = state.loader->position();
@@ -134,8 +147,8 @@ std::string restore(TrainingState& state, const checkpoint::CheckpointContents& 
     state.total_steps = state.step + steps_left(job, *state.loader, state.position);
   }
 
-  const auto generator = contents.rank_tensors.find("libtorch.generator");
-  if (generator != contents.rank_tensors.end()) {
+  const auto generator = saved.rank_tensors.find(kGenerator);
+  if (generator != saved.rank_tensors.end()) {
     at::Generator torch_generator = at::globalContext().defaultGenerator(torch::kCPU);
     torch_generator.set_state(generator->second);
   }

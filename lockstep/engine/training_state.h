@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/pieces.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/data/loader.h"
 #include "lockstep/data/open_datasets.h"
@@ -53,12 +53,15 @@ std::int64_t total_steps_of(const spec::Job& job, const data::Loader& loader);
 // the number of steps changes with the ranks.
 std::int64_t steps_left(const spec::Job& job, const data::Loader& loader, data::Position position);
 
-// What a checkpoint keeps: the shared part and this rank's own (Executor::save). Collective.
+// What a checkpoint keeps of this rank (Executor::save): views of live state. Collective.
+checkpoint::CheckpointPart checkpoint_part(TrainingState& state, const spec::Job& job, int world);
+// The same as whole tensors, of a run of one rank.
 checkpoint::CheckpointContents checkpoint_contents(TrainingState& state, const spec::Job& job, int world);
 
 // Puts a loaded checkpoint back. Collective. The number of ranks may differ from when it was saved; compression's error
 // feedback is then dropped, and the function returns a sentence that says so (empty otherwise). Throws UserError when
 // the checkpoint is of another model, optimizer or data set.
+std::string restore(TrainingState& state, const SavedState& saved, const spec::Job& job, int world);
 std::string restore(TrainingState& state, const checkpoint::CheckpointContents& contents, const spec::Job& job,
                     int world);
 

@@ -232,22 +232,35 @@ void FlatShard::master_to_weights() {
   own_.copy_(master_);
 }
 
-bool FlatShard::answers_for(std::size_t parameter) const {
-  const std::int64_t sharers = parameters_[parameter].placement.sharers;
-  return options_.norm_counts && nn::Partition::rank(replicas()) == 0 && nn::Partition::rank(groups_.tp) % sharers == 0;
+// Of the ranks that hold this very part, and of tied ends, one.
+bool FlatShard::first_sharer(std::size_t parameter) const {
+  return options_.norm_counts && nn::Partition::rank(groups_.tp) % parameters_[parameter].placement.sharers == 0;
 }
 
-std::vector<OwnedStretch> FlatShard::stretches() const {
+bool FlatShard::answers_for(std::size_t parameter) const {
+  return first_sharer(parameter) && nn::Partition::rank(replicas()) == 0;
+}
+
+std::vector<OwnedStretch> FlatShard::stretches() const { return stretches_of(0, shard_length_); }
+
+std::vector<OwnedStretch> FlatShard::stretches_of(std::int64_t first, std::int64_t count) const {
   std::vector<OwnedStretch> result;
-  const std::int64_t begin = shard_rank() * shard_length_, end = begin + shard_length_;
+  const std::int64_t shard = shard_rank() * shard_length_, begin = shard + first, end = begin + count;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const std::int64_t from = std::max(begin, ranges_[i].offset);
-    const std::int64_t to = std::min(end, ranges_[i].offset + ranges_[i].count);
+    const std::int64_t from = std::max(begin, ranges_[i].offset), to = std::min(end, ranges_[i].end());
     if (from >= to) continue;
     for (const nn::Run& run : runs_of(parameters_[i].placement, from - ranges_[i].offset, to - from)) {
-      result.push_back({i, ranges_[i].offset + run.local - begin, run.whole, run.count});
+      result.push_back({i, ranges_[i].offset + run.local - shard, run.whole, run.count});
     }
   }
+  return result;
+}
+
+std::vector<OwnedStretch> FlatShard::saved_stretches() const {
+  const nn::Segment share =
+      nn::share_of(shard_length_, nn::Partition::rank(replicas()), nn::Partition::size(replicas()));
+  std::vector<OwnedStretch> result = stretches_of(share.first, share.count);
+  std::erase_if(result, [this](const OwnedStretch& stretch) { return !first_sharer(stretch.parameter); });
   return result;
 }
 

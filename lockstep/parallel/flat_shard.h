@@ -102,6 +102,8 @@ class FlatShard {
   // Every stretch of the shard; and those among them that this rank answers for (see squared_norm).
   std::vector<OwnedStretch> stretches() const;
   bool answers_for(std::size_t parameter) const;
+  // Those that this rank saves: over all ranks every element once, and ranks that hold the same take even shares.
+  std::vector<OwnedStretch> saved_stretches() const;
 
   // The part of parameter `index` that lies in this rank's shard, as a view of a shard tensor.
   nn::LocalValues own_values(std::size_t index, const torch::Tensor& of_shard) const;
@@ -135,6 +137,9 @@ class FlatShard {
     std::int64_t end() const { return offset + count; }
   };
   std::vector<Range> answered(bool everything) const;
+  // Of elements [first, first + count) of the shard.
+  std::vector<OwnedStretch> stretches_of(std::int64_t first, std::int64_t count) const;
+  bool first_sharer(std::size_t parameter) const;
 
   std::string name_;
   std::vector<nn::DeclaredParameter> parameters_;

@@ -348,14 +348,57 @@ double ParallelModel::squared_norm() const {
 
 std::int64_t ParallelModel::parameter_count() const { return spec::parameter_count(spec_); }
 
+namespace {
+
+// Calls each(stretches) for every parameter: they lie one behind the other in the shard.
+void for_each_parameter(const std::vector<OwnedStretch>& all,
+                        const std::function<void(std::span<const OwnedStretch>)>& each) {
+  for (std::size_t begin = 0; begin < all.size();) {
+    std::size_t end = begin;
+    while (end < all.size() && all[end].parameter == all[begin].parameter) ++end;
+    each({all.data() + begin, end - begin});
+    begin = end;
+  }
+}
+
+Tensor of_stretches(const Tensor& shard, std::span<const OwnedStretch> stretches) {
+  const std::int64_t first = stretches.front().shard;
+  return shard.narrow(0, first, stretches.back().shard + stretches.back().count - first);
+}
+
+}  // namespace
+
 void ParallelModel::fill(const std::function<Tensor(const FlatShard&)>& of, const ReadRange& read) const {
+  const torch::NoGradGuard no_grad;
   for (const auto& shard : shards_) {
     const Tensor target = of(*shard);
     if (!target.defined()) continue;
-    for (const OwnedStretch& stretch : shard->stretches()) {
-      read(shard->parameters()[stretch.parameter].name, stretch.whole, target.narrow(0, stretch.shard, stretch.count));
-    }
+    for_each_parameter(shard->stretches(), [&](std::span<const OwnedStretch> stretches) {
+      const Tensor there = of_stretches(target, stretches);
+      // A device gets a parameter at once, not row by row.
+      const Tensor here = there.is_cpu() ? there : torch::empty_like(there, torch::Device(torch::kCPU));
+      for (const OwnedStretch& stretch : stretches) {
+        read(shard->parameters()[stretch.parameter].name, stretch.whole,
+             here.narrow(0, stretch.shard - stretches.front().shard, stretch.count));
+      }
+      if (!there.is_cpu()) there.copy_(here);
+    });
   }
+}
+
+std::vector<ParallelModel::SavedPiece> ParallelModel::saved_pieces(
+    const std::function<Tensor(const FlatShard&)>& of) const {
+  std::vector<SavedPiece> pieces;
+  for (const auto& shard : shards_) {
+    const Tensor values = of(*shard);
+    if (!values.defined()) continue;
+    for_each_parameter(shard->saved_stretches(), [&](std::span<const OwnedStretch> stretches) {
+      pieces.push_back({shard->parameters()[stretches.front().parameter],
+                        {stretches.begin(), stretches.end()},
+                        of_stretches(values, stretches)});
+    });
+  }
+  return pieces;
 }
 
 }  // namespace lockstep::parallel

@@ -107,6 +107,7 @@ struct CheckpointPolicy {
   bool at_end = true;           // `final: false`: nothing is saved after the last step
   std::string preempt_file;     // once it is there the run saves and ends with exit code 75; "": none
   double stop_seconds = 300.0;  // `stop_timeout`: from a stop signal until ranks that have not ended are killed
+  double timeout_seconds = 600.0;  // `timeout: 10m`: a save that takes longer has failed
   bool operator==(const CheckpointPolicy&) const = default;
 };
 

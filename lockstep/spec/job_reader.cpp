@@ -133,6 +133,9 @@ void read_checkpoint(MapReader& job, CheckpointPolicy& policy) {
   map->path("preempt_file", policy.preempt_file);
   map->seconds("stop_timeout", policy.stop_seconds);
   require_at_most(*map, "stop_timeout", policy.stop_seconds);
+  map->seconds("timeout", policy.timeout_seconds);
+  if (policy.timeout_seconds <= 0.0) throw map->error_at("timeout", "the timeout is 0", "for example 10m");
+  require_at_most(*map, "timeout", policy.timeout_seconds);
   map->finish();
 }
 

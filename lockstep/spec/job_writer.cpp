@@ -49,9 +49,9 @@ std::string checkpoint_text(const CheckpointPolicy& policy) {
   std::string text = "checkpoint:\n";
   if (!policy.directory.empty()) text += fmt::format("  directory: {}\n", yaml_quote(policy.directory));
   if (!policy.preempt_file.empty()) text += fmt::format("  preempt_file: {}\n", yaml_quote(policy.preempt_file));
-  return text + fmt::format("  every: {}\n  every_steps: {}\n  keep: {}\n  final: {}\n  stop_timeout: {}\n",
+  return text + fmt::format("  every: {}\n  every_steps: {}\n  keep: {}\n  final: {}\n  timeout: {}\n  stop_timeout: {}\n",
                             exact_seconds(policy.every_seconds), policy.every_steps, policy.keep, policy.at_end,
-                            exact_seconds(policy.stop_seconds));
+                            exact_seconds(policy.timeout_seconds), exact_seconds(policy.stop_seconds));
 }
 
 std::string health_text(const Health& health) {

@@ -33,8 +33,9 @@ inline constexpr std::string_view kMfu = "mfu";
 
 // Kinds of events that reports look for.
 namespace event_kind {
-inline constexpr std::string_view kCheckpoint = "checkpoint";  // data: {"path", "bytes", "seconds"}
-inline constexpr std::string_view kResume = "resume";          // data: {"path", "step"}
+inline constexpr std::string_view kCheckpoint = "checkpoint";               // data: {"path", "bytes", "seconds"}
+inline constexpr std::string_view kCheckpointFailed = "checkpoint_failed";  // data: {"problem", "last_good"}
+inline constexpr std::string_view kResume = "resume";                       // data: {"path", "step"}
 inline constexpr std::string_view kEvaluation = "evaluation";
 inline constexpr std::string_view kSkip = "skip";    // data: {"loss", "gradient_norm"}
 inline constexpr std::string_view kSpike = "spike";  // the same; also when it is over

@@ -7,79 +7,36 @@
 #include <torch/types.h>
 #include <unistd.h>
 
-#include <barrier>
 #include <fstream>
 #include <thread>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/checkpoint/saver.h"
+#include "tests/checkpoint/sample_checkpoint.h"
 
 namespace lockstep::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
 
-CheckpointContents contents_at(std::int64_t step, int rank = 0, std::int64_t numbers = 1000) {
-  CheckpointContents contents;
-  contents.step = step;
-  contents.model["layer.weight"] = torch::arange(numbers, torch::kFloat32) + double(step);
-  contents.model["layer.counter"] = torch::tensor(step);
-  contents.optimizer["layer.weight.m"] = torch::full({numbers}, double(step), torch::kFloat64);
-  contents.loader = {{"epoch", 1}, {"consumed", step * 8}};
-  contents.job_yaml = "model: x\nsteps: 5\n";
-  contents.extra = {{"run", "abc"}};
-  contents.rank_state = {{"rank", rank}, {"seed", 17 + rank}};
-  contents.rank_tensors["generator"] = torch::full({16}, rank, torch::kUInt8);
-  return contents;
-}
-
-void expect_step(const CheckpointContents& got, std::int64_t step, int rank = 0) {
-  const CheckpointContents wanted = contents_at(step, rank, got.model.at("layer.weight").numel());
-  EXPECT_EQ(got.step, step);
-  for (const auto& [name, tensor] : wanted.model) EXPECT_TRUE(torch::equal(got.model.at(name), tensor)) << name;
-  for (const auto& [name, tensor] : wanted.optimizer) EXPECT_TRUE(torch::equal(got.optimizer.at(name), tensor)) << name;
-  for (const auto& [name, tensor] : wanted.rank_tensors) {
-    EXPECT_TRUE(torch::equal(got.rank_tensors.at(name), tensor)) << name;
-  }
-  EXPECT_EQ(got.loader, wanted.loader);
-  EXPECT_EQ(got.job_yaml, wanted.job_yaml);
-  EXPECT_EQ(got.extra, wanted.extra);
-  EXPECT_EQ(got.rank_state, wanted.rank_state);
-}
-
-void flip_bit(const fs::path& path, std::uint64_t offset) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(static_cast<std::streamoff>(offset));
-  const int byte = file.get();
-  file.seekp(static_cast<std::streamoff>(offset));
-  file.put(static_cast<char>(byte ^ 0x10));
-}
-
-std::vector<std::string> names_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 class Checkpoint : public ::testing::Test {
  protected:
   fs::path directory() const { return folder_.path() / "checkpoints"; }
-  SaveResult save(std::int64_t step, std::int64_t keep = 100, std::int64_t numbers = 1000) {
-    return save_checkpoint(contents_at(step, 0, numbers), {.directory = directory(), .keep = keep});
+  SaveOutcome save(std::int64_t step, std::int64_t keep = 100, std::int64_t numbers = 1000) {
+    return save_checkpoint(part_of(contents_at(step, 0, numbers)), {.directory = directory(), .keep = keep});
   }
   // Runs save on `world` ranks as threads; returns what each rank threw, "" for nothing.
   std::vector<std::string> save_on_ranks(int world, const std::function<CheckpointContents(int)>& make) {
-    std::barrier meeting(world);
+    SumOfThreads sum(world);
     std::vector<std::string> errors(world);
     std::vector<std::thread> ranks;
     for (int rank = 0; rank < world; ++rank) {
       ranks.emplace_back([&, rank] {
         try {
-          save_checkpoint(make(rank),
-                          {.directory = directory(), .rank = rank, .world = world, .run_id = "run", .barrier = [&] {
-                             meeting.arrive_and_wait();
-                           }});
+          save_checkpoint(part_of(make(rank), rank == 0),
+                          {.directory = directory(), .rank = rank, .world = world, .session = "run"},
+                          [&](const SaveProgress& own) { return sum(rank, own); });
         } catch (const std::exception& error) {
           errors[rank] = error.what();
         }
@@ -92,11 +49,10 @@ class Checkpoint : public ::testing::Test {
 };
 
 TEST_F(Checkpoint, gives_back_what_was_saved) {
-  const SaveResult saved = save(123);
+  const SaveOutcome saved = save(123);
   EXPECT_EQ(saved.path, directory() / "step-00000123");
   EXPECT_EQ(names_in(saved.path),
-            (std::vector<std::string>{"manifest.json", "model.safetensors", "optimizer.safetensors", "rank-00000.json",
-                                      "rank-00000.safetensors"}));
+            (std::vector<std::string>{"manifest.json", "rank-00000.json", "rank-00000.safetensors"}));
   EXPECT_TRUE(verify_checkpoint(saved.path).empty());
   const auto reader = CheckpointReader::open(saved.path);
   EXPECT_EQ(reader.info().step, 123);
@@ -107,14 +63,14 @@ TEST_F(Checkpoint, gives_back_what_was_saved) {
 TEST_F(Checkpoint, holds_one_part_per_rank_and_the_shared_part_once) {
   for (const auto& error : save_on_ranks(4, [](int rank) { return contents_at(7, rank); })) EXPECT_EQ(error, "");
   const fs::path path = directory() / "step-00000007";
-  EXPECT_EQ(names_in(path).size(), 3u + 2u * 4u);
+  EXPECT_EQ(names_in(path).size(), 1u + 2u * 4u);
   EXPECT_TRUE(verify_checkpoint(path).empty());
   const auto reader = CheckpointReader::open(path);
   EXPECT_EQ(reader.info().world, 4);
   for (int rank = 0; rank < 4; ++rank) expect_step(reader.read(rank), 7, rank);
   const CheckpointContents beyond = reader.read(4);  // more ranks than before
   EXPECT_TRUE(beyond.rank_tensors.empty());
-  EXPECT_TRUE(beyond.rank_state.empty());
+  EXPECT_TRUE(beyond.facts.rank_state.empty());
   EXPECT_FALSE(beyond.model.empty());
 }
 
@@ -125,9 +81,9 @@ TEST_F(Checkpoint, fails_on_every_rank_when_one_rank_cannot_save_and_keeps_the_p
     if (rank == 1) contents.rank_tensors["bad"] = torch::zeros({1}, torch::kComplexFloat);
     return contents;
   });
-  EXPECT_NE(errors[0].find("rank 1 could not save"), std::string::npos) << errors[0];
+  EXPECT_NE(errors[0].find("1 of 3 ranks could not save"), std::string::npos) << errors[0];
   EXPECT_NE(errors[1].find("cannot be stored"), std::string::npos) << errors[1];
-  EXPECT_NE(errors[2].find("was not published"), std::string::npos) << errors[2];
+  EXPECT_NE(errors[2].find("1 of 3 ranks could not save"), std::string::npos) << errors[2];
   EXPECT_EQ(names_in(directory()), (std::vector<std::string>{".lock", "step-00000006"}));
   EXPECT_EQ(find_latest(directory())->step, 6);
 }
@@ -164,7 +120,7 @@ TEST_F(Checkpoint, keeps_the_newest_n) {
 TEST_F(Checkpoint, never_deletes_the_newest_that_verifies) {
   for (int step = 1; step <= 4; ++step) save(step);
   for (int step = 2; step <= 4; ++step)
-    flip_bit(directory() / ("step-0000000" + std::to_string(step)) / "model.safetensors", 200);
+    flip_bit(directory() / ("step-0000000" + std::to_string(step)) / "rank-00000.safetensors", 700);
   retain(directory(), 1);
   EXPECT_EQ(find_latest(directory())->step, 1);
 }
@@ -183,8 +139,7 @@ TEST_F(Checkpoint, leaves_alone_what_somebody_reads) {
 TEST_F(Checkpoint, finds_every_flipped_bit_and_says_where) {
   constexpr std::int64_t kNumbers = 3 << 20;  // 12 MiB of weights: three blocks
   const fs::path path = save(1, 100, kNumbers).path;
-  for (const char* name :
-       {"manifest.json", "model.safetensors", "optimizer.safetensors", "rank-00000.json", "rank-00000.safetensors"}) {
+  for (const char* name : {"manifest.json", "rank-00000.json", "rank-00000.safetensors"}) {
     const std::uint64_t size = fs::file_size(path / name);
     for (const std::uint64_t offset : {std::uint64_t{0}, size / 2, size - 1}) {
       flip_bit(path / name, offset);
@@ -201,14 +156,14 @@ TEST_F(Checkpoint, finds_every_flipped_bit_and_says_where) {
     }
   }
   EXPECT_TRUE(verify_checkpoint(path).empty());
-  flip_bit(path / "model.safetensors", 6 << 20);
+  flip_bit(path / "rank-00000.safetensors", 30 << 20);
   const std::string said = verify_checkpoint(path).at(0).to_string();
-  EXPECT_NE(said.find("model.safetensors: bytes 4194304..8388608"), std::string::npos) << said;
-  EXPECT_NE(said.find("layer.weight"), std::string::npos) << said;
+  EXPECT_NE(said.find("rank-00000.safetensors: bytes 29360128..33554432"), std::string::npos) << said;
+  EXPECT_NE(said.find("model:layer.weight"), std::string::npos) << said;
 }
 
 TEST_F(Checkpoint, notices_missing_cut_and_grown_files) {
-  const fs::path path = save(1).path, file = path / "optimizer.safetensors";
+  const fs::path path = save(1).path, file = path / "rank-00000.safetensors";
   const std::string bytes = read_file(file);
   fs::resize_file(file, bytes.size() - 1);
   EXPECT_NE(verify_checkpoint(path).at(0).problem.find("bytes long"), std::string::npos);
@@ -225,7 +180,7 @@ TEST_F(Checkpoint, falls_back_to_the_previous_one_with_a_warning) {
   save(1);
   save(2);
   save(3);
-  flip_bit(directory() / "step-00000003/model.safetensors", 300);
+  flip_bit(directory() / "step-00000003/rank-00000.safetensors", 300);
   fs::remove(directory() / "step-00000002/manifest.json");
   std::vector<std::string> warnings;
   const auto found = find_latest(directory(), [&](const std::string& text) { warnings.push_back(text); });
@@ -233,7 +188,7 @@ TEST_F(Checkpoint, falls_back_to_the_previous_one_with_a_warning) {
   EXPECT_EQ(found->step, 1);
   ASSERT_EQ(warnings.size(), 2u);
   EXPECT_NE(warnings[0].find("step-00000003"), std::string::npos);
-  EXPECT_NE(warnings[0].find("model.safetensors"), std::string::npos);
+  EXPECT_NE(warnings[0].find("rank-00000.safetensors"), std::string::npos);
 }
 
 TEST_F(Checkpoint, finds_nothing_where_there_is_nothing) {
@@ -250,30 +205,29 @@ TEST_F(Checkpoint, refuses_a_checkpoint_under_another_steps_name) {
 }
 
 TEST_F(Checkpoint, refuses_a_second_run_in_the_same_directory) {
-  save(1);
-  bool refused = false;
-  // The second run's save happens while the first one is inside its own, at the barrier.
-  std::barrier meeting(2);
-  const auto from_inside = [&] {
-    if (refused) return;
-    try {
-      save(2);
-    } catch (const UserError& error) {
-      refused = std::string(error.what()).find("another run") != std::string::npos;
-    }
-  };
-  std::thread other([&] {
-    save_checkpoint(contents_at(3, 1),
-                    {.directory = directory(), .rank = 1, .world = 2, .barrier = [&] { meeting.arrive_and_wait(); }});
-  });
-  int calls = 0;
-  save_checkpoint(contents_at(3), {.directory = directory(), .world = 2, .barrier = [&] {
-                                     if (calls++ == 0) from_inside();
-                                     meeting.arrive_and_wait();
-                                   }});
-  other.join();
-  EXPECT_TRUE(refused);
+  Saver first({.directory = directory()});
+  first.begin(part_of(contents_at(3)));
+  while (first.progress().written == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::string refused;
+  try {
+    save(2);  // while the first one's is in flight
+  } catch (const UserError& error) {
+    refused = error.what();
+  }
+  EXPECT_NE(refused.find("another run"), std::string::npos) << refused;
+  EXPECT_TRUE(finish_save(first, {}).saved);
   EXPECT_TRUE(verify_checkpoint(directory() / "step-00000003").empty());
+}
+
+TEST_F(Checkpoint, keeps_what_is_pinned_whatever_its_age) {
+  save(1);
+  pin_checkpoint(directory() / "step-00000001", true);
+  for (int step = 2; step <= 4; ++step) save(step, 2);
+  EXPECT_EQ(names_in(directory()),
+            (std::vector<std::string>{".lock", "step-00000001", "step-00000003", "step-00000004"}));
+  pin_checkpoint(directory() / "step-00000001", false);
+  save(5, 2);
+  EXPECT_EQ(names_in(directory()), (std::vector<std::string>{".lock", "step-00000004", "step-00000005"}));
 }
 
 // The limit on file sizes stands in for a full disk: write() fails in the middle of a file.
@@ -297,7 +251,7 @@ TEST_F(Checkpoint, survives_a_full_disk) {
   ::signal(SIGXFSZ, old_handler);
   EXPECT_EQ(code, ExitCode::kEnvironment);
   EXPECT_NE(what.find("no space"), std::string::npos) << what;
-  EXPECT_NE(what.find("model.safetensors"), std::string::npos) << what;
+  EXPECT_NE(what.find("rank-00000.safetensors"), std::string::npos) << what;
   EXPECT_EQ(names_in(directory()), (std::vector<std::string>{".lock", "step-00000001"}));
   expect_step(CheckpointReader::open(find_latest(directory())->path).read(0), 1);
 }

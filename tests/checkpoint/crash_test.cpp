@@ -15,6 +15,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/file.h"
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/saver.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -46,13 +47,13 @@ class SharedPage {
   at::set_num_threads(1);
   for (std::int64_t i = 0;; ++i) {
     CheckpointContents contents;
-    contents.step = first + i / 2;
-    contents.model["w"] = torch::full({kNumbers}, double(contents.step), torch::kFloat64);
-    contents.optimizer["m"] = torch::full({kNumbers}, -double(contents.step), torch::kFloat32);
-    contents.loader = {{"consumed", contents.step}};
+    const std::int64_t step = contents.facts.step = first + i / 2;
+    contents.model["w"] = torch::full({kNumbers}, double(step), torch::kFloat64);
+    contents.optimizer["m"] = torch::full({kNumbers}, -double(step), torch::kFloat32);
+    contents.facts.loader = {{"consumed", step}};
     shared->saving = true;
-    save_checkpoint(contents, {.directory = directory, .keep = 2});
-    shared->published = contents.step;
+    save_checkpoint(part_of(contents), {.directory = directory, .keep = 2});
+    shared->published = step;
     shared->saving = false;
   }
 }
@@ -86,7 +87,7 @@ TEST(CheckpointCrash, thirty_kills_never_cost_a_published_checkpoint) {
       ASSERT_TRUE(damage.empty()) << damage[0].to_string();
     }
     const CheckpointContents contents = CheckpointReader::open(found->path).read(0);
-    EXPECT_EQ(contents.loader.at("consumed"), found->step);
+    EXPECT_EQ(contents.facts.loader.at("consumed"), found->step);
     EXPECT_TRUE(torch::equal(contents.model.at("w"), torch::full({kNumbers}, double(found->step), torch::kFloat64)));
     EXPECT_TRUE(
         torch::equal(contents.optimizer.at("m"), torch::full({kNumbers}, -double(found->step), torch::kFloat32)));
@@ -94,7 +95,9 @@ TEST(CheckpointCrash, thirty_kills_never_cost_a_published_checkpoint) {
   ::printf("%d of 30 kills fell into a save\n", killed_while_saving);
   EXPECT_GE(killed_while_saving, 10) << "too few kills fell into a save: the test shows little";
   std::vector<fs::path> junk;
-  save_checkpoint({.step = shared->published + 1}, {.directory = directory, .keep = 2});
+  CheckpointPart last;
+  last.facts.step = shared->published + 1;
+  save_checkpoint(last, {.directory = directory, .keep = 2});
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename();
     if (name.front() == '.' && name != ".lock") junk.push_back(entry.path());

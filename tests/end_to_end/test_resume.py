@@ -96,11 +96,14 @@ class Resume(EndToEnd):
 
     def test_a_damaged_checkpoint_is_passed_over(self):
         folder = self.folder / "checkpoints"
-        job = self.text_job(checkpoint={"directory": str(folder), "every_steps": 10, "keep": 9})
-        whole = self.losses(self.train(job)["run"])
+        job = self.text_job(checkpoint={"directory": str(folder), "every": 0, "keep": 9},
+                            optimizer={"kind": "adamw", "learning_rate": 2e-3, "schedule": "constant"})
+        whole = self.losses(self.train(job, "steps=20")["run"])
+        for steps in (30, 40):
+            whole.update(self.losses(self.train(job, f"steps={steps}", "--resume")["run"]))
         newest = sorted(folder.glob("step-*"))[-2:]
         for checkpoint in newest:
-            victim = checkpoint / "model.safetensors"
+            victim = checkpoint / "rank-00001.safetensors"
             data = bytearray(victim.read_bytes())
             data[len(data) // 2] ^= 1
             victim.write_bytes(data)

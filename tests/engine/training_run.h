@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/comm/local.h"
 #include "lockstep/engine/trainer.h"
 #include "lockstep/nn/device_thread.h"
@@ -82,19 +83,24 @@ class TrainingRuns {
     std::string resume_from;
     int stop_after = 0;
     plan::Recompute recompute = plan::Recompute::kNone;
+    const checkpoint::FileLayer* files = nullptr;
+    std::function<void(const std::string&)> on_note = {};
   };
   TrainingRun run(const spec::Job& job, const Options& options) {
     TrainingRun run;
     struct Listener {
       TrainingRun& run;
       int stop_after;
-    } listener{run, options.stop_after};
+      const std::function<void(const std::string&)>& on_note;
+    } listener{run, options.stop_after, options.on_note};
     LockstepEngineHost host{
         &listener,
         [](void* context, const char* text) {
-          TrainingRun& told = static_cast<Listener*>(context)->run;
+          const auto* who = static_cast<Listener*>(context);
+          TrainingRun& told = who->run;
           const nlohmann::json message = nlohmann::json::parse(text);
           if (message.at("type") == "note") told.notes.push_back(message.at("text"));
+          if (message.at("type") == "note" && who->on_note) who->on_note(told.notes.back());
           if (message.at("type") == "step") told.losses.push_back(message.at("loss"));
           if (message.at("type") == "evaluation") told.evaluations.push_back(message);
         },
@@ -114,6 +120,7 @@ class TrainingRuns {
     layout.recompute = options.recompute;
     RunContext context{request, job, plan::run_of(job, layout), world.communicator(0), nullptr, Host(&host), device_};
     if (options.make_step) context.make_device_step = options.make_step;
+    if (options.files != nullptr) context.files = options.files;
     Trainer trainer(context);
     run.summary = trainer.run();
     return run;
@@ -152,7 +159,9 @@ inline std::string difference(const checkpoint::CheckpointContents& a, const che
   };
   const std::string models = compare(a.model, b.model);
   if (!models.empty()) return models;
-  if (a.loader != b.loader) return "loader: " + a.loader.dump() + " and " + b.loader.dump();
+  if (a.facts.loader != b.facts.loader) {
+    return "loader: " + a.facts.loader.dump() + " and " + b.facts.loader.dump();
+  }
   return compare(a.optimizer, b.optimizer);
 }
 

@@ -76,9 +76,19 @@ class FusedDeviceStep : public DeviceStep {
 
   torch::Tensor read(Part part, std::size_t parameter) override {
     if (part != Part::kMaster) return view(part, parameter);
-    torch::Tensor values = torch::empty(parameters_[parameter].sizes, torch::kFloat32);
-    step_.save(step_.parameters()[parameter], values.data_ptr<float>());
-    return values;
+    const auto options = torch::TensorOptions().dtype(torch::kFloat32);
+    const std::vector<std::int64_t>& sizes = parameters_[parameter].sizes;
+    try {
+      torch::Tensor values = torch::empty(sizes, options.device(device_));
+      // Its memory may still be in use by what libtorch has queued.
+      at::cuda::getCurrentCUDAStream(device_.index()).synchronize();
+      step_.save_on_device(step_.parameters()[parameter], values.data_ptr<float>());
+      return values;
+    } catch (const c10::Error&) {  // no spare memory on the device
+      torch::Tensor values = torch::empty(sizes, options);
+      step_.save(step_.parameters()[parameter], values.data_ptr<float>());
+      return values;
+    }
   }
 
   void write(Part part, std::size_t parameter, const torch::Tensor& values) override {

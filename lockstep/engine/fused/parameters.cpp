@@ -139,10 +139,14 @@ void FusedParameters::load(const NamedParameter& p, const Bf16* values, cudaStre
 
 void FusedParameters::save(const NamedParameter& p, float* host, cudaStream_t stream) const {
   const Temporary temporary(p.place.count());
-  kernels::cuda::join_master(weight_ + p.place.offset, remainder_ + p.place.offset, temporary.get(), p.place.count(),
-                             stream);
+  save_on_device(p, temporary.get(), stream);
   LOCKSTEP_CUDA(
       cudaMemcpyAsync(host, temporary.get(), p.place.count() * sizeof(float), cudaMemcpyDeviceToHost, stream));
+  LOCKSTEP_CUDA(cudaStreamSynchronize(stream));
+}
+
+void FusedParameters::save_on_device(const NamedParameter& p, float* values, cudaStream_t stream) const {
+  kernels::cuda::join_master(weight_ + p.place.offset, remainder_ + p.place.offset, values, p.place.count(), stream);
   LOCKSTEP_CUDA(cudaStreamSynchronize(stream));
 }
 

@@ -44,6 +44,7 @@ class FusedStep {
   void load(const NamedParameter& parameter, const float* values);
   void load(const NamedParameter& parameter, const Bf16* values);
   void save(const NamedParameter& parameter, float* values) const;
+  void save_on_device(const NamedParameter& parameter, float* values) const;
   // Updates made: what AdamW corrects its means with.
   std::int64_t updates() const;
   void set_updates(std::int64_t updates);

@@ -1,0 +1,91 @@
+// Saves of a run that go wrong: training goes on, and only the last state must be saved.
+#include "lockstep/engine/run_checkpoints.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "lockstep/checkpoint/checkpoint.h"
+#include "tests/engine/training_run.h"
+
+namespace lockstep::engine {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kEveryStep = "batch: {micro: 4, sequence_length: 64}\nsteps: 6\ncheckpoint: {every_steps: 1}\n";
+
+// Fails writes of checkpoints while `full`, after `sound` of them.
+class FullDisk : public checkpoint::FileLayer {
+ public:
+  void write(const UniqueFd& file, const fs::path& path, const void* data, std::size_t bytes) const override {
+    if (path.extension() == ".safetensors" && writes++ >= sound && full) {
+      throw checkpoint::io_error("write", path, ENOSPC);
+    }
+    FileLayer::write(file, path, data, bytes);
+  }
+  mutable std::atomic<int> writes = 0;
+  int sound = 0;
+  std::atomic<bool> full = true;
+};
+
+bool has_note(const TrainingRun& run, const std::string& text) {
+  return std::any_of(run.notes.begin(), run.notes.end(),
+                     [&](const std::string& note) { return note.find(text) != std::string::npos; });
+}
+
+TEST(RunCheckpoints, a_failed_save_is_a_warning_and_the_run_goes_on) {
+  TrainingRuns runs;
+  FullDisk files;
+  files.full = true;
+  const spec::Job job = runs.job(kEveryStep);
+  // The first save fails; the disk has room again before the last.
+  const TrainingRun run =
+      runs.run(job, {.checkpoints = "full", .files = &files, .on_note = [&](const std::string& note) {
+                       if (note.find("was not saved") != std::string::npos) files.full = false;
+                     }});
+  EXPECT_EQ(run.summary.at("exit_code"), 0);
+  EXPECT_EQ(run.losses.size(), 6u);
+  EXPECT_TRUE(has_note(run, "no space"));
+  EXPECT_TRUE(has_note(run, "the next try is in 5 s, the last good one is none"));
+  EXPECT_FALSE(runs.checkpoint("full", 6).empty());
+}
+
+TEST(RunCheckpoints, the_last_state_must_be_saved_and_the_last_good_one_is_named) {
+  TrainingRuns runs;
+  FullDisk files;
+  files.sound = 1;  // the first save is one write
+  try {
+    runs.run(runs.job(kEveryStep), {.checkpoints = "full", .files = &files});
+    FAIL() << "the disk is full";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kEnvironment);
+    const std::string what = error.what();
+    EXPECT_NE(what.find("the state of step 6 was not saved"), std::string::npos) << what;
+    EXPECT_NE(what.find("step-00000001"), std::string::npos) << what;
+  }
+  EXPECT_EQ(checkpoint::find_latest(runs.folder("full"))->step, 1);
+}
+
+TEST(RunCheckpoints, a_folder_that_cannot_be_written_ends_the_run_before_the_first_step) {
+  TrainingRuns runs;
+  std::ofstream(runs.folder("file")) << "not a folder";
+  try {
+    runs.run(runs.job(kEveryStep), {.checkpoints = "file/checkpoints"});
+    FAIL() << "there is no folder";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kEnvironment);
+    EXPECT_NE(std::string(error.what()).find("checkpoints cannot be saved"), std::string::npos) << error.what();
+  }
+}
+
+TEST(RunCheckpoints, says_how_much_a_resume_read_and_held) {
+  TrainingRuns runs;
+  const spec::Job job = runs.job(kEveryStep);
+  runs.run(job, {.checkpoints = "whole"});
+  const TrainingRun again = runs.run(job, {.checkpoints = "whole", .resume_from = runs.checkpoint("whole", 6)});
+  EXPECT_TRUE(has_note(again, "of memory beside the state"));
+}
+
+}  // namespace
+}  // namespace lockstep::engine
