@@ -71,6 +71,17 @@ CheckpointPart part_of(const CheckpointContents& contents, bool shared) {
   return part;
 }
 
+TensorMap rank_tensors_of(const std::vector<CheckpointPart>& parts, std::int64_t step) {
+  TensorMap tensors;
+  for (const CheckpointPart& part : parts) {
+    if (part.facts.step != step) continue;
+    for (const TensorPiece& piece : part.pieces) {
+      if (piece.kind == TensorKind::kRank) place(piece, tensors);
+    }
+  }
+  return tensors;
+}
+
 CheckpointContents contents_of(const CheckpointPart& part) {
   CheckpointContents contents;
   contents.facts = part.facts;

@@ -95,6 +95,8 @@ struct CheckpointContents {
 // `shared`: with model and optimizer, which one rank of the run has.
 CheckpointPart part_of(const CheckpointContents& contents, bool shared = true);
 CheckpointContents contents_of(const CheckpointPart& part);
+// This rank's own tensors among the parts of `step`; empty where there is none.
+TensorMap rank_tensors_of(const std::vector<CheckpointPart>& parts, std::int64_t step);
 
 // Where state is read from, by name and range.
 class TensorSource {

@@ -77,6 +77,11 @@ class Executor {
   // Collective: adds this rank's pieces of weights and optimizer state, and its own state. Over all ranks every element
   // occurs once. Tensors may be views of live state: copy them before the next step.
   virtual void save(checkpoint::CheckpointPart& part) = 0;
+  // Not collective, also after a Fault: adds everything that this rank holds of the state after completed_steps(), what
+  // peers hold too included. Tensors may be views of live state.
+  virtual void hold(checkpoint::CheckpointPart& part) const = 0;
+  // Optimizer steps whose update is in the state: StepInput::step, or one more once a step has updated it.
+  virtual std::int64_t completed_steps() const = 0;
   // Collective: the reverse, whatever the layout was; each rank reads what it holds. Returns a sentence about what
   // could not be kept ("" otherwise). Throws bad_input when the checkpoint is of another model or optimizer.
   virtual std::string restore(const SavedState& saved, bool same_ranks) = 0;

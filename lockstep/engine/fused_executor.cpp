@@ -98,6 +98,7 @@ StepResult FusedExecutor::step(const StepInput& input) {
   const double fetching = monotonic_seconds() - submitted;
   const DeviceStep::Result done = step_->wait();
   scaler_.update(!done.skipped);
+  completed_ = input.step + 1;
   StepResult result;
   result.loss = done.loss;
   result.gradient_norm = done.gradient_norm;
@@ -115,7 +116,7 @@ EvaluationSums FusedExecutor::evaluate(const data::Batch& batch, std::int64_t) {
   return {sums.loss, sums.targets, sums.correct};
 }
 
-void FusedExecutor::save(checkpoint::CheckpointPart& part) {
+void FusedExecutor::hold(checkpoint::CheckpointPart& part) const {
   for (std::size_t i = 0; i < step_->parameters().size(); ++i) {
     const std::string& name = step_->parameters()[i].name;
     part.pieces.push_back(checkpoint::whole_piece(TensorKind::kModel, name, step_->read(DeviceStep::Part::kWeight, i)));
@@ -153,6 +154,7 @@ std::string FusedExecutor::restore(const SavedState& saved, bool) {
   step_->set_updates(updates);
   step_->adopt_choices(saved.facts.extra.value("device_step", ""));
   scaler_.load_state(read_like(scaler_.state(), tensors, TensorKind::kOptimizer));
+  completed_ = saved.facts.step;
   staged_.clear();
   return {};
 }

@@ -22,7 +22,9 @@ class FusedExecutor : public Executor {
   StepResult step(const StepInput& input) override;
   EvaluationSums evaluate(const data::Batch& batch, std::int64_t padding_id) override;
   void share_buffers() override {}  // its models have none
-  void save(checkpoint::CheckpointPart& part) override;
+  void save(checkpoint::CheckpointPart& part) override { hold(part); }
+  void hold(checkpoint::CheckpointPart& part) const override;
+  std::int64_t completed_steps() const override { return completed_; }
   std::string restore(const SavedState& saved, bool same_ranks) override;
   void export_weights(const std::string& folder, const std::string& tokenizer_folder) override;
   ExecutorFigures figures() const override;
@@ -34,6 +36,7 @@ class FusedExecutor : public Executor {
   LossScaler scaler_;  // never scales; counts what was skipped
   std::vector<std::string> initial_parameters_;
   std::vector<data::Batch> staged_;
+  std::int64_t completed_ = 0;
 };
 
 // Values as ShardedExecutor begins with: those of job.weights, or the model's initial ones, which depend on (seed,

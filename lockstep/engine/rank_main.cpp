@@ -201,8 +201,15 @@ int guarded(const Host& host, int rank, const Body& body) {
   return 1;
 }
 
+// The part of a process that an agent commands in one generation.
+struct Membership {
+  int generation = 1;
+  Control* control = nullptr;
+  std::vector<checkpoint::CheckpointPart>* held = nullptr;
+};
+
 int run_joined(elastic::RankRequest request, comm::Communicator world, torch::Device device, const Host& host,
-               Control* control = nullptr) {
+               const Membership& membership = {}) {
   const nn::DeviceThread thread(device);
   nn::compat::set_compute_threads(request.threads);
   require_same_run(world, facts_of(request));
@@ -217,7 +224,9 @@ int run_joined(elastic::RankRequest request, comm::Communicator world, torch::De
     job.batch = {run.batch.micro, run.batch.accumulation, run.batch.sequence_length};
   }
   RunContext context{std::move(request), std::move(job), std::move(run), std::move(world), nullptr, host, device};
-  context.control = control;
+  context.control = membership.control;
+  context.held = membership.held;
+  context.generation = membership.generation;
   context.lease = std::move(settled.lease);
   context.recorder = open_run_recorder(context, own_home);
   const bool owner = context.request.owns_run && context.rank() == 0;
@@ -266,6 +275,7 @@ int run_threads(const elastic::RankRequest& request, const Host& host) {
 // One process over the generations of a run: it joins when the agent says so, and when peers fail it comes back.
 int run_generations(const elastic::RankRequest& request, const Host& host) {
   Control control(host);
+  std::vector<checkpoint::CheckpointPart> held;
   while (const auto join = control.next_join()) {
     elastic::RankRequest mine = request;
     mine.ranks.rank = join->rank;
@@ -276,7 +286,7 @@ int run_generations(const elastic::RankRequest& request, const Host& host) {
     try {
       Joined joined = join_world(mine, join->generation);
       control.entered(join->generation, joined.world);
-      return run_joined(mine, joined.world, device_of(mine), host, &control);
+      return run_joined(mine, joined.world, device_of(mine), host, {join->generation, &control, &held});
     } catch (const Fault& fault) {
       control.left(join->generation, fault);
     }

@@ -8,9 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "lockstep/checkpoint/lease.h"
 #include "lockstep/checkpoint/file_layer.h"
+#include "lockstep/checkpoint/lease.h"
+#include "lockstep/checkpoint/pieces.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/elastic/engine_api.h"
 #include "lockstep/elastic/rank_request.h"
@@ -57,7 +59,10 @@ struct RunContext {
   DeviceStepMaker make_device_step = engine::make_device_step;
   parallel::ModelFactory make_model = nn::build_model;
   std::shared_ptr<checkpoint::Lease> lease = nullptr;  // of the checkpoint folder; on the first rank
-  Control* control = nullptr;                          // null: nobody commands this process
+  int generation = 1;
+  Control* control = nullptr;  // null: nobody commands this process
+  // What this process holds of the run's state, between the generations of the run; null: nobody commands it.
+  std::vector<checkpoint::CheckpointPart>* held = nullptr;
   const checkpoint::FileLayer* files = &checkpoint::system_files();  // what checkpoints are written through
 
   int rank() const { return world.rank(); }

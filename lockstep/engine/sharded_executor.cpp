@@ -179,9 +179,10 @@ StepResult ShardedExecutor::step(const StepInput& input) {
   result.skipped = !std::isfinite(result.gradient_norm);
   if (!result.skipped) {
     optimizer_->step(input.learning_rate, clip_factor(result.gradient_norm, job_.optimizer.clip_norm, scaler_.scale()));
-    model_->publish();
   }
   scaler_.update(!result.skipped);
+  completed_ = input.step + 1;  // what follows may fail, the state of this rank is complete
+  if (!result.skipped) model_->publish();
   sharing.wait();
   result.loss = shared_[1] / targets;
   result.auxiliary_loss = shared_[2] / micro_steps;
@@ -233,10 +234,14 @@ void restore_buffers(torch::nn::Module& module, const checkpoint::TensorSource& 
 
 void ShardedExecutor::save(checkpoint::CheckpointPart& part) {
   share_buffers();
-  add_pieces(*model_, TensorKind::kModel, weights_of, "", part);
-  optimizer_->save(part);
-  add_pieces(*model_, TensorKind::kOptimizer, master_of, state_name::kMaster, part);
-  if (model_->groups().world.rank() == 0) {
+  add_state(part, false);
+}
+
+void ShardedExecutor::add_state(checkpoint::CheckpointPart& part, bool everything) const {
+  add_pieces(*model_, TensorKind::kModel, weights_of, "", part, everything);
+  optimizer_->save(part, everything);
+  add_pieces(*model_, TensorKind::kOptimizer, master_of, state_name::kMaster, part, everything);
+  if (everything || model_->groups().world.rank() == 0) {
     for (nn::TrainableModel* chunk : model_->models()) {
       for (const auto& buffer : chunk->named_buffers()) {
         part.pieces.push_back(checkpoint::whole_piece(TensorKind::kModel, buffer.key(), buffer.value()));
@@ -272,6 +277,7 @@ std::string ShardedExecutor::restore(const SavedState& saved, bool same_ranks) {
   model_->publish();
   optimizer_->load(tensors);
   scaler_.load_state(read_like(scaler_.state(), tensors, TensorKind::kOptimizer));
+  completed_ = saved.facts.step;
   staged_ = {};
   if (model_->compression_state().empty()) return {};
   if (!same_ranks) return "the number of ranks changed: error feedback of the gradient compression starts anew";

@@ -42,6 +42,8 @@ class ShardedExecutor : public Executor {
   EvaluationSums evaluate(const data::Batch& batch, std::int64_t padding_id) override;
   void share_buffers() override;
   void save(checkpoint::CheckpointPart& part) override;
+  void hold(checkpoint::CheckpointPart& part) const override { add_state(part, true); }
+  std::int64_t completed_steps() const override { return completed_; }
   std::string restore(const SavedState& saved, bool same_ranks) override;
   void export_weights(const std::string& folder, const std::string& tokenizer_folder) override;
   ExecutorFigures figures() const override;
@@ -50,6 +52,7 @@ class ShardedExecutor : public Executor {
   ShardedOptimizer& optimizer() { return *optimizer_; }
 
  private:
+  void add_state(checkpoint::CheckpointPart& part, bool everything) const;
   parallel::MicroBatch micro_batch(const data::Batch& batch, std::int64_t padding_id, bool training);
   double targets_of_step(std::int64_t counted, std::int64_t samples);
 
@@ -59,6 +62,7 @@ class ShardedExecutor : public Executor {
   std::unique_ptr<ShardedOptimizer> optimizer_;
   LossScaler scaler_;
   std::vector<std::string> initial_parameters_;
+  std::int64_t completed_ = 0;
   nn::CopyAhead copies_;
   struct {
     std::vector<parallel::MicroBatch> micro_batches;  // on the device, or on their way

@@ -110,13 +110,13 @@ parallel::TensorMap ShardedOptimizer::assemble() const {
   return state;
 }
 
-void ShardedOptimizer::save(checkpoint::CheckpointPart& part) const {
+void ShardedOptimizer::save(checkpoint::CheckpointPart& part, bool everything) const {
   using checkpoint::TensorKind;
   for (std::size_t i = 0; i < names_.size(); ++i) {
     const auto own = [&](const parallel::FlatShard& shard) { return slot(shard, i); };
-    add_pieces(model_, TensorKind::kOptimizer, own, names_[i], part);
+    add_pieces(model_, TensorKind::kOptimizer, own, names_[i], part, everything);
   }
-  if (model_.groups().world.rank() != 0) return;
+  if (!everything && model_.groups().world.rank() != 0) return;
   const torch::Tensor steps = torch::tensor(steps_, torch::TensorOptions().dtype(torch::kInt64));
   part.pieces.push_back(checkpoint::whole_piece(TensorKind::kOptimizer, kSteps, steps));
 }

@@ -36,7 +36,7 @@ class ShardedOptimizer {
   // Collective: the state with whole tensors on rank 0, by name (executor.h: state_name); empty elsewhere.
   parallel::TensorMap assemble() const;
   // Adds what this rank saves of it (Executor::save).
-  void save(checkpoint::CheckpointPart& part) const;
+  void save(checkpoint::CheckpointPart& part, bool everything = false) const;
   // Restores this rank's part; bad_input names what is missing.
   void load(const checkpoint::TensorSource& source);
   // The state arrays by the prefix of their names ("optimizer.exp_avg."), for one shard.

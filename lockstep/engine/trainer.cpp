@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/health_note.h"
 #include "lockstep/engine/control.h"
+#include "lockstep/engine/peer_state.h"
 #include "lockstep/engine/resume_check.h"
 #include "lockstep/plan/plan.h"
 
@@ -64,7 +65,10 @@ Trainer::Trainer(RunContext& context)
   state_ = build_training_state(context.job, context.run, context.world,
                                 {context.device, step_maker(context), context.make_model});
   if (context.rank() == 0) tell_what_it_starts_from();
-  if (!context.request.resume_from.empty()) resume();
+  if (!(context.held != nullptr && context.generation > 1 && resume_from_peers()) &&
+      !context.request.resume_from.empty()) {
+    resume();
+  }
   first_step_ = state_.step;
   meter_ = ThroughputMeter(state_.total_steps - state_.step);
 }
@@ -111,7 +115,46 @@ void Trainer::resume() {
   }
 }
 
+// A peer is lost: what this rank has in memory goes on in the next generation.
+void Trainer::hold() {
+  if (context_.held == nullptr) return;
+  context_.held->clear();
+  context_.held->push_back(held_part(state_, context_.job, context_.world.size()));
+}
+
+bool Trainer::resume_from_peers() {
+  PeerState peers(context_.world, *context_.held);
+  if (!peers.step()) return false;
+  const checkpoint::TensorMap own = checkpoint::rank_tensors_of(*context_.held, *peers.step());
+  const RecordingSource wanted(peers);
+  state_.executor->restore(SavedState{peers.facts(), wanted, own}, false);
+  peers.fetch(wanted.ranges());
+  restore(state_, SavedState{peers.facts(), peers, own}, context_.job, context_.world.size());
+  checkpoints_.resumed_at(-1);
+  context_.held->clear();
+  if (context_.rank() != 0) return true;
+  context_.host.note(fmt::format("goes on after step {} from the memory of the ranks", state_.step));
+  if (context_.recorder) {
+    context_.recorder->event(
+        {.kind = std::string(telemetry::event_kind::kResume),
+         .rank = 0,
+         .step = state_.step,
+         .message = fmt::format("generation {}: state from the memory of the ranks", context_.generation),
+         .data = {{"generation", context_.generation}, {"step", state_.step}}});
+  }
+  return true;
+}
+
 nlohmann::json Trainer::run() {
+  try {
+    return train();
+  } catch (const Fault&) {
+    hold();
+    throw;
+  }
+}
+
+nlohmann::json Trainer::train() {
   running_.restart();
   const bool evaluating = state_.datasets.evaluation != nullptr;
   if (evaluating && context_.job.evaluation.every_steps > 0 && state_.step == 0) run_evaluation();

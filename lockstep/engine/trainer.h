@@ -46,6 +46,10 @@ class Trainer {
  private:
   void tell_what_it_starts_from() const;
   void resume();
+  // Collective: the state from the memory of the members that have it. False: none is complete.
+  bool resume_from_peers();
+  void hold();
+  nlohmann::json train();
   StepWishes wishes();
   void after_step(const StepResult& result);
   void record_step(const StepResult& result);

@@ -96,11 +96,15 @@ std::int64_t steps_left(const spec::Job& job, const data::Loader& loader, data::
   return steps(in_this_epoch) + after / size * steps(size) + steps(after % size);
 }
 
-checkpoint::CheckpointPart checkpoint_part(TrainingState& state, const spec::Job& job, int world) {
+namespace {
+
+// All but the tensors of the executor, of the state after `step` steps at `position`.
+checkpoint::CheckpointPart facts_part(const TrainingState& state, const spec::Job& job, int world, std::int64_t step,
+                                      data::Position position) {
   checkpoint::CheckpointPart part;
-  part.facts.step = state.step;
-  part.facts.loader = {{"epoch", state.position.epoch},
-                       {"samples", state.position.samples},
+  part.facts.step = step;
+  part.facts.loader = {{"epoch", position.epoch},
+                       {"samples", position.samples},
                        {"global_batch", state.loader->global_batch()},
                        {"dataset_samples", state.loader->dataset().size()},
                        {"data", state.data_contents}};
@@ -108,10 +112,29 @@ checkpoint::CheckpointPart checkpoint_part(TrainingState& state, const spec::Job
   part.facts.extra["world"] = world;
   // Random numbers are keyed by (seed, step, place), so seed and step are the whole state of every generator of ours;
   // libtorch's own is kept for operators that draw from it.
-  part.facts.rank_state = {{"seed", job.seed}, {"step", state.step}};
-  state.executor->save(part);
+  part.facts.rank_state = {{"seed", job.seed}, {"step", step}};
   part.pieces.push_back(checkpoint::whole_piece(checkpoint::TensorKind::kRank, kGenerator,
                                                 at::globalContext().defaultGenerator(torch::kCPU).get_state()));
+  return part;
+}
+
+}  // namespace
+
+checkpoint::CheckpointPart checkpoint_part(TrainingState& state, const spec::Job& job, int world) {
+  checkpoint::CheckpointPart part = facts_part(state, job, world, state.step, state.position);
+  state.executor->save(part);
+  return part;
+}
+
+checkpoint::CheckpointPart held_part(const TrainingState& state, const spec::Job& job, int world) {
+  const std::int64_t step = state.executor->completed_steps();
+  // The step was done when it failed: its samples are used up.
+  const bool done = step > state.step && state.in_step;
+  checkpoint::CheckpointPart part = facts_part(state, job, world, step, done ? state.in_step->behind : state.position);
+  state.executor->hold(part);
+  for (checkpoint::TensorPiece& piece : part.pieces) {
+    piece.values = piece.values.to(torch::kCPU, /*non_blocking=*/false, /*copy=*/true).contiguous();
+  }
   return part;
 }
 

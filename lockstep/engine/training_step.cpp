@@ -62,7 +62,9 @@ StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishe
   input.learning_rate = learning_rate_at(job.optimizer, state.step, state.total_steps);
   input.wishes = wishes;
   if (state.step + 1 < state.total_steps) input.meanwhile = [&] { stage_next(state); };
+  state.in_step = now;
   StepResult result = state.executor->step(input);
+  state.in_step.reset();
   state.step += 1;
   state.position = now.behind;
   result.samples = now.samples;

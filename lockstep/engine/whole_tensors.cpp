@@ -18,8 +18,8 @@ parallel::ParallelModel::ReadRange range_reader(const checkpoint::TensorSource& 
 
 void add_pieces(const parallel::ParallelModel& model, checkpoint::TensorKind kind,
                 const std::function<torch::Tensor(const parallel::FlatShard&)>& of, const std::string& prefix,
-                checkpoint::CheckpointPart& part) {
-  for (const auto& saved : model.saved_pieces(of)) {
+                checkpoint::CheckpointPart& part, bool everything) {
+  for (const auto& saved : model.saved_pieces(of, everything)) {
     checkpoint::TensorPiece piece{
         kind, prefix + saved.parameter.name, saved.parameter.placement.whole, {}, saved.values.detach()};
     for (const auto& stretch : saved.stretches) checkpoint::append_run(piece.series, stretch.whole, stretch.count);

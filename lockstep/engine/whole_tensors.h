@@ -17,7 +17,7 @@ parallel::ParallelModel::ReadRange range_reader(const checkpoint::TensorSource& 
 // Adds what this rank saves of a shard tensor of each shard, as prefix + the parameter's name.
 void add_pieces(const parallel::ParallelModel& model, checkpoint::TensorKind kind,
                 const std::function<torch::Tensor(const parallel::FlatShard&)>& of, const std::string& prefix,
-                checkpoint::CheckpointPart& part);
+                checkpoint::CheckpointPart& part, bool everything = false);
 
 // Small tensors that one rank saves whole.
 void add_whole(const checkpoint::TensorMap& tensors, checkpoint::TensorKind kind, checkpoint::CheckpointPart& part);

@@ -386,17 +386,18 @@ void ParallelModel::fill(const std::function<Tensor(const FlatShard&)>& of, cons
   }
 }
 
-std::vector<ParallelModel::SavedPiece> ParallelModel::saved_pieces(
-    const std::function<Tensor(const FlatShard&)>& of) const {
+std::vector<ParallelModel::SavedPiece> ParallelModel::saved_pieces(const std::function<Tensor(const FlatShard&)>& of,
+                                                                   bool everything) const {
   std::vector<SavedPiece> pieces;
   for (const auto& shard : shards_) {
     const Tensor values = of(*shard);
     if (!values.defined()) continue;
-    for_each_parameter(shard->saved_stretches(), [&](std::span<const OwnedStretch> stretches) {
-      pieces.push_back({shard->parameters()[stretches.front().parameter],
-                        {stretches.begin(), stretches.end()},
-                        of_stretches(values, stretches)});
-    });
+    for_each_parameter(everything ? shard->stretches() : shard->saved_stretches(),
+                       [&](std::span<const OwnedStretch> stretches) {
+                         pieces.push_back({shard->parameters()[stretches.front().parameter],
+                                           {stretches.begin(), stretches.end()},
+                                           of_stretches(values, stretches)});
+                       });
   }
   return pieces;
 }

@@ -98,14 +98,15 @@ class ParallelModel {
   // Collective: whole tensors by name on rank 0 (empty elsewhere), from a shard tensor of each FlatShard (master(),
   // gradient(), a moment). Shards for which `of` returns an undefined tensor are left out. Tensors may be views.
   TensorMap assemble(const std::function<torch::Tensor(const FlatShard&)>& of, const std::string& prefix = {});
-  // What this rank saves of a shard tensor of each FlatShard: over all ranks every element of the model once. Not
-  // collective. Values are a view, their elements in the order of the stretches.
+  // What this rank saves of a shard tensor of each FlatShard: over all ranks every element of the model once; or, with
+  // `everything`, all that it holds. Not collective. Values are a view, their elements in the order of the stretches.
   struct SavedPiece {
     const nn::DeclaredParameter& parameter;
     std::vector<OwnedStretch> stretches;
     torch::Tensor values;
   };
-  std::vector<SavedPiece> saved_pieces(const std::function<torch::Tensor(const FlatShard&)>& of) const;
+  std::vector<SavedPiece> saved_pieces(const std::function<torch::Tensor(const FlatShard&)>& of,
+                                       bool everything = false) const;
   // This rank's part of whole tensors, given piece by piece: read(name, first element, out).
   using ReadRange = std::function<void(const std::string& name, std::int64_t first, torch::Tensor out)>;
   void fill(const std::function<torch::Tensor(const FlatShard&)>& of, const ReadRange& read) const;
