@@ -203,6 +203,7 @@ SessionResult run_spawned(const elastic::RankRequest& request, Listener& listene
   outcome.exit_code = agent.exit_code;
   if (!listener.result.is_null()) {
     listener.result["restarts"] = agent.restarts;
+    listener.result["lost_steps"] = agent.lost_steps;
     listener.result["recovery_seconds"] = agent.recovery_seconds;
   }
   outcome.result = listener.result;

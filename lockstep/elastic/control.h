@@ -8,7 +8,8 @@
 //
 //   ready      {}                            it waits for `join`
 //   heartbeat  {step, generation}            it lives; after its first step in a generation at once, then now and then
-//   lost       {generation, message, kind, suspect_rank}   it has left the generation and waits for `join`
+//   recovered  {lost_steps}                  the first rank has the state again; steps that were done and are done
+//   again lost       {generation, message, kind, suspect_rank}   it has left the generation and waits for `join`
 #pragma once
 
 namespace lockstep::elastic::command {
@@ -19,6 +20,7 @@ inline constexpr const char* kEnd = "end";
 
 inline constexpr const char* kReady = "ready";
 inline constexpr const char* kHeartbeat = "heartbeat";
+inline constexpr const char* kRecovered = "recovered";
 inline constexpr const char* kLost = "lost";
 
 }  // namespace lockstep::elastic::command

@@ -99,6 +99,7 @@ class Agent {
     }
     AgentResult result;
     result.restarts = recovery_.restarts();
+    result.lost_steps = lost_steps_;
     result.recovery_seconds = recovery_.recovery_seconds();
     if (stops_obeyed_ >= 2) {
       result.exit_code = 130;
@@ -267,6 +268,10 @@ class Agent {
       }
       return;
     }
+    if (type == command::kRecovered) {
+      lost_steps_ += message.value("lost_steps", std::int64_t{0});
+      return;
+    }
     if (type == command::kLost) {
       worker.end.error = message;
       return recovery_.left(number, message.value("generation", 0), message.value("message", ""), now);
@@ -345,6 +350,7 @@ class Agent {
   std::string give_up_reason_;
   std::optional<double> stop_asked_;
   int stops_obeyed_ = 0;
+  std::int64_t lost_steps_ = 0;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 // its rank, LOCKSTEP_RANK and LOCKSTEP_LOCAL_RANK. What it prints goes to `log_folder`/rank-00003.log.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -41,6 +42,7 @@ struct AgentResult {
   int exit_code = 0;  // 0, 130 (stopped as asked), or the root cause's
   std::optional<RootCause> cause;
   int restarts = 0;
+  std::int64_t lost_steps = 0;           // that were done and had to be done again
   std::vector<double> recovery_seconds;  // from each failure to the first step after it
 };
 

@@ -97,6 +97,10 @@ void Control::left(int generation, const Fault& fault) {
               {"suspect_rank", fault.rank()}});
 }
 
+void Control::recovered(std::int64_t lost_steps) {
+  host_.send({{"type", command::kRecovered}, {"lost_steps", lost_steps}});
+}
+
 void Control::stepped(std::int64_t step) {
   if (step_.exchange(step) < 0) beat();
 }

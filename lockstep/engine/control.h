@@ -36,6 +36,8 @@ class Control {
   // The generation is over for this process because of `fault`; it waits for the next one.
   void left(int generation, const Fault& fault);
 
+  // The first rank has the state again; `lost_steps` that were done are done again.
+  void recovered(std::int64_t lost_steps);
   // Optimizer steps done; the first of a generation is told at once.
   void stepped(std::int64_t step);
 

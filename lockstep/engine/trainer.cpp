@@ -65,8 +65,9 @@ Trainer::Trainer(RunContext& context)
   state_ = build_training_state(context.job, context.run, context.world,
                                 {context.device, step_maker(context), context.make_model});
   if (context.rank() == 0) tell_what_it_starts_from();
-  if (!(context.held != nullptr && context.generation > 1 && resume_from_peers()) &&
-      !context.request.resume_from.empty()) {
+  if (context.held != nullptr && context.generation > 1) {
+    rejoin();
+  } else if (!context.request.resume_from.empty()) {
     resume();
   }
   first_step_ = state_.step;
@@ -122,27 +123,37 @@ void Trainer::hold() {
   context_.held->push_back(held_part(state_, context_.job, context_.world.size()));
 }
 
-bool Trainer::resume_from_peers() {
+// In a generation after the first: from the memory of the ranks where they have the whole state together, else from the
+// last checkpoint, else from the beginning.
+void Trainer::rejoin() {
   PeerState peers(context_.world, *context_.held);
-  if (!peers.step()) return false;
+  if (peers.step()) {
+    resume_from(peers);
+  } else if (!context_.request.resume_from.empty()) {
+    resume();
+  }
+  context_.held->clear();
+  if (context_.rank() != 0) return;
+  const std::int64_t lost = std::max<std::int64_t>(0, peers.newest_seen() - state_.step);
+  context_.control->recovered(lost);
+  const std::string from = peers.step() ? "the memory of the ranks" : "disk";
+  context_.host.note(fmt::format("goes on after step {} from {}{}", state_.step, from,
+                                 lost > 0 ? fmt::format(", {} steps are done again", lost) : ""));
+  if (!context_.recorder) return;
+  context_.recorder->event(
+      {.kind = std::string(telemetry::event_kind::kResume),
+       .rank = 0,
+       .step = state_.step,
+       .message = fmt::format("generation {}: state from {}", context_.generation, from),
+       .data = {{"generation", context_.generation}, {"step", state_.step}, {"lost_steps", lost}}});
+}
+
+void Trainer::resume_from(PeerState& peers) {
   const checkpoint::TensorMap own = checkpoint::rank_tensors_of(*context_.held, *peers.step());
   const RecordingSource wanted(peers);
   state_.executor->restore(SavedState{peers.facts(), wanted, own}, false);
   peers.fetch(wanted.ranges());
   restore(state_, SavedState{peers.facts(), peers, own}, context_.job, context_.world.size());
-  checkpoints_.resumed_at(-1);
-  context_.held->clear();
-  if (context_.rank() != 0) return true;
-  context_.host.note(fmt::format("goes on after step {} from the memory of the ranks", state_.step));
-  if (context_.recorder) {
-    context_.recorder->event(
-        {.kind = std::string(telemetry::event_kind::kResume),
-         .rank = 0,
-         .step = state_.step,
-         .message = fmt::format("generation {}: state from the memory of the ranks", context_.generation),
-         .data = {{"generation", context_.generation}, {"step", state_.step}}});
-  }
-  return true;
 }
 
 nlohmann::json Trainer::run() {

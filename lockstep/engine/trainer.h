@@ -15,6 +15,8 @@
 
 namespace lockstep::engine {
 
+class PeerState;
+
 // Throughput over the steps after warm-up, and over the last few for the progress line. Evaluation and checkpoints are
 // outside the steps and do not count.
 class ThroughputMeter {
@@ -46,8 +48,8 @@ class Trainer {
  private:
   void tell_what_it_starts_from() const;
   void resume();
-  // Collective: the state from the memory of the members that have it. False: none is complete.
-  bool resume_from_peers();
+  void rejoin();
+  void resume_from(PeerState& peers);
   void hold();
   nlohmann::json train();
   StepWishes wishes();
