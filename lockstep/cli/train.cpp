@@ -27,15 +27,65 @@ struct TrainOptions {
   bool json = false, dry_run = false, no_record = false, report_steps = false, general_step = false;
 };
 
+// A plan is of one model on one cluster; elsewhere its figures mean nothing.
+void check_plan_is_of(const spec::Job& job, const plan::Plan& plan, const std::string& file,
+                      const Placement& placement) {
+  const auto other = [&](const std::string& has, const std::string& wants) {
+    return bad_input(fmt::format("{} is a plan for {}, the job has {}", file, has, wants),
+                     "make a plan for this job, or leave --plan out");
+  };
+  if (!(plan.model == job.model)) {
+    const bool same_name = plan.model.name == job.model.name;
+    throw other(same_name ? "another " + plan.model.name : plan.model.name,
+                same_name ? "one of that name with other sizes" : job.model.name);
+  }
+  if (plan.best.layout.world() != placement.world) {
+    throw other(fmt::format("{} ranks", plan.best.layout.world()), fmt::format("{}", placement.world));
+  }
+  const auto kinds = [](const spec::Cluster& cluster) {
+    std::vector<std::string> all;
+    for (const spec::NodeGroup& group : cluster.groups) {
+      all.push_back(fmt::format("{}x{}x{}", group.nodes, group.devices_per_node, group.device.kind));
+    }
+    return join(all, ", ");
+  };
+  if (kinds(plan.cluster) != kinds(job.cluster)) throw other(kinds(plan.cluster), kinds(job.cluster));
+}
+
+// What the plan decides and the command line decides otherwise: one of the two is a mistake.
+void check_overrides_agree(const spec::Job& job, const plan::Plan& plan, const std::string& file,
+                           const std::vector<std::string>& overrides) {
+  spec::Job planned = job;
+  plan::follow(planned, plan.best);
+  const auto refuse = [&](const std::string& key, const std::string& given, const std::string& has) {
+    throw bad_input(fmt::format("{} was given and the plan {} has {}", key + "=" + given, file, has),
+                    "leave one of them out, or make a plan with it: lockstep plan JOB " + key + "=" + given);
+  };
+  for (const std::string& word : overrides) {
+    const std::string key = word.substr(0, word.find('=')), value = word.substr(std::min(word.size(), key.size() + 1));
+    const std::pair<const char*, std::pair<std::int64_t, std::int64_t>> counts[] = {
+        {"batch.micro", {job.batch.micro, planned.batch.micro}},
+        {"batch.accumulation", {job.batch.accumulation, planned.batch.accumulation}},
+        {"batch.sequence_length", {job.batch.sequence_length, planned.batch.sequence_length}}};
+    for (const auto& [name, values] : counts) {
+      if (key == name && values.first != values.second) refuse(key, value, std::to_string(values.second));
+    }
+    if (key == "precision" && job.precision != planned.precision) {
+      refuse(key, value, spec::to_string(planned.precision));
+    }
+    plan::Layout given = plan::layout_of(job);
+    given.precision = plan.best.layout.precision;  // judged above
+    const bool layout = key == "layout" || key.rfind("layout.", 0) == 0;
+    if (layout && !(given == plan.best.layout)) refuse(key, value, plan::to_string(plan.best.layout));
+  }
+}
+
 plan::Plan plan_for(const spec::Job& job, const TrainOptions& options, const Placement& placement) {
   const std::string file = !options.plan_file.empty() ? options.plan_file : job.plan_file;
   if (!file.empty()) {
     plan::Plan plan = plan::load_plan(file);
-    if (!(plan.model == job.model) || plan.best.layout.world() != placement.world) {
-      throw bad_input(fmt::format("{} is a plan for {} on {} ranks, the job wants {} on {}", file, plan.model.name,
-                                  plan.best.layout.world(), job.model.name, placement.world),
-                      "make a plan for this job, or leave --plan out");
-    }
+    check_plan_is_of(job, plan, file, placement);
+    check_overrides_agree(job, plan, file, options.overrides);
     return plan;
   }
   const auto profile = planner::find_profile(job.cluster, job.precision, placement, options.profile);

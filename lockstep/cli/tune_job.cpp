@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
 #include "lockstep/cli/session.h"
+#include "lockstep/plan/verdict.h"
 #include "lockstep/tune/evaluators/engine.h"
 #include "lockstep/tune/evaluators/simulate.h"
 #include "lockstep/tune/job/space.h"
@@ -76,6 +77,8 @@ TuneRequest make_job_request(const TuneFlags& flags, tune::StudySetup setup) {
   setup.evaluator["backend"] = flags.backend;
   setup.evaluator["profile"] = planner::named_profile(flags.profile);
   const StudiedJob studied = read_studied_job(setup.evaluator);
+  // What `train` would refuse is refused in the same words, before any knob is looked at.
+  plan::require_runnable(plan::run_of(studied.job, plan::layout_of(studied.job)));
   setup.evaluator["job_yaml"] = spec::to_yaml(studied.job);
   setup.unit = studied.job.model.is_language_model() ? "tokens/s" : "samples/s";
   if (setup.evaluator["kind"] == "engine") place(studied.job, flags.backend);  // says now what no trial could do

@@ -76,7 +76,7 @@ std::vector<std::string> load_initial_values(DeviceStep& step, const spec::Job& 
   nn::BuildOptions build;
   build.seed = static_cast<std::uint64_t>(job.seed);
   const auto model = nn::build_model(job.model, build);  // fp32, as files are read
-  const std::vector<std::string> missing = load_pretrained(*model, job.weights).initial;
+  std::vector<std::string> missing = load_pretrained(*model, job.weights).initial;
   const auto values = model->named_parameters();
   for (std::size_t i = 0; i < step.parameters().size(); ++i) {
     const DeviceStep::Parameter& parameter = step.parameters()[i];

@@ -46,6 +46,7 @@ TrainResult train(const spec::Job& given, const plan::Layout& layout, const Trai
   std::exception_ptr error;
   bool is_fault = false;  // a peer's end, not the cause
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, communicator = world.communicator(rank)]() mutable {
       const auto keep = [&](bool fault) {

@@ -160,7 +160,7 @@ std::string restore(TrainingState& state, const SavedState& saved, const spec::J
     throw bad_input("the checkpoint is of another model than the job's",
                     "resume with the model it was made with, or start afresh without --resume");
   }
-  const std::string remark = state.executor->restore(saved, contents.extra.value("world", world) == world);
+  std::string remark = state.executor->restore(saved, contents.extra.value("world", world) == world);
   state.staged.reset();
   state.loader->seek({contents.loader.at("epoch"), contents.loader.at("samples")});
   state.position = state.loader->position();

@@ -74,6 +74,7 @@ class HomeRuns : public RunStore {
       }
     }
     std::vector<Point> points;
+    points.reserve(by_step.size());
     for (const auto& [step, point] : by_step) points.push_back(point);
     return points;
   }

@@ -170,6 +170,33 @@ class Regressions(unittest.TestCase):
         self.assert_refused(self.verbs.dry_run(name, "--plan", "wrong.plan.json"), "30")
         self.assert_refused(self.verbs.start(name, "--plan", "wrong.plan.json"), "30")
 
+    def test_what_a_plan_decides_is_not_overridden_in_silence(self):
+        """`--plan` won over the command line without a word."""
+        name = self.job(2, layout={"dp": 2})
+        self.verbs.write("this.plan.json", self.accepted(self.verbs.dry_run(name)))
+        for word in ("batch.micro=4", "batch.accumulation=1", "batch.sequence_length=16", "precision=bf16", "layout.tp=2"):
+            self.assert_refused(self.verbs.dry_run(name, "--plan", "this.plan.json", word), word, "this.plan.json")
+        for word in ("batch.micro=2", "layout.dp=2", "steps=3"):
+            self.accepted(self.verbs.dry_run(name, "--plan", "this.plan.json", word))
+
+    def test_a_plan_of_another_cluster_or_model_is_refused(self):
+        """An H100's plan was trained on a CPU, with the H100's figures beside the measured ones."""
+        name = self.job(2, layout={"dp": 2})
+        there = self.job(2, layout={"dp": 2}, cluster=machine(2, kind="H100"), name="there.yaml")
+        self.verbs.write("there.plan.json", self.accepted(self.verbs.plan(there, "--layout", "dp=2")))
+        self.assert_refused(self.verbs.dry_run(name, "--plan", "there.plan.json"), "1x2xH100", "1x2xcpu")
+        self.verbs.write("this.plan.json", self.accepted(self.verbs.dry_run(name)))
+        self.assert_refused(self.verbs.dry_run(name, "--plan", "this.plan.json", "model.layers=2"), "other sizes")
+
+    def test_tune_refuses_a_job_in_the_words_of_train(self):
+        """The study's space was blamed, or every trial was invalid."""
+        for fields, piece in (({"layout": {"dp": 3}}, "3 ranks"), ({"layout": {"zero": 3}}, "zero"),
+                              ({"layout": {"cp": 2}, "batch": {"micro": 1, "sequence_length": 63}}, "63")):
+            name = self.job(2, **fields)
+            trained = self.verbs.dry_run(name)
+            self.assert_refused(trained, piece)
+            self.assert_refused(self.verbs.tune(name, "--profile", "./profile-2.json"), piece)
+
     # --- profiles ----------------------------------------------------------------------------------------------------
     def test_the_variable_takes_a_name_in_every_verb(self):
         name = self.job(layout={"dp": 2})

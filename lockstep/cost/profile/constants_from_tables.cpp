@@ -132,6 +132,7 @@ void fit_products(Constants& constants, const Profile& profile, const spec::Devi
       .solve([&](const Constants& trial) {
         const DeviceRates rates = rates_of(device, precision, trial);
         std::vector<double> rows;
+        rows.reserve(points.size());
         for (const MatmulPoint* point : points) {
           rows.push_back(std::log(measured_seconds(*point) / product_seconds(rates, trial, *point)));
         }
@@ -404,6 +405,7 @@ std::vector<PricedCheck> price_checks(const Profile& profile, const Constants& c
 
 std::vector<double> time_misfit(const std::vector<PricedCheck>& prices) {
   std::vector<double> rows;
+  rows.reserve(prices.size());
   for (const PricedCheck& priced : prices) rows.push_back(std::log(priced.check->measured_seconds / priced.seconds));
   return rows;
 }

@@ -13,7 +13,7 @@
 namespace lockstep::kernels::cuda::test {
 namespace {
 
-constexpr double kBf16 = 4e-3;  // one rounding is 2^-9 relative at most
+constexpr double kBf16 = 4e-3;  // one rounding is 2^-8 relative at most, half of it on average
 constexpr float kEpsilon = 1e-5f;
 
 // An 8-bit output with a scale that uses the format's range, and its check.
@@ -189,7 +189,8 @@ void swiglu_case(Harness& h, std::int64_t rows, std::int64_t cols) {
                              dgate_up.data() + r * 2 * cols, dgate_up.data() + (r * 2 + 1) * cols,
                              value.data() + r * cols, cols);
   DeviceArray<Bf16> ggate_up(gate_up), gdh(dh), gh(rows * cols);
-  const Fp8Check h8(rows * cols, Fp8Format::kE4m3, 8), d8(rows * 2 * cols, Fp8Format::kE5m2, 1024);
+  // Products of two normal values reach 70 in wide rows: a larger scale would leave the format's range.
+  const Fp8Check h8(rows * cols, Fp8Format::kE4m3, 4), d8(rows * 2 * cols, Fp8Format::kE5m2, 1024);
   swiglu_forward({ggate_up.get(), gh.get(), h8.output(), rows, cols}, nullptr);
   h.close(name, gh.host(), value, kBf16);
   h8.check(h, name, value);

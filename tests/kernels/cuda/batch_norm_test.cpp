@@ -98,7 +98,7 @@ void check_statistics(Harness& h, const std::string& name, const OnDevice& d, co
 }
 // `roundings`: of the terms and of their sum; over few rows terms cancel, and what is left has the error of all.
 void check_gradients(Harness& h, const std::string& name, const OnDevice& d, const Norm& r, int roundings) {
-  h.close(name + " dx", d.dx.host(), r.dx, kBf16);
+  h.close(name + " dx", d.dx.host(), r.dx, kBf16 * roundings);
   h.close(name + " dweight", d.dweight.host(), r.dweight, kBf16 * roundings);
   h.close(name + " dbias", d.dbias.host(), r.dbias, kBf16 * roundings);
 }
