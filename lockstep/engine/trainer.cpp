@@ -77,7 +77,7 @@ void Trainer::resume() {
   const auto reader = checkpoint::CheckpointReader::open(context_.request.resume_from);
   const checkpoint::CheckpointContents contents = reader.read(context_.rank());
   const std::vector<std::string> changes = check_resume(
-      contents,
+      contents.job_yaml, contents.loader,
       {context_.job, state_.data_contents, state_.loader->global_batch(), context_.request.options.accept_changes});
   const std::string remark = restore(state_, contents, context_.job, context_.world.size());
   saved_step_ = state_.step;
