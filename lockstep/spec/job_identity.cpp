@@ -27,7 +27,7 @@ std::string list_text(const YamlNode& node) {
   std::vector<std::string> parts;
   for (const YamlNode& item : node.items) parts.push_back(list_text(item));
   for (const YamlNode::Entry& entry : node.entries) parts.push_back(entry.key + ": " + list_text(entry.value));
-  return "[" + join(parts, ", ") + "]";
+  return fmt::format("[{}]", join(parts, ", "));
 }
 
 void flatten(const YamlNode& node, const std::string& path, JobKeys& keys) {

@@ -63,7 +63,8 @@ class Resume(EndToEnd):
         job = self.text_job(steps=4)
         self.train(job)
         wider = {"arch": "gpt", "layers": 1, "hidden": 32, "heads": 2, "vocab": 256, "max_sequence": 32}
-        self.expect_error(2, ["another model"], "train", self.text_job(steps=8, model=wider), "--resume")
+        self.expect_error(2, ["another job", "model.layers 2, now 1"], "train", self.text_job(steps=8, model=wider),
+                          "--resume")
 
     def test_a_finished_run_says_that_nothing_is_left(self):
         job = self.text_job(steps=4)

@@ -1,5 +1,6 @@
 #include "lockstep/spec/job.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -7,6 +8,7 @@
 
 #include "../base/expect_user_error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/spec/job_identity.h"
 #include "lockstep/spec/presets.h"
 
 namespace lockstep::spec {
@@ -40,7 +42,8 @@ loader: {num_workers: 3, prefetch_factor: 5}
 communication: {backend: mpi, timeout: 1m30s, bucket: 3MB, compression: powersgd, powersgd_rank: 2,
                 reduce_each_micro_step: true, reshard_after_forward: false}
 evaluation: {every: 9, batches: 4}
-checkpoint: {directory: /c, every_steps: 17, keep: 9}
+checkpoint: {directory: /c, every_steps: 17, keep: 9, preempt_file: /p, stop_timeout: 90s}
+health: {nonfinite: stop, skip_limit: 7, spike: stop}
 layout: {pp: 2, dp: 5, tp: 2, zero: 0, schedule: 1f1b, recompute: selective, sequence_parallel: true,
          context_exchange: all_to_all, offload: optimizer, stage_layers: [1, 3]}
 weights: "/w/my model"
@@ -362,6 +365,35 @@ TEST(JobFiles, the_manual_names_every_key_and_its_example_works) {
 
 TEST(JobFiles, a_missing_file_is_an_environment_error) {
   EXPECT_HAS(user_error([] { load_job("/no/such/job.yaml"); }, ExitCode::kEnvironment), "/no/such/job.yaml");
+}
+
+TEST(JobIdentity, a_change_is_named_by_its_key) {
+  const Job before = parse_job(kEverything, "job");
+  EXPECT_TRUE(changes_between(before, before).empty());
+  Job now = before;
+  now.seed += 1;
+  now.optimizer.beta2 = 0.5;
+  now.name = "other";
+  const std::vector<KeyChange> changes = changes_between(before, now);
+  ASSERT_EQ(changes.size(), 2U) << to_string(changes);
+  EXPECT_EQ(changes[0].key, "optimizer.betas");
+  EXPECT_EQ(changes[1].to_string(), fmt::format("seed {}, now {}", before.seed, now.seed));
+}
+
+TEST(JobIdentity, keys_have_their_roles) {
+  for (const char* key : {"seed", "data.path", "data.shuffle", "model.layers", "lora.rank", "batch.sequence_length"}) {
+    EXPECT_TRUE(is_identity(key)) << key;
+  }
+  for (const char* key :
+       {"steps", "batch.micro", "optimizer.learning_rate", "checkpoint.keep", "name", "cluster.name"}) {
+    EXPECT_FALSE(is_identity(key)) << key;
+  }
+  for (const char* key : {"seed", "optimizer.learning_rate", "checkpoint.every_steps", "steps", "model.dropout"}) {
+    EXPECT_TRUE(is_shared_by_ranks(key)) << key;
+  }
+  for (const char* key : {"data.path", "checkpoint.directory", "threads_per_rank", "loader.num_workers"}) {
+    EXPECT_FALSE(is_shared_by_ranks(key)) << key;
+  }
 }
 
 }  // namespace
