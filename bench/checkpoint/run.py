@@ -99,8 +99,8 @@ def table(args, machine, results):
         rate = measure.summary([run["bandwidth"] for run in runs])["median"]
         lines.append(f"| {name} | {stall['median'] * 1e3:.0f} ms | {stall['low'] * 1e3:.0f} - {stall['high'] * 1e3:.0f} ms "
                      f"| {stall['median'] / their_stall:.2f} | {rate / 1e9:.2f} GB/s | {rate / their_rate:.2f} | {rate / dd:.2f} |")
-    lines += ["", "The stall of torch.distributed.checkpoint is that of `async_save`, its bandwidth that of the synchronous `save`, which",
-              "does not fsync. The first save of a run, which allocates, is left out of both stalls.", ""]
+    lines += ["", "The stall of torch.distributed.checkpoint is that of `async_save`, its bandwidth that of the fastest synchronous `save`.",
+              "The first save of a run, which allocates, is left out of both stalls.", ""]
     return "\n".join(lines)
 
 

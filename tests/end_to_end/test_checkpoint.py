@@ -24,7 +24,7 @@ class Checkpoint(EndToEnd):
         info = self.tool("inspect", self.saved)
         self.assertEqual((info["schema"], info["step"], info["world"], info["format"]),
                          ("lockstep.checkpoint_info/1", 6, 2, 2))
-        self.assertIn("zero=3", info["layout"])
+        self.assertIn("shard=2", info["layout"])
         first, second = info["ranks"]
         self.assertGreater(min(first["pieces"], second["pieces"]), 5)
         self.assertAlmostEqual(first["model_bytes"], second["model_bytes"], delta=0.05 * first["model_bytes"])
