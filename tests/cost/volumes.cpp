@@ -13,7 +13,7 @@ using Op = CollectiveOp;
 using Group = CommGroup;
 
 constexpr double kInteger = 8, kShortInteger = 4;  // bytes of a count and of an expert's number
-constexpr double kStepSums = 5 * 8;                // squared norm, two losses, two wishes, in fp64
+constexpr double kStepSums = 11 * 8;               // squared norm, two losses, two wishes, a save in flight, in fp64
 
 // Adds up one rank's step.
 class Counter {
