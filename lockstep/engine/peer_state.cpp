@@ -278,7 +278,7 @@ void PeerState::read(TensorKind kind, const std::string& name, std::int64_t firs
 
 void RecordingSource::read(TensorKind kind, const std::string& name, std::int64_t first, torch::Tensor out) const {
   ranges_.push_back({kind, name, first, out.numel()});
-  out.zero_();
+  out.fill_(1);  // what checks its values accepts it
 }
 
 }  // namespace lockstep::engine

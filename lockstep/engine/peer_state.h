@@ -85,7 +85,7 @@ class PeerState : public checkpoint::TensorSource {
   std::map<Key, std::vector<Chunk>> fetched_;
 };
 
-// Finds out what a restore reads: values are zeros.
+// Finds out what a restore reads: values are ones.
 class RecordingSource : public checkpoint::TensorSource {
  public:
   explicit RecordingSource(const checkpoint::TensorSource& facts) : facts_(facts) {}
