@@ -9,6 +9,12 @@ import harness  # noqa: E402
 
 
 class Drill(harness.EndToEnd):
+    def start(self, *arguments, **options):
+        """As in the harness, and ended with the test whatever becomes of it."""
+        process = super().start(*arguments, **options)
+        self.addCleanup(process.kill)
+        return process
+
     def start_ranks(self, job, *per_rank, environment=None):
         """One process per entry of `per_rank`, the arguments of that rank."""
         port = str(harness.free_port())

@@ -129,7 +129,7 @@ class Trials(Drill):
                    "stderr=subprocess.DEVNULL); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)")
         done = subprocess.run([sys.executable, "-c", measure, LOCKSTEP, *program], cwd=self.folder, env=self.environment,
                               capture_output=True, text=True, timeout=240)
-        self.assertLess(int(done.stdout), 300_000, done.stderr)  # KiB
+        self.assertLess(int(done.stdout), 150_000, done.stderr)  # KiB
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class OneFolderOneRun(Drill):
         first = self.start("train", job, "name=first")
         wait_for(lambda: self.saved_steps(self.folder / "ck"))
         for arguments in ([], ["--resume"]):
-            second = self.run_lockstep("train", job, "name=second", "seed=9", *arguments)
+            second = self.run_lockstep("train", job, "name=second", "seed=9", "steps=2000", *arguments)
             self.assertEqual(second.returncode, 4, second.stdout + second.stderr)
             self.assertRegex(second.stderr, r"run \S+-first \(process \d+ on .*is writing checkpoints there")
         first.send_signal(signal.SIGTERM)
@@ -52,7 +52,7 @@ class OneFolderOneRun(Drill):
         job = self.text_job(ranks=2, steps=100000, checkpoint={"every_steps": 20})
         first = self.start("train", job)
         wait_for(lambda: list((self.folder / "home").glob("runs/*/checkpoints/step-*")))
-        second = self.run_lockstep("train", job, "--resume")
+        second = self.run_lockstep("train", job, "--resume", "steps=2000")
         self.assertEqual(second.returncode, 4, second.stdout + second.stderr)
         self.assertIn("is writing checkpoints there", second.stderr)
         first.send_signal(signal.SIGTERM)
