@@ -99,7 +99,9 @@ class EndToEnd(unittest.TestCase):
         """A tiny byte-level GPT on seeded text; a step takes some milliseconds."""
         words = "the lamb and the wolf walk in step over the hill to the old mill by the river".split()
         rng = random.Random(5)
-        (self.folder / "text.txt").write_text(" ".join(rng.choice(words) for _ in range(6000)))
+        text = self.folder / "text.txt"
+        if not text.exists():  # never rewritten under a node that is reading it
+            text.write_text(" ".join(rng.choice(words) for _ in range(6000)))
         job = {"model": {"arch": "gpt", "layers": 2, "hidden": 32, "heads": 2, "vocab": 256, "max_sequence": 32},
                "cluster": f"1x{ranks}xcpu", "data": {"kind": "text", "path": str(self.folder / "text.txt")},
                "batch": {"micro": 4, "accumulation": 2, "sequence_length": 32},
@@ -107,8 +109,14 @@ class EndToEnd(unittest.TestCase):
                              "clip_norm": 1.0},
                "steps": 40, "threads_per_rank": 1, "seed": 3}
         job.update(fields)
-        path = self.folder / "job.yaml"
-        path.write_text(json.dumps(job))  # JSON is YAML
+        return self.write_job("job.yaml", job)
+
+    def write_job(self, name, job):
+        """Whole or not at all: a node that was started may be reading the file of that name."""
+        path = self.folder / name
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps(job))  # JSON is YAML
+        part.replace(path)
         return path
 
     def write_idx_mnist(self, train=512, test=128, seed=1):
@@ -135,9 +143,7 @@ class EndToEnd(unittest.TestCase):
                "optimizer": {"kind": "sgd", "learning_rate": 0.05, "momentum": 0.9}, "epochs": 1, "seed": 1,
                "threads_per_rank": 1}
         job.update(fields)
-        path = self.folder / f"mnist-{ranks}.yaml"
-        path.write_text(json.dumps(job))
-        return path
+        return self.write_job(f"mnist-{ranks}.yaml", job)
 
 
 def rank_processes(parent, variable=b"LOCKSTEP_RANK"):
