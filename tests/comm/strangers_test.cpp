@@ -112,7 +112,7 @@ TEST_P(Strangers, do_not_disturb_ranks_that_meet) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, Strangers, ::testing::Values("silence", "garbage", "half_a_knock", "wrong_secret"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& kind) { return std::string(kind.param); });
 
 TEST(Door, lets_in_who_knows_the_secret_and_nobody_else) {
   Door door("127.0.0.1", "");
