@@ -14,7 +14,7 @@
 #include "lockstep/cli/engine_library.h"
 #include "lockstep/cli/show.h"
 #include "lockstep/cli/signals.h"
-#include "lockstep/elastic/local_agent.h"
+#include "lockstep/elastic/agent.h"
 #include "lockstep/elastic/run_record.h"
 #include "lockstep/telemetry/progress.h"
 #include "lockstep/telemetry/recorder.h"
@@ -44,10 +44,12 @@ elastic::RankRequest make_request(const spec::Job& job, const Placement& placeme
   request.verb = options.verb;
   request.job = job;
   request.plan = options.plan;
+  request.resized = options.resized;
   request.ranks = placement.launched.value_or(elastic::RankEnvironment{});
   request.ranks.world = placement.world;
   if (!placement.launched) {
-    request.ranks.local_world = placement.world;
+    request.ranks.local_world =
+        static_cast<int>(placement.nodes ? job.cluster.groups.front().devices_per_node : placement.world);
     request.ranks.source = "lockstep";
   }
   request.backend = placement.backend;
@@ -92,14 +94,18 @@ telemetry::ProgressSample sample_of(const nlohmann::json& message) {
 // Shows what ranks say and remembers the answer and the errors.
 class Listener {
  public:
-  Listener(const SessionOptions& session, bool shows, bool launched) {
-    if (!shows) return;
-    on_step_ = session.on_step;
-    if (session.display == nullptr) return;
+  Listener(const SessionOptions& session, bool shows, bool launched) : session_(session), launched_(launched) {
+    if (shows) speak();
+  }
+
+  // From now on: this process speaks for the run.
+  void speak() {
+    on_step_ = session_.on_step;
+    if (session_.display == nullptr || renderer_) return;
     telemetry::ProgressRenderer::Options options;
-    options.title = session.title;
-    if (launched) options.style = telemetry::TerminalStyle{};  // launchers give ranks a terminal and write to a file
-    renderer_.emplace(session.display, options);
+    options.title = session_.title;
+    if (launched_) options.style = telemetry::TerminalStyle{};  // launchers give ranks a terminal and write to a file
+    renderer_.emplace(session_.display, options);
   }
 
   void hear(const nlohmann::json& message) {
@@ -111,7 +117,10 @@ class Listener {
     }
     if (type == "step" && on_step_) on_step_(message);
     if (type == "checkpoint") saved = true;
-    if (!renderer_) return;
+    if (!renderer_) {
+      if (type == "note" && launched_) fmt::print(stderr, "lockstep: {}\n", message.value("text", ""));
+      return;
+    }
     if (type == "progress") renderer_->update(sample_of(message));
     if (type == "note") renderer_->message(message.value("text", ""));
     if (type == "evaluation") {
@@ -134,6 +143,8 @@ class Listener {
   bool saved = false;
 
  private:
+  const SessionOptions& session_;
+  const bool launched_;
   std::optional<telemetry::ProgressRenderer> renderer_;
   std::function<void(const nlohmann::json&)> on_step_;
 };
@@ -176,32 +187,78 @@ SessionResult run_in_process(const elastic::RankRequest& request, Listener& list
   return outcome;
 }
 
-SessionResult run_spawned(const elastic::RankRequest& request, Listener& listener) {
-  make_folders(request.run_directory);
-  const fs::path request_file = fs::path(request.run_directory) / "request.json";
-  write_file_atomically(request_file, elastic::to_json(request).dump(1));
-  elastic::RunRecord record(owners_recorder(request), request, {{"lockstep", LOCKSTEP_VERSION}});
+// What the processes of all nodes share, from the node that led first.
+nlohmann::json facts_of(const elastic::RankRequest& request) {
+  return {{"run_id", request.run_id},
+          {"home", request.home},
+          {"run_directory", request.run_directory},
+          {"checkpoint_directory", request.checkpoint_directory},
+          {"resume_from", request.resume_from},
+          {"threads", request.threads}};
+}
 
+void take_facts(const nlohmann::json& facts, elastic::RankRequest& request) {
+  facts.at("run_id").get_to(request.run_id);
+  facts.at("home").get_to(request.home);
+  facts.at("run_directory").get_to(request.run_directory);
+  facts.at("checkpoint_directory").get_to(request.checkpoint_directory);
+  facts.at("resume_from").get_to(request.resume_from);
+}
+
+elastic::Prepared prepare_node(const nlohmann::json& facts, const std::optional<elastic::NodeList>& nodes,
+                               elastic::RankRequest& request) {
+  take_facts(facts, request);
+  fs::path folder = request.run_directory;
+  if (nodes) folder /= fmt::format("node-{}", nodes->self);
+  make_folders(folder.string());
+  const fs::path file = folder / "request.json";
+  write_file_atomically(file, elastic::to_json(request).dump(1));
+  return {{executable_path().string(), "rank", file.string()}, folder};
+}
+
+elastic::AgentOptions agent_options(const elastic::RankRequest& request, const Placement& placement) {
   elastic::AgentOptions options;
-  options.argv = {executable_path().string(), "rank", request_file.string()};
-  options.world = request.ranks.world;
   options.commanded = request.verb == "train";
-  options.recovery.restarts = static_cast<int>(request.job.recovery.restarts);
-  options.recovery.standby = static_cast<int>(request.job.recovery.standby);
-  options.recovery.stall_seconds = 2 * request.job.communication.timeout_seconds;
-  options.log_folder = request.run_directory;
+  elastic::RecoveryLimits& recovery = options.recovery;
+  recovery.ranks_per_node = request.ranks.local_world;
+  recovery.node_counts = {request.ranks.world / request.ranks.local_world};
+  for (const plan::Plan& plan : request.resized) {
+    recovery.node_counts.push_back(static_cast<int>(plan.best.layout.world()) / recovery.ranks_per_node);
+  }
+  const spec::RecoveryPolicy& policy = request.job.recovery;
+  recovery.restarts = static_cast<int>(policy.restarts);
+  recovery.standby = static_cast<int>(policy.standby);
+  recovery.wait_seconds = policy.wait_seconds;
+  recovery.stall_seconds = 2 * request.job.communication.timeout_seconds;
+  options.stop_seconds = request.job.checkpoint.stop_seconds;
   for (const char* name : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}) {
     options.environment[name] = std::to_string(request.threads);
   }
+  options.nodes = placement.nodes;
+  if (placement.nodes) options.token = elastic::token_from_environment();
+  options.job = spec::to_yaml(request.job);
+  options.facts = facts_of(request);
+  return options;
+}
+
+SessionResult run_spawned(elastic::RankRequest request, const Placement& placement, Listener& listener) {
+  const elastic::AgentOptions options = agent_options(request, placement);
+  std::optional<elastic::RunRecord> record;  // of the agent that leads
   elastic::AgentCallbacks callbacks;
+  callbacks.prepare = [&](const nlohmann::json& facts) { return prepare_node(facts, placement.nodes, request); };
+  callbacks.on_lead = [&] {
+    record.emplace(owners_recorder(request), request, nlohmann::json{{"lockstep", LOCKSTEP_VERSION}});
+    listener.speak();
+  };
   callbacks.on_message = [&](int, const nlohmann::json& message) { listener.hear(message); };
   callbacks.stop_requests = stop_signals;
-  options.stop_seconds = request.job.checkpoint.stop_seconds;
-  const elastic::AgentResult agent = elastic::run_local_ranks(options, callbacks);
+  callbacks.requeue_asked = requeue_was_asked;
+  const elastic::AgentResult agent = elastic::run_agent(options, callbacks);
 
   SessionResult outcome;
   outcome.exit_code = agent.exit_code;
-  if (!listener.result.is_null()) {
+  outcome.is_rank_zero = agent.leads;
+  if (agent.leads && !listener.result.is_null()) {
     listener.result["restarts"] = agent.restarts;
     listener.result["lost_steps"] = agent.lost_steps;
     listener.result["recovery_seconds"] = agent.recovery_seconds;
@@ -210,17 +267,19 @@ SessionResult run_spawned(const elastic::RankRequest& request, Listener& listene
   if (agent.cause) {
     outcome.error = fmt::format("{}; logs: {}", agent.cause->message, request.run_directory);
   }
-  const bool stopped = agent.exit_code == static_cast<int>(ExitCode::kInterrupted);
-  if (stopped && listener.result.is_null() && request.verb == "train") {
+  const bool requeued = agent.exit_code == static_cast<int>(ExitCode::kRetry);
+  const bool stopped = requeued || agent.exit_code == static_cast<int>(ExitCode::kInterrupted);
+  if (agent.leads && stopped && listener.result.is_null() && request.verb == "train") {
     outcome.error = fmt::format(
         "stopped before the ranks had saved, for which they get checkpoint.stop_timeout ({}); the "
         "work since the last checkpoint is lost",
         format_seconds(request.job.checkpoint.stop_seconds));
   }
-  const bool requeued = stopped && (requeue_was_asked() || asks_for_requeue(outcome.result));
-  record.end(outcome.exit_code, requeued ? kRequeueReason : outcome.error, outcome.result,
-             agent.cause ? std::optional(agent.cause->rank) : std::nullopt);
-  if (requeued) outcome.exit_code = static_cast<int>(ExitCode::kRetry);
+  if (record) {
+    record->end(stopped ? static_cast<int>(ExitCode::kInterrupted) : outcome.exit_code,
+                requeued ? kRequeueReason : outcome.error, outcome.result,
+                agent.cause ? std::optional(agent.cause->rank) : std::nullopt);
+  }
   return outcome;
 }
 
@@ -252,9 +311,25 @@ void require_room_for(std::int64_t ranks) {
                           "raise it with `ulimit -n`");
 }
 
-Placement place(const spec::Job& job, const std::string& backend) {
+// Nodes are alike and at least as many as the job has: what is more is spare.
+void require_nodes_for(const spec::Cluster& cluster, const elastic::NodeList& nodes) {
+  if (cluster.groups.size() != 1) {
+    throw bad_input("the job's cluster has unlike nodes, which agents cannot tell apart yet",
+                    "start a rank per device with srun, mpirun or torchrun");
+  }
+  const auto given = static_cast<std::int64_t>(nodes.nodes.size());
+  if (given >= cluster.groups.front().nodes) return;
+  throw bad_input(fmt::format("the job's cluster {} has {} nodes and {} are given", cluster.name,
+                              cluster.groups.front().nodes, given),
+                  "give more nodes, or change the job's cluster");
+}
+
+Placement place(const spec::Job& job, const std::string& backend, bool is_agent,
+                const std::optional<elastic::NodeList>& nodes) {
   Placement placement;
-  placement.launched = elastic::detect_rank_environment();
+  if (!is_agent) placement.launched = elastic::detect_rank_environment();
+  placement.nodes = nodes;
+  if (nodes) require_nodes_for(job.cluster, *nodes);
   placement.world = job.cluster.devices();
   if (placement.launched && placement.launched->world != placement.world) {
     throw bad_input(fmt::format("{} started {} ranks but the job's cluster {} has {}", placement.launched->source,
@@ -272,8 +347,10 @@ Placement place(const spec::Job& job, const std::string& backend) {
               std::min<std::int64_t>(placement.world, 4)));
     }
   }
-  if (!placement.launched) require_room_for(placement.world);
-  const std::int64_t here = placement.launched ? placement.launched->local_world : placement.world;
+  const std::int64_t here = placement.launched ? placement.launched->local_world
+                            : nodes            ? job.cluster.groups.front().devices_per_node
+                                               : placement.world;
+  if (!placement.launched) require_room_for(here);
   std::string asked = !backend.empty() ? backend : job.communication.backend;
   if (asked.empty() && placement.launched && placement.launched->source == "openmpi") asked = "mpi";
   static_cast<planner::Ranks&>(placement) = planner::ranks_here(job.cluster, job.threads_per_rank, asked, here);
@@ -304,15 +381,15 @@ SessionResult run_session(const spec::Job& job, const Placement& placement, cons
   survive_closed_pipes();
   count_stop_signals(SecondSignal::kCounts);
   const elastic::RankRequest request = make_request(job, placement, options);
-  const bool shows = request.ranks.rank == 0;
-  Listener listener(options, shows, placement.launched.has_value());
+  const bool shows = request.ranks.rank == 0 && !placement.nodes;
+  Listener listener(options, shows, placement.launched || placement.nodes);
   SessionResult outcome;
   if (placement.launched) {
     outcome = run_launched(request, listener);
   } else if (placement.backend == "local") {
     outcome = run_in_process(request, listener);
   } else {
-    outcome = run_spawned(request, listener);
+    outcome = run_spawned(request, placement, listener);
   }
   listener.finish();
   outcome.run_id = request.run_id;

@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "lockstep/elastic/node_list.h"
 #include "lockstep/elastic/rank_environment.h"
 #include "lockstep/elastic/rank_request.h"
 #include "lockstep/plan/plan.h"
@@ -27,7 +29,8 @@ struct SessionOptions {
   std::FILE* display = stdout;                              // progress and notes; nullptr: silent
   std::function<void(const nlohmann::json& step)> on_step;  // every step of the first rank; may be empty
   std::string title;
-  std::optional<plan::Plan> plan;  // null: none; its prediction is recorded with the run
+  std::optional<plan::Plan> plan;   // null: none; its prediction is recorded with the run
+  std::vector<plan::Plan> resized;  // for other numbers of nodes
 };
 
 struct SessionResult {
@@ -42,10 +45,13 @@ struct SessionResult {
 // Where and how the ranks of this job run here.
 struct Placement : planner::Ranks {
   std::optional<elastic::RankEnvironment> launched;  // by mpirun, srun, torchrun: this process is one rank
+  std::optional<elastic::NodeList> nodes;            // this process is the agent of one of them
 };
 
-// Throws UserError when the launcher's world and the job's differ, or the job needs GPUs that are not here.
-Placement place(const spec::Job& job, const std::string& backend);
+// Throws UserError when the launcher's world and the job's differ, or the job needs GPUs that are not here. An agent is
+// not one of the launcher's ranks.
+Placement place(const spec::Job& job, const std::string& backend, bool is_agent = false,
+                const std::optional<elastic::NodeList>& nodes = {});
 
 // Blocks until the run is over. Errors of the run are in the result; only what went wrong before any rank started is
 // thrown.

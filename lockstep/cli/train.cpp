@@ -12,20 +12,14 @@
 #include "lockstep/cli/session.h"
 #include "lockstep/cli/show.h"
 #include "lockstep/cli/signals.h"
+#include "lockstep/cli/train.h"
 #include "lockstep/cli/verbs.h"
+#include "lockstep/plan/resize.h"
 #include "lockstep/plan/verdict.h"
 #include "lockstep/planner/planner.h"
 
 namespace lockstep::cli {
 namespace {
-
-struct TrainOptions {
-  std::string job_file;
-  std::vector<std::string> overrides;
-  std::string plan_file, profile, backend, resume, export_folder;
-  bool resuming = false, accept_changes = false;
-  bool json = false, dry_run = false, no_record = false, report_steps = false, general_step = false;
-};
 
 // A plan is of one model on one cluster; elsewhere its figures mean nothing.
 void check_plan_is_of(const spec::Job& job, const plan::Plan& plan, const std::string& file,
@@ -113,7 +107,7 @@ void print_step(const nlohmann::json& step) {
 
 // The same command line again, to be copied.
 std::string resume_command(const TrainOptions& options) {
-  std::vector<std::string> words = {"lockstep", "train", shell_quoted(options.job_file)};
+  std::vector<std::string> words = {"lockstep", options.verb, shell_quoted(options.job_file)};
   for (const std::string& assignment : options.overrides) words.push_back(shell_quoted(assignment));
   words.emplace_back("--resume");
   return join(words, " ");
@@ -187,14 +181,29 @@ void settle_resume(const TrainOptions& options, const spec::Job& job, bool launc
   if (options.resume != "auto" && options.resume != "never") session.resume_from = options.resume;
 }
 
+// Other numbers of nodes that the run can go on with when some are lost.
+std::vector<plan::Plan> smaller_plans(const spec::Job& job, const plan::Plan& plan) {
+  std::vector<plan::Plan> found;
+  std::int64_t nodes = 0;
+  for (const spec::NodeGroup& group : plan.cluster.groups) nodes += group.nodes;
+  while (--nodes > 0) {
+    if (auto smaller = plan::resized(job, plan, nodes)) found.push_back(std::move(*smaller));
+  }
+  return found;
+}
+
+}  // namespace
+
 int train(const TrainOptions& options) {
   spec::Job job = spec::load_job(options.job_file, options.overrides);
-  const Placement placement = place(job, options.backend);
+  const auto nodes = options.launches ? elastic::find_nodes(options.nodes, options.node) : std::nullopt;
+  const Placement placement = place(job, options.backend, options.launches, nodes);
   const plan::Plan plan = plan_for(job, options, placement);
   plan::follow(job, plan.best);
-  const bool speaks = !placement.launched || placement.launched->rank == 0;
+  const bool speaks =
+      placement.nodes ? placement.nodes->self == 0 : !placement.launched || placement.launched->rank == 0;
   check_before_start(job, plan.best, options, speaks);
-  if (!placement.launched) note_nodes_here(job.cluster);
+  if (!placement.launched && !placement.nodes) note_nodes_here(job.cluster);
   if (options.dry_run) {
     if (speaks && options.json) fmt::print("{}\n", plan::to_json(plan).dump(1));
     if (speaks && !options.json) show_plan(stdout, job, plan, placement);
@@ -202,13 +211,14 @@ int train(const TrainOptions& options) {
   }
   SessionOptions session;
   session.backend = options.backend;
-  settle_resume(options, job, placement.launched.has_value(), session);
+  settle_resume(options, job, placement.launched || options.launches, session);
   session.record = !options.no_record;
   const bool only_json = options.json || options.report_steps;  // on stdout
   session.display = only_json ? stderr : stdout;
   if (options.report_steps) session.on_step = print_step;
   session.title = job.name;
   session.plan = plan;
+  if (placement.nodes) session.resized = smaller_plans(job, plan);
   if (!options.export_folder.empty()) {
     session.verb_options.export_folder = std::filesystem::absolute(options.export_folder).string();
   }
@@ -218,50 +228,53 @@ int train(const TrainOptions& options) {
   return finish(run_session(job, placement, session), options);
 }
 
-}  // namespace
+void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& shared, Outcome& outcome) {
+  TrainOptions& options = *shared;
+  verb.add_option("job", options.job_file, "Job file (docs/reference/job-file.md)")->required();
+  verb.add_option("overrides", options.overrides, "key=value for any field of the file: batch.micro=8");
+  verb.add_option("--plan", options.plan_file, "Execute this Plan instead of making one");
+  verb.add_option("--profile", options.profile, "Profile that prices the plan (default: this machine's)")
+      ->envname("LOCKSTEP_PROFILE");
+  verb.add_option("--backend", options.backend, "Communicator: local, gloo, mpi, nccl")
+      ->envname("LOCKSTEP_BACKEND")
+      ->check(CLI::IsMember({"local", "gloo", "mpi", "nccl"}));
+  CLI::Option* resume = verb.add_option("--resume", options.resume,
+                                        "Go on from the last checkpoint of this job, or of the folder named; auto: "
+                                        "where there is one (the default under launchers, see "
+                                        "docs/reference/resume-and-health.md); never")
+                            ->expected(0, 1);
+  verb.add_flag("--accept-changes", options.accept_changes,
+                "Resume although seed, data or shuffling differ from the checkpoint's: other samples come");
+  verb.add_option("--export", options.export_folder,
+                  "At the end write the weights as a Hugging Face folder that transformers loads");
+  verb.add_flag("--dry-run", options.dry_run, "Show the plan and stop");
+  verb.add_flag("--no-record", options.no_record, "Do not write to the run store");
+  verb.add_flag(
+      "--general-step", options.general_step,
+      "Train through libtorch's autograd also where a faster step of our own would do (docs/reference/gpu.md)");
+  verb.add_flag("--report-steps", options.report_steps,
+                "Every step as a JSON line on stdout (step, seconds, tokens_per_second); all else goes to stderr");
+  verb.add_flag("--json", options.json, "Last line of stdout is JSON (lockstep.run/1); all else goes to stderr");
+  verb.callback([shared, resume, &outcome] {
+    outcome.json = shared->json;
+    shared->resuming = resume->count() > 0;
+    if (shared->resume.find('=') != std::string::npos) {  // `--resume steps=99`: an override, not a folder
+      shared->overrides.push_back(std::exchange(shared->resume, ""));
+    }
+    outcome.exit_code = train(*shared);
+  });
+}
 
 void add_train(CLI::App& app, Outcome& outcome) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* verb = app.add_subcommand("train", "Trains a job and records the run");
-  verb->add_option("job", options->job_file, "Job file (docs/reference/job-file.md)")->required();
-  verb->add_option("overrides", options->overrides, "key=value for any field of the file: batch.micro=8");
-  verb->add_option("--plan", options->plan_file, "Execute this Plan instead of making one");
-  verb->add_option("--profile", options->profile, "Profile that prices the plan (default: this machine's)")
-      ->envname("LOCKSTEP_PROFILE");
-  verb->add_option("--backend", options->backend, "Communicator: local, gloo, mpi, nccl")
-      ->envname("LOCKSTEP_BACKEND")
-      ->check(CLI::IsMember({"local", "gloo", "mpi", "nccl"}));
-  CLI::Option* resume = verb->add_option("--resume", options->resume,
-                                         "Go on from the last checkpoint of this job, or of the folder named; auto: "
-                                         "where there is one (the default under launchers, see "
-                                         "docs/reference/resume-and-health.md); never")
-                            ->expected(0, 1);
-  verb->add_flag("--accept-changes", options->accept_changes,
-                 "Resume although seed, data or shuffling differ from the checkpoint's: other samples come");
-  verb->add_option("--export", options->export_folder,
-                   "At the end write the weights as a Hugging Face folder that transformers loads");
-  verb->add_flag("--dry-run", options->dry_run, "Show the plan and stop");
-  verb->add_flag("--no-record", options->no_record, "Do not write to the run store");
-  verb->add_flag(
-      "--general-step", options->general_step,
-      "Train through libtorch's autograd also where a faster step of our own would do (docs/reference/gpu.md)");
-  verb->add_flag("--report-steps", options->report_steps,
-                 "Every step as a JSON line on stdout (step, seconds, tokens_per_second); all else goes to stderr");
-  verb->add_flag("--json", options->json, "Last line of stdout is JSON (lockstep.run/1); all else goes to stderr");
+  add_train_options(*verb, options, outcome);
   set_examples(*verb,
                "  lockstep train specs/jobs/mnist-cnn.yaml\n"
                "  lockstep train job.yaml batch.micro=8 optimizer.learning_rate=1e-3\n"
                "  lockstep train job.yaml --resume\n"
                "  lockstep train job.yaml --resume auto     (starts or goes on: one command line for every restart)\n"
                "  mpirun -np 4 lockstep train job.yaml      (also srun, torchrun: rank and world come from them)");
-  verb->callback([options, resume, &outcome] {
-    outcome.json = options->json;
-    options->resuming = resume->count() > 0;
-    if (options->resume.find('=') != std::string::npos) {  // `--resume steps=99`: an override, not a folder
-      options->overrides.push_back(std::exchange(options->resume, ""));
-    }
-    outcome.exit_code = train(*options);
-  });
 }
 
 }  // namespace lockstep::cli

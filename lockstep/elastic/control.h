@@ -1,15 +1,16 @@
 // What an agent tells a rank's process, one JSON object per line, by "type":
 //
-//   join    {generation, rank, world, local_rank, local_world}   be this rank of this generation
-//   abort   {generation, reason}                                 a peer failed: leave the generation, keep your state
-//   end     {}                                                   you are not needed any more
+//   join    {generation, rank, world, local_rank, local_world, master_host, master_port, one_node, towards?}
+//                                                               be this rank of this generation
+//   abort   {generation, reason}                                a peer failed: leave the generation, keep your state
+//   end     {}                                                  you are not needed any more
 //
 // and what the process says beside the messages of elastic/engine_api.h:
 //
-//   ready      {}                            it waits for `join`
-//   heartbeat  {step, generation}            it lives; after its first step in a generation at once, then now and then
-//   recovered  {lost_steps}                  the first rank has the state again; steps that were done and are done
-//   again lost       {generation, message, kind, suspect_rank}   it has left the generation and waits for `join`
+//   ready      {}                        it waits for `join`
+//   heartbeat  {step, generation}        it lives; after its first step in a generation at once, then now and then
+//   recovered  {lost_steps}              the first rank has the state again; steps that were done and are done again
+//   lost       {generation, message, kind, suspect_rank}   it has left the generation and waits for `join`
 #pragma once
 
 namespace lockstep::elastic::command {

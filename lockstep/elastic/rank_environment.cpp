@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "lockstep/base/error.h"
+#include "lockstep/elastic/node_list.h"
 
 namespace lockstep::elastic {
 namespace {
@@ -26,13 +27,6 @@ int optional_int(const VariableLookup& lookup, const std::string& name, int othe
 }
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0; }
-
-// A port that all ranks of one job derive alike, outside the ephemeral range (32768 and up on Linux).
-int derived_port(const std::string& job_key) {
-  std::uint32_t hash = 2166136261u;  // FNV-1a
-  for (const char c : job_key) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
-  return 20000 + static_cast<int>(hash % 10000);
-}
 
 void check(const RankEnvironment& environment) {
   if (environment.local_world < 1) {
@@ -78,7 +72,7 @@ RankEnvironment from_slurm(const VariableLookup& lookup) {
   result.one_node = nodes == 1;
   // SLURM_STEP_TASKS_PER_NODE is "4(x2)" or "4,3"; only equal shares give a plain number.
   result.local_world = result.one_node ? result.world : result.world / nodes;
-  if (!result.one_node) result.master_host = first_host_of(lookup("SLURM_STEP_NODELIST").value_or("127.0.0.1"));
+  if (!result.one_node) result.master_host = hosts_of(lookup("SLURM_STEP_NODELIST").value_or("127.0.0.1")).front();
   result.master_port = derived_port(lookup("SLURM_JOB_ID").value_or("0") + "." + lookup("SLURM_STEP_ID").value_or("0"));
   return result;
 }
@@ -119,6 +113,12 @@ void complete_master(RankEnvironment& result, const VariableLookup& lookup) {
 
 }  // namespace
 
+int derived_port(const std::string& job_key) {
+  std::uint32_t hash = 2166136261u;  // FNV-1a
+  for (const char c : job_key) hash = (hash ^ static_cast<unsigned char>(c)) * 16777619u;
+  return 20000 + static_cast<int>(hash % 10000);
+}
+
 VariableLookup process_environment() {
   return [](const std::string& name) -> std::optional<std::string> {
     const char* value = std::getenv(name.c_str());
@@ -149,14 +149,6 @@ std::optional<RankEnvironment> detect_rank_environment(const VariableLookup& loo
   check(result);
   if (result.world == 1 && result.source != "lockstep") return std::nullopt;
   return result;
-}
-
-std::string first_host_of(const std::string& list) {
-  const std::size_t bracket = list.find('[');
-  const std::size_t comma = list.find(',');
-  if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
-  const std::size_t end = list.find_first_of(",-]", bracket);
-  return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
 }
 
 }  // namespace lockstep::elastic

@@ -18,6 +18,7 @@ struct RankEnvironment {
   std::string master_host = "127.0.0.1";
   int master_port = 0;   // 0: the launcher gave none (MPI needs none)
   bool one_node = true;  // every rank is on this machine, so loopback will do
+  std::string towards;   // a host that other nodes are reached like; "": master_host
   std::string source;    // "lockstep", "torchrun", "slurm", "openmpi", "pmi"
 };
 
@@ -30,7 +31,7 @@ VariableLookup process_environment();
 // A launcher that started a single process counts as "by hand": that process may spawn local ranks itself.
 std::optional<RankEnvironment> detect_rank_environment(const VariableLookup& lookup = process_environment());
 
-// First host of a Slurm host list: "node[03-07,9],other" -> "node03".
-std::string first_host_of(const std::string& slurm_host_list);
+// A port that all processes of one job derive alike, outside the ephemeral range (32768 and up on Linux).
+int derived_port(const std::string& job_key);
 
 }  // namespace lockstep::elastic

@@ -1,6 +1,7 @@
 #include "lockstep/elastic/rank_request.h"
 
 #include "lockstep/base/error.h"
+#include "lockstep/plan/run.h"
 
 namespace lockstep::elastic {
 namespace {
@@ -31,11 +32,26 @@ RankOptions options_from_json(const nlohmann::json& value) {
 
 }  // namespace
 
+RankRequest with_world(RankRequest request, int ranks) {
+  request.ranks.world = ranks;
+  for (const plan::Plan& plan : request.resized) {
+    if (plan.best.layout.world() != ranks) continue;
+    request.plan = plan;
+    request.job.cluster = plan.cluster;
+    plan::follow(request.job, plan.best);
+    break;
+  }
+  return request;
+}
+
 nlohmann::json to_json(const RankRequest& request) {
   const RankEnvironment& ranks = request.ranks;
+  nlohmann::json resized = nlohmann::json::array();
+  for (const plan::Plan& plan : request.resized) resized.push_back(plan::to_json(plan));
   return {{"verb", request.verb},
           {"job", spec::to_yaml(request.job)},
           {"plan", request.plan ? plan::to_json(*request.plan) : nlohmann::json()},
+          {"resized", std::move(resized)},
           {"ranks",
            {{"rank", ranks.rank},
             {"world", ranks.world},
@@ -79,6 +95,7 @@ RankRequest rank_request_from_json(const nlohmann::json& value) {
     value.at("owns_run").get_to(request.owns_run);
     value.at("threads").get_to(request.threads);
     if (!value.at("plan").is_null()) request.plan = plan::read_plan(value.at("plan"), "plan");
+    for (const nlohmann::json& plan : value.at("resized")) request.resized.push_back(plan::read_plan(plan, "resized"));
     request.options = options_from_json(value.at("options"));
   } catch (const nlohmann::json::exception& error) {
     throw bad_input(std::string("rank request: ") + error.what(), "the executable and the engine must be of one build");

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/enum_names.h"
 #include "lockstep/elastic/rank_environment.h"
@@ -34,6 +35,7 @@ struct RankRequest {
   std::string verb = "train";  // or "calibrate"
   spec::Job job;
   std::optional<plan::Plan> plan;
+  std::vector<plan::Plan> resized;  // the plan for other numbers of ranks, which the world may get
   RankEnvironment ranks;
   std::string backend = "gloo";
   std::string run_id;
@@ -45,6 +47,9 @@ struct RankRequest {
   int threads = 1;                   // compute threads of this rank
   RankOptions options;
 };
+
+// The request of a world with `ranks` ranks: its plan, and the job as that plan changes it.
+RankRequest with_world(RankRequest request, int ranks);
 
 nlohmann::json to_json(const RankRequest& request);
 

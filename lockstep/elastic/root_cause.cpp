@@ -4,7 +4,7 @@
 #include <cstring>
 #include <limits>
 
-#include "lockstep/elastic/local_agent.h"
+#include "lockstep/elastic/root_cause.h"
 
 namespace lockstep::elastic {
 namespace {

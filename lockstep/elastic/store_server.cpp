@@ -1,7 +1,5 @@
 // One thread, poll(): rendezvous is a few small messages per rank, and a single thread makes every operation atomic.
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -17,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/elastic/sockets.h"
 #include "lockstep/elastic/store.h"
 #include "lockstep/elastic/store_wire.h"
 
@@ -44,65 +43,12 @@ struct Connection {
   Clock::time_point deadline;
 };
 
-// Takes the same time for every wrong token of a length, so that a peer cannot guess it byte by byte.
-bool equal_tokens(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  unsigned char difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
-}
-
-bool is_loopback(const sockaddr* address) {
-  if (address->sa_family == AF_INET) {
-    return (ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24) == 127;
-  }
-  return address->sa_family == AF_INET6 &&
-         IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
-}
-
-Fd listen_on(const StoreServerOptions& options) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  if (options.port < 0 || options.port > 65535) {
-    throw bad_input(fmt::format("rendezvous port {} is out of range", options.port), "use 0 to 65535");
-  }
-  const std::string port = std::to_string(options.port);
-  if (const int code = ::getaddrinfo(options.address.c_str(), port.c_str(), &hints, &found); code != 0) {
-    throw environment_error(fmt::format("rendezvous address \"{}\": {}", options.address, ::gai_strerror(code)),
-                            "name an address of this machine");
-  }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
-  if (!is_loopback(found->ai_addr) && options.token.empty()) {
-    throw bad_input(fmt::format("the rendezvous store may not listen on {} without a token", options.address),
-                    "set LOCKSTEP_TOKEN to the same secret on every node, or listen on 127.0.0.1");
-  }
+UniqueFd listen(const StoreServerOptions& options) {
   if (options.token.size() > wire::kMaxTokenBytes) {
     throw bad_input(fmt::format("the token has {} bytes", options.token.size()),
                     fmt::format("use at most {}", wire::kMaxTokenBytes));
   }
-  Fd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int on = 1;
-  ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (::bind(fd.get(), found->ai_addr, found->ai_addrlen) != 0 || ::listen(fd.get(), 1024) != 0) {
-    if (errno == EADDRINUSE) {
-      throw environment_error(fmt::format("port {} on {} is in use", options.port, options.address),
-                              "choose another port, or 0 for any free one");
-    }
-    throw environment_error(
-        fmt::format("cannot listen on {} port {}: {}", options.address, options.port, std::strerror(errno)),
-        "name an address of this machine and a port that you may open");
-  }
-  return fd;
-}
-
-int port_of(int fd) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof(address);
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
-                                             : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+  return listen_on({"the rendezvous store", options.address, options.port, options.token});
 }
 
 wire::Writer reply(Status status) { return wire::Writer(static_cast<std::uint8_t>(status)); }
@@ -111,7 +57,7 @@ wire::Writer reply(Status status) { return wire::Writer(static_cast<std::uint8_t
 
 class StoreServer::Impl {
  public:
-  explicit Impl(StoreServerOptions options) : options_(std::move(options)), listener_(listen_on(options_)) {
+  explicit Impl(StoreServerOptions options) : options_(std::move(options)), listener_(listen(options_)) {
     port_ = port_of(listener_.get());
     stop_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     thread_ = std::thread([this] { serve(); });
@@ -140,7 +86,7 @@ class StoreServer::Impl {
   void expire_waits();
   static bool flush(Connection& connection);  // false: close it
 
-  Fd listener_;
+  UniqueFd listener_;
   Fd stop_;
   StoreTable table_;
   bool changed_ = false;  // a key appeared since the waiting connections were last looked at

@@ -49,8 +49,15 @@ void Control::obey(const nlohmann::json& command) {
   {
     const std::lock_guard lock(mutex_);
     if (type == command::kJoin) {
-      join_ = Join{command.value("generation", 0), command.value("rank", 0), command.value("world", 1),
-                   command.value("local_rank", 0), command.value("local_world", 1)};
+      join_ = Join{.generation = command.value("generation", 0),
+                   .rank = command.value("rank", 0),
+                   .world = command.value("world", 1),
+                   .local_rank = command.value("local_rank", 0),
+                   .local_world = command.value("local_world", 1),
+                   .master_host = command.value("master_host", "127.0.0.1"),
+                   .master_port = command.value("master_port", 0),
+                   .one_node = command.value("one_node", true),
+                   .towards = command.value("towards", "")};
     } else if (type == command::kAbort) {
       aborted_ = std::max(aborted_, command.value("generation", 0));
       abort_reason_ = command.value("reason", "");

@@ -27,6 +27,10 @@ class Control {
   struct Join {
     int generation = 0;
     int rank = 0, world = 1, local_rank = 0, local_world = 1;
+    std::string master_host;  // where the ranks meet
+    int master_port = 0;
+    bool one_node = true;
+    std::string towards;  // a host that other nodes are reached like; "": none
   };
   // Blocks until the agent wants this process in a generation; nothing when it does not need it any more.
   std::optional<Join> next_join();

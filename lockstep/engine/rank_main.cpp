@@ -91,7 +91,9 @@ Joined join_world(const elastic::RankRequest& request, int generation = 1) {
     }
     options.store = std::make_shared<elastic::StoreClient>(
         elastic::StoreClientOptions{.address = ranks.master_host, .port = ranks.master_port, .token = token});
-    if (!ranks.one_node) options.address = elastic::address_of_this_host(ranks.master_host);
+    if (!ranks.one_node) {
+      options.address = elastic::address_of_this_host(ranks.towards.empty() ? ranks.master_host : ranks.towards);
+    }
   }
   joined.world = comm::open_communicator(options);
   return joined;
@@ -277,11 +279,14 @@ int run_generations(const elastic::RankRequest& request, const Host& host) {
   Control control(host);
   std::vector<checkpoint::CheckpointPart> held;
   while (const auto join = control.next_join()) {
-    elastic::RankRequest mine = request;
+    elastic::RankRequest mine = elastic::with_world(request, join->world);
     mine.ranks.rank = join->rank;
-    mine.ranks.world = join->world;
     mine.ranks.local_rank = join->local_rank;
     mine.ranks.local_world = join->local_world;
+    mine.ranks.master_host = join->master_host;
+    mine.ranks.master_port = join->master_port;
+    mine.ranks.one_node = join->one_node;
+    mine.ranks.towards = join->towards;
     if (join->generation > 1) mine.options.resume = elastic::Resume::kAuto;
     try {
       Joined joined = join_world(mine, join->generation);

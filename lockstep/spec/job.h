@@ -115,6 +115,7 @@ struct CheckpointPolicy {
 struct RecoveryPolicy {
   std::int64_t restarts = 10;  // before the run is given up; 0: the first failure ends it
   std::int64_t standby = 1;    // processes per node kept ready to take a lost rank's place
+  double wait_seconds = 2.0;   // `wait`: for a lost node to be replaced, before the run goes on with fewer
   bool operator==(const RecoveryPolicy&) const = default;
 };
 

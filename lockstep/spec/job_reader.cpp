@@ -153,6 +153,8 @@ void read_recovery(MapReader& job, RecoveryPolicy& policy) {
   if (!map) return;
   map->count("restarts", policy.restarts, 0, 1 << 20);
   map->count("standby", policy.standby, 0, 4096);
+  map->seconds("wait", policy.wait_seconds);
+  require_at_most(*map, "wait", policy.wait_seconds);
   map->finish();
 }
 

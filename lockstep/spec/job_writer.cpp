@@ -49,9 +49,10 @@ std::string checkpoint_text(const CheckpointPolicy& policy) {
   std::string text = "checkpoint:\n";
   if (!policy.directory.empty()) text += fmt::format("  directory: {}\n", yaml_quote(policy.directory));
   if (!policy.preempt_file.empty()) text += fmt::format("  preempt_file: {}\n", yaml_quote(policy.preempt_file));
-  return text + fmt::format("  every: {}\n  every_steps: {}\n  keep: {}\n  final: {}\n  timeout: {}\n  stop_timeout: {}\n",
-                            exact_seconds(policy.every_seconds), policy.every_steps, policy.keep, policy.at_end,
-                            exact_seconds(policy.timeout_seconds), exact_seconds(policy.stop_seconds));
+  return text +
+         fmt::format("  every: {}\n  every_steps: {}\n  keep: {}\n  final: {}\n  timeout: {}\n  stop_timeout: {}\n",
+                     exact_seconds(policy.every_seconds), policy.every_steps, policy.keep, policy.at_end,
+                     exact_seconds(policy.timeout_seconds), exact_seconds(policy.stop_seconds));
 }
 
 std::string health_text(const Health& health) {
@@ -93,7 +94,8 @@ std::string to_yaml(const Job& job) {
   text += communication_text(job.communication);
   text += fmt::format("evaluation:\n  every: {}\n  batches: {}\n", job.evaluation.every_steps, job.evaluation.batches);
   text += checkpoint_text(job.checkpoint);
-  text += fmt::format("recovery:\n  restarts: {}\n  standby: {}\n", job.recovery.restarts, job.recovery.standby);
+  text += fmt::format("recovery:\n  restarts: {}\n  standby: {}\n  wait: {}\n", job.recovery.restarts,
+                      job.recovery.standby, job.recovery.wait_seconds);
   text += health_text(job.health);
   if (job.layout) text += layout_text(*job.layout);
   if (!job.plan_file.empty()) text += fmt::format("plan: {}\n", yaml_quote(job.plan_file));

@@ -94,13 +94,5 @@ TEST(RankEnvironment, refuses_numbers_that_are_none_and_ranks_beyond_the_world) 
   EXPECT_THROW(detect_rank_environment(variables({{"RANK", "-1"}, {"WORLD_SIZE", "2"}})), UserError);
 }
 
-TEST(FirstHost, reads_slurm_host_lists) {
-  EXPECT_EQ(first_host_of("node[03-07,9],other"), "node03");
-  EXPECT_EQ(first_host_of("alpha,beta"), "alpha");
-  EXPECT_EQ(first_host_of("solo"), "solo");
-  EXPECT_EQ(first_host_of("a,b[1-2]"), "a");
-  EXPECT_EQ(first_host_of("n[12]"), "n12");
-}
-
 }  // namespace
 }  // namespace lockstep::elastic

@@ -12,7 +12,9 @@ using Kind = Action::Kind;
 // A Recovery and the workers that carry its actions out, at a time that the test sets.
 class World {
  public:
-  explicit World(const RecoveryLimits& limits) : recovery(limits, 0.0) {}
+  explicit World(const RecoveryLimits& limits, int nodes = 1) : recovery(limits, 0.0) {
+    for (int node = 0; node < nodes; ++node) recovery.node_joined(node, 0.0);
+  }
 
   // What it decides now. New workers are ready at once unless `slow`.
   std::vector<Action> decide() {
@@ -44,7 +46,7 @@ std::vector<Action> of_kind(const std::vector<Action>& actions, Kind kind) {
 }
 
 TEST(Recovery, joins_the_first_generation_when_every_rank_is_ready) {
-  World world({.world = 2, .restarts = 1});
+  World world({.ranks_per_node = 2, .restarts = 1});
   world.slow = true;
   const auto started = world.decide();
   ASSERT_EQ(of_kind(started, Kind::kSpawn).size(), 2u);
@@ -58,7 +60,7 @@ TEST(Recovery, joins_the_first_generation_when_every_rank_is_ready) {
 }
 
 TEST(Recovery, a_standby_takes_the_dead_ranks_place_when_the_survivors_have_left) {
-  World world({.world = 3, .standby = 1, .restarts = 2});
+  World world({.ranks_per_node = 3, .standby = 1, .restarts = 2});
   world.decide();
   ASSERT_EQ(world.ranks, (std::map<int, int>{{0, 0}, {1, 1}, {2, 2}}));
   world.die(1);
@@ -75,7 +77,7 @@ TEST(Recovery, a_standby_takes_the_dead_ranks_place_when_the_survivors_have_left
 }
 
 TEST(Recovery, without_a_standby_a_new_process_is_started_before_the_survivors_have_left) {
-  World world({.world = 2, .restarts = 1});
+  World world({.ranks_per_node = 2, .restarts = 1});
   world.decide();
   world.slow = true;
   world.die(0);
@@ -88,7 +90,7 @@ TEST(Recovery, without_a_standby_a_new_process_is_started_before_the_survivors_h
 }
 
 TEST(Recovery, ranks_that_lost_each_other_form_again_without_a_new_process) {
-  World world({.world = 2, .restarts = 1});
+  World world({.ranks_per_node = 2, .restarts = 1});
   world.decide();
   world.leave(0);
   world.leave(1);
@@ -98,7 +100,7 @@ TEST(Recovery, ranks_that_lost_each_other_form_again_without_a_new_process) {
 }
 
 TEST(Recovery, a_death_while_the_survivors_leave_is_recovered_from_too) {
-  World world({.world = 3, .restarts = 1});
+  World world({.ranks_per_node = 3, .restarts = 1});
   world.decide();
   world.die(0);
   world.decide();
@@ -110,7 +112,7 @@ TEST(Recovery, a_death_while_the_survivors_leave_is_recovered_from_too) {
 }
 
 TEST(Recovery, a_survivor_that_does_not_leave_is_killed_and_replaced) {
-  World world({.world = 2, .restarts = 1, .leave_seconds = 10});
+  World world({.ranks_per_node = 2, .restarts = 1, .leave_seconds = 10});
   world.decide();
   world.die(0);
   world.decide();
@@ -125,7 +127,7 @@ TEST(Recovery, a_survivor_that_does_not_leave_is_killed_and_replaced) {
 }
 
 TEST(Recovery, a_rank_without_a_sign_of_life_is_killed) {
-  World world({.world = 2, .restarts = 1, .silence_seconds = 5});
+  World world({.ranks_per_node = 2, .restarts = 1, .silence_seconds = 5});
   world.decide();
   world.now = 4;
   world.recovery.heard(0, world.now);
@@ -136,7 +138,7 @@ TEST(Recovery, a_rank_without_a_sign_of_life_is_killed) {
 }
 
 TEST(Recovery, ranks_that_live_but_make_no_step_are_told_to_leave) {
-  World world({.world = 2, .restarts = 1, .silence_seconds = 1e9, .stall_seconds = 60});
+  World world({.ranks_per_node = 2, .restarts = 1, .silence_seconds = 1e9, .stall_seconds = 60});
   world.decide();
   world.now = 30;
   world.recovery.stepped(0, 1, world.now);
@@ -147,7 +149,7 @@ TEST(Recovery, ranks_that_live_but_make_no_step_are_told_to_leave) {
 }
 
 TEST(Recovery, gives_up_when_the_restarts_are_used_up) {
-  World world({.world = 1, .restarts = 1});
+  World world({.ranks_per_node = 1, .restarts = 1});
   world.decide();
   world.recovery.stepped(0, 1, 0);
   world.die(0);
@@ -161,11 +163,12 @@ TEST(Recovery, gives_up_when_the_restarts_are_used_up) {
 }
 
 TEST(Recovery, gives_up_on_ranks_that_fail_again_and_again_at_one_step) {
-  World world({.world = 1, .restarts = 100, .restarts_at_one_step = 3});
+  World world({.ranks_per_node = 1, .restarts = 100, .restarts_at_one_step = 3});
   world.decide();
   int failures = 0;
   for (int worker = 0; worker < 10; ++worker) {
     world.die(worker);
+    world.now += 100;  // it waits longer and longer
     ++failures;
     const auto actions = world.decide();
     if (!of_kind(actions, Kind::kGiveUp).empty()) break;
@@ -174,14 +177,14 @@ TEST(Recovery, gives_up_on_ranks_that_fail_again_and_again_at_one_step) {
 }
 
 TEST(Recovery, what_another_process_would_not_do_better_ends_the_run) {
-  World world({.world = 2, .restarts = 5});
+  World world({.ranks_per_node = 2, .restarts = 5});
   world.decide();
   world.recovery.ended(0, false, false, "the job is wrong", 0);
   EXPECT_EQ(of_kind(world.decide(), Kind::kGiveUp).size(), 1u);
 }
 
 TEST(Recovery, nobody_is_replaced_once_a_rank_has_done_all_its_work) {
-  World world({.world = 2, .restarts = 5});
+  World world({.ranks_per_node = 2, .restarts = 5});
   world.decide();
   world.recovery.ended(0, true, true, "", 0);
   EXPECT_TRUE(world.decide().empty());
@@ -190,7 +193,7 @@ TEST(Recovery, nobody_is_replaced_once_a_rank_has_done_all_its_work) {
 }
 
 TEST(Recovery, measures_from_the_failure_to_the_next_step) {
-  World world({.world = 2, .restarts = 5});
+  World world({.ranks_per_node = 2, .restarts = 5});
   world.decide();
   world.recovery.stepped(0, 7, 0);
   world.now = 10;
@@ -205,7 +208,7 @@ TEST(Recovery, measures_from_the_failure_to_the_next_step) {
 }
 
 TEST(Recovery, words_of_an_older_generation_are_not_heard) {
-  World world({.world = 2, .restarts = 5});
+  World world({.ranks_per_node = 2, .restarts = 5});
   world.decide();
   world.leave(0);
   world.leave(1);
@@ -213,6 +216,127 @@ TEST(Recovery, words_of_an_older_generation_are_not_heard) {
   ASSERT_EQ(world.recovery.generation(), 2);
   world.recovery.left(0, 1, "late", 0);
   EXPECT_TRUE(world.decide().empty());
+}
+
+TEST(Recovery, failures_in_a_row_wait_longer_and_longer) {
+  World world({.ranks_per_node = 1, .restarts = 100, .restarts_at_one_step = 3});
+  world.decide();
+  world.die(0);
+  EXPECT_EQ(of_kind(world.decide(), Kind::kJoin).size(), 1u) << "the first is replaced at once";
+  world.die(1);
+  EXPECT_TRUE(of_kind(world.decide(), Kind::kJoin).empty());
+  world.now = 1;
+  EXPECT_EQ(of_kind(world.decide(), Kind::kJoin).size(), 1u);
+}
+
+// Two ranks on each of some nodes.
+RecoveryLimits nodes_of_two(std::vector<int> counts) {
+  return {.ranks_per_node = 2, .node_counts = std::move(counts), .standby = 1, .restarts = 5, .wait_seconds = 3};
+}
+
+std::map<int, int> ranks_by_node(const std::vector<Action>& actions) {  // the first rank of each
+  std::map<int, int> first;
+  for (const Action& action : of_kind(actions, Kind::kJoin)) {
+    const auto [entry, added] = first.emplace(action.node, action.rank);
+    entry->second = std::min(entry->second, action.rank);
+  }
+  return first;
+}
+
+void leave_all(World& world, std::vector<int> lost_nodes = {}) {
+  for (const auto& [worker, rank] : world.ranks) {
+    const int node = world.recovery.node_of(worker);
+    if (std::find(lost_nodes.begin(), lost_nodes.end(), node) == lost_nodes.end()) world.leave(worker);
+  }
+}
+
+TEST(RecoveryOfNodes, the_first_generation_waits_for_every_node) {
+  World world(nodes_of_two({3, 2}), 2);
+  EXPECT_TRUE(world.decide().empty());
+  world.recovery.node_joined(2, 1.0);
+  EXPECT_EQ(ranks_by_node(world.decide()), (std::map<int, int>{{0, 0}, {1, 2}, {2, 4}}));
+}
+
+TEST(RecoveryOfNodes, without_the_last_node_it_begins_smaller_after_a_while) {
+  World world(nodes_of_two({3, 2}), 2);
+  world.decide();
+  world.now = 121;
+  EXPECT_EQ(ranks_by_node(world.decide()), (std::map<int, int>{{0, 0}, {1, 2}}));
+}
+
+TEST(RecoveryOfNodes, a_spare_node_takes_the_ranks_of_a_lost_one) {
+  World world(nodes_of_two({2, 1}), 3);
+  ASSERT_EQ(ranks_by_node(world.decide()), (std::map<int, int>{{0, 0}, {1, 2}}));
+  world.recovery.node_lost(0, "node 0 is lost", 1.0);
+  EXPECT_EQ(of_kind(world.decide(), Kind::kAbort).size(), 2u);
+  leave_all(world, {0});
+  EXPECT_EQ(ranks_by_node(world.decide()), (std::map<int, int>{{2, 0}, {1, 2}}));
+  EXPECT_EQ(world.recovery.world(), 4);
+}
+
+TEST(RecoveryOfNodes, without_a_spare_the_run_waits_a_moment_and_goes_on_smaller) {
+  World world(nodes_of_two({3, 2, 1}), 3);
+  world.decide();
+  world.recovery.node_lost(1, "node 1 is lost", 0.0);
+  world.decide();
+  leave_all(world, {1});
+  EXPECT_TRUE(of_kind(world.decide(), Kind::kJoin).empty());
+  world.now = 3.5;
+  EXPECT_EQ(ranks_by_node(world.decide()), (std::map<int, int>{{0, 0}, {2, 2}}));
+  EXPECT_EQ(world.recovery.world(), 4);
+  EXPECT_EQ(world.recovery.restarts(), 1);
+}
+
+TEST(RecoveryOfNodes, the_run_grows_when_the_node_is_back_and_that_is_not_a_failure) {
+  World world(nodes_of_two({2, 1}), 2);
+  world.decide();
+  world.recovery.node_lost(1, "node 1 is lost", 0.0);
+  world.decide();
+  leave_all(world, {1});
+  world.now = 4;
+  world.decide();
+  ASSERT_EQ(world.recovery.world(), 2);
+  world.recovery.node_joined(1, 5.0);
+  const auto growing = world.decide();  // its processes are ready at once
+  EXPECT_EQ(of_kind(growing, Kind::kAbort).size(), 2u);
+  leave_all(world, {1});
+  EXPECT_EQ(ranks_by_node(world.decide()), (std::map<int, int>{{0, 0}, {1, 2}}));
+  EXPECT_EQ(world.recovery.restarts(), 1);
+}
+
+TEST(RecoveryOfNodes, with_too_few_nodes_for_any_layout_it_gives_up) {
+  World world(nodes_of_two({3, 2}), 3);
+  world.decide();
+  world.recovery.node_lost(1, "node 1 is lost", 0.0);
+  world.recovery.node_lost(2, "node 2 is lost", 0.0);
+  world.decide();
+  leave_all(world, {1, 2});
+  world.now = 100;
+  EXPECT_TRUE(world.decide().empty());
+  world.now = 300;
+  EXPECT_EQ(of_kind(world.decide(), Kind::kGiveUp).size(), 1u);
+}
+
+TEST(RecoveryOfNodes, another_one_goes_on_with_the_workers_of_a_lost_one) {
+  World first(nodes_of_two({3, 2}), 3);
+  first.decide();
+  first.recovery.stepped(1, 40, 0.0);
+  World second(nodes_of_two({3, 2}), 0);
+  second.recovery = Recovery(nodes_of_two({3, 2}), first.recovery.past(), "the first agent is lost", 10.0);
+  second.now = 10;
+  for (const auto& [worker, rank] : first.ranks) {
+    const int node = first.recovery.node_of(worker);
+    if (node == 0) continue;
+    second.recovery.node_joined(node, 10.0);
+    second.recovery.adopt(worker, node, rank, node == 1 ? Recovery::Doing::kMember : Recovery::Doing::kWaiting, 10.0);
+    second.ranks[worker] = rank;
+  }
+  EXPECT_EQ(of_kind(second.decide(), Kind::kAbort).size(), 2u);
+  leave_all(second);
+  second.now = 14;
+  EXPECT_EQ(ranks_by_node(second.decide()), (std::map<int, int>{{1, 0}, {2, 2}}));
+  EXPECT_EQ(second.recovery.generation(), 2);
+  EXPECT_EQ(second.recovery.furthest_step(), 40);
 }
 
 }  // namespace

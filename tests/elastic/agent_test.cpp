@@ -1,4 +1,4 @@
-#include "lockstep/elastic/local_agent.h"
+#include "lockstep/elastic/agent.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 AgentOptions ranks_running(const std::string& script, int world, const TemporaryFolder& folder) {
   AgentOptions options;
   options.argv = {"/bin/bash", "-c", script};  // dash knows no descriptors above 9
-  options.world = world;
+  options.recovery.ranks_per_node = world;
   options.log_folder = folder.path();
   options.grace_seconds = 0.5;
   return options;
@@ -41,12 +41,12 @@ TEST(RootCause, is_the_rank_with_an_error_of_its_own) {
   EXPECT_EQ(cause->rank, 1);
 }
 
-TEST(LocalAgent, gives_each_rank_its_number_and_hears_its_messages) {
+TEST(Agent, gives_each_rank_its_number_and_hears_its_messages) {
   TemporaryFolder folder;
   std::map<int, int> heard;
   AgentCallbacks callbacks;
   callbacks.on_message = [&](int rank, const nlohmann::json& message) { heard[rank] = message.at("me"); };
-  const AgentResult result = run_local_ranks(
+  const AgentResult result = run_agent(
       ranks_running("eval \"echo '{\\\"type\\\":\\\"note\\\",\\\"me\\\":$LOCKSTEP_RANK}' >&$LOCKSTEP_MESSAGE_FD\"; "
                     "echo logged; test $LOCKSTEP_WORLD_SIZE = 3",
                     3, folder),
@@ -56,37 +56,36 @@ TEST(LocalAgent, gives_each_rank_its_number_and_hears_its_messages) {
   EXPECT_EQ(read_file(folder.path() / "rank-00002.log"), "logged\n");
 }
 
-TEST(LocalAgent, ends_the_others_when_one_rank_is_killed) {
+TEST(Agent, ends_the_others_when_one_rank_is_killed) {
   TemporaryFolder folder;
-  const AgentResult result =
-      run_local_ranks(ranks_running("if [ $LOCKSTEP_RANK = 1 ]; then kill -9 $$; fi; trap '' TERM; "
-                                    "while true; do sleep 0.1; done",
-                                    3, folder),
-                      {});
+  const AgentResult result = run_agent(ranks_running("if [ $LOCKSTEP_RANK = 1 ]; then kill -9 $$; fi; trap '' TERM; "
+                                                     "while true; do sleep 0.1; done",
+                                                     3, folder),
+                                       {});
   EXPECT_EQ(result.exit_code, 1);
   ASSERT_TRUE(result.cause);
   EXPECT_EQ(result.cause->rank, 1);
 }
 
-TEST(LocalAgent, passes_a_stop_on_and_reports_it) {
+TEST(Agent, passes_a_stop_on_and_reports_it) {
   TemporaryFolder folder;
   AgentCallbacks callbacks;
   const auto is_ready = [&](const char* rank) { return std::filesystem::exists(folder.path() / rank); };
   callbacks.stop_requests = [&] { return is_ready("0") && is_ready("1") ? 1 : 0; };
   const std::string script =
       "trap 'exit 130' INT; touch " + folder.path().string() + "/$LOCKSTEP_RANK; while true; do sleep 0.05; done";
-  const AgentResult result = run_local_ranks(ranks_running(script, 2, folder), callbacks);
+  const AgentResult result = run_agent(ranks_running(script, 2, folder), callbacks);
   EXPECT_EQ(result.exit_code, 130);
   EXPECT_FALSE(result.cause);
 }
 
-TEST(LocalAgent, kills_ranks_that_ignore_a_second_stop) {
+TEST(Agent, kills_ranks_that_ignore_a_second_stop) {
   TemporaryFolder folder;
   const double begin = monotonic_seconds();
   AgentCallbacks callbacks;
   callbacks.stop_requests = [&] { return static_cast<int>((monotonic_seconds() - begin) / 0.4); };
   const AgentResult result =
-      run_local_ranks(ranks_running("trap '' INT; while true; do sleep 0.05; done", 2, folder), callbacks);
+      run_agent(ranks_running("trap '' INT; while true; do sleep 0.05; done", 2, folder), callbacks);
   EXPECT_EQ(result.exit_code, 130);
 }
 

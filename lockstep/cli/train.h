@@ -1,0 +1,30 @@
+// What `lockstep train` and `lockstep launch` are told; launch is train with an agent on every node.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace lockstep::cli {
+
+struct Outcome;
+
+struct TrainOptions {
+  std::string verb = "train";
+  std::string job_file;
+  std::vector<std::string> overrides;
+  std::string plan_file, profile, backend, resume, export_folder;
+  bool resuming = false, accept_changes = false;
+  bool json = false, dry_run = false, no_record = false, report_steps = false, general_step = false;
+  bool launches = false;  // this process is the agent of a node, whatever started it
+  std::string nodes;      // "": what a launcher says
+  int node = -1;
+};
+
+// The flags that both verbs have; the callback runs the verb.
+void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& options, Outcome& outcome);
+
+int train(const TrainOptions& options);
+
+}  // namespace lockstep::cli

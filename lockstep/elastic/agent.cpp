@@ -1,0 +1,676 @@
+#include "lockstep/elastic/agent.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <csignal>
+#include <limits>
+#include <memory>
+#include <set>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+#include "lockstep/elastic/control.h"
+#include "lockstep/elastic/host_address.h"
+#include "lockstep/elastic/leader.h"
+#include "lockstep/elastic/link.h"
+#include "lockstep/elastic/sockets.h"
+#include "lockstep/elastic/store.h"
+#include "lockstep/elastic/workers.h"
+
+namespace lockstep::elastic {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kPollMilliseconds = 100;
+constexpr double kBeatSeconds = 0.25;
+constexpr double kAgentSilenceSeconds = 20.0;  // the machine answers, the agent on it does not
+constexpr double kHelloSeconds = 5.0;          // for who connects to say who it is
+constexpr double kSeekSeconds = 1.5;           // for a node that may lead to answer
+constexpr double kRetrySeconds = 0.1;
+constexpr std::size_t kMostStrangers = 256;
+constexpr int kCandidatesAtOnce = 3;
+
+RecoveryLimits limits_of(const AgentOptions& options) {
+  RecoveryLimits limits = options.recovery;
+  if (options.commanded) return limits;
+  limits.standby = limits.restarts = 0;
+  limits.silence_seconds = limits.stall_seconds = std::numeric_limits<double>::infinity();
+  return limits;
+}
+
+// What the agent itself knows of its processes, for a leader that did not start them.
+struct Local {
+  int pid = 0;
+  int rank = -1;
+  int generation = 0;
+  Recovery::Doing doing = Recovery::Doing::kStarting;
+};
+
+const char* name_of(Recovery::Doing doing) {
+  return doing == Recovery::Doing::kMember ? "member" : doing == Recovery::Doing::kWaiting ? "waiting" : "starting";
+}
+
+// A node that may lead, seen from one that looks for a leader.
+struct Candidate {
+  std::unique_ptr<Link> link;
+  double answered = 0.0;  // or first tried
+  double next_try = 0.0;
+  bool refused = false;  // its machine says that no agent runs there
+};
+
+class Agent {
+ public:
+  Agent(const AgentOptions& options, const AgentCallbacks& callbacks);
+  AgentResult run();
+
+ private:
+  bool alone() const { return !options_.nodes; }
+  int self() const { return alone() ? 0 : options_.nodes->self; }
+  const NodeAddress& address_of(int node) const { return options_.nodes->nodes[static_cast<std::size_t>(node)]; }
+  std::string name_of_node(int node) const { return alone() ? "this node" : "node " + address_of(node).host; }
+  void note(const std::string& text) const;
+
+  // Processes of this node.
+  WorkerOptions worker_options() const;
+  void on_worker_message(int worker, const json& message);
+  void on_worker_end(int worker, const ExitStatus& status);
+  void obey(const json& order);
+  void spawn(int worker);
+  void leave_generation(const std::string& why);
+  void prepare();
+
+  // Leading.
+  void lead(double now);
+  void order(int node, const json& order);
+  void admit(int node, std::unique_ptr<Link> link, const json& hello, double now);
+  void lose_silent_followers(double now);
+  void require_quorum(double now);
+  bool has_quorum(const std::set<int>& with, const std::set<int>& dead, bool led_before) const;
+  void finish(const AgentResult& result);
+
+  // Following.
+  void follow(int node, std::unique_ptr<Link> link, const json& welcome);
+  void take_from_leader(double now);
+  void lose_leader(const std::string& why, double now);
+
+  // Neither.
+  void seek(double now);
+  void try_candidates(double now);
+  void connect_to(int node, double now);
+  bool is_out(const Candidate& candidate, double now) const;
+  bool may_lead(double now) const;
+  void give_up_seeking(double now);
+  json hello() const;
+  void fence(const std::string& why, double now);
+
+  void accept_strangers();
+  void greet(std::unique_ptr<Link>& stranger, double now);
+  void beat(double now);
+  void take_stop_requests(double now);
+  void watch_links(Poller& poller);
+
+  const AgentOptions& options_;
+  const AgentCallbacks& callbacks_;
+  const std::string token_;
+  std::unique_ptr<StoreServer> store_;  // on the leader
+  Workers workers_;
+  std::map<int, Local> local_;
+
+  UniqueFd listener_;
+  std::vector<std::unique_ptr<Link>> strangers_;    // who have not said who they are
+  std::map<int, std::unique_ptr<Link>> followers_;  // by node, on the leader
+  std::map<int, std::unique_ptr<Link>> waiting_;    // by node: hope that this agent will lead
+  std::map<int, json> hellos_;                      // of those
+  std::map<int, Candidate> candidates_;             // by node: who may lead
+  int probed_ = 0;                                  // any other node, one after the other
+  std::unique_ptr<Link> leader_link_;
+  std::unique_ptr<Leader> leader_;
+  int leader_node_ = -1;
+  int term_ = 0;              // leaders so far
+  int adopted_at_ = 0;        // the generation that was broken when this agent began to lead
+  bool established_ = false;  // a generation has formed under this leader
+  std::set<int> electorate_;  // nodes that were there last
+  Recovery::Past past_;       // as the leader told it
+  std::int64_t past_lost_steps_ = 0;
+  json facts_;
+  bool prepared_ = false;
+  bool fenced_ = false;
+  double seeking_since_ = 0.0;
+  double beaten_ = 0.0;
+  int stops_told_ = 0;
+  std::optional<AgentResult> result_;
+};
+
+Agent::Agent(const AgentOptions& options, const AgentCallbacks& callbacks)
+    : options_(options),
+      callbacks_(callbacks),
+      token_(options.nodes && !options.token.empty() ? options.token : make_token()),
+      store_(options.nodes ? nullptr : std::make_unique<StoreServer>(StoreServerOptions{.token = token_})),
+      workers_(
+          worker_options(), [this](int worker, const json& message) { on_worker_message(worker, message); },
+          [this](int worker, const ExitStatus& status) { on_worker_end(worker, status); }),
+      facts_(options.facts),
+      seeking_since_(monotonic_seconds()) {
+  if (alone()) {
+    lead(seeking_since_);
+    // What cannot be started at all is the caller's to hear of. Processes that take no commands are ranks at once.
+    while (leader_->decide(monotonic_seconds()) && !options_.commanded) {
+    }
+    return;
+  }
+  const NodeList& nodes = *options.nodes;
+  for (int node = 0; node < static_cast<int>(nodes.nodes.size()); ++node) electorate_.insert(node);
+  const bool loopback = nodes.on_loopback();
+  if (!loopback && options.token.empty()) {
+    throw bad_input("several nodes need a shared secret", "set LOCKSTEP_TOKEN to the same value on every node");
+  }
+  listener_ = listen_on({"the agent", loopback ? "127.0.0.1" : "0.0.0.0", address_of(self()).port, token_});
+}
+
+WorkerOptions Agent::worker_options() const {
+  WorkerOptions workers{options_.argv, options_.environment, options_.log_folder, options_.commanded};
+  const int ranks = options_.recovery.ranks_per_node;
+  workers.environment["LOCKSTEP_WORLD_SIZE"] = workers.environment["LOCKSTEP_LOCAL_WORLD_SIZE"] = std::to_string(ranks);
+  workers.environment["LOCKSTEP_MASTER_ADDR"] = "127.0.0.1";
+  workers.environment["LOCKSTEP_MASTER_PORT"] = std::to_string(store_ ? store_->port() : 1);
+  workers.environment["LOCKSTEP_TOKEN"] = token_;
+  return workers;
+}
+
+void Agent::note(const std::string& text) const {
+  if (callbacks_.on_message) callbacks_.on_message(-1, {{"type", "note"}, {"text", text}});
+}
+
+AgentResult Agent::run() {
+  while (!result_) {
+    Poller poller;
+    workers_.watch(poller);
+    watch_links(poller);
+    poller.run(kPollMilliseconds);
+    const double now = monotonic_seconds();
+    accept_strangers();
+    for (auto& stranger : strangers_) greet(stranger, now);
+    std::erase(strangers_, nullptr);
+    workers_.reap();
+    take_stop_requests(now);
+    beat(now);
+    if (leader_) {
+      lose_silent_followers(now);
+      if (leader_) leader_->decide(now);
+      if (leader_ && leader_->is_over()) finish(leader_->result());
+    } else if (leader_link_) {
+      take_from_leader(now);
+    } else {
+      seek(now);
+    }
+  }
+  workers_.end_all(0.0);  // those that only waited
+  return *result_;
+}
+
+// --- processes of this node ------------------------------------------------------------------------------------------
+
+void Agent::on_worker_message(int worker, const json& message) {
+  const std::string type = message.value("type", "");
+  Local& local = local_[worker];
+  if (type == command::kReady && local.doing == Recovery::Doing::kStarting) local.doing = Recovery::Doing::kWaiting;
+  if (type == command::kLost && message.value("generation", 0) == local.generation) {
+    local.doing = Recovery::Doing::kWaiting;
+  }
+  if (leader_) return leader_->heard(worker, message, monotonic_seconds());
+  if (leader_link_) leader_link_->send({{"type", "message"}, {"worker", worker}, {"message", message}});
+}
+
+void Agent::on_worker_end(int worker, const ExitStatus& status) {
+  local_.erase(worker);
+  if (leader_) return leader_->ended(worker, status, monotonic_seconds());
+  if (!leader_link_) return;
+  leader_link_->send({{"type", "ended"}, {"worker", worker}, {"code", status.code}, {"signal", status.signal}});
+}
+
+void Agent::spawn(int worker) {
+  local_[worker] = {};
+  const int pid = workers_.start(worker);
+  local_[worker].pid = pid;
+  if (leader_) return leader_->started(worker, pid);
+  leader_link_->send({{"type", "started"}, {"worker", worker}, {"pid", pid}});
+}
+
+void Agent::obey(const json& order) {
+  const std::string what = order.value("do", "");
+  const int worker = order.value("worker", -1);
+  if (what == "spawn") return spawn(worker);
+  if (what == "kill") return workers_.kill(worker);
+  if (what == "signal") return workers_.signal_all(order.value("number", SIGINT));
+  if (what == "end_all") return workers_.end_all(order.value("grace_seconds", 0.0));
+  if (what != "tell") return;
+  const json line = order.value("line", json::object());
+  if (line.value("type", "") == command::kJoin) {
+    local_[worker].rank = line.value("rank", -1);
+    local_[worker].generation = line.value("generation", 0);
+    local_[worker].doing = Recovery::Doing::kMember;
+    workers_.name(worker, local_[worker].rank);
+  }
+  workers_.tell(worker, line);
+}
+
+// Nobody decides for the ranks any more; their state stays in memory.
+void Agent::leave_generation(const std::string& why) {
+  for (const auto& [worker, local] : local_) {
+    if (local.doing != Recovery::Doing::kMember) continue;
+    workers_.tell(worker, {{"type", command::kAbort}, {"generation", local.generation}, {"reason", why}});
+  }
+}
+
+// --- leading ---------------------------------------------------------------------------------------------------------
+
+void Agent::lead(double now) {
+  const bool first = term_ == 0;
+  const int lost = leader_node_;
+  term_ += 1;
+  leader_node_ = self();
+  prepare();
+  Leader::Meeting meeting;
+  meeting.log_folder = workers_.options().log_folder;
+  if (!alone()) {
+    const bool loopback = options_.nodes->on_loopback();
+    store_ = std::make_unique<StoreServer>(
+        StoreServerOptions{.address = loopback ? "127.0.0.1" : "0.0.0.0", .token = token_});
+    meeting.host = address_of(self()).host;
+    meeting.one_node = loopback;
+    // Each node finds the way to another one by itself; the leader's own ranks, to the first that is not it.
+    meeting.towards = [this](int node) {
+      const int other = node == self() ? (node == 0 ? 1 : 0) : self();
+      return options_.nodes->nodes.size() > 1 ? address_of(other).host : std::string();
+    };
+  }
+  meeting.port = store_->port();
+  const std::string why = lost >= 0 ? name_of_node(lost) + ", which led the run, is lost" : "";
+  Recovery recovery = first ? Recovery(limits_of(options_), now) : Recovery(limits_of(options_), past_, why, now);
+  adopted_at_ = recovery.generation();
+  established_ = false;
+  leader_ = std::make_unique<Leader>(options_, callbacks_, std::move(recovery), std::move(meeting),
+                                     [this](int node, const json& what) { order(node, what); });
+  leader_->add_lost_steps(past_lost_steps_);
+  leader_->node_joined(self(), now);
+  if (callbacks_.on_lead) callbacks_.on_lead();
+  if (!first) note(why + "; " + name_of_node(self()) + " leads");
+  const json mine = hello();
+  for (const json& worker : mine.at("workers")) leader_->adopt(self(), worker, now);
+  candidates_.clear();
+  for (auto& [node, link] : std::exchange(waiting_, {})) admit(node, std::move(link), hellos_[node], now);
+  hellos_.clear();
+}
+
+void Agent::order(int node, const json& what) {
+  if (node < 0) {
+    for (const auto& [follower, link] : followers_) link->send({{"type", "order"}, {"order", what}});
+    return obey(what);
+  }
+  if (node == self()) return obey(what);
+  if (const auto found = followers_.find(node); found != followers_.end()) {
+    found->second->send({{"type", "order"}, {"order", what}});
+  }
+}
+
+void Agent::admit(int node, std::unique_ptr<Link> link, const json& hello, double now) {
+  if (followers_.contains(node)) leader_->node_lost(node, name_of_node(node) + " started again", now);
+  // Processes that were in the generation that broke keep their state; those of older ones have nothing of use.
+  const bool kept = term_ > 1 && hello.value("term", -1) == term_ - 1 && !established_;
+  link->send({{"type", "welcome"}, {"term", term_}, {"fresh", !kept}, {"facts", facts_}});
+  followers_[node] = std::move(link);
+  if (hello.value("term", 0) > 0 && !kept) note(name_of_node(node) + " is back");
+  leader_->node_joined(node, now);
+  if (kept) {
+    for (const json& worker : hello.at("workers")) leader_->adopt(node, worker, now);
+  }
+}
+
+void Agent::lose_silent_followers(double now) {
+  std::vector<std::pair<int, std::string>> lost;
+  for (auto& [node, link] : followers_) {
+    for (const json& message : link->take()) {
+      const std::string type = message.value("type", "");
+      const int worker = message.value("worker", -1);
+      if (type == "message") leader_->heard(worker, message.value("message", json::object()), now);
+      if (type == "ended") leader_->ended(worker, {message.value("code", 1), message.value("signal", 0)}, now);
+      if (type == "started") leader_->started(worker, message.value("pid", 0));
+      if (type == "stop") leader_->stop(message.value("asked", 1), message.value("requeue", false), now);
+    }
+    if (!link->is_open()) lost.emplace_back(node, name_of_node(node) + " is lost: its agent does not answer");
+    if (link->is_open() && now - link->heard() > kAgentSilenceSeconds) {
+      lost.emplace_back(
+          node, name_of_node(node) + fmt::format(": its agent said nothing for {:.0f} s", kAgentSilenceSeconds));
+    }
+  }
+  for (const auto& [node, why] : lost) {
+    followers_.erase(node);
+    note(why);
+    leader_->node_lost(node, why, now);
+  }
+  if (!alone()) require_quorum(now);
+}
+
+bool Agent::has_quorum(const std::set<int>& with, const std::set<int>& dead, bool led_before) const {
+  int voters = 0, votes = 0;
+  for (const int node : electorate_) {
+    voters += dead.contains(node) ? 0 : 1;
+    votes += with.contains(node) ? 1 : 0;
+  }
+  return 2 * votes > voters || (2 * votes == voters && led_before);
+}
+
+// Once a generation has formed, those that are there are the ones to count.
+void Agent::require_quorum(double now) {
+  std::set<int> with = {self()};
+  for (const auto& [node, link] : followers_) with.insert(node);
+  if (!has_quorum(with, {}, established_ || (term_ == 1 && self() == 0))) {
+    return fence(fmt::format("{} of {} nodes are out of reach, so they may go on without this one",
+                             electorate_.size() - with.size(), electorate_.size()),
+                 now);
+  }
+  if (leader_->generation() > adopted_at_) {
+    adopted_at_ = leader_->generation();
+    established_ = true;
+    electorate_ = with;
+  }
+  if (established_) electorate_.insert(with.begin(), with.end());
+}
+
+void Agent::finish(const AgentResult& result) {
+  result_ = result;
+  for (const auto& [node, link] : followers_) {
+    link->send({{"type", "over"},
+                {"exit_code", result.exit_code},
+                {"rank", result.cause ? result.cause->rank : -1},
+                {"error", result.cause ? result.cause->message : ""}});
+  }
+  for (const auto& [node, link] : followers_) link->flush(2.0);
+}
+
+// --- following -------------------------------------------------------------------------------------------------------
+
+void Agent::follow(int node, std::unique_ptr<Link> link, const json& welcome) {
+  leader_link_ = std::move(link);
+  leader_node_ = node;
+  term_ = welcome.value("term", 1);
+  fenced_ = false;
+  candidates_.clear();
+  waiting_.clear();
+  hellos_.clear();
+  if (welcome.value("fresh", true)) {
+    workers_.end_all(0.0);
+    local_.clear();
+  }
+  if (!prepared_) facts_ = welcome.value("facts", json::object());
+  prepare();
+}
+
+void Agent::prepare() {
+  if (std::exchange(prepared_, true) || !callbacks_.prepare) return;
+  Prepared prepared = callbacks_.prepare(facts_);
+  workers_.options().argv = std::move(prepared.argv);
+  workers_.options().log_folder = std::move(prepared.log_folder);
+}
+
+void Agent::take_from_leader(double now) {
+  for (const json& message : leader_link_->take()) {
+    const std::string type = message.value("type", "");
+    if (type == "order") obey(message.value("order", json::object()));
+    if (type == "status") {
+      electorate_ = message.value("nodes", std::set<int>());
+      past_.generation = message.value("generation", 0);
+      past_.nodes = message.value("ranks_on", std::vector<int>());
+      past_.furthest_step = message.value("step", std::int64_t{-1});
+      past_.restarts = message.value("restarts", 0);
+      past_.recovery_seconds = message.value("recovery_seconds", std::vector<double>());
+      past_lost_steps_ = message.value("lost_steps", std::int64_t{0});
+    }
+    if (type == "over") {
+      AgentResult result;
+      result.exit_code = message.value("exit_code", 1);
+      result.leads = false;
+      const std::string error = message.value("error", "");
+      if (!error.empty()) result.cause = RootCause{message.value("rank", -1), result.exit_code, error};
+      result_ = result;
+      return;
+    }
+  }
+  if (!leader_link_->is_open()) return lose_leader("its agent does not answer", now);
+  if (now - leader_link_->heard() > kAgentSilenceSeconds) {
+    lose_leader(fmt::format("its agent said nothing for {:.0f} s", kAgentSilenceSeconds), now);
+  }
+}
+
+void Agent::lose_leader(const std::string& why, double now) {
+  const std::string text = name_of_node(leader_node_) + ", which led the run, is lost: " + why;
+  note(text);
+  leader_link_.reset();
+  leave_generation(text);
+  seeking_since_ = now;
+}
+
+// --- neither ---------------------------------------------------------------------------------------------------------
+
+json Agent::hello() const {
+  json workers = json::array();
+  for (const auto& [worker, local] : local_) {
+    if (!workers_.is_left(worker)) continue;
+    workers.push_back({{"worker", worker},
+                       {"rank", local.rank},
+                       {"generation", local.generation},
+                       {"pid", local.pid},
+                       {"doing", name_of(local.doing)}});
+  }
+  return {{"type", "hello"},     {"token", token_}, {"node", self()},
+          {"job", options_.job}, {"term", term_},   {"workers", std::move(workers)}};
+}
+
+void Agent::seek(double now) {
+  try_candidates(now);
+  std::optional<int> found;
+  std::set<int> redirected;
+  json welcome;
+  for (auto& [node, candidate] : candidates_) {
+    if (!candidate.link) continue;
+    if (candidate.link->is_connected()) candidate.answered = now;
+    if (candidate.link->was_refused()) candidate.refused = true;
+    for (const json& message : candidate.link->take()) {
+      const std::string type = message.value("type", "");
+      if (type == "refused") throw bad_input(message.value("error", "refused"), message.value("fix", ""));
+      if (type == "redirect") redirected.insert(message.value("node", -1));
+      if (type == "welcome") found = node, welcome = message;
+    }
+  }
+  if (found) {
+    std::unique_ptr<Link> link = std::move(candidates_.at(*found).link);
+    return follow(*found, std::move(link), welcome);
+  }
+  for (const int node : redirected) connect_to(node, now);
+  if (!fenced_ && may_lead(now)) return lead(now);
+  give_up_seeking(now);
+}
+
+void Agent::connect_to(int node, double now) {
+  if (node < 0 || node >= static_cast<int>(options_.nodes->nodes.size()) || node == self()) return;
+  Candidate& candidate = candidates_[node];
+  const auto& link = candidate.link;
+  if (link && link->is_open() && (link->is_connected() || now - link->opened() < kSeekSeconds)) return;
+  if (now < candidate.next_try) return;
+  if (candidate.answered == 0.0) candidate.answered = now;
+  candidate.next_try = now + kRetrySeconds;
+  candidate.link = std::make_unique<Link>(begin_to_connect(address_of(node).host, address_of(node).port), true);
+  candidate.link->send(hello());
+}
+
+// Does not answer; one that never did may still be starting.
+bool Agent::is_out(const Candidate& candidate, double now) const {
+  if (candidate.link && candidate.link->is_connected()) return false;
+  const double window = term_ == 0 ? options_.recovery.gather_seconds / 2 : kSeekSeconds;
+  return (term_ > 0 && candidate.refused) || now - candidate.answered > window;
+}
+
+// The first nodes of the list that may answer, before this one; and, one after the other, all the rest: a node that was
+// left behind finds those that went on through any of them.
+void Agent::try_candidates(double now) {
+  int tried = 0;
+  for (const int node : electorate_) {
+    if (node >= self() || tried == kCandidatesAtOnce) break;
+    const auto known = candidates_.find(node);
+    if (known != candidates_.end() && is_out(known->second, now)) continue;
+    connect_to(node, now);
+    tried += 1;
+  }
+  if (now - seeking_since_ < kSeekSeconds) return;
+  const int nodes = static_cast<int>(options_.nodes->nodes.size());
+  const auto current = candidates_.find(probed_ % nodes);
+  if (current != candidates_.end() && current->second.link && current->second.link->is_open() &&
+      now - current->second.link->opened() < kSeekSeconds) {
+    return;
+  }
+  probed_ = (probed_ + 1) % nodes;
+  connect_to(probed_, now);
+}
+
+bool Agent::may_lead(double now) const {
+  std::set<int> with = {self()}, dead;
+  for (const int node : electorate_) {
+    const auto known = candidates_.find(node);
+    if (node < self() && (known == candidates_.end() || !is_out(known->second, now))) return false;
+    if (term_ > 0 && known != candidates_.end() && known->second.refused) dead.insert(node);
+  }
+  for (const auto& [node, link] : waiting_) {
+    if (link->is_open()) with.insert(node);
+  }
+  return has_quorum(with, dead, term_ == 0 && self() == 0);
+}
+
+void Agent::give_up_seeking(double now) {
+  const double limit = term_ == 0 ? options_.recovery.gather_seconds : options_.rejoin_seconds;
+  if (now - seeking_since_ < limit) return;
+  if (term_ == 0) {
+    throw environment_error(fmt::format("{} found too few of the {} nodes in {:.0f} s", name_of_node(self()),
+                                        options_.nodes->nodes.size(), limit),
+                            "start `lockstep launch` with the same job on every node, and check that they reach each "
+                            "other");
+  }
+  AgentResult result;
+  result.exit_code = static_cast<int>(ExitCode::kRetry);
+  result.leads = false;
+  result.cause = RootCause{
+      -1, result.exit_code,
+      fmt::format("{} lost the other nodes and did not find them again in {:.0f} s", name_of_node(self()), limit)};
+  result_ = result;
+}
+
+// Others may go on with the run: this side may not write, nor come back with what it has in memory.
+void Agent::fence(const std::string& why, double now) {
+  note(why + "; its ranks are ended");
+  workers_.end_all(0.0);
+  local_.clear();
+  leader_.reset();
+  store_.reset();
+  followers_.clear();
+  leader_node_ = -1;
+  fenced_ = true;
+  candidates_.clear();
+  seeking_since_ = now;
+}
+
+// --- links -----------------------------------------------------------------------------------------------------------
+
+void Agent::accept_strangers() {
+  while (listener_) {
+    UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd) return;
+    if (strangers_.size() < kMostStrangers) strangers_.push_back(std::make_unique<Link>(std::move(fd), false));
+  }
+}
+
+void Agent::greet(std::unique_ptr<Link>& stranger, double now) {
+  const std::vector<json> said = stranger->take();
+  if (said.empty()) {
+    if (!stranger->is_open() || now - stranger->opened() > kHelloSeconds) stranger.reset();
+    return;
+  }
+  const json& hello = said.front();
+  std::unique_ptr<Link> link = std::move(stranger);
+  const int node = hello.value("node", -1);
+  const bool known = hello.value("type", "") == "hello" && equal_tokens(hello.value("token", ""), token_);
+  if (!known || node < 0 || node >= static_cast<int>(options_.nodes->nodes.size()) || node == self()) return;
+  if (hello.value("job", "") != options_.job) {
+    link->send({{"type", "refused"},
+                {"error", fmt::format("{} has another job than {}", name_of_node(node), name_of_node(self()))},
+                {"fix", "start the same job file on every node"}});
+    return link->flush(1.0);
+  }
+  if (leader_) return admit(node, std::move(link), hello, now);
+  if (leader_link_) {
+    link->send({{"type", "redirect"}, {"node", leader_node_}});
+    return link->flush(0.1);
+  }
+  hellos_[node] = hello;
+  waiting_[node] = std::move(link);
+}
+
+void Agent::beat(double now) {
+  if (alone() || now - beaten_ < kBeatSeconds) return;
+  beaten_ = now;
+  if (leader_link_) return leader_link_->send({{"type", "beat"}});
+  for (const auto& [node, link] : waiting_) {
+    link->take();
+    link->send({{"type", "wait"}});
+  }
+  for (const auto& [node, candidate] : candidates_) {
+    if (candidate.link && candidate.link->is_connected()) candidate.link->send({{"type", "beat"}});
+  }
+  if (!leader_) return;
+  const Recovery::Past past = leader_->past();
+  const json status = {{"type", "status"},
+                       {"nodes", electorate_},
+                       {"generation", past.generation},
+                       {"ranks_on", past.nodes},
+                       {"step", past.furthest_step},
+                       {"restarts", past.restarts},
+                       {"recovery_seconds", past.recovery_seconds},
+                       {"lost_steps", leader_->lost_steps()}};
+  for (const auto& [node, link] : followers_) link->send(status);
+}
+
+void Agent::take_stop_requests(double now) {
+  const int asked = callbacks_.stop_requests ? callbacks_.stop_requests() : 0;
+  const bool requeue = asked > 0 && callbacks_.requeue_asked && callbacks_.requeue_asked();
+  if (leader_) return leader_->stop(asked, requeue, now);
+  if (asked > stops_told_ && leader_link_) {
+    stops_told_ = asked;
+    leader_link_->send({{"type", "stop"}, {"asked", asked}, {"requeue", requeue}});
+  }
+  if (asked >= (leader_link_ ? 3 : 1)) {  // nobody answers for the run
+    const ExitCode code = requeue ? ExitCode::kRetry : ExitCode::kInterrupted;
+    result_ = AgentResult{.exit_code = static_cast<int>(code), .cause = {}, .leads = false};
+  }
+}
+
+void Agent::watch_links(Poller& poller) {
+  if (listener_) poller.watch(listener_.get(), POLLIN, [] {});
+  for (const auto& link : strangers_) link->watch(poller);
+  for (const auto* links : {&followers_, &waiting_}) {
+    for (const auto& [node, link] : *links) link->watch(poller);
+  }
+  for (const auto& [node, candidate] : candidates_) {
+    if (candidate.link) candidate.link->watch(poller);
+  }
+  if (leader_link_) leader_link_->watch(poller);
+}
+
+}  // namespace
+
+AgentResult run_agent(const AgentOptions& options, const AgentCallbacks& callbacks) {
+  if (!options.log_folder.empty()) std::filesystem::create_directories(options.log_folder);
+  return Agent(options, callbacks).run();
+}
+
+}  // namespace lockstep::elastic

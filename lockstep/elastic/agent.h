@@ -1,0 +1,76 @@
+// Agent: one per node. It starts the ranks of its node, listens to them, replaces those that fail, ends them together
+// and names one root cause.
+//
+// With several nodes one agent leads: it decides for all (recovery.h) and serves the rendezvous store of the ranks. The
+// others carry its orders out and tell it what their ranks say. The leader is the first node of the list that lives:
+// when it is lost, the next one takes over with what the others tell it, and the run goes on. An agent leads only while
+// more than half of the nodes that were there last are with it (half, if it led them before), so that of two sides of a
+// broken network one goes on; the other ends its ranks and tries to come back.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/elastic/node_list.h"
+#include "lockstep/elastic/recovery.h"
+#include "lockstep/elastic/root_cause.h"
+
+namespace lockstep::elastic {
+
+struct AgentOptions {
+  std::vector<std::string> argv;  // of every process; argv[0] is the executable
+  bool commanded = false;         // processes take commands, and can be replaced; else a failure ends the run
+  RecoveryLimits recovery;
+  std::map<std::string, std::string> environment;  // added for every process
+  std::filesystem::path log_folder;
+  double grace_seconds = 4.0;   // after a rank failed: for the others to notice by themselves
+  double stop_seconds = 300.0;  // after a stop was asked for: to finish the step and save
+  // Several nodes; needs `commanded`. Nothing: this machine alone.
+  std::optional<NodeList> nodes;
+  std::string token;             // that agents and ranks of all nodes share; not looked at without nodes
+  std::string job;               // a digest: agents of another job are refused
+  nlohmann::json facts;          // that the first leader's processes share with those of other nodes
+  double rejoin_seconds = 60.0;  // how long a node that lost the others tries to come back
+};
+
+struct AgentResult {
+  int exit_code = 0;  // 0, 130 (stopped as asked), 75 (stopped to be started again), or the root cause's
+  std::optional<RootCause> cause;
+  bool leads = true;  // this agent speaks for the run
+  int restarts = 0;
+  std::int64_t lost_steps = 0;           // that were done and had to be done again
+  std::vector<double> recovery_seconds;  // from each failure to the first step after it
+};
+
+struct Prepared {
+  std::vector<std::string> argv;
+  std::filesystem::path log_folder;
+};
+
+struct AgentCallbacks {
+  // On the leader: what ranks say, and what the agent itself has to tell ("note", with rank -1). On other nodes: their
+  // agent's own notes.
+  std::function<void(int rank, const nlohmann::json& message)> on_message;
+  std::function<void(int rank, int pid)> on_start;
+  // How often the user asked to stop: at 1 the ranks are told (SIGINT), from 2 on they are killed.
+  std::function<int()> stop_requests;
+  // Whether the stop is one to be started again after.
+  std::function<bool()> requeue_asked;
+  // Once, before any process of this node is started: the facts of the run, which the first leader gave. May make and
+  // fill the log folder. Returns what takes the place of AgentOptions::argv and log_folder.
+  std::function<Prepared(const nlohmann::json& facts)> prepare;
+  // This agent speaks for the run from now on.
+  std::function<void()> on_lead;
+};
+
+// Blocks until every rank has ended; no rank of this node survives the call. Must be called from a thread that lives
+// that long (the ranks die with it). Throws UserError when a rank cannot be started, or no other node answers.
+AgentResult run_agent(const AgentOptions& options, const AgentCallbacks& callbacks);
+
+}  // namespace lockstep::elastic

@@ -1,0 +1,243 @@
+#include "lockstep/elastic/leader.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
+#include "lockstep/elastic/control.h"
+
+namespace lockstep::elastic {
+namespace {
+
+constexpr int kInterrupted = static_cast<int>(ExitCode::kInterrupted);
+constexpr int kRetry = static_cast<int>(ExitCode::kRetry);
+
+bool is_fine(const RankEnd& end) { return end.signal == 0 && (end.exit_code == 0 || end.exit_code == kInterrupted); }
+
+}  // namespace
+
+Leader::Leader(const AgentOptions& options, const AgentCallbacks& callbacks, Recovery recovery, Meeting meeting,
+               Order order)
+    : options_(options),
+      callbacks_(callbacks),
+      recovery_(std::move(recovery)),
+      meeting_(std::move(meeting)),
+      order_(std::move(order)) {}
+
+void Leader::note(const std::string& text) const {
+  if (callbacks_.on_message) callbacks_.on_message(-1, {{"type", "note"}, {"text", text}});
+}
+
+void Leader::node_lost(int node, const std::string& why, double now) {
+  for (auto& [worker, seen] : seen_) {
+    if (recovery_.node_of(worker) != node || seen.over) continue;
+    seen.over = true;
+    seen.end.error = {{"kind", "internal"}, {"message", why}, {"exit_code", 1}};
+    seen.end.exit_code = 1;
+  }
+  recovery_.node_lost(node, why, now);
+}
+
+void Leader::adopt(int node, const nlohmann::json& worker, double now) {
+  const int number = worker.value("worker", -1), rank = worker.value("rank", -1);
+  const std::string doing = worker.value("doing", "starting");
+  seen_[number].end.rank = rank;
+  seen_[number].generation = worker.value("generation", 0);
+  pids_[number] = worker.value("pid", 0);
+  recovery_.adopt(number, node, rank,
+                  doing == "member"    ? Recovery::Doing::kMember
+                  : doing == "waiting" ? Recovery::Doing::kWaiting
+                                       : Recovery::Doing::kStarting,
+                  now);
+}
+
+bool Leader::is_over() const {
+  int finished = 0, running = 0;
+  for (const auto& [worker, seen] : seen_) {
+    running += seen.over ? 0 : 1;
+    const bool member = recovery_.rank_of(worker) >= 0 && seen.generation == recovery_.generation();
+    finished += member && seen.over && is_fine(seen.end) ? 1 : 0;
+  }
+  if (given_up_) return running == 0;
+  return recovery_.generation() > 0 && finished == recovery_.world();
+}
+
+AgentResult Leader::result() const {
+  std::vector<RankEnd> ends;
+  bool interrupted = false;
+  for (const auto& [worker, seen] : seen_) {
+    if (recovery_.rank_of(worker) < 0 || seen.generation != recovery_.generation()) continue;
+    ends.push_back(seen.end);
+    interrupted = interrupted || seen.end.exit_code == kInterrupted;
+  }
+  AgentResult result;
+  result.restarts = recovery_.restarts();
+  result.lost_steps = lost_steps_;
+  result.recovery_seconds = recovery_.recovery_seconds();
+  const int stopped = requeue_ ? kRetry : kInterrupted;
+  if (stops_obeyed_ >= 2) {
+    result.exit_code = stopped;
+    return result;
+  }
+  result.cause = find_root_cause(ends);
+  if (result.cause && !give_up_reason_.empty()) result.cause->message += "; " + give_up_reason_;
+  result.exit_code = result.cause ? result.cause->exit_code : interrupted ? stopped : 0;
+  if (given_up_ && !result.cause && result.exit_code == 0) {
+    result.cause = RootCause{-1, 1, give_up_reason_.empty() ? "the ranks could not be started" : give_up_reason_};
+    result.exit_code = 1;
+  }
+  return result;
+}
+
+bool Leader::decide(double now) {
+  if (given_up_) {
+    end_the_rest(now);
+    return false;
+  }
+  const std::vector<Action> actions = recovery_.decide(now);
+  for (const Action& action : actions) carry_out(action, now);
+  return !actions.empty();
+}
+
+void Leader::carry_out(const Action& action, double now) {
+  switch (action.kind) {
+    case Action::Kind::kSpawn:
+      seen_[action.worker] = {};
+      order_(action.node, {{"do", "spawn"}, {"worker", action.worker}});
+      if (!options_.commanded) recovery_.ready(action.worker, now);
+      return;
+    case Action::Kind::kJoin:
+      return join(action);
+    case Action::Kind::kAbort:
+      return tell(action.worker,
+                  {{"type", command::kAbort}, {"generation", action.generation}, {"reason", action.reason}});
+    case Action::Kind::kKill: {
+      Seen& seen = seen_[action.worker];
+      if (seen.over) return;
+      note(fmt::format("rank {} {}; it is ended", action.rank, action.reason));
+      seen.end.error = nlohmann::json{{"kind", "timeout"}, {"message", action.reason}, {"exit_code", 1}};
+      order_(action.node, {{"do", "kill"}, {"worker", action.worker}});
+      return;
+    }
+    case Action::Kind::kGiveUp:
+      given_up_ = now;
+      give_up_reason_ = action.reason;
+      return;
+  }
+}
+
+void Leader::join(const Action& action) {
+  Seen& seen = seen_[action.worker];
+  seen.generation = action.generation;
+  seen.end = RankEnd{.rank = action.rank};
+  if (callbacks_.on_start) callbacks_.on_start(action.rank, pids_[action.worker]);
+  if (action.rank == 0) workers_by_rank_.clear();
+  workers_by_rank_[action.rank] = action.worker;
+  if (static_cast<int>(workers_by_rank_.size()) == action.world) tell_pids();
+  const int per_node = options_.recovery.ranks_per_node;
+  nlohmann::json line = {
+      {"type", command::kJoin},       {"generation", action.generation},      {"rank", action.rank},
+      {"world", action.world},        {"local_rank", action.rank % per_node}, {"local_world", per_node},
+      {"master_host", meeting_.host}, {"master_port", meeting_.port},         {"one_node", meeting_.one_node}};
+  if (meeting_.towards) line["towards"] = meeting_.towards(action.node);
+  tell(action.worker, line, action.rank);
+}
+
+// Which process is which rank, for people and for tools that look at one.
+void Leader::tell_pids() const {
+  nlohmann::json all = {
+      {"generation", recovery_.generation()}, {"pids", nlohmann::json::array()}, {"nodes", nlohmann::json::array()}};
+  for (const auto& [rank, worker] : workers_by_rank_) {
+    const auto pid = pids_.find(worker);
+    all["pids"].push_back(pid == pids_.end() ? 0 : pid->second);
+    all["nodes"].push_back(recovery_.node_of(worker));
+  }
+  write_file_atomically(meeting_.log_folder / "ranks.json", all.dump() + "\n");
+}
+
+void Leader::tell(int worker, const nlohmann::json& line, int rank) {
+  nlohmann::json order = {{"do", "tell"}, {"worker", worker}, {"line", line}};
+  if (rank >= 0) order["rank"] = rank;
+  order_(recovery_.node_of(worker), order);
+}
+
+void Leader::take_beat(int worker, const nlohmann::json& message, double now) {
+  if (message.value("generation", 0) != recovery_.generation()) return;
+  const std::size_t before = recovery_.recovery_seconds().size();
+  recovery_.stepped(worker, message.value("step", std::int64_t{-1}), now);
+  if (recovery_.recovery_seconds().size() > before) {
+    note(fmt::format("recovered in {:.2f} s", recovery_.recovery_seconds().back()));
+  }
+}
+
+void Leader::heard(int worker, const nlohmann::json& message, double now) {
+  recovery_.heard(worker, now);
+  const std::string type = message.value("type", "");
+  if (type == command::kReady) return recovery_.ready(worker, now);
+  if (type == command::kHeartbeat) return take_beat(worker, message, now);
+  if (type == command::kRecovered) {
+    lost_steps_ += message.value("lost_steps", std::int64_t{0});
+    return;
+  }
+  Seen& seen = seen_[worker];
+  if (type == command::kLost) {
+    seen.end.error = message;
+    return recovery_.left(worker, message.value("generation", 0), message.value("message", ""), now);
+  }
+  if (type == "error" && !seen.end.error) seen.end.error = message;
+  if (type == "result" && message.value("exit_code", 0) == kRetry) requeue_ = true;
+  if (callbacks_.on_message) callbacks_.on_message(seen.end.rank, message);
+}
+
+void Leader::ended(int worker, const ExitStatus& status, double now) {
+  Seen& seen = seen_[worker];
+  seen.over = true;
+  seen.end.exit_code = status.code;
+  seen.end.signal = status.signal;
+  if (stops_obeyed_ > 0 && status.signal == SIGINT) {  // it had no handler yet: stopped as asked all the same
+    seen.end.exit_code = kInterrupted;
+    seen.end.signal = 0;
+  }
+  const bool user = seen.end.error && seen.end.error->value("kind", "") == "user";
+  const std::optional<RootCause> cause = find_root_cause({seen.end});
+  const std::string why = cause ? cause->message : "";
+  const bool member = recovery_.rank_of(worker) >= 0;
+  recovery_.ended(worker, is_fine(seen.end), !user, why, now);
+  if (member && cause && !user && options_.commanded && !given_up_) note(why);
+}
+
+void Leader::stop(int asked, bool requeue, double now) {
+  if (asked >= 1 && stops_obeyed_ == 0) {
+    stops_obeyed_ = 1;
+    stop_asked_ = now;
+    requeue_ = requeue_ || requeue;
+    recovery_.stop_replacing();
+    order_(-1, {{"do", "signal"}, {"number", SIGINT}});
+  }
+  const bool too_slow = stop_asked_ && now - *stop_asked_ > options_.stop_seconds;
+  if ((asked >= 2 || too_slow) && stops_obeyed_ == 1) {
+    stops_obeyed_ = 2;
+    if (!given_up_) given_up_ = now;
+    end_all(0.0);
+  }
+}
+
+void Leader::end_the_rest(double now) {
+  for (const auto& [worker, seen] : seen_) {
+    if (!seen.over && seen.end.error) tell(worker, {{"type", command::kEnd}});  // it has told its part
+  }
+  if (now - *given_up_ >= options_.grace_seconds) end_all(1.0);
+}
+
+void Leader::end_all(double grace_seconds) {
+  for (auto& [worker, seen] : seen_) {
+    if (seen.over) continue;
+    seen.end.ended_by_agent = true;
+    seen.over = true;
+  }
+  order_(-1, {{"do", "end_all"}, {"grace_seconds", grace_seconds}});
+}
+
+}  // namespace lockstep::elastic

@@ -1,0 +1,82 @@
+// Leader: decides for the ranks of all nodes of a run. Events come in, orders for the nodes' agents go out.
+//
+// Orders are JSON objects by "do": spawn {worker}, tell {worker, line, rank?} (a command of control.h), kill {worker},
+// signal {number}, end_all {grace_seconds}.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "lockstep/base/process.h"
+#include "lockstep/elastic/agent.h"
+
+namespace lockstep::elastic {
+
+class Leader {
+ public:
+  struct Meeting {  // where the ranks find each other
+    std::filesystem::path log_folder;
+    std::string host = "127.0.0.1";
+    int port = 0;
+    bool one_node = true;
+    std::function<std::string(int node)> towards;  // a host that the ranks of `node` reach others like
+  };
+  using Order = std::function<void(int node, const nlohmann::json& order)>;
+
+  Leader(const AgentOptions& options, const AgentCallbacks& callbacks, Recovery recovery, Meeting meeting, Order order);
+
+  void node_joined(int node, double now) { recovery_.node_joined(node, now); }
+  void node_lost(int node, const std::string& why, double now);
+  void adopt(int node, const nlohmann::json& worker, double now);  // {worker, rank, generation, doing}
+  void heard(int worker, const nlohmann::json& message, double now);
+  void ended(int worker, const ExitStatus& status, double now);
+  void started(int worker, int pid) { pids_[worker] = pid; }
+
+  // Tells every rank to stop, at 2 ends them.
+  void stop(int asked, bool requeue, double now);
+  // Whether there was anything to do.
+  bool decide(double now);
+  // Every rank has done its work, or nobody is left after a failure.
+  bool is_over() const;
+  AgentResult result() const;
+
+  Recovery::Past past() const { return recovery_.past(); }
+  int generation() const { return recovery_.generation(); }
+  std::int64_t lost_steps() const { return lost_steps_; }
+  void add_lost_steps(std::int64_t steps) { lost_steps_ += steps; }
+
+ private:
+  struct Seen {
+    RankEnd end;         // of the generation it was in last
+    int generation = 0;  // that it was in last
+    bool over = false;
+  };
+
+  void carry_out(const Action& action, double now);
+  void join(const Action& action);
+  void tell(int worker, const nlohmann::json& line, int rank = -1);
+  void tell_pids() const;
+  void note(const std::string& text) const;
+  void take_beat(int worker, const nlohmann::json& message, double now);
+  void end_the_rest(double now);
+  void end_all(double grace_seconds);
+
+  const AgentOptions& options_;
+  const AgentCallbacks& callbacks_;
+  Recovery recovery_;
+  const Meeting meeting_;
+  const Order order_;
+  std::map<int, Seen> seen_;  // by worker
+  std::map<int, int> pids_;
+  std::map<int, int> workers_by_rank_;
+  std::optional<double> given_up_, stop_asked_;
+  std::string give_up_reason_;
+  int stops_obeyed_ = 0;
+  bool requeue_ = false;
+  std::int64_t lost_steps_ = 0;
+};
+
+}  // namespace lockstep::elastic

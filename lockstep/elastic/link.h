@@ -1,0 +1,49 @@
+// Link: the connection between two agents. One JSON object per line in both directions, never blocking.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/file.h"
+#include "lockstep/elastic/poller.h"
+
+namespace lockstep::elastic {
+
+// How long the other machine may fail to answer.
+inline constexpr int kAnswerMilliseconds = 1000;
+
+class Link {
+ public:
+  // A connection that was accepted, or one that begin_to_connect() began.
+  Link(UniqueFd fd, bool connecting);
+
+  void send(const nlohmann::json& message);
+  void watch(Poller& poller);
+  // What came since the last call.
+  std::vector<nlohmann::json> take();
+
+  bool is_open() const { return static_cast<bool>(fd_); }
+  bool is_connected() const { return is_open() && !connecting_; }
+  // The other machine said that nobody listens: the agent there is not running.
+  bool was_refused() const { return refused_; }
+  double heard() const { return heard_; }    // when something came last
+  double opened() const { return opened_; }  // when it began
+  // Waits until everything is sent, at most `seconds`.
+  void flush(double seconds);
+  void close() { fd_.reset(); }
+
+ private:
+  void on_event();
+  void read();
+  void write();
+
+  UniqueFd fd_;
+  bool connecting_;
+  bool refused_ = false;
+  double opened_, heard_;
+  std::string in_, out_;
+  std::vector<nlohmann::json> messages_;
+};
+
+}  // namespace lockstep::elastic

@@ -1,0 +1,34 @@
+// Sockets of the servers and links between agents.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/file.h"
+
+namespace lockstep::elastic {
+
+struct ListenOptions {
+  std::string what;     // "the rendezvous store": begins messages
+  std::string address;  // numeric or a name of this machine
+  int port = 0;         // 0: the system picks one
+  std::string token;    // must not be empty when `address` is beyond loopback
+};
+
+// A non-blocking socket that listens. Throws bad_input for an address beyond loopback without a token,
+// environment_error when the port is in use or the address is not of this machine.
+UniqueFd listen_on(const ListenOptions& options);
+int port_of(int fd);
+
+// Begins to connect and does not wait: the socket is writable when it is done, has_failed() says how. Empty when the
+// host is unknown or cannot be reached.
+UniqueFd begin_to_connect(const std::string& host, int port);
+
+// Both ends notice within this time that the other machine does not answer any more, however busy the processes on it
+// are: it is the kernels that answer.
+void expect_answers_within(int fd, int milliseconds);
+
+// Takes the same time for every wrong token of a length, so that a peer cannot guess it byte by byte.
+bool equal_tokens(std::string_view a, std::string_view b);
+
+}  // namespace lockstep::elastic

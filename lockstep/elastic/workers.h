@@ -1,0 +1,78 @@
+// Workers: the processes of one node that are ranks or wait to be. Starts them, carries messages, sees them end.
+//
+// A process gets LOCKSTEP_WORLD_SIZE, LOCKSTEP_LOCAL_WORLD_SIZE, LOCKSTEP_TOKEN and LOCKSTEP_MESSAGE_FD, a socket on
+// which it writes one JSON object per line (elastic/engine_api.h has their meaning) and reads commands
+// (elastic/control.h). One that takes no commands also gets its rank, LOCKSTEP_RANK and LOCKSTEP_LOCAL_RANK, and the
+// store's address. What it prints goes to `log_folder`/rank-00003.log.
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/process.h"
+#include "lockstep/elastic/poller.h"
+
+namespace lockstep::elastic {
+
+struct WorkerOptions {
+  std::vector<std::string> argv;  // of every process; argv[0] is the executable
+  std::map<std::string, std::string> environment;
+  std::filesystem::path log_folder;
+  bool commanded = false;
+};
+
+class Workers {
+ public:
+  using Heard = std::function<void(int worker, const nlohmann::json& message)>;
+  using Ended = std::function<void(int worker, const ExitStatus& status)>;
+
+  // `heard` and `ended` are called from watch()'s rounds and from reap().
+  Workers(WorkerOptions options, Heard heard, Ended ended);
+
+  // Of those that are started from now on.
+  WorkerOptions& options() { return options_; }
+  // Throws UserError when the process cannot be started. Returns its pid.
+  int start(int worker);
+  // What it prints from now on belongs to `rank`.
+  void name(int worker, int rank);
+  // A process that reads nothing loses the line; its silence is noticed.
+  void tell(int worker, const nlohmann::json& message);
+  void kill(int worker);
+  void signal_all(int number);
+  // Ends every process, after SIGTERM and `grace_seconds`. Those that it had to end are not reported.
+  void end_all(double grace_seconds);
+
+  void watch(Poller& poller);
+  void reap();
+  bool any_left() const;
+  bool is_left(int worker) const;
+  std::vector<int> left() const;
+
+ private:
+  struct Worker {
+    explicit Worker(Process started) : process(std::move(started)) {}
+    Process process;
+    UniqueFd messages;
+    std::string partial;  // of a message line
+    std::ofstream log;
+    bool over = false;
+  };
+  void read_from(int number, Worker& worker, UniqueFd& fd);
+  void drain(int number, Worker& worker);
+  void take_messages(int number, Worker& worker, std::string_view bytes);
+  void write_log(int number, Worker& worker, std::string_view text);
+
+  WorkerOptions options_;
+  const Heard heard_;
+  const Ended ended_;
+  std::map<int, std::unique_ptr<Worker>> workers_;
+};
+
+}  // namespace lockstep::elastic
