@@ -10,6 +10,7 @@
 #include "lockstep/cli/signals.h"
 #include "lockstep/cli/verbs.h"
 #include "lockstep/cost/profile/constants_from_tables.h"
+#include "lockstep/spec/backends.h"
 
 namespace lockstep::cli {
 namespace {
@@ -186,8 +187,7 @@ void add_calibrate(CLI::App& app, Outcome& outcome) {
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   verb->add_option("--ranks", options->ranks, "Ranks that measure at the same time (default: the job's)");
-  verb->add_option("--backend", options->backend, "Communicator")
-      ->check(CLI::IsMember({"local", "gloo", "mpi", "nccl"}));
+  verb->add_option("--backend", options->backend, "Communicator")->check(CLI::IsMember(spec::backend_names()));
   verb->add_option("--tables", options->tables,
                    "Measure nothing: fit the constants again from the tables of this GPU profile");
   verb->add_flag("--fused", options->fused,

@@ -11,6 +11,7 @@
 
 #include "lockstep/base/enum_names.h"
 #include "lockstep/base/error.h"
+#include "lockstep/spec/backends.h"
 
 extern char** environ;
 
@@ -65,10 +66,11 @@ std::vector<Check> run_checks(const DoctorOptions& options) {
   for (Check& check : probe_engine(options.engine_library)) checks.push_back(std::move(check));
   checks.push_back(probe_gpu(options.root, environment));
   const bool gpu = checks.back().detail != kNoGpu;
-  for (const char* backend : {"gloo", "mpi", "nccl"}) {
+  for (const char* backend : {"tcp", "gloo", "mpi", "nccl"}) {
     Check check = probe_plugin(options.plugin_directory, backend);
-    // Without a GPU NCCL is not needed; Gloo is what a plain `lockstep train` uses; MPI only matters under mpirun.
-    if (check.status == CheckStatus::kFail && std::string(backend) != "gloo") {
+    // Without a GPU NCCL is not needed; tcp is what a plain `lockstep train` uses; Gloo and MPI are for who asks for
+    // them.
+    if (check.status == CheckStatus::kFail && std::string(backend) != spec::kUsualCpuBackend) {
       check.status = std::string(backend) == "nccl" && !gpu ? CheckStatus::kOk : CheckStatus::kWarn;
       if (check.status == CheckStatus::kOk)
         check.detail = "not installed, and not needed without a GPU", check.fix.clear();

@@ -356,10 +356,10 @@ Placement place(const spec::Job& job, const std::string& backend, bool is_agent,
   static_cast<planner::Ranks&>(placement) = planner::ranks_here(job.cluster, job.threads_per_rank, asked, here);
   if (placement.backend == "mpi" && !placement.launched) {
     throw bad_input("the mpi backend needs ranks started by MPI",
-                    fmt::format("use `mpirun -np {} lockstep train ...`, or --backend gloo", placement.world));
+                    fmt::format("use `mpirun -np {} lockstep train ...`, or --backend tcp", placement.world));
   }
   if (placement.backend == "local" && placement.launched) {
-    throw bad_input("the local backend runs all ranks in one process", "start `lockstep train` by itself, or use gloo");
+    throw bad_input("the local backend runs all ranks in one process", "start `lockstep train` by itself, or use tcp");
   }
   return placement;
 }

@@ -17,6 +17,7 @@
 #include "lockstep/plan/resize.h"
 #include "lockstep/plan/verdict.h"
 #include "lockstep/planner/planner.h"
+#include "lockstep/spec/backends.h"
 
 namespace lockstep::cli {
 namespace {
@@ -235,9 +236,9 @@ void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& shar
   verb.add_option("--plan", options.plan_file, "Execute this Plan instead of making one");
   verb.add_option("--profile", options.profile, "Profile that prices the plan (default: this machine's)")
       ->envname("LOCKSTEP_PROFILE");
-  verb.add_option("--backend", options.backend, "Communicator: local, gloo, mpi, nccl")
+  verb.add_option("--backend", options.backend, "Communicator: local, tcp, gloo, mpi, nccl")
       ->envname("LOCKSTEP_BACKEND")
-      ->check(CLI::IsMember({"local", "gloo", "mpi", "nccl"}));
+      ->check(CLI::IsMember(spec::backend_names()));
   CLI::Option* resume = verb.add_option("--resume", options.resume,
                                         "Go on from the last checkpoint of this job, or of the folder named; auto: "
                                         "where there is one (the default under launchers, see "

@@ -14,6 +14,7 @@
 #include "lockstep/cli/tune_show.h"
 #include "lockstep/cli/verbs.h"
 #include "lockstep/report/study/text.h"
+#include "lockstep/spec/backends.h"
 #include "lockstep/telemetry/recorder.h"
 
 namespace lockstep::cli {
@@ -159,8 +160,7 @@ void add_source_flags(CLI::App& verb, TuneFlags& flags) {
   verb.add_option("--hang-timeout", flags.hang_timeout, "--command: no output for so long is a hang: 30s");
   verb.add_option("--memory-limit", flags.memory_limit, "--command: more memory than that is out of memory: 8GiB");
   verb.add_flag("--isolate", flags.isolate, "--command: every trial in an empty folder of its own");
-  verb.add_option("--backend", flags.backend, "Jobs: communicator")
-      ->check(CLI::IsMember({"local", "gloo", "mpi", "nccl"}));
+  verb.add_option("--backend", flags.backend, "Jobs: communicator")->check(CLI::IsMember(spec::backend_names()));
   verb.add_option("--profile", flags.profile, "Jobs: profile that prices them (default: by the devices)")
       ->envname("LOCKSTEP_PROFILE");
 }

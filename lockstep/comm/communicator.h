@@ -190,7 +190,7 @@ struct GroupSettings {
 };
 
 struct CommOptions {
-  std::string backend = "gloo";  // gloo, mpi or nccl; `local` comes from LocalWorld (comm/local.h)
+  std::string backend = "gloo";  // tcp, gloo, mpi or nccl; `local` comes from LocalWorld (comm/local.h)
   int rank = 0;
   int size = 1;
   std::string name = "world";

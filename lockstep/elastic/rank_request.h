@@ -10,6 +10,7 @@
 #include "lockstep/base/enum_names.h"
 #include "lockstep/elastic/rank_environment.h"
 #include "lockstep/plan/plan.h"
+#include "lockstep/spec/backends.h"
 #include "lockstep/spec/job.h"
 
 namespace lockstep::elastic {
@@ -37,7 +38,7 @@ struct RankRequest {
   std::optional<plan::Plan> plan;
   std::vector<plan::Plan> resized;  // the plan for other numbers of ranks, which the world may get
   RankEnvironment ranks;
-  std::string backend = "gloo";
+  std::string backend = spec::kUsualCpuBackend;
   std::string run_id;
   std::string home;                  // telemetry::home_directory() of the first rank; "": do not record
   std::string run_directory;         // logs, JSON lines

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/spec/backends.h"
 #include "lockstep/telemetry/recorder.h"
 
 namespace lockstep::planner {
@@ -25,7 +26,7 @@ Ranks ranks_here(const spec::Cluster& cluster, std::int64_t threads, const std::
   Ranks ranks{.world = cluster.devices(), .threads = threads, .backend = backend};
   const auto cores = static_cast<std::int64_t>(std::max(1U, std::thread::hardware_concurrency()));
   if (threads <= 0) ranks.threads = std::max<std::int64_t>(1, cores / std::max<std::int64_t>(1, here));
-  if (backend.empty()) ranks.backend = ranks.world == 1 ? "local" : cluster.is_cpu() ? "gloo" : "nccl";
+  if (backend.empty()) ranks.backend = ranks.world == 1 ? "local" : cluster.is_cpu() ? spec::kUsualCpuBackend : "nccl";
   return ranks;
 }
 

@@ -104,9 +104,9 @@ struct CheckpointPolicy {
   double every_seconds = 600.0;  // `every: 10m`; 0: not by time. Becomes 0 when only every_steps is given
   std::int64_t every_steps = 0;  // `every_steps: 100`; 0: not by steps. Both: the earlier one
   std::int64_t keep = 3;
-  bool at_end = true;           // `final: false`: nothing is saved after the last step
-  std::string preempt_file;     // once it is there the run saves and ends with exit code 75; "": none
-  double stop_seconds = 300.0;  // `stop_timeout`: from a stop signal until ranks that have not ended are killed
+  bool at_end = true;              // `final: false`: nothing is saved after the last step
+  std::string preempt_file;        // once it is there the run saves and ends with exit code 75; "": none
+  double stop_seconds = 300.0;     // `stop_timeout`: from a stop signal until ranks that have not ended are killed
   double timeout_seconds = 600.0;  // `timeout: 10m`: a save that takes longer has failed
   bool operator==(const CheckpointPolicy&) const = default;
 };

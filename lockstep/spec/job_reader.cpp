@@ -7,6 +7,7 @@
 #include "lockstep/base/map_reader.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
+#include "lockstep/spec/backends.h"
 #include "lockstep/spec/cluster_reader.h"
 #include "lockstep/spec/layout_keys.h"
 #include "lockstep/spec/model_reader.h"
@@ -95,10 +96,8 @@ void read_loader(MapReader& job, Loader& loader) {
 void read_communication(MapReader& job, Communication& communication) {
   auto map = job.map("communication");
   if (!map) return;
-  std::string backend = communication.backend;
-  map->choice<std::string>("backend", backend,
-                           {{"auto", ""}, {"local", "local"}, {"gloo", "gloo"}, {"mpi", "mpi"}, {"nccl", "nccl"}});
-  communication.backend = backend;
+  map->word("backend", communication.backend, kBackendWords);
+  if (communication.backend == "auto") communication.backend.clear();
   map->seconds("timeout", communication.timeout_seconds);
   if (communication.timeout_seconds <= 0.0) throw map->error_at("timeout", "the timeout is 0", "for example 5m");
   require_at_most(*map, "timeout", communication.timeout_seconds);

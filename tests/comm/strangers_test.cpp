@@ -94,6 +94,7 @@ TEST_P(Strangers, do_not_disturb_ranks_that_meet) {
   {
     const Stranger stranger(words);
     thrown = run_ranks({.backend = "tcp_apart", .size = 4}, [&](Communicator& comm) {
+      while (stranger.visits() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       for (int round = 0; round < 20; ++round) {
         Communicator pair = comm.subgroup({comm.rank() & ~1, comm.rank() | 1}, "pair");
         double value = 1;

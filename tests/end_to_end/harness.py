@@ -69,11 +69,12 @@ class EndToEnd(unittest.TestCase):
         return {int(step): value for step, value, *_ in json.loads(done.stdout)["loss"]}
 
     def recorded_steps(self):
-        """Steps that the run store has by now; 0 while there is no store."""
+        """Steps that the run store has of its newest run by now; 0 while there is no store."""
         path = pathlib.Path(self.environment["LOCKSTEP_HOME"]) / "runs.db"
         try:
             with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5) as store:
-                return store.execute("SELECT count(DISTINCT step) FROM metrics").fetchone()[0]
+                return store.execute("SELECT count(DISTINCT step) FROM metrics WHERE run = (SELECT max(run) FROM metrics)"
+                                     ).fetchone()[0]
         except sqlite3.OperationalError:
             return 0
 

@@ -76,7 +76,7 @@ class Checkpoint(EndToEnd):
 
     def test_a_folder_that_cannot_be_written_ends_the_run_before_a_step(self):
         (self.folder / "file").write_text("not a folder")
-        self.expect_error(4, ["checkpoints cannot be saved"], "train", self.job,
+        self.expect_error(4, ["cannot create the folder", "file/inside"], "train", self.job,
                           f"checkpoint.directory={self.folder / 'file' / 'inside'}", "--backend", "gloo")
 
     def test_an_old_checkpoint_is_read_by_all_of_it(self):

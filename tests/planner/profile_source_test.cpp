@@ -62,7 +62,7 @@ TEST_F(ProfileSource, processors_are_priced_by_what_was_measured_with_as_many_ra
   cost::Profile measured = cost::find_profile("H100");
   measured.provenance.hardware = "this machine";
   cost::save_profile(measured,
-                     profile_path({.world = 2, .threads = 1, .backend = "gloo"}, spec::Precision::kFp32).string());
+                     profile_path({.world = 2, .threads = 1, .backend = "tcp"}, spec::Precision::kFp32).string());
   EXPECT_EQ(identity(find("1x2xcpu")), measured.identity());
   EXPECT_EQ(identity(find("1x4xcpu")), "none");
 }

@@ -10,6 +10,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/plan/layout.h"
+#include "lockstep/spec/backends.h"
 
 namespace lockstep::tune {
 namespace {
@@ -68,8 +69,9 @@ void set_precision(spec::Job& job, const Value& value) {
 
 void set_backend(spec::Job& job, const Value& value) {
   const std::string name = to_text(value);
-  if (name != "auto" && name != "local" && name != "gloo" && name != "mpi" && name != "nccl") {
-    throw cannot_be("communication.backend", value, "use auto, local, gloo, mpi, nccl");
+  if (std::find(spec::kBackendWords.begin(), spec::kBackendWords.end(), name) == spec::kBackendWords.end()) {
+    throw cannot_be("communication.backend", value,
+                    "use " + join({spec::kBackendWords.begin(), spec::kBackendWords.end()}, ", "));
   }
   job.communication.backend = name == "auto" ? "" : name;
 }

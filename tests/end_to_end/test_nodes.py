@@ -1,0 +1,122 @@
+"""Agents of several nodes keep one run alive: whichever node is lost, the run goes on."""
+import os
+
+from harness import *
+
+
+class Nodes(EndToEnd):
+    """Nodes are agents on ports of this machine; killing an agent ends the ranks of its node with it."""
+
+    def setUp(self):
+        super().setUp()
+        self.agents = {}
+
+    def begin(self, job, nodes):
+        self.addresses = ",".join(f"127.0.0.1:{free_port()}" for _ in range(nodes))
+        self.environment["LOCKSTEP_TOKEN"] = "of this test"
+        for node in range(nodes):
+            self.agents[node] = self.agent(job, node)
+
+    def agent(self, job, node):
+        process = self.start("launch", job, "--json", "--nodes", self.addresses, "--node", node)
+        self.addCleanup(self.kill, process)
+        return process
+
+    @staticmethod
+    def kill(process):
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+    def world(self, generation):
+        """Nodes by rank, once this generation has begun."""
+        def look():
+            for told in (self.folder / "home" / "runs").glob("*/node-*/ranks.json"):
+                found = json.loads(told.read_text())
+                if found["generation"] == generation:
+                    return found["nodes"]
+            return None
+        return wait_for(look)
+
+    def ends(self, lost=()):
+        """The result, from the agent that led at the end; every agent that was not lost ends well."""
+        result = None
+        for node, process in self.agents.items():
+            out, err = process.communicate(timeout=900)
+            if node in lost:
+                continue
+            self.assertEqual(process.returncode, 0, f"node {node}\n{out}\n{err}")
+            if out.strip():
+                result = json.loads(out.strip().splitlines()[-1])
+        self.assertIsNotNone(result)
+        return result
+
+    def assert_same_losses(self, mine, other, places=4):
+        mine, other = self.losses(mine), self.losses(other)
+        self.assertEqual(mine.keys(), other.keys())
+        for step, loss in mine.items():
+            self.assertAlmostEqual(loss, other[step], places=places, msg=f"step {step}")
+
+    def test_nodes_train_as_one_machine_does(self):
+        job = self.text_job(cluster="2x1xcpu", steps=20)
+        whole = self.train(job)
+        self.begin(job, 2)
+        result = self.ends()
+        self.assertEqual(result["final_loss"], whole["final_loss"])
+        self.assertEqual((result["restarts"], result["world"]), (0, 2))
+
+    def test_without_the_node_that_leads_the_run_goes_on_with_the_others(self):
+        job = self.text_job(cluster="3x1xcpu", steps=80)  # six micro-batches per step: for 3 nodes, 2 and 1
+        whole = self.train(job)
+        self.begin(job, 3)
+        self.assertEqual(self.world(1), [0, 1, 2])
+        wait_for(lambda: self.recorded_steps() > 3)
+        self.agents[0].kill()
+        self.assertEqual(self.world(2), [1, 2])
+        result = self.ends(lost=[0])
+        self.assertEqual((result["restarts"], result["world"], result["lost_steps"]), (1, 2, 0))
+        self.assert_same_losses(result["run"], whole["run"])
+
+    def test_a_spare_node_takes_the_place_of_a_lost_one(self):
+        job = self.text_job(cluster="2x1xcpu", steps=80)
+        whole = self.train(job)
+        self.begin(job, 3)
+        self.assertEqual(self.world(1), [0, 1])
+        wait_for(lambda: self.recorded_steps() > 3)
+        self.agents[1].kill()
+        self.assertEqual(self.world(2), [0, 2])
+        result = self.ends(lost=[1])
+        self.assertEqual(result["final_loss"], whole["final_loss"])
+
+    def test_the_run_grows_when_a_node_is_back(self):
+        job = self.text_job(cluster="2x1xcpu", steps=2000)
+        self.begin(job, 2)
+        self.world(1)
+        wait_for(lambda: self.recorded_steps() > 3)
+        self.agents[1].kill()
+        self.agents[1].communicate()
+        self.assertEqual(self.world(2), [0])
+        before = self.recorded_steps()
+        wait_for(lambda: self.recorded_steps() > before + 3)
+        self.agents[1] = self.agent(job, 1)
+        self.assertEqual(self.world(3), [0, 1])
+        self.agents[1].send_signal(signal.SIGINT)  # any of them may be asked
+        for process in self.agents.values():
+            out, err = process.communicate(timeout=900)
+            self.assertEqual(process.returncode, 130, out + err)
+
+    def test_a_node_with_another_job_is_refused(self):
+        job = self.text_job(cluster="2x1xcpu", steps=5)
+        self.begin(job, 1)
+        self.kill(self.agents[0])
+        self.addresses += f",127.0.0.1:{free_port()}"
+        first = self.agent(job, 0)
+        other = self.start("launch", job, "seed=9", "--nodes", self.addresses, "--node", 1)
+        _, err = other.communicate(timeout=600)
+        self.assertEqual(other.returncode, 2, err)
+        self.assertIn("another job", err)
+        self.kill(first)
+
+
+if __name__ == "__main__":
+    unittest.main()
