@@ -9,6 +9,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/stacks.h"
 #include "lockstep/cli/session.h"
 #include "lockstep/cli/verbs.h"
 #include "lockstep/elastic/control.h"
@@ -70,6 +71,7 @@ void add_rank(CLI::App& app, Outcome& outcome) {
   auto path = std::make_shared<std::string>();
   verb->add_option("request", *path)->required();
   verb->callback([path, &outcome] {
+    write_stacks_when_asked();
     const char* fd = std::getenv("LOCKSTEP_MESSAGE_FD");
     const int out = fd == nullptr ? STDOUT_FILENO : std::atoi(fd);
     const bool commanded = fd != nullptr && std::getenv("LOCKSTEP_RANK") == nullptr;

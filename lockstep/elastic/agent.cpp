@@ -243,7 +243,11 @@ void Agent::obey(const json& order) {
   const std::string what = order.value("do", "");
   const int worker = order.value("worker", -1);
   if (what == "spawn") return spawn(worker);
-  if (what == "kill") return workers_.kill(worker);
+  if (what == "stacks") return workers_.write_stacks(worker);
+  if (what == "kill") {
+    workers_.write_stacks(worker);
+    return workers_.kill(worker);
+  }
   if (what == "signal") return workers_.signal_all(order.value("number", SIGINT));
   if (what == "end_all") return workers_.end_all(order.value("grace_seconds", 0.0));
   if (what != "tell") return;

@@ -113,10 +113,12 @@ void Leader::carry_out(const Action& action, double now) {
     case Action::Kind::kAbort:
       return tell(action.worker,
                   {{"type", command::kAbort}, {"generation", action.generation}, {"reason", action.reason}});
+    case Action::Kind::kStacks:
+      return order_(action.node, {{"do", "stacks"}, {"worker", action.worker}});
     case Action::Kind::kKill: {
       Seen& seen = seen_[action.worker];
       if (seen.over) return;
-      note(fmt::format("rank {} {}; it is ended", action.rank, action.reason));
+      note(fmt::format("rank {} {}; it is ended, and its log says where its threads were", action.rank, action.reason));
       seen.end.error = nlohmann::json{{"kind", "timeout"}, {"message", action.reason}, {"exit_code", 1}};
       order_(action.node, {{"do", "kill"}, {"worker", action.worker}});
       return;

@@ -1,6 +1,6 @@
 // Leader: decides for the ranks of all nodes of a run. Events come in, orders for the nodes' agents go out.
 //
-// Orders are JSON objects by "do": spawn {worker}, tell {worker, line, rank?} (a command of control.h), kill {worker},
+// Orders are JSON objects by "do": spawn {worker}, tell {worker, line, rank?} (a command of control.h), stacks {worker}, kill {worker},
 // signal {number}, end_all {grace_seconds}.
 #pragma once
 

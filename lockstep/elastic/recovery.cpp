@@ -329,6 +329,10 @@ std::vector<Action> Recovery::decide(double now) {
   std::vector<Action> actions;
   end_the_silent(actions, now);
   if (!forming_ && !finishing_ && now - progress_ > limits_.stall_seconds) {
+    for (const auto& [number, worker] : workers_) {
+      if (worker.state != State::kMember) continue;
+      actions.push_back({.kind = Action::Kind::kStacks, .worker = number, .node = worker.node, .rank = worker.rank});
+    }
     break_generation(fmt::format("no step was done in {:.0f} s", limits_.stall_seconds), now);
   }
   if (auto end = give_up(now)) {

@@ -42,7 +42,8 @@ struct Action {
     kSpawn,   // start process `worker` on `node`
     kJoin,    // tell it: be `rank` of `generation`, which has `world` ranks
     kAbort,   // tell it: leave `generation`
-    kKill,    // it hangs
+    kStacks,  // write down where its threads are: nobody makes a step
+    kKill,    // it hangs: the same, and end it
     kGiveUp,  // end everything; `reason` is why no more is tried ("" where a failure was not one to recover from)
   };
   Kind kind = Kind::kSpawn;

@@ -10,8 +10,14 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/stacks.h"
 
 namespace lockstep::elastic {
+namespace {
+
+constexpr double kStackSeconds = 0.3;  // for threads to write their stacks
+
+}  // namespace
 
 Workers::Workers(WorkerOptions options, Heard heard, Ended ended)
     : options_(std::move(options)), heard_(std::move(heard)), ended_(std::move(ended)) {}
@@ -51,6 +57,18 @@ void Workers::tell(int number, const nlohmann::json& message) {
   if (!worker.messages) return;
   const std::string line = message.dump() + "\n";
   (void)!::send(worker.messages.get(), line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+void Workers::write_stacks(int number) {
+  if (!is_left(number)) return;
+  Worker& worker = *workers_.at(number);
+  write_log(number, worker, thread_states(worker.process.pid()));
+  ask_for_stacks(worker.process.pid());
+  const Deadline deadline = Deadline::after(kStackSeconds);
+  while (worker.process.stderr_fd() && !deadline.expired()) {
+    pollfd polled{worker.process.stderr_fd().get(), POLLIN, 0};
+    if (poll(&polled, 1, deadline.remaining_milliseconds()) > 0) read_from(number, worker, worker.process.stderr_fd());
+  }
 }
 
 void Workers::kill(int number) {

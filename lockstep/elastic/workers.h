@@ -44,6 +44,8 @@ class Workers {
   void name(int worker, int rank);
   // A process that reads nothing loses the line; its silence is noticed.
   void tell(int worker, const nlohmann::json& message);
+  // Into its log: where its threads are. Waits a moment for them.
+  void write_stacks(int worker);
   void kill(int worker);
   void signal_all(int number);
   // Ends every process, after SIGTERM and `grace_seconds`. Those that it had to end are not reported.

@@ -145,7 +145,9 @@ TEST(Recovery, ranks_that_live_but_make_no_step_are_told_to_leave) {
   world.now = 80;
   EXPECT_TRUE(world.decide().empty());
   world.now = 91;
-  EXPECT_EQ(of_kind(world.decide(), Kind::kAbort).size(), 2u);
+  const auto stalled = world.decide();
+  EXPECT_EQ(of_kind(stalled, Kind::kAbort).size(), 2u);
+  EXPECT_EQ(of_kind(stalled, Kind::kStacks).size(), 2u) << "where they are is written down first";
 }
 
 TEST(Recovery, gives_up_when_the_restarts_are_used_up) {
