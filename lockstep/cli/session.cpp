@@ -16,6 +16,7 @@
 #include "lockstep/cli/signals.h"
 #include "lockstep/elastic/agent.h"
 #include "lockstep/elastic/run_record.h"
+#include "lockstep/elastic/store.h"
 #include "lockstep/telemetry/progress.h"
 #include "lockstep/telemetry/recorder.h"
 #include "lockstep/telemetry/run_store.h"

@@ -70,7 +70,7 @@ class Agent {
   bool alone() const { return !options_.nodes; }
   int self() const { return alone() ? 0 : options_.nodes->self; }
   const NodeAddress& address_of(int node) const { return options_.nodes->nodes[static_cast<std::size_t>(node)]; }
-  std::string name_of_node(int node) const { return alone() ? "this node" : "node " + address_of(node).host; }
+  std::string name_of_node(int node) const;
   void note(const std::string& text) const;
 
   // Processes of this node.
@@ -178,6 +178,14 @@ WorkerOptions Agent::worker_options() const {
   workers.environment["LOCKSTEP_MASTER_PORT"] = std::to_string(store_ ? store_->port() : 1);
   workers.environment["LOCKSTEP_TOKEN"] = token_;
   return workers;
+}
+
+std::string Agent::name_of_node(int node) const {
+  if (alone()) return "this node";
+  const auto& nodes = options_.nodes->nodes;
+  const bool alike = std::count_if(nodes.begin(), nodes.end(),
+                                   [&](const NodeAddress& other) { return other.host == address_of(node).host; }) > 1;
+  return "node " + address_of(node).host + (alike ? fmt::format(":{}", address_of(node).port) : "");
 }
 
 void Agent::note(const std::string& text) const {

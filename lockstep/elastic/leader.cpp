@@ -84,6 +84,12 @@ AgentResult Leader::result() const {
   result.cause = find_root_cause(ends);
   if (result.cause && !give_up_reason_.empty()) result.cause->message += "; " + give_up_reason_;
   result.exit_code = result.cause ? result.cause->exit_code : interrupted ? stopped : 0;
+  if (given_up_ && !result.cause && result.exit_code == 0) {  // before they were ranks
+    for (const auto& [worker, seen] : seen_) {
+      if (!result.cause && seen.end.error) result.cause = find_root_cause({seen.end});
+    }
+    if (result.cause) result.exit_code = result.cause->exit_code;
+  }
   if (given_up_ && !result.cause && result.exit_code == 0) {
     result.cause = RootCause{-1, 1, give_up_reason_.empty() ? "the ranks could not be started" : give_up_reason_};
     result.exit_code = 1;

@@ -311,7 +311,8 @@ std::optional<Action> Recovery::give_up(double now) {
     return Action{.kind = Action::Kind::kGiveUp, .reason = std::move(reason)};
   };
   if (over_) return because("");
-  if (forming_ && generation_ > 0 && (finishing_ || !replacing_)) return because("");
+  const bool waits_for_nodes = possible_nodes() < limits_.node_counts.front();
+  if (forming_ && (finishing_ || !replacing_) && (generation_ > 0 || waits_for_nodes)) return because("");
   if (broken_ && failure_ && restarts_ >= limits_.restarts) {
     return because(limits_.restarts == 0 ? "" : fmt::format("restarted {} times already", restarts_));
   }

@@ -95,7 +95,7 @@ std::string to_yaml(const Job& job) {
   text += fmt::format("evaluation:\n  every: {}\n  batches: {}\n", job.evaluation.every_steps, job.evaluation.batches);
   text += checkpoint_text(job.checkpoint);
   text += fmt::format("recovery:\n  restarts: {}\n  standby: {}\n  wait: {}\n", job.recovery.restarts,
-                      job.recovery.standby, job.recovery.wait_seconds);
+                      job.recovery.standby, exact_seconds(job.recovery.wait_seconds));
   text += health_text(job.health);
   if (job.layout) text += layout_text(*job.layout);
   if (!job.plan_file.empty()) text += fmt::format("plan: {}\n", yaml_quote(job.plan_file));

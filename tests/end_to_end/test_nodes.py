@@ -89,7 +89,7 @@ class Nodes(EndToEnd):
         self.assertEqual(result["final_loss"], whole["final_loss"])
 
     def test_the_run_grows_when_a_node_is_back(self):
-        job = self.text_job(cluster="2x1xcpu", steps=2000)
+        job = self.text_job(cluster="2x1xcpu", steps=1000000)
         self.begin(job, 2)
         self.world(1)
         wait_for(lambda: self.recorded_steps() > 3)
