@@ -490,7 +490,7 @@ void Agent::seek(double now) {
     if (!candidate.link) continue;
     if (candidate.link->is_connected()) candidate.answered = now;
     if (candidate.link->was_refused()) candidate.refused = true;
-    for (const json& message : candidate.link->take()) {
+    for (const json& message : candidate.link->take("welcome")) {
       const std::string type = message.value("type", "");
       if (type == "refused") throw bad_input(message.value("error", "refused"), message.value("fix", ""));
       if (type == "redirect") redirected.insert(message.value("node", -1));
@@ -603,7 +603,7 @@ void Agent::accept_strangers() {
 }
 
 void Agent::greet(std::unique_ptr<Link>& stranger, double now) {
-  const std::vector<json> said = stranger->take();
+  const std::vector<json> said = stranger->take("hello");
   if (said.empty()) {
     if (!stranger->is_open() || now - stranger->opened() > kHelloSeconds) stranger.reset();
     return;

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "lockstep/base/clock.h"
@@ -76,7 +77,16 @@ void Link::write() {
   }
 }
 
-std::vector<nlohmann::json> Link::take() { return std::exchange(messages_, {}); }
+std::vector<nlohmann::json> Link::take(const std::string& until) {
+  std::vector<nlohmann::json> taken = std::exchange(messages_, {});
+  if (until.empty()) return taken;
+  const auto last = std::find_if(taken.begin(), taken.end(),
+                                 [&](const nlohmann::json& message) { return message.value("type", "") == until; });
+  if (last == taken.end()) return taken;
+  messages_.assign(last + 1, taken.end());
+  taken.erase(last + 1, taken.end());
+  return taken;
+}
 
 void Link::flush(double seconds) {
   const Deadline deadline = Deadline::after(seconds);

@@ -20,8 +20,8 @@ class Link {
 
   void send(const nlohmann::json& message);
   void watch(Poller& poller);
-  // What came since the last call.
-  std::vector<nlohmann::json> take();
+  // What came since the last call; only what is before and with the first message of type `until`, where one is given.
+  std::vector<nlohmann::json> take(const std::string& until = "");
 
   bool is_open() const { return static_cast<bool>(fd_); }
   bool is_connected() const { return is_open() && !connecting_; }

@@ -110,6 +110,9 @@ void Control::recovered(std::int64_t lost_steps) {
 
 void Control::stepped(std::int64_t step) {
   if (step_.exchange(step) < 0) beat();
+  const std::lock_guard lock(mutex_);
+  if (!ended_ && aborted_ < generation_) return;
+  throw Fault(FaultKind::kAborted, -1, "the agent ended this group of ranks: " + abort_reason_);
 }
 
 }  // namespace lockstep::engine

@@ -42,7 +42,8 @@ class Control {
 
   // The first rank has the state again; `lost_steps` that were done are done again.
   void recovered(std::int64_t lost_steps);
-  // Optimizer steps done; the first of a generation is told at once.
+  // Optimizer steps done; the first of a generation is told at once. Throws Fault when the agent ended the generation:
+  // a rank that is alone has no communicator to learn it from.
   void stepped(std::int64_t step);
 
  private:
