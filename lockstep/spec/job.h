@@ -104,17 +104,25 @@ struct CheckpointPolicy {
   double every_seconds = 600.0;  // `every: 10m`; 0: not by time. Becomes 0 when only every_steps is given
   std::int64_t every_steps = 0;  // `every_steps: 100`; 0: not by steps. Both: the earlier one
   std::int64_t keep = 3;
-  bool at_end = true;           // `final: false`: nothing is saved after the last step
-  std::string preempt_file;     // once it is there the run saves and ends with exit code 75; "": none
-  double stop_seconds = 300.0;  // `stop_timeout`: from a stop signal until ranks that have not ended are killed
+  bool at_end = true;              // `final: false`: nothing is saved after the last step
+  std::string preempt_file;        // once it is there the run saves and ends with exit code 75; "": none
+  double stop_seconds = 300.0;     // `stop_timeout`: from a stop signal until ranks that have not ended are killed
   double timeout_seconds = 600.0;  // `timeout: 10m`: a save that takes longer has failed
   bool operator==(const CheckpointPolicy&) const = default;
+};
+
+// Copies of the state in the memory of the ranks and of their peers.
+struct Snapshots {
+  static constexpr std::int64_t kAuto = -1;
+  std::int64_t every = kAuto;  // steps; kAuto: where the layout needs them, as often as is cheap; 0: none
+  bool operator==(const Snapshots&) const = default;
 };
 
 // What the agent does when ranks fail.
 struct RecoveryPolicy {
   std::int64_t restarts = 10;  // before the run is given up; 0: the first failure ends it
   std::int64_t standby = 1;    // processes per node kept ready to take a lost rank's place
+  Snapshots snapshots;
   bool operator==(const RecoveryPolicy&) const = default;
 };
 

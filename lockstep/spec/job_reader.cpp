@@ -148,11 +148,24 @@ void read_health(MapReader& job, Health& health) {
   map->finish();
 }
 
+void read_snapshots(MapReader& recovery, Snapshots& snapshots) {
+  auto map = recovery.map("snapshots");
+  if (!map) return;
+  const YamlNode* every = map->find("every");
+  if (every != nullptr && every->is_scalar() && every->scalar == "auto") {
+    snapshots.every = Snapshots::kAuto;
+  } else {
+    map->count("every", snapshots.every, 0, kMostSteps);
+  }
+  map->finish();
+}
+
 void read_recovery(MapReader& job, RecoveryPolicy& policy) {
   auto map = job.map("recovery");
   if (!map) return;
   map->count("restarts", policy.restarts, 0, 1 << 20);
   map->count("standby", policy.standby, 0, 4096);
+  read_snapshots(*map, policy.snapshots);
   map->finish();
 }
 

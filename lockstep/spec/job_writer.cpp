@@ -49,14 +49,21 @@ std::string checkpoint_text(const CheckpointPolicy& policy) {
   std::string text = "checkpoint:\n";
   if (!policy.directory.empty()) text += fmt::format("  directory: {}\n", yaml_quote(policy.directory));
   if (!policy.preempt_file.empty()) text += fmt::format("  preempt_file: {}\n", yaml_quote(policy.preempt_file));
-  return text + fmt::format("  every: {}\n  every_steps: {}\n  keep: {}\n  final: {}\n  timeout: {}\n  stop_timeout: {}\n",
-                            exact_seconds(policy.every_seconds), policy.every_steps, policy.keep, policy.at_end,
-                            exact_seconds(policy.timeout_seconds), exact_seconds(policy.stop_seconds));
+  return text +
+         fmt::format("  every: {}\n  every_steps: {}\n  keep: {}\n  final: {}\n  timeout: {}\n  stop_timeout: {}\n",
+                     exact_seconds(policy.every_seconds), policy.every_steps, policy.keep, policy.at_end,
+                     exact_seconds(policy.timeout_seconds), exact_seconds(policy.stop_seconds));
 }
 
 std::string health_text(const Health& health) {
   return fmt::format("health:\n  nonfinite: {}\n  skip_limit: {}\n  spike: {}\n", to_string(health.nonfinite),
                      health.most_skips, to_string(health.spike));
+}
+
+std::string recovery_text(const RecoveryPolicy& policy) {
+  const std::int64_t every = policy.snapshots.every;
+  return fmt::format("recovery:\n  restarts: {}\n  standby: {}\n  snapshots:\n    every: {}\n", policy.restarts,
+                     policy.standby, every == Snapshots::kAuto ? "auto" : std::to_string(every));
 }
 
 std::string layout_text(const LayoutRequest& layout) {
@@ -93,7 +100,7 @@ std::string to_yaml(const Job& job) {
   text += communication_text(job.communication);
   text += fmt::format("evaluation:\n  every: {}\n  batches: {}\n", job.evaluation.every_steps, job.evaluation.batches);
   text += checkpoint_text(job.checkpoint);
-  text += fmt::format("recovery:\n  restarts: {}\n  standby: {}\n", job.recovery.restarts, job.recovery.standby);
+  text += recovery_text(job.recovery);
   text += health_text(job.health);
   if (job.layout) text += layout_text(*job.layout);
   if (!job.plan_file.empty()) text += fmt::format("plan: {}\n", yaml_quote(job.plan_file));
