@@ -366,6 +366,14 @@ checkpoint::TensorMap PeerState::rank_tensors() const {
   return tensors;
 }
 
+void restore(TrainingState& state, PeerState& peers, const spec::Job& job, int world) {
+  const RecordingSource wanted(peers);
+  state.executor->restore(SavedState{peers.facts(), wanted, {}}, false);
+  peers.fetch(wanted.ranges());
+  const checkpoint::TensorMap own = peers.rank_tensors();
+  restore(state, SavedState{peers.facts(), peers, own}, job, world);
+}
+
 void RecordingSource::read(TensorKind kind, const std::string& name, std::int64_t first, torch::Tensor out) const {
   ranges_.push_back({kind, name, first, out.numel()});
   out.fill_(1);  // what checks its values accepts it

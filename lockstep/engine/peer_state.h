@@ -22,6 +22,7 @@
 
 #include "lockstep/checkpoint/pieces.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/engine/training_state.h"
 
 namespace lockstep::engine {
 
@@ -108,6 +109,9 @@ class PeerState : public checkpoint::TensorSource {
   std::map<Key, std::vector<Chunk>> fetched_;
   std::vector<std::vector<char>> received_;  // what chunks from other members point into
 };
+
+// Collective: puts the state of peers.step() back, which must be there.
+void restore(TrainingState& state, PeerState& peers, const spec::Job& job, int world);
 
 // Finds out what a restore reads: values are ones.
 class RecordingSource : public checkpoint::TensorSource {

@@ -84,6 +84,12 @@ std::int64_t bytes_of(const std::vector<TensorPiece>& pieces) {
   return bytes;
 }
 
+// Whose it is, so that PeerState knows whose own state is in it.
+CheckpointPart owned_by(int rank, CheckpointPart part) {
+  part.facts.rank_state["rank"] = rank;
+  return part;
+}
+
 double free_host_memory() {
   std::ifstream info("/proc/meminfo");
   for (std::string line; std::getline(info, line);) {
@@ -93,11 +99,6 @@ double free_host_memory() {
 }
 
 }  // namespace
-
-CheckpointPart owned_by(int rank, CheckpointPart part) {
-  part.facts.rank_state["rank"] = rank;
-  return part;
-}
 
 Snapshots::Snapshots(RunContext& context, const TrainingState& state)
     : context_(context), cadence_(context.run.snapshots.every) {
@@ -292,6 +293,14 @@ void Snapshots::give(std::int64_t live_step, std::vector<CheckpointPart>& held) 
       held.push_back(owned_by(ward.rank, std::move(copy)));
     }
   }
+}
+
+void hold_state(RunContext& context, const TrainingState& state, Snapshots* snapshots) {
+  std::vector<CheckpointPart>& held = *context.held;
+  CheckpointPart live = owned_by(context.rank(), held_part(state, context.job, context.world.size()));
+  std::erase_if(held, [&](const CheckpointPart& part) { return part.facts.step != live.facts.step; });
+  if (snapshots != nullptr) snapshots->give(live.facts.step, held);
+  held.push_back(std::move(live));
 }
 
 void Snapshots::tell() const {

@@ -99,7 +99,8 @@ class Snapshots {
   bool step_after_snapshot_ = false;
 };
 
-// What one rank has in this process: its rank is written into the facts, so that PeerState knows whose own state it is.
-checkpoint::CheckpointPart owned_by(int rank, checkpoint::CheckpointPart part);
+// A peer is lost: what this rank has in memory, live and in snapshots (may be null), goes to context.held for the next
+// generation. Not collective. What the generation before left there stays while this one has not done a step.
+void hold_state(RunContext& context, const TrainingState& state, Snapshots* snapshots);
 
 }  // namespace lockstep::engine

@@ -121,11 +121,7 @@ void Trainer::resume() {
 // A peer is lost: what this rank has in memory goes on in the next generation.
 void Trainer::hold() {
   if (context_.held == nullptr) return;
-  CheckpointPart live = owned_by(context_.rank(), held_part(state_, context_.job, context_.world.size()));
-  // What the last generation left stays until this one has done a step (begin_snapshots, rejoin).
-  std::erase_if(*context_.held, [&](const CheckpointPart& part) { return part.facts.step != live.facts.step; });
-  if (snapshots_) snapshots_->give(live.facts.step, *context_.held);
-  context_.held->push_back(std::move(live));
+  hold_state(context_, state_, snapshots_.get());
 }
 
 // Before the first step of a generation. From then on no rank changes its state before the copies of it are complete.
@@ -165,14 +161,10 @@ void Trainer::rejoin() {
 }
 
 void Trainer::resume_from(PeerState& peers) {
-  const RecordingSource wanted(peers);
-  state_.executor->restore(SavedState{peers.facts(), wanted, {}}, false);
-  peers.fetch(wanted.ranges());
-  const checkpoint::TensorMap own = peers.rank_tensors();
+  restore(state_, peers, context_.job, context_.world.size());
   if (!peers.has_rank_state() && context_.rank() == 0) {
     context_.host.note("a lost rank's error feedback is gone: that of the gradient compression starts anew");
   }
-  restore(state_, SavedState{peers.facts(), peers, own}, context_.job, context_.world.size());
 }
 
 nlohmann::json Trainer::run() {
