@@ -45,6 +45,61 @@ class Recovery(EndToEnd):
         self.assertEqual(again["restarts"], 1)
         self.assertEqual(again["final_loss"], whole["final_loss"])
 
+    def undisturbed(self, job):
+        """The same job in a store of its own, so that steps recorded in the usual one are the disturbed run's."""
+        return self.train(job, environment={"LOCKSTEP_HOME": str(self.folder / "undisturbed")})
+
+    def sharded_job(self, layout, every=1, moe=False, **fields):
+        """No checkpoint is ever saved, unless `fields` say so."""
+        model = {"arch": "gpt", "layers": 2, "hidden": 32, "heads": 2, "vocab": 256, "max_sequence": 32}
+        if moe:
+            model |= {"arch": "moe", "ffn_hidden": 64, "experts": 4, "experts_per_token": 2}
+        fields = {"checkpoint": {"every_steps": 100000, "final": False}} | fields
+        return self.text_job(ranks=4, steps=120, model=model, layout=layout,
+                             recovery={"snapshots": {"every": every}}, **fields)
+
+    def check_recovery_from_memory(self, layout, moe=False):
+        job = self.sharded_job(layout, moe=moe)
+        whole = self.undisturbed(job)
+        again, err = self.disturbed(job, lambda _, ranks: os.kill(ranks[2], signal.SIGKILL))
+        self.assertEqual(again["restarts"], 1, err)
+        self.assertIn("from the memory of the ranks", err)
+        self.assertLessEqual(again["lost_steps"], 1, err)  # one when it died between its update and the end of its copy
+        self.assertEqual(again["final_loss"], whole["final_loss"])
+
+    def test_a_lost_shard_of_zero_1_comes_from_a_peer(self):
+        self.check_recovery_from_memory({"shard": 4, "zero": 1})
+
+    def test_a_lost_shard_of_zero_3_comes_from_a_peer(self):
+        self.check_recovery_from_memory({"shard": 4, "zero": 3})
+
+    def test_a_lost_stage_of_a_tensor_parallel_pipeline_comes_from_a_peer(self):
+        self.check_recovery_from_memory({"tp": 2, "pp": 2})
+
+    def test_a_lost_rank_of_context_and_data_parallel_comes_from_a_replica(self):
+        self.check_recovery_from_memory({"cp": 2, "dp": 2})
+
+    def test_a_lost_share_of_the_experts_comes_from_a_peer(self):
+        self.check_recovery_from_memory({"dp": 4, "ep": 4}, moe=True)
+
+    def test_without_snapshots_a_lost_shard_is_gone(self):
+        job = self.sharded_job({"shard": 4, "zero": 3}, every=0)
+        again, err = self.disturbed(job, lambda _, ranks: os.kill(ranks[2], signal.SIGKILL))
+        self.assertIn("goes on after step 0 from disk", err)
+        self.assertGreater(again["lost_steps"], 1)
+
+    def test_a_rank_lost_with_its_copy_comes_from_the_last_checkpoint(self):
+        job = self.sharded_job({"shard": 4, "zero": 3}, checkpoint={"every_steps": 3})
+        whole = self.undisturbed(job)
+
+        def kill_both(_, ranks):
+            os.kill(ranks[1], signal.SIGKILL)
+            os.kill(ranks[2], signal.SIGKILL)
+
+        again, err = self.disturbed(job, kill_both)
+        self.assertIn("from disk", err)
+        self.assertEqual(again["final_loss"], whole["final_loss"])
+
     def test_no_restarts_are_made_when_the_job_wants_none(self):
         job = self.text_job(ranks=2, steps=100000, recovery={"restarts": 0})
         process = self.start("train", job)

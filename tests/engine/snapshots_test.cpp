@@ -218,7 +218,6 @@ TEST(Snapshots, a_rank_lost_right_after_a_recovery_costs_no_step) {
   run.generation(processes, {Death::When::kBeforeFirstStep, {2}, 0});
   run.generation(processes);
   EXPECT_EQ(processes.resumed, 4);
-  run.generation(processes, {Death::When::kInStep, {3}, 4});
   EXPECT_EQ(processes.losses, undisturbed(run));
 }
 
