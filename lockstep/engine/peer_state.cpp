@@ -8,8 +8,8 @@
 #include <set>
 
 #include "lockstep/base/error.h"
+#include "lockstep/engine/exchange_text.h"
 #include "lockstep/engine/executor.h"
-#include "lockstep/engine/run_context.h"
 
 namespace lockstep::engine {
 namespace {
@@ -40,7 +40,7 @@ std::vector<Series> series_of(const json& told) {
 }
 
 // What one member holds, without the values.
-std::string index_of(const std::vector<CheckpointPart>& held) {
+std::string index_of(const std::vector<CheckpointPart>& held, const std::vector<TensorName>& needed) {
   json all = json::array();
   for (const CheckpointPart& part : held) {
     json pieces = json::array();
@@ -52,17 +52,10 @@ std::string index_of(const std::vector<CheckpointPart>& held) {
                    {"extra", part.facts.extra},
                    {"pieces", std::move(pieces)}});
   }
-  const auto bytes = json::to_cbor(all);
+  json names = json::array();
+  for (const auto& [kind, name] : needed) names.push_back({static_cast<int>(kind), name});
+  const auto bytes = json::to_cbor({{"held", std::move(all)}, {"needed", std::move(names)}});
   return {bytes.begin(), bytes.end()};
-}
-
-std::vector<json> gather(comm::Communicator& world, const std::string& mine) {
-  std::vector<json> all;
-  for (int root = 0; root < world.size(); ++root) {
-    const std::string text = broadcast_text(world, mine, root);
-    all.push_back(json::from_cbor(text.begin(), text.end()));
-  }
-  return all;
 }
 
 // Whether the runs of all offers together cover [0, elements).
@@ -88,9 +81,26 @@ bool covers(const Offers& offers, std::int64_t elements) {
 
 }  // namespace
 
-PeerState::PeerState(comm::Communicator world, const std::vector<CheckpointPart>& held)
+std::vector<TensorName> tensors_of(const CheckpointPart& part) {
+  std::vector<TensorName> names;
+  for (const auto& piece : part.pieces) {
+    if (piece.kind != TensorKind::kRank) names.emplace_back(piece.kind, piece.name);
+  }
+  return names;
+}
+
+PeerState::PeerState(comm::Communicator world, const std::vector<CheckpointPart>& held,
+                     const std::vector<TensorName>& needed)
     : world_(std::move(world)), held_(held) {
-  choose_step(gather(world_, index_of(held)));
+  std::vector<json> told;
+  for (const std::string& text : gather_texts(world_, index_of(held, needed))) {
+    json member = json::from_cbor(text.begin(), text.end());
+    for (const json& name : member.at("needed")) {
+      needed_.emplace(static_cast<TensorKind>(name.at(0).get<int>()), name.at(1).get<std::string>());
+    }
+    told.push_back(std::move(member.at("held")));
+  }
+  choose_step(told);
 }
 
 const json* PeerState::collect(const std::vector<json>& told, std::int64_t step) {
@@ -119,8 +129,11 @@ const json* PeerState::collect(const std::vector<json>& told, std::int64_t step)
 }
 
 bool PeerState::is_whole() const {
-  return std::all_of(tensors_.begin(), tensors_.end(),
-                     [](const auto& entry) { return covers(entry.second.offers, entry.second.facts.elements()); });
+  const bool all_there =
+      std::all_of(needed_.begin(), needed_.end(), [&](const TensorName& name) { return tensors_.contains(name); });
+  return all_there && std::all_of(tensors_.begin(), tensors_.end(), [](const auto& entry) {
+           return covers(entry.second.offers, entry.second.facts.elements());
+         });
 }
 
 // Error feedback is of use when every rank has its own back. A generator may begin anew.

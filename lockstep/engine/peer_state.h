@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,11 +36,18 @@ struct TensorRange {
   bool operator==(const TensorRange&) const = default;
 };
 
+using TensorName = std::pair<checkpoint::TensorKind, std::string>;
+// The tensors that a rank holds a piece of, other than its own.
+std::vector<TensorName> tensors_of(const checkpoint::CheckpointPart& part);
+
 class PeerState : public checkpoint::TensorSource {
  public:
   // Collective. `held`: what this process holds, after one or several steps, values in host memory; it must outlive
   // the object. Pieces of kind kRank belong to the rank that facts.rank_state names ("rank").
-  PeerState(comm::Communicator world, const std::vector<checkpoint::CheckpointPart>& held);
+  // `needed`: tensors that this rank will read, without which a step is not complete (a lost pipeline stage's, say,
+  // which nobody may hold a piece of).
+  PeerState(comm::Communicator world, const std::vector<checkpoint::CheckpointPart>& held,
+            const std::vector<TensorName>& needed = {});
 
   // The newest step whose whole state the members hold together; nothing when there is none.
   std::optional<std::int64_t> step() const { return step_; }
@@ -60,9 +68,9 @@ class PeerState : public checkpoint::TensorSource {
   void read(checkpoint::TensorKind kind, const std::string& name, std::int64_t first, torch::Tensor out) const override;
 
  private:
-  using Key = std::pair<checkpoint::TensorKind, std::string>;  // of kind kRank: "3:name", the rank that it belongs to
-  struct Place {                                               // of a piece
-    int rank = 0;                                              // the member that holds it
+  using Key = TensorName;  // of kind kRank: "3:name", the rank that it belongs to
+  struct Place {           // of a piece
+    int rank = 0;          // the member that holds it
     std::int64_t part = 0, piece = 0;
   };
   struct Offer {
@@ -105,6 +113,7 @@ class PeerState : public checkpoint::TensorSource {
   std::int64_t newest_seen_ = -1;
   bool has_rank_state_ = true;
   checkpoint::CheckpointFacts facts_;
+  std::set<TensorName> needed_;  // by any member
   std::map<Key, Tensor> tensors_;
   std::map<Key, std::vector<Chunk>> fetched_;
   std::vector<std::vector<char>> received_;  // what chunks from other members point into

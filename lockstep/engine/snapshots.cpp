@@ -115,7 +115,7 @@ Snapshots::Snapshots(RunContext& context, const TrainingState& state)
     slot->received.reset(new unsigned char[static_cast<std::size_t>(kept_bytes_)]);
   }
   active_ = true;
-  if (!cadence_.is_chosen()) tell();
+  if (!cadence_.is_chosen() && context.generation == 1) tell();
   take(state);
 }
 

@@ -137,7 +137,7 @@ void Trainer::begin_snapshots() {
 // In a generation after the first: from the memory of the ranks where they have the whole state together, else from the
 // last checkpoint, else from the beginning.
 void Trainer::rejoin() {
-  PeerState peers(context_.world, *context_.held);
+  PeerState peers(context_.world, *context_.held, tensors_of(live_part(state_, context_.job, context_.world.size())));
   if (peers.step()) {
     resume_from(peers);
   } else if (!context_.request.resume_from.empty()) {

@@ -120,6 +120,16 @@ TEST(PeerState, has_no_step_when_a_piece_died_with_its_rank) {
   expect_step({{part(6, {piece(6, 0, 5)})}, {part(6, {piece(6, 6, 10)})}}, std::nullopt);
 }
 
+TEST(PeerState, has_no_step_when_a_whole_tensor_died_with_its_rank) {
+  const std::vector<CheckpointPart> survivor = {part(6, {piece(6, 0, 10)})};
+  parallel::run_ranks(2, [&](comm::Communicator world) {
+    const std::vector<CheckpointPart> held = world.rank() == 0 ? survivor : std::vector<CheckpointPart>{};
+    const std::string mine = world.rank() == 0 ? "w" : "of the lost stage";
+    EXPECT_EQ(PeerState(world, held, {{TensorKind::kModel, mine}}).step(), std::nullopt);
+    EXPECT_EQ(PeerState(world, held, {{TensorKind::kModel, "w"}}).step(), 6);
+  });
+}
+
 TEST(PeerState, has_no_step_when_nobody_holds_anything) { expect_step({{}, {}}, std::nullopt); }
 
 TEST(PeerState, joins_the_columns_of_a_split_matrix) {

@@ -44,9 +44,10 @@ struct Processes {
   nlohmann::json figures;  // of the first rank
 };
 
-class Run {
+class ElasticRun {
  public:
-  Run(const TrainingRuns& runs, const std::string& layout, const std::string& every, const std::string& model = {})
+  ElasticRun(const TrainingRuns& runs, const std::string& layout, const std::string& every,
+             const std::string& model = {})
       : job_(runs.job(fmt::format("batch: {{micro: 4, sequence_length: 64}}\nsteps: {}\n"
                                   "recovery: {{snapshots: {{every: {}}}}}\n",
                                   kSteps, every),
@@ -111,7 +112,7 @@ class Run {
   }
 
   void resume(Processes& processes, RunContext& context, TrainingState& state) const {
-    PeerState peers(context.world, *context.held);
+    PeerState peers(context.world, *context.held, tensors_of(live_part(state, job_, context.world.size())));
     if (context.rank() == 0) {
       processes.resumed = peers.step();
       processes.newest_seen = peers.newest_seen();
@@ -145,7 +146,7 @@ const Layout kLayouts[] = {{"shard=4,zero=1", ""},      {"shard=4,zero=3", ""}, 
                            {"cp=2,shard=2,zero=3", ""}, {"dp=2,shard=2,zero=3", ""},   {"dp=4,ep=2", kMoe},
                            {"dp=4,ep=4", kMoe},         {"shard=4,zero=3,ep=2", kMoe}, {"dp=2,tp=2", ""}};
 
-std::map<std::int64_t, double> undisturbed(const Run& run) {
+std::map<std::int64_t, double> undisturbed(const ElasticRun& run) {
   Processes processes(run.ranks());
   run.generation(processes);
   return processes.losses;
@@ -155,7 +156,7 @@ TEST(Snapshots, a_rank_that_dies_inside_a_step_costs_no_step) {
   TrainingRuns runs;
   for (const Layout& layout : kLayouts) {
     SCOPED_TRACE(layout.text);
-    const Run run(runs, layout.text, "1", layout.model);
+    const ElasticRun run(runs, layout.text, "1", layout.model);
     Processes processes(run.ranks());
     run.generation(processes, {Death::When::kInStep, {2}, 4});
     run.generation(processes);
@@ -169,7 +170,7 @@ TEST(Snapshots, when_a_rank_dies_after_its_update_all_go_back_one_step) {
   TrainingRuns runs;
   for (const char* layout : {"shard=4,zero=3", "tp=2,pp=2"}) {
     SCOPED_TRACE(layout);
-    const Run run(runs, layout, "1");
+    const ElasticRun run(runs, layout, "1");
     Processes processes(run.ranks());
     run.generation(processes, {Death::When::kAfterUpdate, {1}, 4});
     run.generation(processes);
@@ -181,7 +182,7 @@ TEST(Snapshots, when_a_rank_dies_after_its_update_all_go_back_one_step) {
 
 TEST(Snapshots, every_third_step_loses_no_more_than_those_since) {
   TrainingRuns runs;
-  const Run run(runs, "shard=4,zero=3", "3");
+  const ElasticRun run(runs, "shard=4,zero=3", "3");
   Processes processes(run.ranks());
   run.generation(processes, {Death::When::kInStep, {0}, 5});
   run.generation(processes);
@@ -193,7 +194,7 @@ TEST(Snapshots, without_them_the_state_of_a_lost_rank_is_gone) {
   TrainingRuns runs;
   for (const char* layout : {"shard=4,zero=1", "tp=2,pp=2"}) {
     SCOPED_TRACE(layout);
-    const Run run(runs, layout, "0");
+    const ElasticRun run(runs, layout, "0");
     Processes processes(run.ranks());
     run.generation(processes, {Death::When::kInStep, {2}, 4});
     run.generation(processes);
@@ -203,7 +204,7 @@ TEST(Snapshots, without_them_the_state_of_a_lost_rank_is_gone) {
 
 TEST(Snapshots, a_rank_and_its_keeper_lost_together_leave_no_step_in_memory) {
   TrainingRuns runs;
-  const Run run(runs, "shard=4,zero=3", "1");
+  const ElasticRun run(runs, "shard=4,zero=3", "1");
   Processes processes(run.ranks());
   run.generation(processes, {Death::When::kInStep, {1, 2}, 4});
   run.generation(processes);
@@ -212,7 +213,7 @@ TEST(Snapshots, a_rank_and_its_keeper_lost_together_leave_no_step_in_memory) {
 
 TEST(Snapshots, a_rank_lost_right_after_a_recovery_costs_no_step) {
   TrainingRuns runs;
-  const Run run(runs, "shard=4,zero=3", "1");
+  const ElasticRun run(runs, "shard=4,zero=3", "1");
   Processes processes(run.ranks());
   run.generation(processes, {Death::When::kInStep, {2}, 4});
   run.generation(processes, {Death::When::kBeforeFirstStep, {2}, 0});
@@ -225,7 +226,7 @@ TEST(Snapshots, replicas_of_the_whole_state_need_none) {
   TrainingRuns runs;
   for (const char* layout : {"dp=4", "dp=2,cp=2"}) {
     SCOPED_TRACE(layout);
-    const Run run(runs, layout, "1");
+    const ElasticRun run(runs, layout, "1");
     EXPECT_FALSE(cost::snapshot_memory(run.run()).needed);
     Processes processes(run.ranks());
     run.generation(processes, {Death::When::kInStep, {2}, 4});
@@ -239,7 +240,7 @@ TEST(Snapshots, take_the_memory_that_the_plan_says) {
   TrainingRuns runs;
   for (const Layout& layout : kLayouts) {
     SCOPED_TRACE(layout.text);
-    const Run run(runs, layout.text, "1", layout.model);
+    const ElasticRun run(runs, layout.text, "1", layout.model);
     Processes processes(run.ranks());
     run.generation(processes);
     const cost::SnapshotMemory planned = cost::snapshot_memory(run.run());
