@@ -2,12 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include "lockstep/checkpoint/host_image.h"
-
 #include <random>
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/host_image.h"
 #include "tests/checkpoint/sample_checkpoint.h"
 
 namespace lockstep::checkpoint {
