@@ -43,7 +43,7 @@ bool SnapshotCadence::decide(const Agree& agree) {
   without_.clear();
   stalls_.clear();
   if (!(step > 0.0)) return false;
-  const double wanted = std::ceil(cost / (kShare * step));
+  const double wanted = std::ceil(cost / (kShare * step) - 1e-6);
   std::int64_t every = static_cast<std::int64_t>(std::clamp(wanted, 1.0, static_cast<double>(kMost)));
   if (every_ == 1 && every > 1) every = kFirst;  // only the stall was seen: look at both kinds of steps
   const bool first = !std::exchange(decided_, true);

@@ -55,8 +55,9 @@ class ElasticRun {
     plan::Layout parsed = plan::parse_layout(layout);
     parsed.precision = job_.precision;
     job_.batch.accumulation = parsed.pp > 1 ? 2 : 1;
-    job_.cluster = {};  // the ranks are threads of this process
-    run_ = plan::run_of(job_, parsed);
+    spec::Job here = job_;
+    here.cluster = {};  // the ranks are threads of this process
+    run_ = plan::run_of(here, parsed);
   }
   std::int64_t ranks() const { return run_.layout.world(); }
   const plan::Run& run() const { return run_; }
