@@ -33,11 +33,12 @@ bool SnapshotCadence::stepped(double seconds, bool after_snapshot, double stall_
   return decide(agree);
 }
 
-// A copy in flight slows the step that it overlaps with: the cost is the difference, and at least what was waited.
+// A copy in flight slows the step that it overlaps with: the cost is the difference, at least what was waited and, so
+// that the noise of a busy machine is not taken for it, at most what it takes alone.
 bool SnapshotCadence::decide(const Agree& agree) {
   const double stall = median(stalls_), with = median(with_), without = median(without_);
-  const Figures mine =
-      without_.empty() ? Figures{stall, with - stall} : Figures{std::max(stall, with - without), without};
+  Figures mine = {stall, with - stall};
+  if (!without_.empty()) mine = {std::max(stall, std::min(with - without, alone_seconds_)), without};
   const auto [cost, step] = agree(mine);
   with_.clear();
   without_.clear();

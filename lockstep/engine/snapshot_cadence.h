@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "lockstep/spec/job.h"
@@ -19,6 +20,9 @@ class SnapshotCadence {
   static constexpr std::size_t kWindow = 8;    // snapshots between two decisions
 
   explicit SnapshotCadence(std::int64_t every);  // spec::Snapshots::every, not 0
+
+  // What a snapshot takes with nothing beside it: one that overlaps with a step costs no more.
+  void took_alone(double seconds) { alone_seconds_ = seconds; }
 
   // Measured on this rank; the same on every rank when it comes back. {cost of a snapshot, step without}, in seconds.
   using Figures = std::array<double, 2>;
@@ -39,6 +43,7 @@ class SnapshotCadence {
   bool decided_ = false;
   std::int64_t every_ = 1;
   double share_ = 0.0;
+  double alone_seconds_ = std::numeric_limits<double>::infinity();
   std::vector<double> with_, without_, stalls_;  // seconds, since the last decision
 };
 

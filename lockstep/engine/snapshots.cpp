@@ -116,7 +116,11 @@ Snapshots::Snapshots(RunContext& context, const TrainingState& state)
   }
   active_ = true;
   if (!cadence_.is_chosen() && context.generation == 1) tell();
+  const double begin = monotonic_seconds();
   take(state);
+  wait();
+  cadence_.took_alone(monotonic_seconds() - begin);
+  step_after_snapshot_ = false;
 }
 
 // A rank that ends early takes its peers' exchange with it; after finish() there is none.

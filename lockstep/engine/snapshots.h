@@ -36,8 +36,8 @@ namespace lockstep::engine {
 // Belongs to one rank's thread. Every rank makes the same calls.
 class Snapshots {
  public:
-  // Collective: finds out who keeps what and takes the first one, of `state` as it is. `context` must outlive the
-  // object. Throws UserError (does not fit) where the job insists on them and memory lacks.
+  // Collective: finds out who keeps what and takes the first one, of `state` as it is, complete on return. `context`
+  // must outlive the object. Throws UserError (does not fit) where the job insists on them and memory lacks.
   Snapshots(RunContext& context, const TrainingState& state);
   ~Snapshots();
   Snapshots(const Snapshots&) = delete;

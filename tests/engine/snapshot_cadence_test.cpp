@@ -31,6 +31,13 @@ TEST(SnapshotCadence, keeps_the_cost_below_its_share_of_the_time) {
   EXPECT_LE(cadence.cost_share(), SnapshotCadence::kShare + 1e-9);
 }
 
+TEST(SnapshotCadence, does_not_take_noise_for_a_cost_that_a_snapshot_cannot_have) {
+  SnapshotCadence cadence(spec::Snapshots::kAuto);
+  cadence.took_alone(0.015);
+  play(cadence, 40, 0.30, 0.005);
+  EXPECT_EQ(cadence.every(), 1);
+}
+
 TEST(SnapshotCadence, takes_them_rarer_when_they_become_dear) {
   SnapshotCadence cadence(spec::Snapshots::kAuto);
   play(cadence, 40, 0.01, 0.005);
