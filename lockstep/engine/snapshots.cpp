@@ -116,6 +116,10 @@ Snapshots::Snapshots(RunContext& context, const TrainingState& state)
   }
   active_ = true;
   if (!cadence_.is_chosen() && context.generation == 1) tell();
+}
+
+void Snapshots::begin(const TrainingState& state) {
+  if (!active_) return;
   const double begin = monotonic_seconds();
   take(state);
   wait();
@@ -123,12 +127,15 @@ Snapshots::Snapshots(RunContext& context, const TrainingState& state)
   step_after_snapshot_ = false;
 }
 
-// A rank that ends early takes its peers' exchange with it; after finish() there is none.
+// A rank that ends early takes its peers' exchange with it; after finish() there is none. Threads of the group end
+// before the memory that they may use goes.
 Snapshots::~Snapshots() {
-  if (in_flight_ == nullptr) return;
-  group_.abort("this rank left the run");
-  work_.settle();
-  if (copying_.valid()) copying_.wait();
+  if (in_flight_ != nullptr) {
+    group_.abort("this rank left the run");
+    work_.settle();
+    if (copying_.valid()) copying_.wait();
+  }
+  group_ = {};
 }
 
 // Without an agent that replaces ranks nobody would use them.

@@ -36,8 +36,8 @@ namespace lockstep::engine {
 // Belongs to one rank's thread. Every rank makes the same calls.
 class Snapshots {
  public:
-  // Collective: finds out who keeps what and takes the first one, of `state` as it is, complete on return. `context`
-  // must outlive the object. Throws UserError (does not fit) where the job insists on them and memory lacks.
+  // Collective: finds out who keeps what. `context` must outlive the object. Throws UserError (does not fit) where the
+  // job insists on them and memory lacks.
   Snapshots(RunContext& context, const TrainingState& state);
   ~Snapshots();
   Snapshots(const Snapshots&) = delete;
@@ -45,6 +45,8 @@ class Snapshots {
 
   bool active() const { return active_; }
 
+  // Collective, before the first step: takes the first one, complete on return.
+  void begin(const TrainingState& state);
   // Before the state changes: until the one in flight is complete here. Throws Fault when a peer is lost.
   void wait();
   // After a step: takes one when it is due. Collective.

@@ -127,6 +127,7 @@ void Trainer::hold() {
 // Before the first step of a generation. From then on no rank changes its state before the copies of it are complete.
 void Trainer::begin_snapshots() {
   snapshots_ = std::make_unique<Snapshots>(context_, state_);
+  snapshots_->begin(state_);
   if (snapshots_->active()) {
     state_.before_update = [this] { snapshots_->wait(); };
   } else if (context_.held != nullptr) {

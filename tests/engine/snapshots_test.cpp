@@ -97,6 +97,7 @@ class ElasticRun {
       if (death.when == Death::When::kBeforeFirstStep && dies) throw Died{};
       if (death.when == Death::When::kBeforeFirstStep) context.world.barrier().wait();
       snapshots = std::make_unique<Snapshots>(context, state);
+      snapshots->begin(state);
       state.before_update = [&] {
         snapshots->wait();
         if (death.when != Death::When::kInStep || state.step != death.step) return;
