@@ -112,12 +112,13 @@ const json* PeerState::collect(const std::vector<json>& told, std::int64_t step)
       ++part_number;
       if (part.at("step") != step) continue;
       if (facts == nullptr) facts = &part;
+      const int told_owner = part.at("rank"), owner = told_owner < 0 ? rank : told_owner;
       std::int64_t number = -1;
       for (const json& piece : part.at("pieces")) {
         ++number;
         const auto kind = static_cast<TensorKind>(piece.at(0).get<int>());
         const auto name = piece.at(1).get<std::string>();
-        const Key key(kind, kind == TensorKind::kRank ? rank_name(part.at("rank"), name) : name);
+        const Key key(kind, kind == TensorKind::kRank ? rank_name(owner, name) : name);
         Tensor& tensor = tensors_[key];
         tensor.facts.sizes = piece.at(2).get<std::vector<std::int64_t>>();
         tensor.facts.dtype = static_cast<torch::ScalarType>(piece.at(3).get<int>());

@@ -43,7 +43,7 @@ std::vector<TensorName> tensors_of(const checkpoint::CheckpointPart& part);
 class PeerState : public checkpoint::TensorSource {
  public:
   // Collective. `held`: what this process holds, after one or several steps, values in host memory; it must outlive
-  // the object. Pieces of kind kRank belong to the rank that facts.rank_state names ("rank").
+  // the object. Pieces of kind kRank belong to the rank that facts.rank_state names ("rank"), else to the member.
   // `needed`: tensors that this rank will read, without which a step is not complete (a lost pipeline stage's, say,
   // which nobody may hold a piece of).
   PeerState(comm::Communicator world, const std::vector<checkpoint::CheckpointPart>& held,

@@ -120,9 +120,11 @@ Snapshots::Snapshots(RunContext& context, const TrainingState& state)
 
 void Snapshots::begin(const TrainingState& state) {
   if (!active_) return;
+  wait();
   const double begin = monotonic_seconds();
   take(state);
   wait();
+  slots_[taken_ % 2]->complete = false;  // of what `state` does not follow from
   cadence_.took_alone(monotonic_seconds() - begin);
   step_after_snapshot_ = false;
 }
@@ -308,7 +310,7 @@ void Snapshots::give(std::int64_t live_step, std::vector<CheckpointPart>& held) 
 
 void hold_state(RunContext& context, const TrainingState& state, Snapshots* snapshots) {
   std::vector<CheckpointPart>& held = *context.held;
-  CheckpointPart live = owned_by(context.rank(), held_part(state, context.job, context.world.size()));
+  CheckpointPart live = owned_by(context.rank(), left_part(state, context.job, context.world.size()));
   std::erase_if(held, [&](const CheckpointPart& part) { return part.facts.step != live.facts.step; });
   if (snapshots != nullptr) snapshots->give(live.facts.step, held);
   held.push_back(std::move(live));

@@ -45,7 +45,8 @@ class Snapshots {
 
   bool active() const { return active_; }
 
-  // Collective, before the first step: takes the first one, complete on return.
+  // Collective, before the first step and when the run went back to an earlier one: takes one, complete on return, and
+  // drops what was taken before.
   void begin(const TrainingState& state);
   // Before the state changes: until the one in flight is complete here. Throws Fault when a peer is lost.
   void wait();

@@ -133,14 +133,24 @@ checkpoint::CheckpointPart live_part(const TrainingState& state, const spec::Job
   return part;
 }
 
-checkpoint::CheckpointPart held_part(const TrainingState& state, const spec::Job& job, int world) {
-  checkpoint::CheckpointPart part = live_part(state, job, world);
-  // Tensors on the CPU outlive the executor; those of an arena do not.
-  const bool copy = state.executor->figures().offloaded_bytes > 0;
+namespace {
+
+checkpoint::CheckpointPart in_host_memory(checkpoint::CheckpointPart part, bool copy) {
   for (checkpoint::TensorPiece& piece : part.pieces) {
     piece.values = piece.values.to(torch::kCPU, /*non_blocking=*/false, copy).contiguous();
   }
   return part;
+}
+
+}  // namespace
+
+checkpoint::CheckpointPart held_part(const TrainingState& state, const spec::Job& job, int world) {
+  return in_host_memory(live_part(state, job, world), true);
+}
+
+// Tensors on the CPU outlive the executor; those of an arena do not.
+checkpoint::CheckpointPart left_part(const TrainingState& state, const spec::Job& job, int world) {
+  return in_host_memory(live_part(state, job, world), state.executor->figures().offloaded_bytes > 0);
 }
 
 checkpoint::CheckpointContents checkpoint_contents(TrainingState& state, const spec::Job& job, int world) {

@@ -60,9 +60,11 @@ std::int64_t steps_left(const spec::Job& job, const data::Loader& loader, data::
 checkpoint::CheckpointPart checkpoint_part(TrainingState& state, const spec::Job& job, int world);
 // Everything that this rank holds (Executor::hold): views of live state. Not collective.
 checkpoint::CheckpointPart live_part(const TrainingState& state, const spec::Job& job, int world);
-// The same in host memory, for when the executor has ended: what it brings to the next generation after a Fault. On the
-// CPU nothing is copied, so the state must not change any more.
+// The same, copied to host memory.
 checkpoint::CheckpointPart held_part(const TrainingState& state, const spec::Job& job, int world);
+// The same in host memory when the executor is about to end: what a rank brings to the next generation after a Fault.
+// On the CPU nothing is copied, so the state must not change any more.
+checkpoint::CheckpointPart left_part(const TrainingState& state, const spec::Job& job, int world);
 // The same as whole tensors, of a run of one rank.
 checkpoint::CheckpointContents checkpoint_contents(TrainingState& state, const spec::Job& job, int world);
 
