@@ -31,7 +31,8 @@ struct Death {
   enum class When { kNever, kInStep, kAfterUpdate, kBeforeFirstStep };
   When when = When::kNever;
   std::set<int> ranks = {};
-  std::int64_t step = 0;  // steps done when they die
+  std::int64_t step = 0;      // steps done when they die
+  bool after_return = false;  // to that step, from two steps later
 };
 
 // What the ranks of a run hold between generations, and what the run told.
@@ -91,6 +92,7 @@ class ElasticRun {
     context.held = &processes.held[static_cast<std::size_t>(rank)];
     TrainingState state = build_training_state(job_, run_, context.world);
     std::unique_ptr<Snapshots> snapshots;
+    bool returned = !death.after_return;
     try {
       resume(processes, context, state);
       together.arrive_and_wait();
@@ -100,10 +102,12 @@ class ElasticRun {
       snapshots->begin(state);
       state.before_update = [&] {
         snapshots->wait();
-        if (death.when != Death::When::kInStep || state.step != death.step) return;
+        if (death.when != Death::When::kInStep || state.step != death.step || !returned) return;
         together.arrive_and_wait();
         if (dies) throw Died{};
       };
+      if (death.after_return) go_and_return(context, state, *snapshots, death.step);
+      returned = true;
       train(processes, context, state, *snapshots, dies ? death : Death{});
     } catch (const Fault&) {
       hold_state(context, state, snapshots.get());
@@ -111,6 +115,19 @@ class ElasticRun {
       context.held->clear();
       world.abort("died");
     }
+  }
+
+  // As a rollback does: to `step`, two steps on, and back.
+  void go_and_return(RunContext& context, TrainingState& state, Snapshots& snapshots, std::int64_t step) const {
+    std::vector<CheckpointPart> kept;
+    while (state.step < step + 2) {
+      if (state.step == step) kept.push_back(held_part(state, job_, context.world.size()));
+      const StepResult result = run_step(state, job_, {});
+      snapshots.after_step(state, result);
+    }
+    PeerState peers(context.world, kept);
+    restore(state, peers, job_, context.world.size());
+    snapshots.begin(state);
   }
 
   void resume(Processes& processes, RunContext& context, TrainingState& state) const {
@@ -222,6 +239,15 @@ TEST(Snapshots, a_rank_lost_right_after_a_recovery_costs_no_step) {
   run.generation(processes);
   EXPECT_EQ(processes.resumed, 4);
   EXPECT_EQ(processes.losses, undisturbed(run));
+}
+
+TEST(Snapshots, what_a_run_went_back_from_does_not_come_again) {
+  TrainingRuns runs;
+  const ElasticRun run(runs, "shard=4,zero=3", "1");
+  Processes processes(run.ranks());
+  run.generation(processes, {Death::When::kInStep, {2}, 3, true});
+  run.generation(processes);
+  EXPECT_EQ(processes.resumed, 3);
 }
 
 TEST(Snapshots, replicas_of_the_whole_state_need_none) {
