@@ -29,6 +29,15 @@ std::uint64_t bytes_of(const torch::Tensor& tensor) {
   return static_cast<std::uint64_t>(tensor.numel()) * tensor.element_size();
 }
 
+// Widest elements first: with no holes allowed, this keeps every tensor aligned to its element size.
+std::vector<const TensorPiece*> image_order(const std::vector<TensorPiece>& pieces) {
+  std::vector<const TensorPiece*> order;
+  for (const TensorPiece& piece : pieces) order.push_back(&piece);
+  std::stable_sort(order.begin(), order.end(),
+                   [](auto* a, auto* b) { return a->values.element_size() > b->values.element_size(); });
+  return order;
+}
+
 void wait_for(const c10::Event& event) {
   while (!event.query()) std::this_thread::sleep_for(std::chrono::microseconds(100));
 }
@@ -41,7 +50,7 @@ struct HostImage::Mapping {
     void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
       throw environment_error(
-          "no memory for the copy that a checkpoint is written from (" + std::to_string(bytes) + " bytes)",
+          "no memory for the copy that a checkpoint or snapshot is made of (" + std::to_string(bytes) + " bytes)",
           "use fewer ranks on this node or a layout that shards the optimizer");
     }
     start = static_cast<unsigned char*>(memory);
@@ -104,32 +113,22 @@ void HostImage::DeviceCopy::run() {
   moves.clear();
 }
 
-HostImage::HostImage() = default;
+HostImage::HostImage(Front front) : front_(front) {}
 HostImage::~HostImage() = default;
 
 std::vector<HostImage::Move> HostImage::lay_out(const std::vector<TensorPiece>& pieces) {
-  // Widest elements first: with no holes allowed, this keeps every tensor aligned to its element size.
-  std::vector<const TensorPiece*> order;
-  for (const TensorPiece& piece : pieces) order.push_back(&piece);
-  std::stable_sort(order.begin(), order.end(),
-                   [](auto* a, auto* b) { return a->values.element_size() > b->values.element_size(); });
+  pieces_ = image_places(pieces);
+  const std::vector<const TensorPiece*> order = image_order(pieces);
   SafetensorsHeader header;
-  std::uint64_t offset = 0;
-  pieces_.clear();
-  for (const TensorPiece* piece : order) {
-    LOCKSTEP_ASSERT(elements_of(piece->series) == piece->values.numel(), "a piece has the elements that it says");
-    const std::string dtype = safetensors_dtype(piece->values.scalar_type());
-    const std::uint64_t bytes = bytes_of(piece->values);
-    header.tensors.push_back({std::string(to_string(piece->kind)) + ":" + piece->name,
-                              dtype,
-                              {piece->values.numel()},
-                              offset,
-                              offset + bytes});
-    pieces_.push_back({piece->kind, piece->name, dtype, piece->sizes, piece->series, offset});
-    offset += bytes;
+  std::uint64_t end = 0;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    end = pieces_[i].offset + bytes_of(order[i]->values);
+    if (front_ == Front::kNone) continue;
+    const std::string name = std::string(to_string(pieces_[i].kind)) + ":" + pieces_[i].name;
+    header.tensors.push_back({name, pieces_[i].dtype, {order[i]->values.numel()}, pieces_[i].offset, end});
   }
-  const std::string front = header_bytes(header);
-  make_room(front.size() + offset);
+  const std::string front = front_ == Front::kSafetensors ? header_bytes(header) : "";
+  make_room(front.size() + end);
   std::memcpy(data_, front.data(), front.size());
   std::vector<Move> moves;
   for (std::size_t i = 0; i < order.size(); ++i) {
@@ -195,6 +194,31 @@ void HostImage::copy_device(std::vector<Move> moves) {
 
 void HostImage::finish() {
   if (const auto copy = std::move(device_copy_)) copy->run();
+}
+
+std::vector<StoredPiece> image_places(const std::vector<TensorPiece>& pieces) {
+  std::vector<StoredPiece> places;
+  std::uint64_t offset = 0;
+  for (const TensorPiece* piece : image_order(pieces)) {
+    LOCKSTEP_ASSERT(elements_of(piece->series) == piece->values.numel(), "a piece has the elements that it says");
+    places.push_back({piece->kind, piece->name, safetensors_dtype(piece->values.scalar_type()), piece->sizes,
+                      piece->series, offset});
+    offset += bytes_of(piece->values);
+  }
+  return places;
+}
+
+std::vector<TensorPiece> pieces_at(const std::vector<StoredPiece>& stored, unsigned char* data,
+                                   const std::shared_ptr<const void>& owner) {
+  std::vector<TensorPiece> pieces;
+  for (const StoredPiece& piece : stored) {
+    const std::int64_t count = elements_of(piece.series);
+    const auto options = torch::TensorOptions().dtype(torch_dtype(piece.dtype, "a snapshot"));
+    torch::Tensor values = torch::from_blob(
+        data + piece.offset, {count}, [owner](void*) {}, options);
+    pieces.push_back({piece.kind, piece.name, piece.sizes, piece.series, std::move(values)});
+  }
+  return pieces;
 }
 
 std::vector<std::uint32_t> block_checksums(const unsigned char* data, std::uint64_t bytes) {

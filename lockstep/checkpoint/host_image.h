@@ -1,5 +1,6 @@
-// HostImage: one rank's file of a checkpoint, byte for byte, in host memory. Training stalls while live tensors are
-// copied into it; a background thread writes it. The memory is kept for the next save.
+// HostImage: pieces of tensors back to back in host memory: one rank's file of a checkpoint, byte for byte, or a
+// snapshot. Training stalls while live tensors are copied into it; a background thread writes or sends it. The memory
+// is kept for the next one.
 #pragma once
 
 #include <torch/types.h>
@@ -14,7 +15,7 @@
 
 namespace lockstep::checkpoint {
 
-// Where a piece lies in the file.
+// Where a piece lies in the image.
 struct StoredPiece {
   TensorKind kind = TensorKind::kModel;
   std::string name;
@@ -27,7 +28,8 @@ struct StoredPiece {
 // take() and finish() alternate; they may come from different threads.
 class HostImage {
  public:
-  HostImage();
+  enum class Front { kSafetensors, kNone };  // what stands before the pieces: a file's header, or nothing
+  explicit HostImage(Front front = Front::kSafetensors);
   ~HostImage();
   HostImage(const HostImage&) = delete;
   HostImage& operator=(const HostImage&) = delete;
@@ -40,6 +42,7 @@ class HostImage {
   void finish();
 
   const unsigned char* data() const { return data_; }
+  unsigned char* data() { return data_; }
   std::uint64_t size() const { return size_; }
   const std::vector<StoredPiece>& pieces() const { return pieces_; }
 
@@ -56,12 +59,19 @@ class HostImage {
   void copy_device(std::vector<Move> moves);
 
   struct Mapping;
+  const Front front_;
   std::unique_ptr<Mapping> mapping_;  // at least size_ bytes
   unsigned char* data_ = nullptr;
   std::uint64_t size_ = 0;
   std::vector<StoredPiece> pieces_;
   std::unique_ptr<DeviceCopy> device_copy_;
 };
+
+// Where pieces lie in an image of them, counted from the first. Throws UserError for a dtype that safetensors lacks.
+std::vector<StoredPiece> image_places(const std::vector<TensorPiece>& pieces);
+// The pieces that lie at `data`, as tensors of that memory, which `owner` keeps.
+std::vector<TensorPiece> pieces_at(const std::vector<StoredPiece>& stored, unsigned char* data,
+                                   const std::shared_ptr<const void>& owner);
 
 // CRC-32C of each kDigestBlockBytes, the last one shorter.
 std::vector<std::uint32_t> block_checksums(const unsigned char* data, std::uint64_t bytes);

@@ -68,6 +68,9 @@ void show_plan(std::FILE* out, const spec::Job& job, const plan::Plan& plan, con
   row(out, "batch", batch_text(best.batch, best.layout.data_ranks()));
   row(out, "memory/rank", memory_bar(best.memory, 30));
   row(out, "", "P parameters, G gradients, O optimizer, A activations, B buffers, x framework");
+  if (best.memory.snapshots > 0) {
+    row(out, "snapshots", fmt::format("{} of host memory per rank, for recovery", format_bytes(best.memory.snapshots)));
+  }
   if (best.prediction) {
     const plan::Interval& rate = rate_of(*best.prediction, tokens);
     const char* unit = tokens ? "tokens" : "samples";

@@ -285,6 +285,16 @@ plan::MemoryBreakdown engine_memory(const EngineQuestion& question, const plan::
   return memory;
 }
 
+StateOnRank engine_state(const plan::Run& run, std::int64_t stage) {
+  const EngineQuestion question(run);
+  const ParameterBytes bytes = bytes_of(question, run.layout, run.batch);
+  Parameters held{question.parameters, 0};
+  if (run.model.is_language_model()) held = blocks_of(question.model, run.layout, stage).all;
+  const double per_parameter = bytes.weight + bytes.optimizer;
+  return {held.dense / dense_shards(run.layout) * per_parameter,
+          held.expert / expert_shards(run.layout) * per_parameter};
+}
+
 plan::MemoryBreakdown engine_memory(const plan::Run& run, std::int64_t stage) {
   if (run.executor == plan::Executor::kSharded) {
     return engine_memory(EngineQuestion(run), run.layout, run.batch, stage);

@@ -34,6 +34,12 @@ struct EngineQuestion {
 plan::MemoryBreakdown engine_memory(const EngineQuestion& question, const plan::Layout& layout,
                                     const plan::BatchPlan& batch, std::int64_t stage);
 
+// Bytes of weights and optimizer state that a rank of `stage` answers for, wherever they lie: its shard under ZeRO.
+struct StateOnRank {
+  double dense = 0, expert = 0;
+};
+StateOnRank engine_state(const plan::Run& run, std::int64_t stage);
+
 // Of a rank of `stage` under the run's executor. capacity and overhead are 0.
 plan::MemoryBreakdown engine_memory(const plan::Run& run, std::int64_t stage);
 // Of the rank that lacks most, with the capacity of its device.

@@ -23,7 +23,8 @@ inline constexpr const char* kSteps = "optimizer.step";  // int64, 0-dim: update
 inline constexpr const char* kFirstMoment = "optimizer.exp_avg.";
 inline constexpr const char* kSecondMoment = "optimizer.exp_avg_sq.";
 inline constexpr const char* kMomentum = "optimizer.momentum.";
-inline constexpr const char* kMaster = "master.";  // the fp32 weights beside narrower ones
+inline constexpr const char* kGenerator = "libtorch.generator";  // of each rank
+inline constexpr const char* kMaster = "master.";                // the fp32 weights beside narrower ones
 }  // namespace state_name
 
 struct StepInput {
@@ -32,6 +33,9 @@ struct StepInput {
   StepWishes wishes = {};
   // Called at most once, while a device works on the step: the time to stage() the next one. May be empty.
   std::function<void()> meanwhile = {};
+  // Called once before the state changes; when the update begins on any rank, it has returned on all of them. May be
+  // empty, and may throw Fault.
+  std::function<void()> before_update = {};
 };
 
 struct EvaluationSums {

@@ -91,6 +91,7 @@ FusedExecutor::FusedExecutor(const spec::Job& job, std::unique_ptr<DeviceStep> s
     : model_(job.model), step_(std::move(step)), initial_parameters_(load_initial_values(*step_, job)) {}
 
 StepResult FusedExecutor::step(const StepInput& input) {
+  if (input.before_update) input.before_update();
   step_->submit(staged_, input.learning_rate);
   staged_.clear();
   const double submitted = monotonic_seconds();

@@ -160,6 +160,7 @@ StepResult ShardedExecutor::step(const StepInput& input) {
     result.data_seconds = monotonic_seconds() - begin;
   });
 
+  if (input.before_update) input.before_update();
   // One exchange tells everybody the norm, the loss and what anybody wishes. Where every rank holds the whole gradient
   // the optimizer need not wait for it.
   const bool replicated = model_->is_replicated();
@@ -173,7 +174,7 @@ StepResult ShardedExecutor::step(const StepInput& input) {
     options.site = "world: norm and loss";
     sharing = world.all_reduce({shared_.data(), static_cast<std::int64_t>(shared_.size()), comm::DType::kF64},
                                comm::ReduceOp::kSum, options);
-    if (!replicated) sharing.wait();
+    if (!replicated || input.before_update) sharing.wait();
   }
   result.gradient_norm = std::sqrt(replicated ? model_->squared_norm() : shared_[0]) / scaler_.scale();
   result.skipped = !std::isfinite(result.gradient_norm);

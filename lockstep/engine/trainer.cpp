@@ -18,6 +18,8 @@
 namespace lockstep::engine {
 namespace {
 
+using checkpoint::CheckpointPart;
+
 constexpr double kProgressSeconds = 0.1;
 constexpr double kNoticeSeconds = 1.0;  // between two looks for checkpoint.preempt_file
 constexpr double kRecentDecay = 0.9;
@@ -119,20 +121,31 @@ void Trainer::resume() {
 // A peer is lost: what this rank has in memory goes on in the next generation.
 void Trainer::hold() {
   if (context_.held == nullptr) return;
-  context_.held->clear();
-  context_.held->push_back(held_part(state_, context_.job, context_.world.size()));
+  hold_state(context_, state_, snapshots_.get());
+}
+
+// Before the first step of a generation. From then on no rank changes its state before the copies of it are complete.
+void Trainer::begin_snapshots() {
+  snapshots_ = std::make_unique<Snapshots>(context_, state_);
+  snapshots_->begin(state_);
+  if (snapshots_->active()) {
+    state_.before_update = [this] { snapshots_->wait(); };
+  } else if (context_.held != nullptr) {
+    context_.held->clear();
+  }
 }
 
 // In a generation after the first: from the memory of the ranks where they have the whole state together, else from the
 // last checkpoint, else from the beginning.
 void Trainer::rejoin() {
-  PeerState peers(context_.world, *context_.held);
+  PeerState peers(context_.world, *context_.held, tensors_of(live_part(state_, context_.job, context_.world.size())));
   if (peers.step()) {
     resume_from(peers);
   } else if (!context_.request.resume_from.empty()) {
     resume();
   }
-  context_.held->clear();
+  // What was read from stays for a failure before the first snapshot is whole.
+  std::erase_if(*context_.held, [&](const CheckpointPart& part) { return part.facts.step != peers.step(); });
   if (context_.rank() != 0) return;
   const std::int64_t lost = std::max<std::int64_t>(0, peers.newest_seen() - state_.step);
   context_.control->recovered(lost);
@@ -149,11 +162,10 @@ void Trainer::rejoin() {
 }
 
 void Trainer::resume_from(PeerState& peers) {
-  const checkpoint::TensorMap own = checkpoint::rank_tensors_of(*context_.held, *peers.step());
-  const RecordingSource wanted(peers);
-  state_.executor->restore(SavedState{peers.facts(), wanted, own}, false);
-  peers.fetch(wanted.ranges());
-  restore(state_, SavedState{peers.facts(), peers, own}, context_.job, context_.world.size());
+  restore(state_, peers, context_.job, context_.world.size());
+  if (!peers.has_rank_state() && context_.rank() == 0) {
+    context_.host.note("a lost rank's error feedback is gone: that of the gradient compression starts anew");
+  }
 }
 
 nlohmann::json Trainer::run() {
@@ -166,6 +178,7 @@ nlohmann::json Trainer::run() {
 }
 
 nlohmann::json Trainer::train() {
+  begin_snapshots();
   running_.restart();
   const bool evaluating = state_.datasets.evaluation != nullptr;
   if (evaluating && context_.job.evaluation.every_steps > 0 && state_.step == 0) run_evaluation();
@@ -173,6 +186,7 @@ nlohmann::json Trainer::train() {
   while (state_.step < state_.total_steps && !stopped) {
     const StepResult result = run_step(state_, context_.job, wishes());
     after_step(result);
+    snapshots_->after_step(state_, result);
     const std::int64_t every = context_.job.evaluation.every_steps;
     const bool last = state_.step == state_.total_steps;
     stopped = result.wishes.stop && !last;  // the last step leaves nothing to stop
@@ -181,6 +195,7 @@ nlohmann::json Trainer::train() {
     checkpoints_.after_step(state_, result, save_now);
     if (save_now) checkpoints_.save_last(state_);
   }
+  snapshots_->finish();
   checkpoints_.finish();
   if (stopped) return summary(static_cast<int>(is_requeued() ? ExitCode::kRetry : ExitCode::kInterrupted));
   finish_soundly();
@@ -398,6 +413,7 @@ nlohmann::json Trainer::summary(int exit_code) const {
       {"skipped_steps", figures.skipped_steps},
       {"communicated_bytes", figures.communicated_bytes},
       {"evaluations", evaluations_}};
+  if (snapshots_->active()) result["snapshots"] = snapshots_->summary();
   const bool any = state_.step > first_step_;  // a finished run that is resumed has nothing to tell
   result["final_loss"] = any ? nlohmann::json(last_loss_) : nlohmann::json();
   result["tokens_per_second"] = tokens && any ? nlohmann::json(rate) : nlohmann::json();

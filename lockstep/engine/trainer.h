@@ -10,6 +10,7 @@
 #include "lockstep/engine/run_checkpoints.h"
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/run_health.h"
+#include "lockstep/engine/snapshots.h"
 #include "lockstep/engine/training_state.h"
 #include "lockstep/engine/training_step.h"
 
@@ -51,6 +52,7 @@ class Trainer {
   void rejoin();
   void resume_from(PeerState& peers);
   void hold();
+  void begin_snapshots();
   nlohmann::json train();
   StepWishes wishes();
   void after_step(const StepResult& result);
@@ -75,6 +77,7 @@ class Trainer {
   RunCheckpoints checkpoints_;
   MemoryCounter memory_;  // before the state, whose tensors it counts
   TrainingState state_;
+  std::unique_ptr<Snapshots> snapshots_;  // null before the first step
   ThroughputMeter meter_{0};
   Stopwatch running_;
   double last_progress_ = -1.0;

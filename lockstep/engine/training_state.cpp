@@ -12,8 +12,6 @@
 namespace lockstep::engine {
 namespace {
 
-constexpr const char* kGenerator = "libtorch.generator";
-
 std::unique_ptr<data::Loader> make_loader(const spec::Job& job, const plan::Run& run, const TrainingState& state) {
   data::LoaderOptions options;
   options.pinned = state.pinned;
@@ -113,7 +111,7 @@ checkpoint::CheckpointPart facts_part(const TrainingState& state, const spec::Jo
   // Random numbers are keyed by (seed, step, place), so seed and step are the whole state of every generator of ours;
   // libtorch's own is kept for operators that draw from it.
   part.facts.rank_state = {{"seed", job.seed}, {"step", step}};
-  part.pieces.push_back(checkpoint::whole_piece(checkpoint::TensorKind::kRank, kGenerator,
+  part.pieces.push_back(checkpoint::whole_piece(checkpoint::TensorKind::kRank, state_name::kGenerator,
                                                 at::globalContext().defaultGenerator(torch::kCPU).get_state()));
   return part;
 }
@@ -126,16 +124,33 @@ checkpoint::CheckpointPart checkpoint_part(TrainingState& state, const spec::Job
   return part;
 }
 
-checkpoint::CheckpointPart held_part(const TrainingState& state, const spec::Job& job, int world) {
+checkpoint::CheckpointPart live_part(const TrainingState& state, const spec::Job& job, int world) {
   const std::int64_t step = state.executor->completed_steps();
   // The step was done when it failed: its samples are used up.
   const bool done = step > state.step && state.in_step;
   checkpoint::CheckpointPart part = facts_part(state, job, world, step, done ? state.in_step->behind : state.position);
   state.executor->hold(part);
+  return part;
+}
+
+namespace {
+
+checkpoint::CheckpointPart in_host_memory(checkpoint::CheckpointPart part, bool copy) {
   for (checkpoint::TensorPiece& piece : part.pieces) {
-    piece.values = piece.values.to(torch::kCPU, /*non_blocking=*/false, /*copy=*/true).contiguous();
+    piece.values = piece.values.to(torch::kCPU, /*non_blocking=*/false, copy).contiguous();
   }
   return part;
+}
+
+}  // namespace
+
+checkpoint::CheckpointPart held_part(const TrainingState& state, const spec::Job& job, int world) {
+  return in_host_memory(live_part(state, job, world), true);
+}
+
+// Tensors on the CPU outlive the executor; those of an arena do not.
+checkpoint::CheckpointPart left_part(const TrainingState& state, const spec::Job& job, int world) {
+  return in_host_memory(live_part(state, job, world), state.executor->figures().offloaded_bytes > 0);
 }
 
 checkpoint::CheckpointContents checkpoint_contents(TrainingState& state, const spec::Job& job, int world) {
@@ -170,7 +185,7 @@ std::string restore(TrainingState& state, const SavedState& saved, const spec::J
     state.total_steps = state.step + steps_left(job, *state.loader, state.position);
   }
 
-  const auto generator = saved.rank_tensors.find(kGenerator);
+  const auto generator = saved.rank_tensors.find(state_name::kGenerator);
   if (generator != saved.rank_tensors.end()) {
     at::Generator torch_generator = at::globalContext().defaultGenerator(torch::kCPU);
     torch_generator.set_state(generator->second);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -31,9 +32,10 @@ struct TrainingState {
     data::Position behind;
   };
   std::optional<Staged> staged;
-  std::optional<Staged> in_step;  // of the step that is being done
-  bool pinned = false;            // batches in page-locked memory
-  nlohmann::json data_contents;   // what the data holds, for checkpoints (engine/resume_check.h)
+  std::optional<Staged> in_step;        // of the step that is being done
+  bool pinned = false;                  // batches in page-locked memory
+  std::function<void()> before_update;  // of every step (StepInput); may be empty
+  nlohmann::json data_contents;         // what the data holds, for checkpoints (engine/resume_check.h)
 };
 
 struct TrainingOptions {
@@ -56,9 +58,13 @@ std::int64_t steps_left(const spec::Job& job, const data::Loader& loader, data::
 
 // What a checkpoint keeps of this rank (Executor::save): views of live state. Collective.
 checkpoint::CheckpointPart checkpoint_part(TrainingState& state, const spec::Job& job, int world);
-// Everything that this rank holds (Executor::hold), copied to host memory: what it brings to the next generation after
-// a Fault. Not collective.
+// Everything that this rank holds (Executor::hold): views of live state. Not collective.
+checkpoint::CheckpointPart live_part(const TrainingState& state, const spec::Job& job, int world);
+// The same, copied to host memory.
 checkpoint::CheckpointPart held_part(const TrainingState& state, const spec::Job& job, int world);
+// The same in host memory when the executor is about to end: what a rank brings to the next generation after a Fault.
+// On the CPU nothing is copied, so the state must not change any more.
+checkpoint::CheckpointPart left_part(const TrainingState& state, const spec::Job& job, int world);
 // The same as whole tensors, of a run of one rank.
 checkpoint::CheckpointContents checkpoint_contents(TrainingState& state, const spec::Job& job, int world);
 

@@ -62,6 +62,7 @@ StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishe
   input.learning_rate = learning_rate_at(job.optimizer, state.step, state.total_steps);
   input.wishes = wishes;
   if (state.step + 1 < state.total_steps) input.meanwhile = [&] { stage_next(state); };
+  input.before_update = state.before_update;
   state.in_step = now;
   StepResult result = state.executor->step(input);
   state.in_step.reset();

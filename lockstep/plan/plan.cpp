@@ -121,10 +121,12 @@ Knobs read_knobs(const JsonReader& reader) {
 }
 
 nlohmann::json memory_to_json(const MemoryBreakdown& memory) {
-  return {{"total", memory.total() / kGiB},           {"parameters", memory.parameters / kGiB},
-          {"gradients", memory.gradients / kGiB},     {"optimizer", memory.optimizer / kGiB},
-          {"activations", memory.activations / kGiB}, {"buffers", memory.buffers / kGiB},
-          {"overhead", memory.overhead / kGiB},       {"capacity", memory.capacity / kGiB}};
+  nlohmann::json json = {{"total", memory.total() / kGiB},           {"parameters", memory.parameters / kGiB},
+                         {"gradients", memory.gradients / kGiB},     {"optimizer", memory.optimizer / kGiB},
+                         {"activations", memory.activations / kGiB}, {"buffers", memory.buffers / kGiB},
+                         {"overhead", memory.overhead / kGiB},       {"capacity", memory.capacity / kGiB}};
+  if (memory.snapshots > 0) json["snapshots"] = memory.snapshots / kGiB;
+  return json;
 }
 
 MemoryBreakdown read_memory(const JsonReader& reader) {
@@ -136,6 +138,7 @@ MemoryBreakdown read_memory(const JsonReader& reader) {
   memory.buffers = reader.non_negative("buffers") * kGiB;
   memory.overhead = reader.non_negative("overhead") * kGiB;
   memory.capacity = reader.non_negative("capacity") * kGiB;
+  if (reader.has("snapshots")) memory.snapshots = reader.non_negative("snapshots") * kGiB;
   const double total = reader.non_negative("total") * kGiB;
   reader.finish();
   if (std::abs(total - memory.total()) > 1e-6 * (total + memory.total())) {

@@ -53,6 +53,8 @@ struct MemoryBreakdown {
   double buffers = 0;   // gradient buckets, communicator, loader
   double overhead = 0;  // framework, context, allocator reserve
   double capacity = 0;  // of the device; 0: unknown
+  // Beside total(), in host memory: copies of the state for recovery (cost/snapshots.h).
+  double snapshots = 0;
   double total() const { return parameters + gradients + optimizer + activations + buffers + overhead; }
   bool operator==(const MemoryBreakdown&) const = default;
 };

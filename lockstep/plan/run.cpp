@@ -11,7 +11,8 @@ Run run_of(const spec::Job& job, const Layout& layout, const BatchPlan& batch) {
           .optimizer = job.optimizer,
           .lora = job.lora,
           .communication = job.communication,
-          .activation_offload = job.activation_offload};
+          .activation_offload = job.activation_offload,
+          .snapshots = job.recovery.snapshots};
   run.executor = choose_executor(run);
   return run;
 }

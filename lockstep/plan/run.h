@@ -19,6 +19,7 @@ struct Run {
   spec::Lora lora;
   spec::Communication communication;
   bool activation_offload = false;
+  spec::Snapshots snapshots;
   Executor executor = Executor::kSharded;
 
   bool operator==(const Run&) const = default;

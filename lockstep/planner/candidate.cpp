@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cost/price.h"
+#include "lockstep/cost/snapshots.h"
 #include "lockstep/cost/step_time.h"
 #include "lockstep/planner/search/objective.h"
 
@@ -50,6 +51,7 @@ void judge_memory(const plan::Run& run, plan::Candidate& candidate) {
   candidate.reasons.push_back(
       fmt::format("memory {} of {} per rank, most of it {} ({})", format_bytes(candidate.memory.total()),
                   format_bytes(candidate.memory.capacity), term.name, format_bytes(term.bytes)));
+  add_snapshots(run, candidate);
 }
 
 void append_time_reasons(const cost::Profile& profile, const spec::Model& model, const plan::Candidate& candidate,
@@ -83,6 +85,24 @@ void append_interval_reason(const cost::Profile& profile, const cost::Price& pri
 }
 
 }  // namespace
+
+void add_snapshots(const plan::Run& run, plan::Candidate& candidate) {
+  const cost::SnapshotMemory memory = cost::snapshot_memory(run);
+  const std::int64_t every = run.snapshots.every;
+  if (!memory.needed || every == 0) return;
+  if (!memory.fits && every != spec::Snapshots::kAuto) {
+    throw does_not_fit(
+        fmt::format("snapshots (recovery.snapshots.every {}) need {} per rank beside the {} of a step, and {} are left",
+                    every, format_bytes(memory.total()), format_bytes(candidate.memory.total()),
+                    format_bytes(memory.room)),
+        "set recovery.snapshots.every to auto or 0, or use a layout with smaller shards");
+  }
+  candidate.memory.snapshots = cost::snapshot_bytes(run);
+  candidate.reasons.push_back(
+      memory.fits ? fmt::format("snapshots {} of host memory per rank: {} of its own state and {} of peers', twice",
+                                format_bytes(memory.total()), format_bytes(memory.own), format_bytes(memory.peers))
+                  : cost::why_no_snapshots(memory));
+}
 
 const spec::Device& smallest_device(const spec::Cluster& cluster) {
   LOCKSTEP_ASSERT(!cluster.groups.empty(), "a cluster without node groups");

@@ -14,6 +14,11 @@ plan::Candidate candidate_of(const SearchRequest& request, const plan::Run& run)
 // What can be said without a profile: memory, as the engine holds it.
 plan::Candidate counted_candidate(const plan::Run& run);
 
+// The memory of the run's snapshots, with a sentence: copies of the state that lie beside the step's memory, on the CPU
+// in the same, for a GPU in the host's (which the ranks look at when they start). Throws UserError (exit code 3) where
+// the job insists on them and they do not fit.
+void add_snapshots(const plan::Run& run, plan::Candidate& candidate);
+
 // Why this layout where nothing was searched.
 std::string layout_reason(const plan::Layout& layout, bool given);
 

@@ -22,6 +22,7 @@ SearchRequest question_of(const spec::Job& job, const cost::Profile& profile) {
   request.lora = job.lora;
   request.communication = job.communication;
   request.activation_offload = job.activation_offload;
+  request.snapshots = job.recovery.snapshots;
   request.is_job = true;
   request.precisions = {job.precision};
   std::int64_t data_ranks = job.cluster.devices();

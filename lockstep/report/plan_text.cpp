@@ -176,6 +176,10 @@ class PlanPage {
                       format_bytes(bytes)));
       before += bytes;
     }
+    if (memory.snapshots > 0) {
+      line(fmt::format("  {:<{}} {} of host memory beside it, for recovery", "snapshots", kNameWidth - 1,
+                       format_bytes(memory.snapshots)));
+    }
     if (explained_.stages.size() > 1) stage_memory();
   }
 

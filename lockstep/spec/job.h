@@ -111,11 +111,19 @@ struct CheckpointPolicy {
   bool operator==(const CheckpointPolicy&) const = default;
 };
 
+// Copies of the state in the memory of the ranks and of their peers.
+struct Snapshots {
+  static constexpr std::int64_t kAuto = -1;
+  std::int64_t every = kAuto;  // steps; kAuto: where the layout needs them, as often as is cheap; 0: none
+  bool operator==(const Snapshots&) const = default;
+};
+
 // What the agent does when ranks fail.
 struct RecoveryPolicy {
   std::int64_t restarts = 10;  // before the run is given up; 0: the first failure ends it
   std::int64_t standby = 1;    // processes per node kept ready to take a lost rank's place
   double wait_seconds = 2.0;   // `wait`: for a lost node to be replaced, before the run goes on with fewer
+  Snapshots snapshots;
   bool operator==(const RecoveryPolicy&) const = default;
 };
 

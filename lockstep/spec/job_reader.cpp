@@ -147,6 +147,18 @@ void read_health(MapReader& job, Health& health) {
   map->finish();
 }
 
+void read_snapshots(MapReader& recovery, Snapshots& snapshots) {
+  auto map = recovery.map("snapshots");
+  if (!map) return;
+  const YamlNode* every = map->find("every");
+  if (every != nullptr && every->is_scalar() && every->scalar == "auto") {
+    snapshots.every = Snapshots::kAuto;
+  } else {
+    map->count("every", snapshots.every, 0, kMostSteps);
+  }
+  map->finish();
+}
+
 void read_recovery(MapReader& job, RecoveryPolicy& policy) {
   auto map = job.map("recovery");
   if (!map) return;
@@ -154,6 +166,7 @@ void read_recovery(MapReader& job, RecoveryPolicy& policy) {
   map->count("standby", policy.standby, 0, 4096);
   map->seconds("wait", policy.wait_seconds);
   require_at_most(*map, "wait", policy.wait_seconds);
+  read_snapshots(*map, policy.snapshots);
   map->finish();
 }
 

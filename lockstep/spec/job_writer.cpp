@@ -60,6 +60,13 @@ std::string health_text(const Health& health) {
                      health.most_skips, to_string(health.spike));
 }
 
+std::string recovery_text(const RecoveryPolicy& policy) {
+  const std::int64_t every = policy.snapshots.every;
+  return fmt::format("recovery:\n  restarts: {}\n  standby: {}\n  wait: {}\n  snapshots:\n    every: {}\n",
+                     policy.restarts, policy.standby, exact_seconds(policy.wait_seconds),
+                     every == Snapshots::kAuto ? "auto" : std::to_string(every));
+}
+
 std::string layout_text(const LayoutRequest& layout) {
   std::string text = "layout:\n";
   for (const auto& [axis, size] : layout.axes) text += fmt::format("  {}: {}\n", axis, size);
@@ -94,8 +101,7 @@ std::string to_yaml(const Job& job) {
   text += communication_text(job.communication);
   text += fmt::format("evaluation:\n  every: {}\n  batches: {}\n", job.evaluation.every_steps, job.evaluation.batches);
   text += checkpoint_text(job.checkpoint);
-  text += fmt::format("recovery:\n  restarts: {}\n  standby: {}\n  wait: {}\n", job.recovery.restarts,
-                      job.recovery.standby, exact_seconds(job.recovery.wait_seconds));
+  text += recovery_text(job.recovery);
   text += health_text(job.health);
   if (job.layout) text += layout_text(*job.layout);
   if (!job.plan_file.empty()) text += fmt::format("plan: {}\n", yaml_quote(job.plan_file));

@@ -36,6 +36,7 @@ namespace event_kind {
 inline constexpr std::string_view kCheckpoint = "checkpoint";               // data: {"path", "bytes", "seconds"}
 inline constexpr std::string_view kCheckpointFailed = "checkpoint_failed";  // data: {"problem", "last_good"}
 inline constexpr std::string_view kResume = "resume";                       // data: {"path", "step"}
+inline constexpr std::string_view kSnapshots = "snapshots";  // how often, and what they cost: data of the run's summary
 inline constexpr std::string_view kEvaluation = "evaluation";
 inline constexpr std::string_view kSkip = "skip";    // data: {"loss", "gradient_norm"}
 inline constexpr std::string_view kSpike = "spike";  // the same; also when it is over

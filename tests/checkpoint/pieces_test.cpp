@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/host_image.h"
 #include "tests/checkpoint/sample_checkpoint.h"
 
 namespace lockstep::checkpoint {
@@ -142,6 +143,32 @@ TEST_F(Pieces, a_hole_between_the_parts_is_found) {
   EXPECT_FALSE(verify_checkpoint(checkpoint()).empty());
   const auto reader = CheckpointReader::open(checkpoint());
   EXPECT_THROW(reader.read_whole(TensorKind::kModel, "matrix"), UserError);
+}
+
+TEST(HostImage, gives_back_the_pieces_that_were_copied_into_it) {
+  const auto image = std::make_shared<HostImage>(HostImage::Front::kNone);
+  torch::Tensor narrow = torch::arange(5, torch::kUInt8), wide = torch::arange(7, torch::kFloat64);
+  const std::vector<TensorPiece> given = {whole_piece(TensorKind::kRank, "narrow", narrow),
+                                          whole_piece(TensorKind::kModel, "wide", wide)};
+  image->take(given);
+  image->finish();
+  wide.zero_();  // the image has a copy
+  EXPECT_EQ(image->size(), 5 + 7 * 8);
+  EXPECT_EQ(image_places(given).front().name, "wide") << "widest first, so that all are aligned";
+  const std::vector<TensorPiece> back = pieces_at(image->pieces(), image->data(), image);
+  ASSERT_EQ(back.size(), 2);
+  EXPECT_TRUE(torch::equal(back[0].values, torch::arange(7, torch::kFloat64)));
+  EXPECT_TRUE(torch::equal(back[1].values, narrow));
+}
+
+TEST(HostImage, pieces_keep_the_memory_they_lie_in) {
+  std::vector<TensorPiece> back;
+  {
+    const auto image = std::make_shared<HostImage>(HostImage::Front::kNone);
+    image->take({whole_piece(TensorKind::kModel, "w", torch::ones({1000}))});
+    back = pieces_at(image->pieces(), image->data(), image);
+  }
+  EXPECT_EQ(back[0].values.sum().item<double>(), 1000);
 }
 
 }  // namespace

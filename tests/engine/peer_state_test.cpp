@@ -56,8 +56,78 @@ TEST(PeerState, falls_back_to_the_newest_step_that_is_complete) {
   expect_step({{part(6, {piece(6, 0, 5)}), part(5, {piece(5, 0, 5)})}, {part(5, {piece(5, 5, 10)})}}, 5);
 }
 
+TEST(PeerState, takes_snapshots_of_a_step_that_live_states_have_left) {
+  // Rank 1 is lost. Rank 0 is a step ahead and has a copy of its own of step 5; rank 2 is at 5 and keeps rank 1's
+  // copies.
+  expect_step({{part(6, {piece(6, 0, 4)}), part(5, {piece(5, 0, 4)}), part(4, {piece(4, 0, 4)})},
+               {},
+               {part(5, {piece(5, 7, 10)}), part(4, {piece(4, 4, 7)}), part(5, {piece(5, 4, 7)})}},
+              5);
+}
+
+TEST(PeerState, goes_back_further_when_the_newest_copy_did_not_arrive) {
+  expect_step({{part(5, {piece(5, 0, 4)}), part(4, {piece(4, 0, 4)})},
+               {},
+               {part(5, {piece(5, 7, 10)}), part(4, {piece(4, 7, 10)}), part(4, {piece(4, 4, 7)})}},
+              4);
+}
+
+checkpoint::TensorPiece feedback(double value) {
+  return checkpoint::whole_piece(TensorKind::kRank, "error", torch::full({3}, value));
+}
+
+CheckpointPart of_rank(int rank, CheckpointPart given) {
+  given.facts.rank_state["rank"] = rank;
+  given.facts.extra["world"] = 2;
+  return given;
+}
+
+TEST(PeerState, brings_a_rank_what_was_its_own) {
+  const std::vector<CheckpointPart> survivor = {of_rank(0, part(5, {piece(5, 0, 10), feedback(0.5)})),
+                                                of_rank(1, part(5, {feedback(1.5)}))};
+  parallel::run_ranks(2, [&](comm::Communicator world) {
+    const std::vector<CheckpointPart> held = world.rank() == 0 ? survivor : std::vector<CheckpointPart>{};
+    PeerState peers(world, held);
+    EXPECT_EQ(peers.step(), 5);
+    EXPECT_TRUE(peers.has_rank_state());
+    peers.fetch({});
+    EXPECT_TRUE(torch::equal(peers.rank_tensors().at("error"), torch::full({3}, 0.5 + world.rank())));
+  });
+}
+
+TEST(PeerState, prefers_an_older_step_with_all_that_was_the_ranks_own) {
+  const std::vector<CheckpointPart> survivor = {of_rank(0, part(6, {piece(6, 0, 10), feedback(0.6)})),
+                                                of_rank(0, part(5, {piece(5, 0, 10), feedback(0.5)})),
+                                                of_rank(1, part(5, {feedback(1.5)}))};
+  parallel::run_ranks(2, [&](comm::Communicator world) {
+    const std::vector<CheckpointPart> held = world.rank() == 0 ? survivor : std::vector<CheckpointPart>{};
+    EXPECT_EQ(PeerState(world, held).step(), 5);
+  });
+}
+
+TEST(PeerState, starts_error_feedback_anew_when_that_of_a_rank_is_gone) {
+  const std::vector<CheckpointPart> survivor = {of_rank(0, part(5, {piece(5, 0, 10), feedback(0.5)}))};
+  parallel::run_ranks(2, [&](comm::Communicator world) {
+    const std::vector<CheckpointPart> held = world.rank() == 0 ? survivor : std::vector<CheckpointPart>{};
+    const PeerState peers(world, held);
+    EXPECT_EQ(peers.step(), 5);
+    EXPECT_FALSE(peers.has_rank_state());
+    EXPECT_EQ(peers.facts().extra.at("world"), 0);
+  });
+}
+
 TEST(PeerState, has_no_step_when_a_piece_died_with_its_rank) {
   expect_step({{part(6, {piece(6, 0, 5)})}, {part(6, {piece(6, 6, 10)})}}, std::nullopt);
+}
+
+TEST(PeerState, has_no_step_when_a_whole_tensor_died_with_its_rank) {
+  const std::vector<CheckpointPart> survivor = {part(6, {piece(6, 0, 10)})};
+  parallel::run_ranks(2, [&](comm::Communicator world) {
+    const std::vector<CheckpointPart> held = world.rank() == 0 ? survivor : std::vector<CheckpointPart>{};
+    const std::string mine = world.rank() == 0 ? "w" : "of the lost stage";
+    EXPECT_EQ(PeerState(world, held, {{TensorKind::kModel, mine}}).step(), std::nullopt);
+    EXPECT_EQ(PeerState(world, held, {{TensorKind::kModel, "w"}}).step(), 6);
+  });
 }
 
 TEST(PeerState, has_no_step_when_nobody_holds_anything) { expect_step({{}, {}}, std::nullopt); }

@@ -240,6 +240,31 @@ TEST(Planner, tables_of_this_machine_price_a_layout_alike_for_plan_and_train) {
   }
 }
 
+TEST(Planner, snapshots_have_a_line_of_their_own_and_are_refused_where_they_do_not_fit) {
+  spec::Job job = job_of("gpt2-124m", "1x8xcpu");
+  job.layout = plan::request_from_layout(plan::parse_layout("shard=8"));
+  job.cluster.groups.front().device.memory_bytes = 64e9;
+  const plan::Plan plan = make_plan(job);
+  const double step = plan.best.memory.total();
+  // 124,439,808 parameters x 12 bytes over 8 ranks, own and a peer's, twice.
+  EXPECT_NEAR(plan.best.memory.snapshots, 4 * 124439808.0 * 12 / 8, 1e6);
+  EXPECT_NE(reasons_of(plan).find("snapshots"), std::string::npos);
+  EXPECT_EQ(plan::read_plan(plan::to_json(plan), "p").best.memory, plan.best.memory);
+
+  job.cluster.groups.front().device.memory_bytes = step + 100e6;
+  EXPECT_EQ(make_plan(job).best.memory.snapshots, 0);
+  EXPECT_NE(reasons_of(make_plan(job)).find("none are taken"), std::string::npos);
+  job.recovery.snapshots.every = 1;
+  try {
+    make_plan(job);
+    FAIL() << "there is no room";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kAnswerIsNo);
+    EXPECT_NE(std::string(error.what()).find("recovery.snapshots.every to auto or 0"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(Planner, dollars_are_of_whole_nodes_and_of_the_time_that_failures_cost) {
   const plan::Candidate best = make_plan(llama_job("dp=2,shard=8")).best;
   ASSERT_TRUE(best.checkpoint && best.cost);

@@ -43,6 +43,7 @@ communication: {backend: mpi, timeout: 1m30s, bucket: 3MB, compression: powersgd
                 reduce_each_micro_step: true, reshard_after_forward: false}
 evaluation: {every: 9, batches: 4}
 checkpoint: {directory: /c, every_steps: 17, keep: 9, preempt_file: /p, stop_timeout: 90s}
+recovery: {restarts: 4, standby: 2, snapshots: {every: 6}}
 health: {nonfinite: stop, skip_limit: 7, spike: stop}
 layout: {pp: 2, dp: 5, tp: 2, zero: 0, schedule: 1f1b, recompute: selective, sequence_parallel: true,
          context_exchange: all_to_all, offload: optimizer, stage_layers: [1, 3]}
@@ -172,6 +173,16 @@ TEST(Job, errors_give_the_exact_place) {
   EXPECT_HAS(error(demo_with("micro: 4", "micro: 0")), "j.yaml:4:16: `batch.micro` is 0");
   EXPECT_HAS(error("[]"), "a map was expected");
   EXPECT_HAS(error(""), "a map was expected");
+}
+
+TEST(Job, snapshots_are_taken_as_it_says_or_as_is_cheap) {
+  EXPECT_EQ(parse_job(kDemo, "x").recovery.snapshots.every, Snapshots::kAuto);
+  EXPECT_EQ(parse_job(kEverything, "x").recovery.snapshots.every, 6);
+  const std::string wish = "\nrecovery: {snapshots: {every: ";
+  EXPECT_EQ(parse_job(kDemo + wish + "auto}}\n", "x").recovery.snapshots.every, Snapshots::kAuto);
+  EXPECT_EQ(parse_job(kDemo + wish + "0}}\n", "x").recovery.snapshots.every, 0);
+  EXPECT_THROW(parse_job(kDemo + wish + "often}}\n", "x"), UserError);
+  EXPECT_THROW(parse_job(kDemo + wish + "-1}}\n", "x"), UserError);
 }
 
 TEST(Job, exactly_one_goal) {

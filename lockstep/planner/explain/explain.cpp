@@ -127,6 +127,7 @@ Explained explain(const SearchRequest& asked, const ExplainOptions& options) {
   plan.search = result.summary;
   plan.best = to_candidate(request, pricer, best);
   plan.best.reasons = reasons_for(request, pricer, result);
+  add_snapshots(run_of(request, best.layout, best.batch), plan.best);
   for (const Loser& loser : best_losers(request, result, kLosers)) {
     plan.alternatives.push_back(loser_candidate(request, pricer, best, loser));
   }

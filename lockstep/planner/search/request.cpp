@@ -211,6 +211,7 @@ plan::Run run_of(const SearchRequest& request, const plan::Layout& layout, const
   run.lora = request.lora;
   run.communication = request.communication;
   run.activation_offload = request.activation_offload;
+  run.snapshots = request.snapshots;
   run.optimizer.kind = request.optimizer;
   run.optimizer.state_precision = request.state_precision;
   run.executor = plan::choose_executor(run);

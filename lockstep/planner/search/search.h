@@ -68,6 +68,7 @@ struct SearchRequest {
   spec::Lora lora;
   spec::Communication communication;
   bool activation_offload = false;
+  spec::Snapshots snapshots{.every = 0};  // a job's; a question without a job has none
   // Asked for a job: what `lockstep train` refuses is not an answer. Otherwise only layouts that the engine could not
   // run are left out, and a question about fp8 on many devices, which other frameworks train, is answered.
   bool is_job = false;
