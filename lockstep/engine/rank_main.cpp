@@ -20,6 +20,7 @@
 #include "lockstep/engine/calibrate/calibration.h"
 #include "lockstep/engine/control.h"
 #include "lockstep/engine/gather_records.h"
+#include "lockstep/engine/kept_batch.h"
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/same_run.h"
 #include "lockstep/engine/settle_checkpoints.h"
@@ -161,9 +162,10 @@ nlohmann::json calibrate(RunContext& context) {
   }
   cost::Workload workload;
   workload.model = context.job.model;
-  workload.batch = {context.job.batch.micro, context.job.batch.accumulation,
-                    context.job.batch.micro * context.job.batch.accumulation * context.world.size(),
-                    context.job.batch.sequence_length};
+  plan::Layout replicas;
+  replicas.dp = context.world.size();
+  workload.batch = plan::batch_of(context.job, replicas);
+  workload.batch.sequence_length = context.job.batch.sequence_length;
   workload.precision = context.job.precision;
   workload.optimizer = context.job.optimizer.kind;
   workload.bucket_mib = context.job.communication.bucket_mib;
@@ -181,7 +183,9 @@ void send_error(const Host& host, int rank, const std::string& kind, int exit_co
              {"suspect_rank", suspect}});
 }
 
-const char* kind_name(FaultKind kind) { return named<FaultKind::kAborted>(kind, "peer_lost", "timeout", "aborted"); }
+const char* kind_name(FaultKind kind) {
+  return named<FaultKind::kCorrupted>(kind, "peer_lost", "timeout", "aborted", "corrupted");
+}
 
 // Runs `body` and turns whatever it throws into a message and an exit code.
 template <typename Body>
@@ -219,11 +223,19 @@ int run_joined(elastic::RankRequest request, comm::Communicator world, torch::De
   if (own_home.empty()) own_home = request.home;
   spec::Job job = request.job;
   plan::Run run;
+  KeptBatch kept;
   if (request.verb == "train") {
     run = resolve_run(job, request.plan, world.size());
-    job.batch = {run.batch.micro, run.batch.accumulation, run.batch.sequence_length};
+    job.batch.micro = run.batch.micro;
+    if (job.batch.global == 0) job.batch.accumulation = run.batch.accumulation;
+    job.batch.sequence_length = run.batch.sequence_length;
+    kept = keep_batch(job, run, find_saved_batch(world, membership.held, request.resume_from));
+    plan::set_schedule(run, kept.schedule);
+    if (world.rank() == 0 && !kept.note.empty()) host.note(kept.note);
   }
   RunContext context{std::move(request), std::move(job), std::move(run), std::move(world), nullptr, host, device};
+  context.batch_ranks = kept.data_ranks;
+  context.rate_factor = kept.rate_factor;
   context.control = membership.control;
   context.held = membership.held;
   context.generation = membership.generation;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -61,16 +62,19 @@ double ThroughputMeter::seconds_per_step() const {
 Trainer::Trainer(RunContext& context)
     : context_(context),
       health_(context.job.health, context.job.precision == spec::Precision::kFp16),
-      checkpoints_(context, health_, [this](const std::function<void()>& check) { guarded_check(check); }) {
-  state_ = build_training_state(context.job, context.run, context.world,
-                                {context.device, step_maker(context), context.make_model});
+      checkpoints_(context, health_, [this](const std::function<void()>& check) { guarded_check(check); }),
+      rollback_states_(context.job.health),
+      replica_check_(context.world) {
+  state_ = build_training_state(
+      context.job, context.run, context.world,
+      {context.device, step_maker(context), context.make_model, context.batch_ranks, context.rate_factor});
   if (context.rank() == 0) tell_what_it_starts_from();
   if (context.held != nullptr && context.generation > 1) {
     rejoin();
   } else if (!context.request.resume_from.empty()) {
     resume();
   }
-  first_step_ = state_.step;
+  first_step_ = replicas_agreed_ = state_.step;
   meter_ = ThroughputMeter(state_.total_steps - state_.step);
 }
 
@@ -90,7 +94,10 @@ void Trainer::resume() {
   const checkpoint::TensorMap own = reader.rank_tensors(context_.rank());
   const std::vector<std::string> changes = check_resume(
       facts.job_yaml, facts.loader,
-      {context_.job, state_.data_contents, state_.loader->global_batch(), context_.request.options.accept_changes});
+      {context_.job, state_.data_contents,
+       state_.global_batch_at(
+           facts.step, {facts.loader.value("epoch", std::int64_t{0}), facts.loader.value("samples", std::int64_t{0})}),
+       context_.request.options.accept_changes});
   const std::string remark = restore(state_, SavedState{facts, reader, own}, context_.job, context_.world.size());
   checkpoints_.resumed_at(state_.step);
   health_.resumed(state_.step, losses_in(facts.extra));
@@ -120,6 +127,7 @@ void Trainer::resume() {
 void Trainer::hold() {
   if (context_.held == nullptr) return;
   context_.held->clear();
+  if (discards_state_) return;
   context_.held->push_back(held_part(state_, context_.job, context_.world.size()));
 }
 
@@ -128,7 +136,7 @@ void Trainer::hold() {
 void Trainer::rejoin() {
   PeerState peers(context_.world, *context_.held);
   if (peers.step()) {
-    resume_from(peers);
+    resume_from(peers, *context_.held);
   } else if (!context_.request.resume_from.empty()) {
     resume();
   }
@@ -148,8 +156,8 @@ void Trainer::rejoin() {
        .data = {{"generation", context_.generation}, {"step", state_.step}, {"lost_steps", lost}}});
 }
 
-void Trainer::resume_from(PeerState& peers) {
-  const checkpoint::TensorMap own = checkpoint::rank_tensors_of(*context_.held, *peers.step());
+void Trainer::resume_from(PeerState& peers, const std::vector<checkpoint::CheckpointPart>& held) {
+  const checkpoint::TensorMap own = checkpoint::rank_tensors_of(held, *peers.step());
   const RecordingSource wanted(peers);
   state_.executor->restore(SavedState{peers.facts(), wanted, own}, false);
   peers.fetch(wanted.ranges());
@@ -169,10 +177,20 @@ nlohmann::json Trainer::train() {
   running_.restart();
   const bool evaluating = state_.datasets.evaluation != nullptr;
   if (evaluating && context_.job.evaluation.every_steps > 0 && state_.step == 0) run_evaluation();
+  std::function<bool(double, double)> may_update;
+  if (context_.job.health.judges_updates()) {
+    may_update = [this](double loss, double gradient_norm) { return health_.may_update(loss, gradient_norm); };
+  }
   bool stopped = false;
   while (state_.step < state_.total_steps && !stopped) {
-    const StepResult result = run_step(state_, context_.job, wishes());
+    if (health_.is_healthy()) rollback_states_.keep(state_, context_.job, context_.world.size());
+    const StepResult result = run_step(state_, context_.job, wishes(), may_update);
     after_step(result);
+    if (!health_.rollback_reason().empty()) {
+      roll_back();
+      continue;
+    }
+    check_replicas();
     const std::int64_t every = context_.job.evaluation.every_steps;
     const bool last = state_.step == state_.total_steps;
     stopped = result.wishes.stop && !last;  // the last step leaves nothing to stop
@@ -228,26 +246,129 @@ void Trainer::after_step(const StepResult& result) {
 }
 
 void Trainer::check_loss(const StepResult& result) {
-  guarded_check([&] { record_health(health_.observe(state_.step, result.loss, result.skipped), result); });
+  guarded_check([&] {
+    record_health(health_.observe(state_.step, result.loss, result.skipped, result.gradient_norm, result.withheld),
+                  result);
+  });
 }
+
+namespace {
+
+std::string health_text(HealthEvent event, std::int64_t step, const StepResult& result, const RunHealth& health) {
+  switch (event) {
+    case HealthEvent::kNone:
+      return "";
+    case HealthEvent::kSkipped:
+      return fmt::format("step {} was skipped: its gradient is not finite", step);
+    case HealthEvent::kWithheld:
+      return fmt::format(
+          "step {} was skipped: its loss is {:.6g} ({:.6g} is usual), its gradient's norm {:.6g} ({:.6g})", step,
+          result.loss, health.usual_loss(), result.gradient_norm, health.usual_norm());
+    case HealthEvent::kSpikeBegan:
+      return fmt::format("the loss is {:.6g} at step {}, {:.6g} was usual", result.loss, step, health.usual_loss());
+    case HealthEvent::kSpikeOver:
+      return fmt::format("the loss is {:.6g} at step {}: as usual again", result.loss, step);
+    case HealthEvent::kOutlier:
+      return fmt::format("the gradient's norm is {:.6g} at step {}, {:.6g} is usual", result.gradient_norm, step,
+                         health.usual_norm());
+  }
+  return "";
+}
+
+std::string_view kind_of(HealthEvent event) {
+  if (event == HealthEvent::kOutlier) return telemetry::event_kind::kOutlier;
+  const bool skip = event == HealthEvent::kSkipped || event == HealthEvent::kWithheld;
+  return skip ? telemetry::event_kind::kSkip : telemetry::event_kind::kSpike;
+}
+
+}  // namespace
 
 void Trainer::record_health(HealthEvent event, const StepResult& result) {
   if (event == HealthEvent::kNone || context_.rank() != 0) return;
-  const bool skipped = event == HealthEvent::kSkipped;
-  const std::string text = skipped ? fmt::format("step {} was skipped: its gradient is not finite", state_.step)
-                           : event == HealthEvent::kSpikeBegan
-                               ? fmt::format("the loss is {:.6g} at step {}, {:.6g} was usual", result.loss,
-                                             state_.step, health_.usual_loss())
-                               : fmt::format("the loss is {:.6g} at step {}: as usual again", result.loss, state_.step);
-  if (event == HealthEvent::kSpikeBegan) context_.host.note("warning: " + text);
+  const std::string text = health_text(event, state_.step, result, health_);
+  if (event == HealthEvent::kSpikeBegan || event == HealthEvent::kWithheld) context_.host.note("warning: " + text);
   if (!context_.recorder) return;
   const bool over = event == HealthEvent::kSpikeOver;
   context_.recorder->event({.level = over ? telemetry::Level::kInfo : telemetry::Level::kWarning,
-                            .kind = std::string(skipped ? telemetry::event_kind::kSkip : telemetry::event_kind::kSpike),
+                            .kind = std::string(kind_of(event)),
                             .rank = 0,
                             .step = state_.step,
                             .message = text,
                             .data = {{"loss", result.loss}, {"gradient_norm", result.gradient_norm}}});
+}
+
+void Trainer::roll_back() {
+  const std::string why = health_.rollback_reason();
+  const std::int64_t from = state_.step;
+  const data::Position behind = state_.position;
+  const std::vector<checkpoint::CheckpointPart>& kept = rollback_states_.go_back(from);
+  LOCKSTEP_ASSERT(!kept.empty(), "a state is kept before the first step");
+  PeerState own(context_.world, kept);
+  resume_from(own, kept);
+  const data::Position began = state_.position;
+  // The data of the steps that are undone does not come again.
+  state_.loader->seek(behind, state_.step);
+  state_.position = behind;
+  health_.rolled_back();
+  checkpoints_.resumed_at(state_.step);
+  if (context_.rank() != 0) return;
+  const std::int64_t size = state_.loader->dataset().size();
+  const std::int64_t samples = (behind.epoch - began.epoch) * size + behind.samples - began.samples;
+  const std::string text = fmt::format("{}: back to step {}, without the {} samples since ({} of {} rollbacks)", why,
+                                       state_.step, samples, health_.rollbacks(), context_.job.health.most_rollbacks);
+  context_.host.note("warning: " + text);
+  if (!context_.recorder) return;
+  context_.recorder->event(
+      {.level = telemetry::Level::kWarning,
+       .kind = std::string(telemetry::event_kind::kRollback),
+       .rank = 0,
+       .step = from,
+       .message = text,
+       .data = {{"from_step", from}, {"to_step", state_.step}, {"samples", samples}, {"reason", why}}});
+}
+
+void Trainer::check_replicas() {
+  const std::int64_t every = context_.job.health.replica_check_every;
+  const bool last = state_.step == state_.total_steps;
+  if (every == 0 || context_.world.size() == 1 || (state_.step % every != 0 && !last)) return;
+  const ReplicaReport report = replica_check_.compare(*state_.executor);
+  ++replica_checks_;
+  replica_seconds_ += report.seconds;
+  if (!report.agrees()) fail_replicas(report);
+  replicas_agreed_ = state_.step;
+  if (context_.rank() != 0 || replica_checks_ > 1 || report.tensors == 0) return;
+  context_.host.note(fmt::format("replicas agree after step {}: {} tensors ({}) compared in {}", state_.step,
+                                 report.tensors, format_bytes(report.bytes), format_seconds(report.seconds)));
+}
+
+// A rank that the others outvote loses its state and gets theirs, where an agent forms the ranks anew. Where nobody
+// knows who is right the run ends.
+void Trainer::fail_replicas(const ReplicaReport& report) {
+  std::vector<std::string> hosts;
+  for (int rank = 0; rank < context_.world.size(); ++rank) {
+    hosts.push_back(broadcast_text(context_.world, telemetry::host_name(), rank));
+  }
+  const std::string text = describe(report, state_.step, hosts);
+  health_.distrust_after(replicas_agreed_);
+  if (context_.rank() == 0 && context_.recorder) {
+    context_.recorder->event({.level = telemetry::Level::kError,
+                              .kind = std::string(telemetry::event_kind::kReplicas),
+                              .rank = report.odd_ranks.empty() ? 0 : report.odd_ranks.front(),
+                              .step = state_.step,
+                              .message = text,
+                              .data = {{"ranks", report.odd_ranks},
+                                       {"tensor", report.tensor},
+                                       {"holders", report.holders},
+                                       {"agreed_step", replicas_agreed_}}});
+  }
+  if (report.odd_ranks.empty()) {
+    guarded_check([&] {
+      throw UserError(ExitCode::kRunFailed, text,
+                      fmt::format("they agreed after step {}: --resume a checkpoint up to it", replicas_agreed_));
+    });
+  }
+  discards_state_ = std::ranges::find(report.odd_ranks, context_.rank()) != report.odd_ranks.end();
+  throw Fault(FaultKind::kCorrupted, report.odd_ranks.front(), text);
 }
 
 void Trainer::guarded_check(const std::function<void()>& check) {
@@ -395,7 +516,10 @@ nlohmann::json Trainer::summary(int exit_code) const {
       {"seconds_per_step", meter_.seconds_per_step()},
       {"training_seconds", running_.seconds()},
       {"loader_stall_seconds", data_seconds_},
-      {"skipped_steps", figures.skipped_steps},
+      {"skipped_steps", figures.skipped_steps + health_.withheld_steps()},
+      {"rollbacks", health_.rollbacks()},
+      {"replica_checks", replica_checks_},
+      {"replica_check_seconds", replica_seconds_},
       {"communicated_bytes", figures.communicated_bytes},
       {"evaluations", evaluations_}};
   const bool any = state_.step > first_step_;  // a finished run that is resumed has nothing to tell
