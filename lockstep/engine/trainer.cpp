@@ -330,7 +330,7 @@ void Trainer::roll_back() {
 void Trainer::check_replicas() {
   const std::int64_t every = context_.job.health.replica_check_every;
   const bool last = state_.step == state_.total_steps;
-  if (every == 0 || context_.world.size() == 1 || (state_.step % every != 0 && !last)) return;
+  if (!context_.run.compares_replicas() || context_.world.size() == 1 || (state_.step % every != 0 && !last)) return;
   const ReplicaReport report = replica_check_.compare(*state_.executor);
   ++replica_checks_;
   replica_seconds_ += report.seconds;

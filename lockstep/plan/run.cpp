@@ -28,6 +28,13 @@ Run run_of(const spec::Job& job, const Layout& layout, const BatchPlan& batch) {
 
 }  // namespace
 
+bool Run::compares_replicas() const {
+  const auto& groups = cluster.groups;
+  const bool alike = std::all_of(groups.begin(), groups.end(),
+                                 [&](const auto& group) { return group.device.kind == groups.front().device.kind; });
+  return health.replica_check_every > 0 && alike;
+}
+
 void set_schedule(Run& run, const spec::BatchSchedule& schedule) {
   run.schedule = schedule;
   run.batch.global_sequences = schedule.final();

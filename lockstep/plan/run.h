@@ -28,6 +28,8 @@ struct Run {
   std::int64_t most_micro_steps() const {
     return spec::micro_steps_of(schedule.largest(), batch.micro, layout.data_ranks());
   }
+  // Whether ranks compare what they hold alike. Different kinds of devices may round differently.
+  bool compares_replicas() const;
   bool operator==(const Run&) const = default;
 };
 
