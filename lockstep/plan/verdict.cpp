@@ -256,19 +256,14 @@ Found warn_of_phases(const Run& run) {
                  "add --general-step where the warm-up is long");
 }
 
-Found warn_of_replicas(const Run& run) {
-  if (run.health.replica_check_every == 0 || run.compares_replicas()) return std::nullopt;
-  return warning("health.replica_check_every",
-                 "health.replica_check_every: devices of different kinds round differently, replicas are not compared",
-                 "set it to 0");
-}
-
 constexpr std::array kRefusals{&find_batch_problem,        &find_model_problem,     &find_cluster_problem,
                                &find_mesh_problem,         &find_piece_problem,     &find_offload_problem,
                                &find_compression_problem,  &find_precision_problem, &find_executor_problem,
                                &find_communication_problem};
-constexpr std::array kWarnings{&warn_of_compression,        &warn_of_reduction, &warn_of_resharding, &warn_of_recompute,
-                               &warn_of_activation_offload, &warn_of_phases,    &warn_of_replicas};
+constexpr std::array kWarnings{
+    &warn_of_compression, &warn_of_reduction,          &warn_of_resharding,
+    &warn_of_recompute,   &warn_of_activation_offload, &warn_of_phases,
+};
 
 }  // namespace
 
