@@ -479,7 +479,10 @@ double Trainer::predicted_items_per_second() const {
   const std::optional<plan::Plan>& plan = context_.request.plan;
   if (!plan || !plan->best.prediction) return 0.0;
   const plan::Prediction& prediction = *plan->best.prediction;
-  return (counts_tokens(state_) ? prediction.tokens_per_second : prediction.samples_per_second).expected;
+  // Samples that do not divide evenly were priced as whole micro-batches.
+  const std::int64_t priced = plan->best.batch.global_sequences, global = context_.job.batch.global;
+  const double share = global > 0 ? static_cast<double>(global) / static_cast<double>(priced) : 1.0;
+  return share * (counts_tokens(state_) ? prediction.tokens_per_second : prediction.samples_per_second).expected;
 }
 
 // The plan's MFU belongs to its predicted rate; the measured one scales with the measured rate.

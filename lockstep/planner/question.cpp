@@ -35,8 +35,9 @@ SearchRequest question_of(const spec::Job& job, const cost::Profile& profile) {
   // The last phase of the batch. Samples that do not divide evenly are priced as the whole micro-batches they take.
   const spec::Batch& batch = job.batch;
   const std::int64_t whole = batch.micro * data_ranks;
+  const bool fixed = request.constraints.fixed.contains("micro");
   request.global_sequences = batch.global > 0 ? batch.global : whole * batch.accumulation;
-  if (request.global_sequences % data_ranks != 0) {
+  if (request.global_sequences % (fixed ? whole : data_ranks) != 0) {
     request.global_sequences = whole * spec::micro_steps_of(batch.global, batch.micro, data_ranks);
   }
   request = complete(std::move(request));
