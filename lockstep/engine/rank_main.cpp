@@ -20,7 +20,6 @@
 #include "lockstep/engine/calibrate/calibration.h"
 #include "lockstep/engine/control.h"
 #include "lockstep/engine/gather_records.h"
-#include "lockstep/engine/kept_batch.h"
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/same_run.h"
 #include "lockstep/engine/settle_checkpoints.h"
@@ -223,19 +222,13 @@ int run_joined(elastic::RankRequest request, comm::Communicator world, torch::De
   if (own_home.empty()) own_home = request.home;
   spec::Job job = request.job;
   plan::Run run;
-  KeptBatch kept;
   if (request.verb == "train") {
     run = resolve_run(job, request.plan, world.size());
     job.batch.micro = run.batch.micro;
     if (job.batch.global == 0) job.batch.accumulation = run.batch.accumulation;
     job.batch.sequence_length = run.batch.sequence_length;
-    kept = keep_batch(job, run, find_saved_batch(world, membership.held, request.resume_from));
-    plan::set_schedule(run, kept.schedule);
-    if (world.rank() == 0 && !kept.note.empty()) host.note(kept.note);
   }
   RunContext context{std::move(request), std::move(job), std::move(run), std::move(world), nullptr, host, device};
-  context.batch_ranks = kept.data_ranks;
-  context.rate_factor = kept.rate_factor;
   context.control = membership.control;
   context.held = membership.held;
   context.generation = membership.generation;

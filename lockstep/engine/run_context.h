@@ -59,8 +59,6 @@ struct RunContext {
   DeviceStepMaker make_device_step = engine::make_device_step;
   parallel::ModelFactory make_model = nn::build_model;
   std::shared_ptr<checkpoint::Lease> lease = nullptr;  // of the checkpoint folder; on the first rank
-  std::int64_t batch_ranks = 0;  // data ranks that the run's batch is that of; 0: those of the layout
-  double rate_factor = 1.0;      // on the learning rate (engine/kept_batch.h)
   int generation = 1;
   Control* control = nullptr;  // null: nobody commands this process
   // What this process holds of the run's state, between the generations of the run; null: nobody commands it.

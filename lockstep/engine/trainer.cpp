@@ -65,9 +65,10 @@ Trainer::Trainer(RunContext& context)
       checkpoints_(context, health_, [this](const std::function<void()>& check) { guarded_check(check); }),
       rollback_states_(context.job.health),
       replica_check_(context.world) {
+  const KeptBatch batch = settle_batch();
   state_ = build_training_state(
       context.job, context.run, context.world,
-      {context.device, step_maker(context), context.make_model, context.batch_ranks, context.rate_factor});
+      {context.device, step_maker(context), context.make_model, batch.data_ranks, batch.rate_factor});
   if (context.rank() == 0) tell_what_it_starts_from();
   if (context.held != nullptr && context.generation > 1) {
     rejoin();
@@ -76,6 +77,16 @@ Trainer::Trainer(RunContext& context)
   }
   first_step_ = replicas_agreed_ = state_.step;
   meter_ = ThroughputMeter(state_.total_steps - state_.step);
+}
+
+// A run that goes on has the steps that it had, on any number of ranks.
+KeptBatch Trainer::settle_batch() {
+  const auto* held = context_.generation > 1 ? context_.held : nullptr;
+  KeptBatch batch =
+      keep_batch(context_.job, context_.run, find_saved_batch(context_.world, held, context_.request.resume_from));
+  plan::set_schedule(context_.run, batch.schedule);
+  if (context_.rank() == 0 && !batch.note.empty()) context_.host.note(batch.note);
+  return batch;
 }
 
 void Trainer::tell_what_it_starts_from() const {

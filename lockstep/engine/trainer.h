@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/engine/kept_batch.h"
 #include "lockstep/engine/memory_counter.h"
 #include "lockstep/engine/replica_check.h"
 #include "lockstep/engine/rollback.h"
@@ -48,6 +49,7 @@ class Trainer {
   nlohmann::json run();
 
  private:
+  KeptBatch settle_batch();
   void tell_what_it_starts_from() const;
   void resume();
   void rejoin();
