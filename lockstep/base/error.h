@@ -2,8 +2,7 @@
 //
 //   UserError  what the user can fix: a bad file, a plan that does not fit, a missing package.
 //              Carries the exit code of the command line and one line that says what to do next.
-//   Fault      what recovery may act on: a peer was lost, a wait ran out of time, a stop was asked for, a rank's state
-//              is not what its replicas hold.
+//   Fault      what recovery may act on: a peer was lost, a wait ran out of time, a stop was asked for.
 //
 // Outcomes that are expected (a key that is absent, a candidate that does not fit) are return values, not errors.
 #pragma once
@@ -79,7 +78,7 @@ inline UserError does_not_fit(const std::string& problem, std::string fix = {}, 
   return UserError(ExitCode::kAnswerIsNo, problem, std::move(fix), std::move(place));
 }
 
-enum class FaultKind { kPeerLost, kTimeout, kAborted, kCorrupted };
+enum class FaultKind { kPeerLost, kTimeout, kAborted };
 
 // Something outside this process went wrong while ranks worked together.
 class Fault : public std::runtime_error {

@@ -19,7 +19,7 @@ struct LockstepEngineHost {
   //   evaluation   {step, loss, accuracy?}
   //   checkpoint   {step, path, seconds, stall_seconds}
   //   note         {text}
-  //   error        {rank, kind: user|peer_lost|timeout|aborted|corrupted|internal, exit_code, message, suspect_rank}
+  //   error        {rank, kind: user|peer_lost|timeout|aborted|internal, exit_code, message, suspect_rank}
   //   result       the verb's answer (train: rank 0's summary; calibrate: the profile; checkpoint: what it found)
   void (*message)(void* context, const char* json);
   // Polled once per step: non-zero asks all ranks to stop at the same step, save and return 130; 2: 75, to be requeued.

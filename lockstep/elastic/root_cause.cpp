@@ -16,7 +16,7 @@ int witness_level(const RankEnd& end) {
   if (end.ended_by_agent && !end.error) return 9;  // it only hung on until we ended it
   const std::string kind = kind_of(end);
   if (end.signal != 0 && !end.ended_by_agent && kind.empty()) return 0;
-  if (kind == "user" || kind == "corrupted") return 1;
+  if (kind == "user") return 1;
   if (kind == "internal") return 2;
   if (kind.empty()) return 3;  // exited non-zero without a word
   if (kind == "timeout") return 4;

@@ -92,7 +92,7 @@ void Control::left(int generation, const Fault& fault) {
   host_.send({{"type", command::kLost},
               {"generation", generation},
               {"message", fault.what()},
-              {"kind", named<FaultKind::kCorrupted>(fault.kind(), "peer_lost", "timeout", "aborted", "corrupted")},
+              {"kind", named<FaultKind::kAborted>(fault.kind(), "peer_lost", "timeout", "aborted")},
               {"exit_code", 1},
               {"suspect_rank", fault.rank()}});
 }

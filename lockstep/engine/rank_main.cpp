@@ -182,9 +182,7 @@ void send_error(const Host& host, int rank, const std::string& kind, int exit_co
              {"suspect_rank", suspect}});
 }
 
-const char* kind_name(FaultKind kind) {
-  return named<FaultKind::kCorrupted>(kind, "peer_lost", "timeout", "aborted", "corrupted");
-}
+const char* kind_name(FaultKind kind) { return named<FaultKind::kAborted>(kind, "peer_lost", "timeout", "aborted"); }
 
 // Runs `body` and turns whatever it throws into a message and an exit code.
 template <typename Body>

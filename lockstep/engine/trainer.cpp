@@ -382,7 +382,7 @@ void Trainer::fail_replicas(const ReplicaReport& report) {
     });
   }
   discards_state_ = std::ranges::find(report.odd_ranks, context_.rank()) != report.odd_ranks.end();
-  throw Fault(FaultKind::kCorrupted, report.odd_ranks.front(), text);
+  throw Fault(FaultKind::kPeerLost, report.odd_ranks.front(), text);
 }
 
 void Trainer::guarded_check(const std::function<void()>& check) {
