@@ -15,7 +15,7 @@
 namespace lockstep::engine {
 namespace {
 
-struct Setup {
+struct Case {
   const char* layout;
   const char* model = "llama";
   spec::Precision precision = spec::Precision::kFp32;
@@ -25,7 +25,7 @@ struct Setup {
 class Replicas {
  public:
   // Three steps; `spoil` is called on every rank after the second. Returns the report after the third, of each rank.
-  std::vector<ReplicaReport> train(const Setup& setup,
+  std::vector<ReplicaReport> train(const Case& setup,
                                    const std::function<void(int rank, ShardedExecutor&)>& spoil = {}) {
     const bool experts = std::string(setup.model) == "moe";
     spec::Job job = runs_.job(
@@ -74,7 +74,7 @@ class Replicas {
   TrainingRuns runs_;
 };
 
-class SoundReplicas : public ::testing::TestWithParam<Setup> {};
+class SoundReplicas : public ::testing::TestWithParam<Case> {};
 
 TEST_P(SoundReplicas, agree) {
   Replicas replicas;
@@ -86,20 +86,20 @@ TEST_P(SoundReplicas, agree) {
 
 constexpr auto kBf16 = spec::Precision::kBf16;
 INSTANTIATE_TEST_SUITE_P(Layouts, SoundReplicas,
-                         ::testing::Values(Setup{"dp=3"}, Setup{"dp=3", "gpt", kBf16}, Setup{"dp=2,shard=2,zero=3"},
-                                           Setup{"dp=2,shard=2,zero=2", "llama", kBf16}, Setup{"dp=2,shard=2,zero=1"},
-                                           Setup{"tp=2,pp=2"}, Setup{"tp=2,pp=2", "gpt", kBf16}, Setup{"dp=2,tp=2"},
-                                           Setup{"dp=2,cp=2"}, Setup{"dp=4,ep=2", "moe"},
-                                           Setup{"dp=2", "llama", spec::Precision::kFp16},
-                                           Setup{"dp=2", "llama", spec::Precision::kFp32, "powersgd"},
-                                           Setup{"dp=2", "llama", spec::Precision::kFp32, "onebit"}));
+                         ::testing::Values(Case{"dp=3"}, Case{"dp=3", "gpt", kBf16}, Case{"dp=2,shard=2,zero=3"},
+                                           Case{"dp=2,shard=2,zero=2", "llama", kBf16}, Case{"dp=2,shard=2,zero=1"},
+                                           Case{"tp=2,pp=2"}, Case{"tp=2,pp=2", "gpt", kBf16}, Case{"dp=2,tp=2"},
+                                           Case{"dp=2,cp=2"}, Case{"dp=4,ep=2", "moe"},
+                                           Case{"dp=2", "llama", spec::Precision::kFp16},
+                                           Case{"dp=2", "llama", spec::Precision::kFp32, "powersgd"},
+                                           Case{"dp=2", "llama", spec::Precision::kFp32, "onebit"}));
 
 // One bit of the first element, which an update does not round away.
 void flip(const torch::Tensor& values) { static_cast<unsigned char*>(values.data_ptr())[1] ^= 0x10; }
 
 TEST(ReplicaCheck, a_flipped_bit_in_the_weights_names_the_rank) {
   Replicas replicas;
-  for (const Setup& setup : {Setup{"dp=3"}, Setup{"dp=3,shard=2,zero=3"}, Setup{"dp=3", "gpt", kBf16}}) {
+  for (const Case& setup : {Case{"dp=3"}, Case{"dp=3,shard=2,zero=3"}, Case{"dp=3", "gpt", kBf16}}) {
     const auto reports = replicas.train(setup, [](int rank, ShardedExecutor& executor) {
       if (rank == 1) flip(executor.model().shards().back()->master());
     });
