@@ -47,7 +47,7 @@ class Batches : public ::testing::Test {
     std::string problem;
     std::vector<std::thread> threads;
     for (int rank = 0; rank < ranks; ++rank) {
-      threads.emplace_back([&, communicator = world.communicator(rank)]() mutable {
+      threads.emplace_back([&, rank, communicator = world.communicator(rank)]() mutable {
         try {
           nn::compat::set_compute_threads(1);
           TrainingState state = build_training_state(job, run, communicator,
@@ -74,6 +74,7 @@ class Batches : public ::testing::Test {
   }
 
   static void expect_same(const Told& got, const Told& wanted, std::size_t first, const std::string& what) {
+    ASSERT_FALSE(got.losses.empty()) << what;
     ASSERT_EQ(got.losses.size() + first, wanted.losses.size()) << what;
     for (std::size_t i = 0; i < got.losses.size(); ++i) {
       EXPECT_NEAR(got.losses[i], wanted.losses[first + i], 1e-9) << what << ", step " << first + i + 1;
