@@ -28,7 +28,6 @@ class Batches : public ::testing::Test {
         "max_sequence: 16}";
     spec::Job made = runs_.job(fmt::format("batch: {{sequence_length: 16, {}}}\n{}\n", batch, goal), model);
     made.precision = spec::Precision::kFp64;
-    made.cluster = {};
     return made;
   }
 
@@ -37,7 +36,9 @@ class Batches : public ::testing::Test {
              const checkpoint::CheckpointContents* start = nullptr, checkpoint::CheckpointContents* end = nullptr) {
     plan::Layout layout = plan::parse_layout(text);
     layout.precision = job.precision;
-    plan::Run run = plan::run_of(job, layout);
+    spec::Job here = job;
+    here.cluster = {};  // the ranks are threads of this process
+    plan::Run run = plan::run_of(here, layout);
     const KeptBatch kept = keep_batch(job, run, start != nullptr ? saved_batch_of(start->facts) : std::nullopt);
     plan::set_schedule(run, kept.schedule);
     const int ranks = static_cast<int>(layout.world());
