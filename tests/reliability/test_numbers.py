@@ -1,4 +1,6 @@
 """Rollbacks, skipped updates, and steps that keep their samples when the ranks change."""
+import shutil
+
 from drills import *
 
 
