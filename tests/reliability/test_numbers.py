@@ -77,11 +77,11 @@ class BatchOfTheRun(Drill):
     def test_a_batch_that_contradicts_itself_is_refused(self):
         for batch, pieces in (({"micro": 4, "global": 6}, ["6 samples of a step do not divide into micro-batches of 4"]),
                               ({"global": 4, "accumulation": 2}, ["keep one of them"]),
-                              ({"schedule": [{"until": 5, "global": 4}]}, ["until", "100 steps"]),
+                              ({"schedule": [{"until": 5, "global": 4}]}, ["`5` does not say what it counts", "100 steps"]),
                               ({"schedule": [{"until": "5 steps"}]}, ["one of accumulation and global"]),
                               ({"schedule": [{"until": "5 steps", "global": 4}, {"until": "2 steps", "global": 8}]},
                                ["ends before it begins"]),
-                              ({"global": 4, "on_resize": "scale"}, ["on_resize"])):
+                              ({"global": 4, "on_resize": "scale"}, ["use accumulation to scale"])):
             with self.subTest(batch=batch):
                 self.expect_error(2, pieces, "train", self.text_job(batch=batch))
 
