@@ -7,6 +7,7 @@
 
 #include "lockstep/base/units.h"
 #include "lockstep/plan/layout.h"
+#include "lockstep/plan/run.h"
 
 namespace lockstep::cli {
 namespace {
@@ -21,12 +22,16 @@ void row(std::FILE* out, const std::string& name, const std::string& value) {
   fmt::print(out, "  {:<12} {}\n", name, value);
 }
 
-std::string batch_text(const plan::BatchPlan& batch, std::int64_t ranks) {
-  std::string text = fmt::format("{} samples = micro {} x {} accumulation x {} data ranks", batch.global_sequences,
-                                 batch.micro, batch.accumulation, ranks);
+std::string batch_text(const plan::Run& run) {
+  const plan::BatchPlan& batch = run.batch;
+  const std::int64_t ranks = run.layout.data_ranks();
+  const bool even = batch.global_sequences == batch.micro * batch.accumulation * ranks;
+  std::string text = fmt::format("{} samples {} micro {} x {} accumulation x {} data ranks", batch.global_sequences,
+                                 even ? "=" : "over", batch.micro, batch.accumulation, ranks);
   if (batch.sequence_length > 0) {
     text += fmt::format(", {} tokens", batch.global_sequences * batch.sequence_length);
   }
+  if (!run.schedule.is_constant()) text += "; samples of a step: " + spec::to_string(run.schedule);
   return text;
 }
 
@@ -65,7 +70,7 @@ void show_plan(std::FILE* out, const spec::Job& job, const plan::Plan& plan, con
       fmt::format("{}: {} ranks x {} threads, {}", job.cluster.name, placement.world, placement.threads,
                   placement.backend));
   row(out, "layout", fmt::format("{}, {}", plan::to_string(best.layout), spec::to_string(best.layout.precision)));
-  row(out, "batch", batch_text(best.batch, best.layout.data_ranks()));
+  row(out, "batch", batch_text(plan::run_of(job, best)));
   row(out, "memory/rank", memory_bar(best.memory, 30));
   row(out, "", "P parameters, G gradients, O optimizer, A activations, B buffers, x framework");
   if (best.memory.snapshots > 0) {

@@ -19,27 +19,32 @@ namespace {
 
 // The place of one micro-batch in the stream, and how to come to the next one.
 struct Cursor {
-  Position start;  // of the step
+  Position start;         // of the step
+  std::int64_t step = 0;  // steps done before it
   std::int64_t micro_step = 0;
 };
 
 struct Geometry {
   std::int64_t size;  // of the data set
-  std::int64_t accumulation;
+  std::int64_t micro;
   std::int64_t world;
   std::int64_t rank;
-  std::int64_t global_batch;
+  spec::BatchSchedule schedule;
 
-  std::int64_t global_samples(const Cursor& at) const { return std::min(global_batch, size - at.start.samples); }
+  std::int64_t global_batch(const Cursor& at) const {
+    return schedule.global_at(at.step, at.start.epoch * size + at.start.samples);
+  }
+  std::int64_t global_samples(const Cursor& at) const { return std::min(global_batch(at), size - at.start.samples); }
+  std::int64_t micro_steps(const Cursor& at) const { return spec::micro_steps_of(global_batch(at), micro, world); }
 
   // Where part `part` of a step begins inside the global batch.
   std::int64_t part_begin(const Cursor& at, std::int64_t part) const {
     const auto product = static_cast<__int128>(part) * global_samples(at);
-    return static_cast<std::int64_t>(product / (accumulation * world));
+    return static_cast<std::int64_t>(product / (micro_steps(at) * world));
   }
 
-  bool last_of_step(const Cursor& at) const { return at.micro_step + 1 == accumulation; }
-  bool last_of_epoch(const Cursor& at) const { return at.start.samples + global_batch >= size; }
+  bool last_of_step(const Cursor& at) const { return at.micro_step + 1 == micro_steps(at); }
+  bool last_of_epoch(const Cursor& at) const { return at.start.samples + global_batch(at) >= size; }
 
   void advance(Cursor& at) const {
     if (!last_of_step(at)) {
@@ -50,8 +55,9 @@ struct Geometry {
     if (last_of_epoch(at)) {
       at.start = {at.start.epoch + 1, 0};
     } else {
-      at.start.samples += global_batch;
+      at.start.samples += global_batch(at);
     }
+    ++at.step;
   }
 };
 
@@ -59,13 +65,15 @@ Geometry check(const Dataset& dataset, const LoaderOptions& o) {
   LOCKSTEP_ASSERT(o.micro >= 1 && o.accumulation >= 1 && o.data_world >= 1, "batch sizes must be at least 1");
   LOCKSTEP_ASSERT(o.data_rank >= 0 && o.data_rank < o.data_world, "data_rank out of range");
   LOCKSTEP_ASSERT(o.num_workers >= 0 && o.prefetch_factor >= 1 && o.epochs >= 0, "loader options out of range");
-  const auto global = static_cast<__int128>(o.micro) * o.accumulation * o.data_world;
+  const auto usual = static_cast<__int128>(o.micro) * o.accumulation * o.data_world;
+  const auto global = o.schedule ? static_cast<__int128>(o.schedule->largest()) : usual;
   if (global > (std::int64_t{1} << 40)) {
     throw bad_input("the global batch (micro x accumulation x data ranks) is beyond 2^40 samples",
                     "lower batch.micro or batch.accumulation");
   }
   if (dataset.size() < 1) throw bad_input("the data set is empty", "check data.path in the job file");
-  return {dataset.size(), o.accumulation, o.data_world, o.data_rank, static_cast<std::int64_t>(global)};
+  return {dataset.size(), o.micro, o.data_world, o.data_rank,
+          o.schedule.value_or(spec::BatchSchedule::constant(static_cast<std::int64_t>(usual)))};
 }
 
 }  // namespace
@@ -82,7 +90,7 @@ class Loader::Impl {
         options_(options),
         geometry_(check(*dataset_, options)),
         capacity_(options.num_workers * options.prefetch_factor) {
-    seek(start);
+    seek(start, 0);
     try {
       for (std::int64_t i = 0; i < options_.num_workers; ++i) workers_.emplace_back([this] { work(); });
     } catch (...) {
@@ -113,7 +121,12 @@ class Loader::Impl {
     return consumer_.start;
   }
 
-  void seek(Position position) {
+  std::int64_t global_batch() const {
+    const std::lock_guard lock(mutex_);
+    return geometry_.global_batch(consumer_);
+  }
+
+  void seek(Position position, std::int64_t step) {
     if (position.epoch < 0 || position.samples < 0 || position.samples >= geometry_.size) {
       throw bad_input(fmt::format("the saved position (epoch {}, sample {}) lies outside the data set of {} samples",
                                   position.epoch, position.samples, geometry_.size),
@@ -122,7 +135,7 @@ class Loader::Impl {
     const std::lock_guard lock(mutex_);
     ++generation_;
     ready_.clear();
-    consumer_ = producer_ = Cursor{position, 0};
+    consumer_ = producer_ = Cursor{position, step, 0};
     consumed_ = drawn_ = 0;
     room_.notify_all();
   }
@@ -254,11 +267,13 @@ Loader::~Loader() = default;
 Batch Loader::next() { return impl_->next(); }
 bool Loader::done() const { return impl_->done(); }
 Position Loader::position() const { return impl_->position(); }
-void Loader::seek(Position position) { impl_->seek(position); }
-std::int64_t Loader::global_batch() const { return impl_->geometry().global_batch; }
+void Loader::seek(Position position, std::int64_t step) { impl_->seek(position, step); }
+std::int64_t Loader::global_batch() const { return impl_->global_batch(); }
+const spec::BatchSchedule& Loader::schedule() const { return impl_->geometry().schedule; }
 std::int64_t Loader::steps_per_epoch() const {
   const Geometry& g = impl_->geometry();
-  return (g.size + g.global_batch - 1) / g.global_batch;
+  const std::int64_t global = g.schedule.final();
+  return (g.size + global - 1) / global;
 }
 LoaderStatistics Loader::statistics() const { return impl_->statistics(); }
 const Dataset& Loader::dataset() const { return impl_->dataset(); }

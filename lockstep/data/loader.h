@@ -1,22 +1,25 @@
 // Loader: the micro-batches of one data rank, in order, prefetched by worker threads.
 //
-// The samples of an epoch are permuted by (seed, epoch) (data/permutation.h). An optimizer step takes the next
-// G = micro x accumulation x data_world samples of the permutation, its global batch; the last one of an epoch may be
-// shorter. A global batch of g samples is cut into P = accumulation x data_world parts, part p = [p*g/P, (p+1)*g/P);
-// rank r takes part m*data_world + r at micro-step m. So the global batches do not depend on the number of ranks (at
-// the same G), every sample comes once per epoch, and a short batch is spread over all ranks (a part may be empty).
+// The samples of an epoch are permuted by (seed, epoch) (data/permutation.h). An optimizer step takes the next G
+// samples of the permutation, its global batch, as the schedule says (spec/batch_schedule.h); the last one of an epoch
+// may be shorter. A rank has M = micro_steps_of(G) micro-steps. A global batch of g samples is cut into P = M x
+// data_world parts, part p = [p*g/P, (p+1)*g/P); rank r takes part m*data_world + r at micro-step m. So the global
+// batches do not depend on the number of ranks, every sample comes once per epoch, and a batch that does not divide, or
+// a short one, is spread over all ranks (a part may be empty).
 //
 // A Position names a place in the global stream of samples, so a run may continue with other numbers of ranks,
-// micro or accumulation: the samples not yet consumed of the epoch follow, each once.
+// micro or schedules: the samples not yet consumed of the epoch follow, each once.
 #pragma once
 
 #include <torch/types.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "lockstep/data/dataset.h"
+#include "lockstep/spec/batch_schedule.h"
 
 namespace lockstep::data {
 
@@ -34,7 +37,7 @@ struct Batch {
   std::int64_t samples = 0;         // in this micro-batch; 0: nothing to do, but the rank still takes part in the step
   std::int64_t global_samples = 0;  // in the whole optimizer step, over all ranks and micro-steps
   std::int64_t first_index = 0;     // of the first sample inside the global batch
-  std::int64_t micro_step = 0;      // 0 .. accumulation-1
+  std::int64_t micro_step = 0;      // 0 .. M-1
   bool last_of_step = false;        // the optimizer steps after this one
   bool last_of_epoch = false;       // and this step ends the epoch
   Position step_start;              // where the step's global batch begins
@@ -42,7 +45,8 @@ struct Batch {
 
 struct LoaderOptions {
   std::int64_t micro = 1;         // samples per rank per micro-step
-  std::int64_t accumulation = 1;  // micro-steps per optimizer step
+  std::int64_t accumulation = 1;  // micro-steps per optimizer step, where there is no schedule
+  std::optional<spec::BatchSchedule> schedule = std::nullopt;  // samples of every step
   std::int64_t data_rank = 0;
   std::int64_t data_world = 1;
   std::uint64_t seed = 1;
@@ -78,12 +82,13 @@ class Loader {
   // since a step that was not completed has to be done again.
   Position position() const;
 
-  // Continues from `position` as if the run had come there by itself; prefetched micro-batches are dropped.
-  // Throws UserError when the data set has no such place (it was changed since the position was saved).
-  void seek(Position position);
+  // Continues from `position` after `step` steps, as if the run had come there by itself; prefetched micro-batches are
+  // dropped. Throws UserError when the data set has no such place (it was changed since the position was saved).
+  void seek(Position position, std::int64_t step = 0);
 
-  std::int64_t global_batch() const;     // G
-  std::int64_t steps_per_epoch() const;  // of an epoch begun at its start: ceil(size / G)
+  std::int64_t global_batch() const;  // G of the step that begins, or is under way, at position()
+  const spec::BatchSchedule& schedule() const;
+  std::int64_t steps_per_epoch() const;  // of an epoch begun at its start, in the last phase: ceil(size / G)
   LoaderStatistics statistics() const;
   const Dataset& dataset() const;
 

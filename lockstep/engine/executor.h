@@ -31,6 +31,9 @@ struct StepInput {
   std::int64_t step = 0;  // optimizer steps done before
   double learning_rate = 0.0;
   StepWishes wishes = {};
+  // Asked before the update with the loss and the norm of the gradient, which are the same on every rank; must answer
+  // alike on all. May be empty: the update does not wait for the loss.
+  std::function<bool(double loss, double gradient_norm)> may_update = {};
   // Called at most once, while a device works on the step: the time to stage() the next one. May be empty.
   std::function<void()> meanwhile = {};
   // Called once before the state changes; when the update begins on any rank, it has returned on all of them. May be
@@ -84,6 +87,9 @@ class Executor {
   // Not collective, also after a Fault: adds everything that this rank holds of the state after completed_steps(), what
   // peers hold too included. Tensors may be views of live state.
   virtual void hold(checkpoint::CheckpointPart& part) const = 0;
+  // Not collective: adds the pieces that other ranks may hold too and must then hold with the same bits. Views of live
+  // state.
+  virtual void add_replicas(checkpoint::CheckpointPart& part) const = 0;
   // Optimizer steps whose update is in the state: StepInput::step, or one more once a step has updated it.
   virtual std::int64_t completed_steps() const = 0;
   // Collective: the reverse, whatever the layout was; each rank reads what it holds. Returns a sentence about what

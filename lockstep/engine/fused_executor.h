@@ -24,6 +24,7 @@ class FusedExecutor : public Executor {
   void share_buffers() override {}  // its models have none
   void save(checkpoint::CheckpointPart& part) override { hold(part); }
   void hold(checkpoint::CheckpointPart& part) const override;
+  void add_replicas(checkpoint::CheckpointPart&) const override {}  // it is the only rank
   std::int64_t completed_steps() const override { return completed_; }
   std::string restore(const SavedState& saved, bool same_ranks) override;
   void export_weights(const std::string& folder, const std::string& tokenizer_folder) override;

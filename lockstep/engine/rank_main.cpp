@@ -163,9 +163,10 @@ nlohmann::json calibrate(RunContext& context) {
   }
   cost::Workload workload;
   workload.model = context.job.model;
-  workload.batch = {context.job.batch.micro, context.job.batch.accumulation,
-                    context.job.batch.micro * context.job.batch.accumulation * context.world.size(),
-                    context.job.batch.sequence_length};
+  plan::Layout replicas;
+  replicas.dp = context.world.size();
+  workload.batch = plan::batch_of(context.job, replicas);
+  workload.batch.sequence_length = context.job.batch.sequence_length;
   workload.precision = context.job.precision;
   workload.optimizer = context.job.optimizer.kind;
   workload.bucket_mib = context.job.communication.bucket_mib;
@@ -223,7 +224,9 @@ int run_joined(elastic::RankRequest request, comm::Communicator world, torch::De
   plan::Run run;
   if (request.verb == "train") {
     run = resolve_run(job, request.plan, world.size());
-    job.batch = {run.batch.micro, run.batch.accumulation, run.batch.sequence_length};
+    job.batch.micro = run.batch.micro;
+    if (job.batch.global == 0) job.batch.accumulation = run.batch.accumulation;
+    job.batch.sequence_length = run.batch.sequence_length;
   }
   RunContext context{std::move(request), std::move(job), std::move(run), std::move(world), nullptr, host, device};
   context.control = membership.control;

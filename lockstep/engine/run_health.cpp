@@ -19,6 +19,7 @@ constexpr std::size_t kLeastLosses = 8;  // before a loss can be called unusual
 constexpr std::size_t kLastLosses = 3;
 constexpr double kDeviations = 8.0;
 constexpr double kLeastJump = 0.1;
+constexpr double kOutlierFactor = 5.0;
 constexpr std::int64_t kStepsOfProof = 5;
 constexpr const char* kFix = "lower optimizer.learning_rate, add warmup_steps or clip_norm";
 
@@ -32,6 +33,12 @@ double median_of(const std::deque<double>& values) {
   return median_of(std::vector<double>(values.begin(), values.end()));
 }
 
+double median_deviation(const std::deque<double>& values, double middle) {
+  std::vector<double> deviations;
+  for (const double value : values) deviations.push_back(std::abs(value - middle));
+  return median_of(std::move(deviations));
+}
+
 void push(std::deque<double>& values, double value, std::size_t most) {
   values.push_back(value);
   if (values.size() > most) values.pop_front();
@@ -42,41 +49,108 @@ UserError failed(const std::string& problem) { return UserError(ExitCode::kRunFa
 }  // namespace
 
 RunHealth::RunHealth(const spec::Health& policy, bool loss_scaled) : policy_(policy), loss_scaled_(loss_scaled) {
+  most_withheld_ = policy_.most_skips > 0 ? policy_.most_skips : kMostSkips;
   if (policy_.most_skips == 0) policy_.most_skips = loss_scaled ? kMostSkipsOfALossScale : kMostSkips;
   if (policy_.nonfinite == spec::OnNonfinite::kStop && !loss_scaled) policy_.most_skips = 1;
 }
 
-bool RunHealth::is_spike() const {
-  if (usual_losses_.size() < kLeastLosses || last_losses_.size() < kLastLosses) return false;
-  std::vector<double> deviations;
-  for (const double loss : usual_losses_) deviations.push_back(std::abs(loss - usual_));
-  const double jump = std::max({std::abs(usual_), kDeviations * median_of(deviations), kLeastJump});
-  return median_of(last_losses_) > usual_ + jump;
+bool RunHealth::is_high(double loss) const {
+  if (usual_losses_.size() < kLeastLosses) return false;
+  const double jump = std::max({std::abs(usual_), kDeviations * median_deviation(usual_losses_, usual_), kLeastJump});
+  return !(loss <= usual_ + jump);
 }
 
-HealthEvent RunHealth::observe(std::int64_t step, double loss, bool skipped) {
+bool RunHealth::is_spike() const { return last_losses_.size() >= kLastLosses && is_high(median_of(last_losses_)); }
+
+double RunHealth::usual_norm() const { return usual_norms_.empty() ? 0.0 : median_of(usual_norms_); }
+
+bool RunHealth::is_outlier(double gradient_norm) const {
+  if (usual_norms_.size() < kLeastLosses) return false;
+  const double usual = usual_norm();
+  return gradient_norm > std::max(kOutlierFactor * usual, usual + kDeviations * median_deviation(usual_norms_, usual));
+}
+
+bool RunHealth::may_update(double loss, double gradient_norm) const {
+  if (policy_.spike == spec::OnJump::kSkip && is_high(loss)) return false;
+  return policy_.gradient_outlier != spec::OnJump::kSkip || !is_outlier(gradient_norm);
+}
+
+void RunHealth::end_or_go_back(bool go_back, const std::string& why) {
+  if (!go_back) throw failed(why);
+  if (rollbacks_ >= policy_.most_rollbacks) throw failed(fmt::format("{}, after {} rollbacks", why, rollbacks_));
+  if (rollback_reason_.empty()) rollback_reason_ = why;
+}
+
+void RunHealth::rolled_back() {
+  ++rollbacks_;
+  rollback_reason_.clear();
+  last_losses_.clear();
+  spiking_ = false;
+  skipped_in_a_row_ = withheld_in_a_row_ = 0;
+  unproven_.clear();
+}
+
+void RunHealth::count_skips(std::int64_t step, bool skipped, bool withheld) {
+  skipped_in_a_row_ = skipped ? skipped_in_a_row_ + 1 : 0;
+  withheld_in_a_row_ = withheld ? withheld_in_a_row_ + 1 : 0;
+  withheld_ += withheld ? 1 : 0;
+  // With a loss scale some skipped steps are how the scale is found.
+  const bool goes_back = policy_.nonfinite == spec::OnNonfinite::kRollback;
+  const std::int64_t most = goes_back && !loss_scaled_ ? 1 : policy_.most_skips;
+  if (skipped_in_a_row_ >= most) {
+    end_or_go_back(goes_back, skipped_in_a_row_ == 1
+                                  ? fmt::format("the gradient was not finite in step {}", step)
+                                  : fmt::format("the gradient was not finite in {} steps in a row, up to step {}",
+                                                skipped_in_a_row_, step));
+  }
+  if (withheld_in_a_row_ >= most_withheld_) {
+    throw failed(fmt::format("{} steps in a row were skipped for their loss or gradient, up to step {}",
+                             withheld_in_a_row_, step));
+  }
+}
+
+// Whether the norm is an outlier. Where that is only recorded it becomes usual, so that a new level is not told for
+// ever.
+bool RunHealth::look_at_norm(std::int64_t step, double gradient_norm, bool withheld) {
+  if (!(gradient_norm > 0) || !std::isfinite(gradient_norm)) return false;
+  const bool outlier = is_outlier(gradient_norm);
+  const double usual = usual_norm();
+  const spec::OnJump policy = policy_.gradient_outlier;
+  if (!withheld && (!outlier || policy == spec::OnJump::kRecord)) push(usual_norms_, gradient_norm, kUsualLosses);
+  if (outlier && (policy == spec::OnJump::kStop || policy == spec::OnJump::kRollback)) {
+    end_or_go_back(
+        policy == spec::OnJump::kRollback,
+        fmt::format("the gradient's norm is {:.6g} in step {}, {:.6g} was usual", gradient_norm, step, usual));
+  }
+  return outlier;
+}
+
+HealthEvent RunHealth::observe(std::int64_t step, double loss, bool skipped, double gradient_norm, bool withheld) {
   seen_ = true;
   last_loss_ = loss;
-  skipped_in_a_row_ = skipped ? skipped_in_a_row_ + 1 : 0;
-  if (skipped_in_a_row_ >= policy_.most_skips) {
-    throw failed(skipped_in_a_row_ == 1 ? fmt::format("the gradient was not finite in step {}", step)
-                                        : fmt::format("the gradient was not finite in {} steps in a row, up to step {}",
-                                                      skipped_in_a_row_, step));
+  count_skips(step, skipped, withheld);
+  const bool acts = policy_.nonfinite != spec::OnNonfinite::kSkip && !loss_scaled_;
+  if (acts && !std::isfinite(loss)) {
+    end_or_go_back(policy_.nonfinite == spec::OnNonfinite::kRollback,
+                   fmt::format("the loss of step {} is {}", step, loss));
   }
+  const bool outlier = look_at_norm(step, gradient_norm, withheld);
   const bool was_spiking = spiking_;
   // A loss that is not finite is as high as a loss can be.
   push(last_losses_, std::isfinite(loss) ? loss : std::numeric_limits<double>::max(), kLastLosses);
   spiking_ = is_spike();
-  if (spiking_ && !was_spiking && policy_.spike == spec::OnSpike::kStop) {
-    throw failed(fmt::format("the loss rose to {:.6g} by step {}, from {:.6g} before", loss, step, usual_));
+  if (spiking_ && !was_spiking && (policy_.spike == spec::OnJump::kStop || policy_.spike == spec::OnJump::kRollback)) {
+    end_or_go_back(policy_.spike == spec::OnJump::kRollback,
+                   fmt::format("the loss rose to {:.6g} by step {}, from {:.6g} before", loss, step, usual_));
   }
-  if (!spiking_ && std::isfinite(loss)) {
+  if (!spiking_ && !withheld && std::isfinite(loss)) {
     push(usual_losses_, loss, kUsualLosses);
     usual_ = median_of(usual_losses_);
   }
   prove(step);
   if (skipped) return HealthEvent::kSkipped;
-  if (spiking_ == was_spiking) return HealthEvent::kNone;
+  if (withheld) return HealthEvent::kWithheld;
+  if (spiking_ == was_spiking) return outlier ? HealthEvent::kOutlier : HealthEvent::kNone;
   return spiking_ ? HealthEvent::kSpikeBegan : HealthEvent::kSpikeOver;
 }
 
@@ -86,7 +160,9 @@ void RunHealth::prove(std::int64_t step) {
     return;
   }
   for (const std::int64_t saved : unproven_) {
-    if (step - saved >= kStepsOfProof) pinned_ = saved;
+    if (step - saved < kStepsOfProof) continue;
+    pinned_ = saved;
+    proven_.push_back(saved);
   }
   std::erase_if(unproven_, [&](std::int64_t saved) { return step - saved >= kStepsOfProof; });
 }
@@ -95,8 +171,15 @@ void RunHealth::saved(std::int64_t step) {
   if (is_healthy()) unproven_.push_back(step);
 }
 
+void RunHealth::distrust_after(std::int64_t step) {
+  std::erase_if(proven_, [&](std::int64_t saved) { return saved > step; });
+  pinned_ = proven_.empty() ? std::nullopt : std::optional(proven_.back());
+  unproven_.clear();
+}
+
 void RunHealth::resumed(std::int64_t step, const std::vector<double>& losses) {
   pinned_ = step;
+  proven_ = {step};
   for (const double loss : losses) push(usual_losses_, loss, kUsualLosses);
   if (!losses.empty()) usual_ = median_of(usual_losses_);
 }

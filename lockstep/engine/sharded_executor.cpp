@@ -28,7 +28,7 @@ parallel::ParallelModelOptions model_options(const spec::Job& job, const plan::R
   // Products leave gradients in the model's dtype. They are widened to be added up: where nothing is, they stay as they
   // are.
   const bool summed =
-      run.batch.accumulation > 1 || run.layout.world() > 1 || run.layout.offload != plan::Offload::kNone;
+      run.most_micro_steps() > 1 || run.layout.world() > 1 || run.layout.offload != plan::Offload::kNone;
   const bool narrow = device.is_cuda() && precision.model == torch::kBFloat16 && !summed;
   options.gradient_dtype = narrow ? precision.model : precision.gradient;
   options.master_dtype = precision.master;
@@ -174,16 +174,19 @@ StepResult ShardedExecutor::step(const StepInput& input) {
     options.site = "world: norm and loss";
     sharing = world.all_reduce({shared_.data(), static_cast<std::int64_t>(shared_.size()), comm::DType::kF64},
                                comm::ReduceOp::kSum, options);
-    if (!replicated || input.before_update) sharing.wait();
+    if (!replicated || input.may_update || input.before_update) sharing.wait();
   }
   result.gradient_norm = std::sqrt(replicated ? model_->squared_norm() : shared_[0]) / scaler_.scale();
   result.skipped = !std::isfinite(result.gradient_norm);
-  if (!result.skipped) {
+  result.withheld =
+      !result.skipped && input.may_update && !input.may_update(shared_[1] / targets, result.gradient_norm);
+  const bool updates = !result.skipped && !result.withheld;
+  if (updates) {
     optimizer_->step(input.learning_rate, clip_factor(result.gradient_norm, job_.optimizer.clip_norm, scaler_.scale()));
   }
   scaler_.update(!result.skipped);
   completed_ = input.step + 1;  // what follows may fail, the state of this rank is complete
-  if (!result.skipped) model_->publish();
+  if (updates) model_->publish();
   sharing.wait();
   result.loss = shared_[1] / targets;
   result.auxiliary_loss = shared_[2] / micro_steps;
@@ -238,10 +241,17 @@ void ShardedExecutor::save(checkpoint::CheckpointPart& part) {
   add_state(part, false);
 }
 
-void ShardedExecutor::add_state(checkpoint::CheckpointPart& part, bool everything) const {
+// Buffers (running statistics) and what compression keeps are each rank's own.
+void ShardedExecutor::add_replicas(checkpoint::CheckpointPart& part) const { add_tensors(part, true); }
+
+void ShardedExecutor::add_tensors(checkpoint::CheckpointPart& part, bool everything) const {
   add_pieces(*model_, TensorKind::kModel, weights_of, "", part, everything);
   optimizer_->save(part, everything);
   add_pieces(*model_, TensorKind::kOptimizer, master_of, state_name::kMaster, part, everything);
+}
+
+void ShardedExecutor::add_state(checkpoint::CheckpointPart& part, bool everything) const {
+  add_tensors(part, everything);
   if (everything || model_->groups().world.rank() == 0) {
     for (nn::TrainableModel* chunk : model_->models()) {
       for (const auto& buffer : chunk->named_buffers()) {

@@ -43,6 +43,7 @@ class ShardedExecutor : public Executor {
   void share_buffers() override;
   void save(checkpoint::CheckpointPart& part) override;
   void hold(checkpoint::CheckpointPart& part) const override { add_state(part, true); }
+  void add_replicas(checkpoint::CheckpointPart& part) const override;
   std::int64_t completed_steps() const override { return completed_; }
   std::string restore(const SavedState& saved, bool same_ranks) override;
   void export_weights(const std::string& folder, const std::string& tokenizer_folder) override;
@@ -53,6 +54,7 @@ class ShardedExecutor : public Executor {
 
  private:
   void add_state(checkpoint::CheckpointPart& part, bool everything) const;
+  void add_tensors(checkpoint::CheckpointPart& part, bool everything) const;
   parallel::MicroBatch micro_batch(const data::Batch& batch, std::int64_t padding_id, bool training);
   double targets_of_step(std::int64_t counted, std::int64_t samples);
 

@@ -20,6 +20,7 @@ struct StepResult {
   double gradient_norm = 0.0;   // before clipping
   double learning_rate = 0.0;
   bool skipped = false;      // gradient not finite: weights were left alone
+  bool withheld = false;     // the verdict was against the update (StepInput::may_update): the same
   std::int64_t samples = 0;  // of the global batch
   std::int64_t tokens = 0;   // of the global batch; 0 for models without tokens
   double seconds = 0.0;

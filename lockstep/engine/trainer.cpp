@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -63,23 +64,40 @@ double ThroughputMeter::seconds_per_step() const {
 Trainer::Trainer(RunContext& context)
     : context_(context),
       health_(context.job.health, context.job.precision == spec::Precision::kFp16),
-      checkpoints_(context, health_, [this](const std::function<void()>& check) { guarded_check(check); }) {
-  state_ = build_training_state(context.job, context.run, context.world,
-                                {context.device, step_maker(context), context.make_model});
+      checkpoints_(context, health_, [this](const std::function<void()>& check) { guarded_check(check); }),
+      rollback_states_(context.job.health),
+      replica_check_(context.world) {
+  const KeptBatch batch = settle_batch();
+  state_ = build_training_state(
+      context.job, context.run, context.world,
+      {context.device, step_maker(context), context.make_model, batch.data_ranks, batch.rate_factor});
   if (context.rank() == 0) tell_what_it_starts_from();
   if (context.held != nullptr && context.generation > 1) {
     rejoin();
   } else if (!context.request.resume_from.empty()) {
     resume();
   }
-  first_step_ = state_.step;
+  first_step_ = replicas_agreed_ = state_.step;
   meter_ = ThroughputMeter(state_.total_steps - state_.step);
+}
+
+// A run that goes on has the steps that it had, on any number of ranks.
+KeptBatch Trainer::settle_batch() {
+  const auto* held = context_.generation > 1 ? context_.held : nullptr;
+  KeptBatch batch =
+      keep_batch(context_.job, context_.run, find_saved_batch(context_.world, held, context_.request.resume_from));
+  plan::set_schedule(context_.run, batch.schedule);
+  if (context_.rank() == 0 && !batch.note.empty()) context_.host.note(batch.note);
+  return batch;
 }
 
 void Trainer::tell_what_it_starts_from() const {
   context_.host.note("data: " + state_.datasets.train->describe());
   const std::string step = state_.executor->describe();
   if (!step.empty()) context_.host.note("step: " + step);
+  if (context_.job.health.replica_check_every > 0 && !context_.run.compares_replicas()) {
+    context_.host.note("replicas are not compared: devices of different kinds may round differently");
+  }
   if (state_.executor->initial_parameters().empty()) return;
   context_.host.note(fmt::format("{} lacks these, they begin with random values: {}", context_.job.weights,
                                  join(state_.executor->initial_parameters(), ", ")));
@@ -92,7 +110,10 @@ void Trainer::resume() {
   const checkpoint::TensorMap own = reader.rank_tensors(context_.rank());
   const std::vector<std::string> changes = check_resume(
       facts.job_yaml, facts.loader,
-      {context_.job, state_.data_contents, state_.loader->global_batch(), context_.request.options.accept_changes});
+      {context_.job, state_.data_contents,
+       state_.global_batch_at(
+           facts.step, {facts.loader.value("epoch", std::int64_t{0}), facts.loader.value("samples", std::int64_t{0})}),
+       context_.request.options.accept_changes});
   const std::string remark = restore(state_, SavedState{facts, reader, own}, context_.job, context_.world.size());
   checkpoints_.resumed_at(state_.step);
   health_.resumed(state_.step, losses_in(facts.extra));
@@ -121,6 +142,7 @@ void Trainer::resume() {
 // A peer is lost: what this rank has in memory goes on in the next generation.
 void Trainer::hold() {
   if (context_.held == nullptr) return;
+  if (discards_state_) return context_.held->clear();
   hold_state(context_, state_, snapshots_.get());
 }
 
@@ -182,10 +204,20 @@ nlohmann::json Trainer::train() {
   running_.restart();
   const bool evaluating = state_.datasets.evaluation != nullptr;
   if (evaluating && context_.job.evaluation.every_steps > 0 && state_.step == 0) run_evaluation();
+  std::function<bool(double, double)> may_update;
+  if (context_.job.health.judges_updates()) {
+    may_update = [this](double loss, double gradient_norm) { return health_.may_update(loss, gradient_norm); };
+  }
   bool stopped = false;
   while (state_.step < state_.total_steps && !stopped) {
-    const StepResult result = run_step(state_, context_.job, wishes());
+    if (health_.is_healthy()) rollback_states_.keep(state_, context_.job, context_.world.size());
+    const StepResult result = run_step(state_, context_.job, wishes(), may_update);
     after_step(result);
+    if (!health_.rollback_reason().empty()) {
+      roll_back();
+      continue;
+    }
+    check_replicas();
     snapshots_->after_step(state_, result);
     const std::int64_t every = context_.job.evaluation.every_steps;
     const bool last = state_.step == state_.total_steps;
@@ -243,26 +275,130 @@ void Trainer::after_step(const StepResult& result) {
 }
 
 void Trainer::check_loss(const StepResult& result) {
-  guarded_check([&] { record_health(health_.observe(state_.step, result.loss, result.skipped), result); });
+  guarded_check([&] {
+    record_health(health_.observe(state_.step, result.loss, result.skipped, result.gradient_norm, result.withheld),
+                  result);
+  });
 }
+
+namespace {
+
+std::string health_text(HealthEvent event, std::int64_t step, const StepResult& result, const RunHealth& health) {
+  switch (event) {
+    case HealthEvent::kNone:
+      return "";
+    case HealthEvent::kSkipped:
+      return fmt::format("step {} was skipped: its gradient is not finite", step);
+    case HealthEvent::kWithheld:
+      return fmt::format(
+          "step {} was skipped: its loss is {:.6g} ({:.6g} is usual), its gradient's norm {:.6g} ({:.6g})", step,
+          result.loss, health.usual_loss(), result.gradient_norm, health.usual_norm());
+    case HealthEvent::kSpikeBegan:
+      return fmt::format("the loss is {:.6g} at step {}, {:.6g} was usual", result.loss, step, health.usual_loss());
+    case HealthEvent::kSpikeOver:
+      return fmt::format("the loss is {:.6g} at step {}: as usual again", result.loss, step);
+    case HealthEvent::kOutlier:
+      return fmt::format("the gradient's norm is {:.6g} at step {}, {:.6g} is usual", result.gradient_norm, step,
+                         health.usual_norm());
+  }
+  return "";
+}
+
+std::string_view kind_of(HealthEvent event) {
+  if (event == HealthEvent::kOutlier) return telemetry::event_kind::kOutlier;
+  const bool skip = event == HealthEvent::kSkipped || event == HealthEvent::kWithheld;
+  return skip ? telemetry::event_kind::kSkip : telemetry::event_kind::kSpike;
+}
+
+}  // namespace
 
 void Trainer::record_health(HealthEvent event, const StepResult& result) {
   if (event == HealthEvent::kNone || context_.rank() != 0) return;
-  const bool skipped = event == HealthEvent::kSkipped;
-  const std::string text = skipped ? fmt::format("step {} was skipped: its gradient is not finite", state_.step)
-                           : event == HealthEvent::kSpikeBegan
-                               ? fmt::format("the loss is {:.6g} at step {}, {:.6g} was usual", result.loss,
-                                             state_.step, health_.usual_loss())
-                               : fmt::format("the loss is {:.6g} at step {}: as usual again", result.loss, state_.step);
-  if (event == HealthEvent::kSpikeBegan) context_.host.note("warning: " + text);
+  const std::string text = health_text(event, state_.step, result, health_);
+  if (event == HealthEvent::kSpikeBegan || event == HealthEvent::kWithheld) context_.host.note("warning: " + text);
   if (!context_.recorder) return;
   const bool over = event == HealthEvent::kSpikeOver;
   context_.recorder->event({.level = over ? telemetry::Level::kInfo : telemetry::Level::kWarning,
-                            .kind = std::string(skipped ? telemetry::event_kind::kSkip : telemetry::event_kind::kSpike),
+                            .kind = std::string(kind_of(event)),
                             .rank = 0,
                             .step = state_.step,
                             .message = text,
                             .data = {{"loss", result.loss}, {"gradient_norm", result.gradient_norm}}});
+}
+
+void Trainer::roll_back() {
+  const std::string why = health_.rollback_reason();
+  const std::int64_t from = state_.step;
+  const data::Position behind = state_.position;
+  const std::vector<checkpoint::CheckpointPart>& kept = rollback_states_.go_back(from);
+  LOCKSTEP_ASSERT(!kept.empty(), "a state is kept before the first step");
+  PeerState own(context_.world, kept);
+  resume_from(own);
+  const data::Position began = state_.position;
+  // The data of the steps that are undone does not come again.
+  state_.loader->seek(behind, state_.step);
+  state_.position = behind;
+  snapshots_->begin(state_);  // a loss must not bring the undone steps back
+  health_.rolled_back();
+  checkpoints_.resumed_at(state_.step);
+  if (context_.rank() != 0) return;
+  const std::int64_t size = state_.loader->dataset().size();
+  const std::int64_t samples = (behind.epoch - began.epoch) * size + behind.samples - began.samples;
+  const std::string text = fmt::format("{}: back to step {}, without the {} samples since ({} of {} rollbacks)", why,
+                                       state_.step, samples, health_.rollbacks(), context_.job.health.most_rollbacks);
+  context_.host.note("warning: " + text);
+  if (!context_.recorder) return;
+  context_.recorder->event(
+      {.level = telemetry::Level::kWarning,
+       .kind = std::string(telemetry::event_kind::kRollback),
+       .rank = 0,
+       .step = from,
+       .message = text,
+       .data = {{"from_step", from}, {"to_step", state_.step}, {"samples", samples}, {"reason", why}}});
+}
+
+void Trainer::check_replicas() {
+  const std::int64_t every = context_.job.health.replica_check_every;
+  const bool last = state_.step == state_.total_steps;
+  if (!context_.run.compares_replicas() || context_.world.size() == 1 || (state_.step % every != 0 && !last)) return;
+  const ReplicaReport report = replica_check_.compare(*state_.executor);
+  ++replica_checks_;
+  replica_seconds_ += report.seconds;
+  if (!report.agrees()) fail_replicas(report);
+  replicas_agreed_ = state_.step;
+  if (context_.rank() != 0 || replica_checks_ > 1 || report.tensors == 0) return;
+  context_.host.note(fmt::format("replicas agree after step {}: {} tensors ({}) compared in {}", state_.step,
+                                 report.tensors, format_bytes(report.bytes), format_seconds(report.seconds)));
+}
+
+// A rank that the others outvote loses its state and gets theirs, where an agent forms the ranks anew. Where nobody
+// knows who is right the run ends.
+void Trainer::fail_replicas(const ReplicaReport& report) {
+  std::vector<std::string> hosts;
+  for (int rank = 0; rank < context_.world.size(); ++rank) {
+    hosts.push_back(broadcast_text(context_.world, telemetry::host_name(), rank));
+  }
+  const std::string text = describe(report, state_.step, hosts);
+  health_.distrust_after(replicas_agreed_);
+  if (context_.rank() == 0 && context_.recorder) {
+    context_.recorder->event({.level = telemetry::Level::kError,
+                              .kind = std::string(telemetry::event_kind::kReplicas),
+                              .rank = report.odd_ranks.empty() ? 0 : report.odd_ranks.front(),
+                              .step = state_.step,
+                              .message = text,
+                              .data = {{"ranks", report.odd_ranks},
+                                       {"tensor", report.tensor},
+                                       {"holders", report.holders},
+                                       {"agreed_step", replicas_agreed_}}});
+  }
+  if (report.odd_ranks.empty()) {
+    guarded_check([&] {
+      throw UserError(ExitCode::kRunFailed, text,
+                      fmt::format("they agreed after step {}: --resume a checkpoint up to it", replicas_agreed_));
+    });
+  }
+  discards_state_ = std::ranges::find(report.odd_ranks, context_.rank()) != report.odd_ranks.end();
+  throw Fault(FaultKind::kPeerLost, report.odd_ranks.front(), text);
 }
 
 void Trainer::guarded_check(const std::function<void()>& check) {
@@ -370,7 +506,10 @@ double Trainer::predicted_items_per_second() const {
   const std::optional<plan::Plan>& plan = context_.request.plan;
   if (!plan || !plan->best.prediction) return 0.0;
   const plan::Prediction& prediction = *plan->best.prediction;
-  return (counts_tokens(state_) ? prediction.tokens_per_second : prediction.samples_per_second).expected;
+  // Samples that do not divide evenly were priced as whole micro-batches.
+  const std::int64_t priced = plan->best.batch.global_sequences, global = context_.job.batch.global;
+  const double share = global > 0 ? static_cast<double>(global) / static_cast<double>(priced) : 1.0;
+  return share * (counts_tokens(state_) ? prediction.tokens_per_second : prediction.samples_per_second).expected;
 }
 
 // The plan's MFU belongs to its predicted rate; the measured one scales with the measured rate.
@@ -410,7 +549,10 @@ nlohmann::json Trainer::summary(int exit_code) const {
       {"seconds_per_step", meter_.seconds_per_step()},
       {"training_seconds", running_.seconds()},
       {"loader_stall_seconds", data_seconds_},
-      {"skipped_steps", figures.skipped_steps},
+      {"skipped_steps", figures.skipped_steps + health_.withheld_steps()},
+      {"rollbacks", health_.rollbacks()},
+      {"replica_checks", replica_checks_},
+      {"replica_check_seconds", replica_seconds_},
       {"communicated_bytes", figures.communicated_bytes},
       {"evaluations", evaluations_}};
   if (snapshots_->active()) result["snapshots"] = snapshots_->summary();

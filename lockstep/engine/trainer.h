@@ -6,7 +6,10 @@
 #include <optional>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/engine/kept_batch.h"
 #include "lockstep/engine/memory_counter.h"
+#include "lockstep/engine/replica_check.h"
+#include "lockstep/engine/rollback.h"
 #include "lockstep/engine/run_checkpoints.h"
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/run_health.h"
@@ -47,6 +50,7 @@ class Trainer {
   nlohmann::json run();
 
  private:
+  KeptBatch settle_batch();
   void tell_what_it_starts_from() const;
   void resume();
   void rejoin();
@@ -61,6 +65,10 @@ class Trainer {
   void report_step(const StepResult& result);
   void check_loss(const StepResult& result);
   void record_health(HealthEvent event, const StepResult& result);
+  // What went wrong says that the run goes back: takes the kept state, behind the data of the steps that are undone.
+  void roll_back();
+  void check_replicas();
+  [[noreturn]] void fail_replicas(const ReplicaReport& report);
   void finish_soundly();
   // `check` may find that the numbers went wrong; a note in the checkpoint folder then says what is sound.
   void guarded_check(const std::function<void()>& check);
@@ -84,6 +92,12 @@ class Trainer {
   double last_loss_ = 0.0;
   double data_seconds_ = 0.0;
   std::int64_t first_step_ = 0;
+  RollbackStates rollback_states_;
+  ReplicaCheck replica_check_;
+  std::int64_t replicas_agreed_ = 0;  // the last step after which they did
+  std::int64_t replica_checks_ = 0;
+  double replica_seconds_ = 0.0;
+  bool discards_state_ = false;  // this rank's state is not what its replicas hold
   Stopwatch since_notice_;
   bool preempted_ = false;
   nlohmann::json evaluations_ = nlohmann::json::array();

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/engine/fused_executor.h"
+#include "lockstep/engine/kept_batch.h"
 #include "lockstep/engine/resume_check.h"
 #include "lockstep/engine/sharded_executor.h"
 
@@ -16,7 +17,7 @@ std::unique_ptr<data::Loader> make_loader(const spec::Job& job, const plan::Run&
   data::LoaderOptions options;
   options.pinned = state.pinned;
   options.micro = run.batch.micro;
-  options.accumulation = run.batch.accumulation;
+  options.schedule = run.schedule;
   options.data_rank = state.executor->data_rank();
   options.data_world = run.layout.data_ranks();
   options.seed = static_cast<std::uint64_t>(job.seed);
@@ -59,11 +60,13 @@ TrainingState build_training_state(const spec::Job& job, const plan::Run& run, c
   state.pinned = !options.device.is_cpu();
   state.datasets = data::open_datasets(job);
   state.data_contents = data_contents(job.data);
+  state.batch_ranks = options.batch_ranks > 0 ? options.batch_ranks : run.layout.data_ranks();
+  state.rate_factor = options.rate_factor;
   state.executor = make_executor(job, run, world, *state.datasets.train, options);
   state.loader = make_loader(job, run, state);
-  if (state.loader->global_batch() > state.datasets.train->size()) {
+  if (run.schedule.largest() > state.datasets.train->size()) {
     throw bad_input(fmt::format("a global batch of {} samples is more than the data set has ({})",
-                                state.loader->global_batch(), state.datasets.train->size()),
+                                run.schedule.largest(), state.datasets.train->size()),
                     "lower batch.micro or batch.accumulation, or shorten batch.sequence_length");
   }
   state.total_steps = total_steps_of(job, *state.loader);
@@ -73,25 +76,22 @@ TrainingState build_training_state(const spec::Job& job, const plan::Run& run, c
 std::int64_t total_steps_of(const spec::Job& job, const data::Loader& loader) {
   if (job.steps > 0) return job.steps;
   if (job.tokens > 0) {
-    const std::int64_t per_step = loader.global_batch() * loader.dataset().tokens_per_sample();
+    const std::int64_t per_step = loader.schedule().final() * loader.dataset().tokens_per_sample();
     if (per_step == 0) throw bad_input("`tokens` was given but this data has no tokens", "use `epochs` or `steps`");
+    if (!loader.schedule().is_constant()) return steps_left(job, loader, {}, 0);
     return (job.tokens + per_step - 1) / per_step;
   }
+  if (!loader.schedule().is_constant()) return steps_left(job, loader, {}, 0);
   return static_cast<std::int64_t>(std::ceil(job.epochs * static_cast<double>(loader.steps_per_epoch())));
 }
 
-std::int64_t steps_left(const spec::Job& job, const data::Loader& loader, data::Position position) {
+std::int64_t steps_left(const spec::Job& job, const data::Loader& loader, data::Position position, std::int64_t step) {
   const std::int64_t size = loader.dataset().size();
-  const std::int64_t batch = loader.global_batch();
   const std::int64_t per_sample = std::max<std::int64_t>(1, loader.dataset().tokens_per_sample());
   const double wanted = job.tokens > 0 ? std::ceil(static_cast<double>(job.tokens) / static_cast<double>(per_sample))
                                        : std::ceil(job.epochs * static_cast<double>(size));
-  const auto left = static_cast<std::int64_t>(wanted) - (position.epoch * size + position.samples);
-  if (left <= 0) return 0;
-  const auto steps = [batch](std::int64_t samples) { return (samples + batch - 1) / batch; };
-  const std::int64_t in_this_epoch = std::min(left, size - position.samples);
-  const std::int64_t after = left - in_this_epoch;
-  return steps(in_this_epoch) + after / size * steps(size) + steps(after % size);
+  return spec::steps_until(loader.schedule(), size, step, position.epoch * size + position.samples,
+                           static_cast<std::int64_t>(wanted));
 }
 
 namespace {
@@ -103,7 +103,8 @@ checkpoint::CheckpointPart facts_part(const TrainingState& state, const spec::Jo
   part.facts.step = step;
   part.facts.loader = {{"epoch", position.epoch},
                        {"samples", position.samples},
-                       {"global_batch", state.loader->global_batch()},
+                       {"global_batch", state.global_batch_at(step, position)},
+                       {"batch", batch_facts(state.loader->schedule(), state.batch_ranks, state.rate_factor)},
                        {"dataset_samples", state.loader->dataset().size()},
                        {"data", state.data_contents}};
   part.facts.job_yaml = spec::to_yaml(job);
@@ -177,12 +178,13 @@ std::string restore(TrainingState& state, const SavedState& saved, const spec::J
   }
   std::string remark = state.executor->restore(saved, contents.extra.value("world", world) == world);
   state.staged.reset();
-  state.loader->seek({contents.loader.at("epoch"), contents.loader.at("samples")});
-  state.position = state.loader->position();
   state.step = contents.step;
-  const bool same_batch = contents.loader.value("global_batch", std::int64_t{0}) == state.loader->global_batch();
+  state.loader->seek({contents.loader.at("epoch"), contents.loader.at("samples")}, state.step);
+  state.position = state.loader->position();
+  const auto saved_batch = saved_batch_of(contents);
+  const bool same_batch = saved_batch && saved_batch->schedule == state.loader->schedule();
   if (job.steps == 0 && !same_batch) {
-    state.total_steps = state.step + steps_left(job, *state.loader, state.position);
+    state.total_steps = state.step + steps_left(job, *state.loader, state.position, state.step);
   }
 
   const auto generator = saved.rank_tensors.find(state_name::kGenerator);

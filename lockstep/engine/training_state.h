@@ -35,13 +35,22 @@ struct TrainingState {
   std::optional<Staged> in_step;        // of the step that is being done
   bool pinned = false;                  // batches in page-locked memory
   std::function<void()> before_update;  // of every step (StepInput); may be empty
+  std::int64_t batch_ranks = 1;         // data ranks that the batch is that of (engine/kept_batch.h)
+  double rate_factor = 1.0;             // on the learning rate, for steps of another size (batch.on_resize)
   nlohmann::json data_contents;         // what the data holds, for checkpoints (engine/resume_check.h)
+
+  // Samples of the step that begins at `position` after `steps` steps.
+  std::int64_t global_batch_at(std::int64_t steps, data::Position at) const {
+    return loader->schedule().global_at(steps, at.epoch * loader->dataset().size() + at.samples);
+  }
 };
 
 struct TrainingOptions {
   torch::Device device = torch::kCPU;
   DeviceStepMaker make_step = make_device_step;
   parallel::ModelFactory make_model = nn::build_model;
+  std::int64_t batch_ranks = 0;  // 0: those of the layout
+  double rate_factor = 1.0;
 };
 
 // Builds executor and loader for this rank of the run that the job became. Collective. Throws UserError for what the
@@ -52,9 +61,9 @@ TrainingState build_training_state(const spec::Job& job, const plan::Run& run, c
 // Optimizer steps that the job's goal (steps, tokens or epochs) comes to.
 std::int64_t total_steps_of(const spec::Job& job, const data::Loader& loader);
 
-// Steps that are left from `position` when the global batch is not what it was: `tokens` and `epochs` count samples, so
-// the number of steps changes with the ranks.
-std::int64_t steps_left(const spec::Job& job, const data::Loader& loader, data::Position position);
+// Steps that are left from `position` after `step` steps: `tokens` and `epochs` count samples, so the number of steps
+// changes with the samples of a step.
+std::int64_t steps_left(const spec::Job& job, const data::Loader& loader, data::Position position, std::int64_t step);
 
 // What a checkpoint keeps of this rank (Executor::save): views of live state. Collective.
 checkpoint::CheckpointPart checkpoint_part(TrainingState& state, const spec::Job& job, int world);

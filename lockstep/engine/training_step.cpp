@@ -44,7 +44,7 @@ class FirstSamples final : public data::Dataset {
 
 // `evaluation.batches` counts batches of the size of a step, so that every layout looks at the same samples.
 std::shared_ptr<const data::Dataset> evaluation_part(const TrainingState& state, const spec::Job& job) {
-  const std::int64_t batches = job.evaluation.batches, of_a_step = state.loader->global_batch();
+  const std::int64_t batches = job.evaluation.batches, of_a_step = state.loader->schedule().final();
   const std::int64_t whole = state.datasets.evaluation->size();
   if (batches == 0 || batches > whole / of_a_step) return state.datasets.evaluation;
   return std::make_shared<FirstSamples>(state.datasets.evaluation, batches * of_a_step);
@@ -52,15 +52,17 @@ std::shared_ptr<const data::Dataset> evaluation_part(const TrainingState& state,
 
 }  // namespace
 
-StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishes) {
+StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishes,
+                    const std::function<bool(double, double)>& may_update) {
   const double begin = monotonic_seconds();
   if (!state.staged) stage_next(state);
   const double fetched = monotonic_seconds();
   const TrainingState::Staged now = *std::exchange(state.staged, std::nullopt);
   StepInput input;
   input.step = state.step;
-  input.learning_rate = learning_rate_at(job.optimizer, state.step, state.total_steps);
+  input.learning_rate = state.rate_factor * learning_rate_at(job.optimizer, state.step, state.total_steps);
   input.wishes = wishes;
+  input.may_update = may_update;
   if (state.step + 1 < state.total_steps) input.meanwhile = [&] { stage_next(state); };
   input.before_update = state.before_update;
   state.in_step = now;

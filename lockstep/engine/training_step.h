@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/engine/step_result.h"
@@ -10,8 +11,9 @@
 
 namespace lockstep::engine {
 
-// Collective. Throws Fault when a peer is lost, UserError when a sample turns out to be wrong.
-StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishes);
+// Collective. Throws Fault when a peer is lost, UserError when a sample turns out to be wrong. may_update: StepInput's.
+StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishes,
+                    const std::function<bool(double, double)>& may_update = {});
 
 struct EvaluationResult {
   double loss = 0.0;      // mean over targets

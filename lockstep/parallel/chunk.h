@@ -72,6 +72,8 @@ class Chunk {
   torch::Tensor backward(int number, const torch::Tensor& gradient, bool defer);
   void weight_gradients(int number);
 
+  // Before a step: the backwards that it will have.
+  void set_micro_steps(std::int64_t micro_steps) { options_.micro_steps = micro_steps; }
   // After the step: weights that were kept gathered are freed, counters start anew.
   void end_step();
   ChunkSums take_sums();

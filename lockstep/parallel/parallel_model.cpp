@@ -176,8 +176,16 @@ std::vector<std::int64_t> ParallelModel::stream_shape(const MicroBatch& batch) c
   return {batch.input.size(0), batch.input.size(1) / split, spec_.hidden};
 }
 
+void ParallelModel::set_micro_steps(std::int64_t micro_steps) {
+  if (micro_steps == schedule_.micro_batches) return;
+  const plan::Layout& layout = options_.layout;
+  schedule_ = plan::make_pipeline_schedule(layout.schedule, static_cast<int>(layout.pp),
+                                           static_cast<int>(layout.virtual_stages), static_cast<int>(micro_steps));
+  for (const auto& chunk : chunks_) chunk->set_micro_steps(micro_steps);
+}
+
 ChunkSums ParallelModel::run(const std::vector<MicroBatch>& micro_batches, const std::function<void()>& meanwhile) {
-  LOCKSTEP_ASSERT(static_cast<std::int64_t>(micro_batches.size()) == options_.micro_steps, "one batch per micro-step");
+  set_micro_steps(static_cast<std::int64_t>(micro_batches.size()));
   for (const auto& shard : shards_) shard->clear_gradient();
   const auto batch_of = [&](int micro) -> const MicroBatch& { return micro_batches[static_cast<std::size_t>(micro)]; };
   const int stage = static_cast<int>(groups_.stage);

@@ -37,7 +37,7 @@ struct ParallelModelOptions {
   torch::ScalarType master_dtype = torch::kFloat32;
   torch::Device device = torch::kCPU;
   std::uint64_t seed = 0;
-  std::int64_t micro_steps = 1;  // micro-batches per optimizer step
+  std::int64_t micro_steps = 1;  // micro-batches that a step usually has
   bool reshard_after_forward = true;
   bool reduce_each_micro_step = false;
   bool activation_offload = false;
@@ -58,6 +58,7 @@ class ParallelModel {
   ParallelModel& operator=(const ParallelModel&) = delete;
 
   // Collective: forward and backward of all micro-batches in the schedule's order; then every shard has its gradient.
+  // Their number is the same on every rank and may differ from step to step.
   // Returns this rank's sums (the loss is that of the last stage's ranks; cp and data ranks' add up). `meanwhile` is
   // called when all is queued and a device may still work on it; reading the sums waits for it.
   ChunkSums run(const std::vector<MicroBatch>& micro_batches, const std::function<void()>& meanwhile = {});
@@ -121,6 +122,7 @@ class ParallelModel {
 
  private:
   void build_chunks();
+  void set_micro_steps(std::int64_t micro_steps);
   void build_shards(nn::TrainableModel& model, int position, std::vector<std::shared_ptr<FlatShard>>& out);
   void initialise();
   void finish_reductions();

@@ -43,8 +43,10 @@ std::optional<Plan> resized(const spec::Job& job, const Plan& planned, std::int6
   smaller.best.knobs = planned.best.knobs;
   smaller.best.batch = planned.best.batch;
   const std::int64_t micro_batches = planned.best.layout.data_ranks() * planned.best.batch.accumulation;
-  if (micro_batches % layout->data_ranks() != 0) return std::nullopt;
-  smaller.best.batch.accumulation = micro_batches / layout->data_ranks();
+  const std::int64_t data_ranks = layout->data_ranks();
+  smaller.best.batch.accumulation = (micro_batches + data_ranks - 1) / data_ranks;
+  smaller.best.batch.global_sequences =
+      smaller.best.batch.micro * smaller.best.batch.accumulation * data_ranks;  // room for; the engine keeps the batch
   smaller.best.reasons = {fmt::format("{} on {} nodes", to_string(planned.best.layout), nodes)};
   spec::Job resized_job = job;
   resized_job.cluster = smaller.cluster;

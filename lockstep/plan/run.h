@@ -6,6 +6,7 @@
 
 #include "lockstep/plan/executor.h"
 #include "lockstep/plan/plan.h"
+#include "lockstep/spec/batch_schedule.h"
 #include "lockstep/spec/job.h"
 
 namespace lockstep::plan {
@@ -13,15 +14,23 @@ namespace lockstep::plan {
 struct Run {
   spec::Model model;
   spec::Cluster cluster;
-  Layout layout;  // its precision is the run's
-  BatchPlan batch;
+  Layout layout;                 // its precision is the run's
+  BatchPlan batch;               // of the last phase of the schedule
+  spec::BatchSchedule schedule;  // samples of every step
   spec::Optimizer optimizer;
   spec::Lora lora;
   spec::Communication communication;
+  spec::Health health;
   bool activation_offload = false;
   spec::Snapshots snapshots;
   Executor executor = Executor::kSharded;
 
+  // Micro-batches of a data rank in the step that has the most.
+  std::int64_t most_micro_steps() const {
+    return spec::micro_steps_of(schedule.largest(), batch.micro, layout.data_ranks());
+  }
+  // Whether ranks compare what they hold alike. Different kinds of devices may round differently.
+  bool compares_replicas() const;
   bool operator==(const Run&) const = default;
 };
 
@@ -29,6 +38,9 @@ struct Run {
 Run run_of(const spec::Job& job, const Layout& layout);
 // The same with the batch of a plan: what a plan decides wins over the job's own micro-batch and accumulation.
 Run run_of(const spec::Job& job, const Candidate& planned);
+
+// The steps of the run have the samples of `schedule` from now on (a run that goes on keeps those it had).
+void set_schedule(Run& run, const spec::BatchSchedule& schedule);
 
 // The plan decides batch, precision and layout, wherever it came from; the job follows it.
 void follow(spec::Job& job, const Candidate& planned);
@@ -39,7 +51,8 @@ std::optional<Layout> given_layout(const spec::Job& job);
 // The same, and plain data parallelism over every device where it leaves the choice.
 Layout layout_of(const spec::Job& job);
 
-// micro x accumulation x data ranks, and the sequence length (the model's own where the job has none).
+// batch.global or micro x accumulation x data ranks, the micro-steps that they take, and the sequence length (the
+// model's own where the job has none).
 BatchPlan batch_of(const spec::Job& job, const Layout& layout);
 
 }  // namespace lockstep::plan

@@ -264,12 +264,21 @@ Found warn_of_activation_offload(const Run& run) {
                  "set layout.recompute to full, or leave it out");
 }
 
+Found warn_of_phases(const Run& run) {
+  if (run.executor != Executor::kFused || run.schedule.is_constant()) return std::nullopt;
+  return warning("batch.schedule",
+                 "batch.schedule: the fused CUDA step takes as long for a small phase as for the largest",
+                 "add --general-step where the warm-up is long");
+}
+
 constexpr std::array kRefusals{&find_batch_problem,        &find_model_problem,     &find_cluster_problem,
                                &find_mesh_problem,         &find_piece_problem,     &find_offload_problem,
                                &find_compression_problem,  &find_precision_problem, &find_executor_problem,
                                &find_communication_problem};
-constexpr std::array kWarnings{&warn_of_compression, &warn_of_reduction, &warn_of_resharding, &warn_of_recompute,
-                               &warn_of_activation_offload};
+constexpr std::array kWarnings{
+    &warn_of_compression, &warn_of_reduction,          &warn_of_resharding,
+    &warn_of_recompute,   &warn_of_activation_offload, &warn_of_phases,
+};
 
 }  // namespace
 

@@ -33,7 +33,14 @@ SearchRequest question_of(const spec::Job& job, const cost::Profile& profile) {
   }
   // Tables of this machine price what the engine runs, without a search: the job's own micro-batch.
   if (!profile.fitted) request.constraints.fixed.try_emplace("micro", job.batch.micro);
-  request.global_sequences = job.batch.micro * job.batch.accumulation * data_ranks;
+  // The last phase of the batch. Samples that do not divide evenly are priced as the whole micro-batches they take.
+  const spec::Batch& batch = job.batch;
+  const std::int64_t whole = batch.micro * data_ranks;
+  const bool fixed = request.constraints.fixed.contains("micro");
+  request.global_sequences = batch.global > 0 ? batch.global : whole * batch.accumulation;
+  if (request.global_sequences % (fixed ? whole : data_ranks) != 0) {
+    request.global_sequences = whole * spec::micro_steps_of(batch.global, batch.micro, data_ranks);
+  }
   request = complete(std::move(request));
   request.tokens = job.tokens > 0 ? static_cast<double>(job.tokens) : work_of_steps(job.steps, request);
   return request;

@@ -15,6 +15,7 @@ namespace {
 // Keys of which a file may have one: an override of one takes the place of the other.
 constexpr std::array<std::string_view, 3> kGoals = {"steps", "tokens", "epochs"};
 constexpr std::array<std::string_view, 2> kLayouts = {"layout", "plan"};
+constexpr std::array<std::string_view, 2> kBatches = {"batch.accumulation", "batch.global"};
 
 void drop_replaced(YamlNode& root, const std::string& override_key) {
   const std::string top = override_key.substr(0, override_key.find('.'));
@@ -23,6 +24,12 @@ void drop_replaced(YamlNode& root, const std::string& override_key) {
     for (const std::string_view other : group) {
       if (other != top) root.erase(other);
     }
+  }
+  if (std::find(kBatches.begin(), kBatches.end(), override_key) == kBatches.end()) return;
+  YamlNode* batch = root.find("batch");
+  if (batch == nullptr || !batch->is_map()) return;
+  for (const std::string_view other : kBatches) {
+    if (other != override_key) batch->erase(other.substr(std::string_view("batch.").size()));
   }
 }
 

@@ -28,11 +28,20 @@ enum class Compression { kNone, kFp16, kBf16, kPowerSgd, kOneBit };
 constexpr auto names_of(Compression) {
   return enum_names<Compression::kOneBit>("none", "fp16", "bf16", "powersgd", "onebit");
 }
-// What is done about a gradient that is not finite, and about a loss that jumps (docs/reference/resume-and-health.md).
-enum class OnNonfinite { kSkip, kStop };
-constexpr auto names_of(OnNonfinite) { return enum_names<OnNonfinite::kStop>("skip", "stop"); }
-enum class OnSpike { kRecord, kStop };
-constexpr auto names_of(OnSpike) { return enum_names<OnSpike::kStop>("record", "stop"); }
+// What is done about a gradient that is not finite, and about a loss or a gradient that jumps
+// (docs/reference/resume-and-health.md).
+enum class OnNonfinite { kSkip, kRollback, kStop };
+constexpr auto names_of(OnNonfinite) { return enum_names<OnNonfinite::kStop>("skip", "rollback", "stop"); }
+enum class OnJump { kRecord, kSkip, kRollback, kStop };
+constexpr auto names_of(OnJump) { return enum_names<OnJump::kStop>("record", "skip", "rollback", "stop"); }
+// What becomes of the samples of a step when a run goes on with another number of data ranks, and, where they change,
+// of the learning rate.
+enum class OnResize { kKeepGlobal, kScale };
+constexpr auto names_of(OnResize) { return enum_names<OnResize::kScale>("keep_global", "scale"); }
+enum class RateRule { kLinear, kSqrt, kNone };
+constexpr auto names_of(RateRule) { return enum_names<RateRule::kNone>("linear", "sqrt", "none"); }
+enum class BatchUnit { kSteps, kTokens, kSamples };
+constexpr auto names_of(BatchUnit) { return enum_names<BatchUnit::kSamples>("steps", "tokens", "samples"); }
 // How the turns of a conversation are written; kAuto: as the tokenizer's files specify.
 enum class ChatTemplate { kAuto, kChatml, kLlama2, kLlama3, kAlpaca, kPlain };
 constexpr auto names_of(ChatTemplate) {
@@ -51,10 +60,23 @@ struct Data {
   bool operator==(const Data&) const = default;
 };
 
+// A part of the run with a batch of its own: until so many steps are done, or tokens or samples used.
+struct BatchPhase {
+  std::int64_t until = 0;  // `until: 100 steps`
+  BatchUnit unit = BatchUnit::kSteps;
+  std::int64_t accumulation = 0;  // exactly one of the two is above 0
+  std::int64_t global = 0;
+  bool operator==(const BatchPhase&) const = default;
+};
+
 struct Batch {
-  std::int64_t micro = 1;            // samples per rank per micro-step
-  std::int64_t accumulation = 1;     // micro-steps per optimizer step
-  std::int64_t sequence_length = 0;  // 0 for images; language models: the model's context unless given
+  std::int64_t micro = 1;                 // samples per rank per micro-step
+  std::int64_t accumulation = 1;          // micro-steps per optimizer step; 1 where `global` is given
+  std::int64_t sequence_length = 0;       // 0 for images; language models: the model's context unless given
+  std::int64_t global = 0;                // samples per optimizer step; 0: micro x accumulation x data ranks
+  std::vector<BatchPhase> schedule = {};  // before that; see spec/batch_schedule.h
+  OnResize on_resize = OnResize::kKeepGlobal;
+  RateRule learning_rate_rule = RateRule::kLinear;  // on_resize: scale
   bool operator==(const Batch&) const = default;
 };
 
@@ -130,7 +152,16 @@ struct RecoveryPolicy {
 struct Health {
   OnNonfinite nonfinite = OnNonfinite::kSkip;
   std::int64_t most_skips = 0;  // `skip_limit`: skipped steps in a row that end the run; 0: 10, with fp16 50
-  OnSpike spike = OnSpike::kRecord;
+  OnJump spike = OnJump::kRecord;
+  OnJump gradient_outlier = OnJump::kRecord;
+  std::int64_t rollback_steps = 20;        // how far a rollback goes back at least, and how often state is kept for it
+  std::int64_t most_rollbacks = 3;         // `max_rollbacks`: the next one ends the run
+  std::int64_t replica_check_every = 100;  // steps between two comparisons of what ranks hold alike; 0: never
+  bool rolls_back() const {
+    return nonfinite == OnNonfinite::kRollback || spike == OnJump::kRollback || gradient_outlier == OnJump::kRollback;
+  }
+  // Whether an update waits for the verdict on its loss and gradient.
+  bool judges_updates() const { return spike == OnJump::kSkip || gradient_outlier == OnJump::kSkip; }
   bool operator==(const Health&) const = default;
 };
 

@@ -46,13 +46,79 @@ void read_data(MapReader& job, Data& data) {
   map->finish();
 }
 
+constexpr std::int64_t kMostAccumulation = 1 << 24;
+constexpr std::int64_t kMostSamples = std::int64_t{1} << 40;  // of a step
+
+void require_whole_micro_batches(const MapReader& map, const Batch& batch, std::int64_t global) {
+  if (global % batch.micro == 0) return;
+  throw map.error_at("global",
+                     fmt::format("{} samples of a step do not divide into micro-batches of {}", global, batch.micro),
+                     fmt::format("use {} or {}", std::max<std::int64_t>(1, global / batch.micro) * batch.micro,
+                                 (global / batch.micro + 1) * batch.micro));
+}
+
+// `until: 100 steps`, `until: 2M tokens`.
+void read_until(MapReader& map, BatchPhase& phase) {
+  std::string text;
+  map.require("until");
+  if (!map.text("until", text)) return;
+  const std::string trimmed(trim(text));
+  const std::size_t space = trimmed.find_last_of(' ');
+  const auto unit = space == std::string::npos ? std::nullopt : value_named<BatchUnit>(trimmed.substr(space + 1));
+  if (!unit) {
+    throw map.error_at("until", fmt::format("`{}` does not say what it counts", printable(text)),
+                       "write 100 steps, 2M tokens or 50k samples");
+  }
+  phase.unit = *unit;
+  phase.until = parse_count(trim(trimmed.substr(0, space)), map.node().find("until")->place());
+  if (phase.until < 1 || phase.until > kMostTokens) throw map.error_at("until", "the phase is empty", "use 1 or more");
+}
+
+void read_phase(const YamlNode& node, Batch& batch) {
+  MapReader map(node, "batch.schedule");
+  BatchPhase phase;
+  read_until(map, phase);
+  const bool by_accumulation = map.count("accumulation", phase.accumulation, 1, kMostAccumulation);
+  const bool by_global = map.count("global", phase.global, 1, kMostSamples);
+  map.finish();
+  if (by_accumulation == by_global) {
+    throw map.error_at(by_global ? "global" : "until", "a phase needs one of accumulation and global",
+                       "keep exactly one");
+  }
+  if (by_global) require_whole_micro_batches(map, batch, phase.global);
+  const bool later =
+      batch.schedule.empty() || batch.schedule.back().unit != phase.unit || batch.schedule.back().until < phase.until;
+  if (!later) throw map.error_at("until", "the phase ends before it begins", "put the phases in order");
+  batch.schedule.push_back(phase);
+}
+
 void read_batch(MapReader& job, Batch& batch) {
   auto map = job.map("batch");
   if (!map) return;
   map->count("micro", batch.micro, 1, 1 << 24);
-  map->count("accumulation", batch.accumulation, 1, 1 << 24);
+  const bool by_accumulation = map->count("accumulation", batch.accumulation, 1, kMostAccumulation);
+  const bool by_global = map->count("global", batch.global, 1, kMostSamples);
   map->count("sequence_length", batch.sequence_length, 0, std::int64_t{1} << 32);
+  map->choice("on_resize", batch.on_resize);
+  const bool rule = map->choice("learning_rate_rule", batch.learning_rate_rule);
+  const YamlNode* phases = map->find("schedule");
   map->finish();
+  if (by_global && by_accumulation) {
+    throw map->error_at("global", "global and accumulation both give the samples of a step", "keep one of them");
+  }
+  if (by_global) require_whole_micro_batches(*map, batch, batch.global);
+  const bool scales = batch.on_resize == OnResize::kScale;
+  if (by_global && scales) {
+    throw map->error_at("on_resize", "a step has `global` samples on any number of ranks", "use accumulation to scale");
+  }
+  if (rule && !scales) {
+    throw map->error_at("learning_rate_rule", "the rule is for on_resize: scale", "leave it out");
+  }
+  if (phases == nullptr) return;
+  if (!phases->is_sequence()) {
+    throw map->error_at("schedule", "schedule is not a list of phases", "[{until: 100 steps, accumulation: 1}]");
+  }
+  for (const YamlNode& phase : phases->items) read_phase(phase, batch);
 }
 
 void read_optimizer(MapReader& job, Optimizer& optimizer) {
@@ -144,6 +210,10 @@ void read_health(MapReader& job, Health& health) {
   map->choice("nonfinite", health.nonfinite);
   map->count("skip_limit", health.most_skips, 0, kMostSteps);
   map->choice("spike", health.spike);
+  map->choice("gradient_outlier", health.gradient_outlier);
+  map->count("rollback_steps", health.rollback_steps, 1, kMostSteps);
+  map->count("max_rollbacks", health.most_rollbacks, 0, kMostSteps);
+  map->count("replica_check_every", health.replica_check_every, 0, kMostSteps);
   map->finish();
 }
 
@@ -272,6 +342,10 @@ void check_images(MapReader& job, const Job& result) {
     throw job.error_at("batch", "images have no sequence_length", "remove batch.sequence_length");
   }
   if (result.tokens != 0) throw job.error_at("tokens", "images have no tokens", "use steps or epochs");
+  for (const BatchPhase& phase : result.batch.schedule) {
+    if (phase.unit != BatchUnit::kTokens) continue;
+    throw job.error_at("batch", "images have no tokens to end a phase of the batch after", "use steps or samples");
+  }
 }
 
 void check_language(MapReader& job, Job& result) {

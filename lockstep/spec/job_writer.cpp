@@ -18,6 +18,23 @@ std::string data_text(const Data& data) {
                             to_string(data.chat_template), yes_no(data.packing));
 }
 
+std::string batch_text(const Batch& batch) {
+  const auto size = [](std::int64_t accumulation, std::int64_t global) {
+    return global > 0 ? fmt::format("global: {}", global) : fmt::format("accumulation: {}", accumulation);
+  };
+  std::string text = fmt::format("batch:\n  micro: {}\n  {}\n  sequence_length: {}\n", batch.micro,
+                                 size(batch.accumulation, batch.global), batch.sequence_length);
+  std::vector<std::string> phases;
+  for (const BatchPhase& phase : batch.schedule) {
+    phases.push_back(fmt::format("{{until: {} {}, {}}}", phase.until, to_string(phase.unit),
+                                 size(phase.accumulation, phase.global)));
+  }
+  if (!phases.empty()) text += fmt::format("  schedule: [{}]\n", join(phases, ", "));
+  text += fmt::format("  on_resize: {}\n", to_string(batch.on_resize));
+  if (batch.on_resize != OnResize::kScale) return text;
+  return text + fmt::format("  learning_rate_rule: {}\n", to_string(batch.learning_rate_rule));
+}
+
 std::string optimizer_text(const Optimizer& optimizer) {
   std::string text =
       fmt::format("optimizer:\n  kind: {}\n  learning_rate: {}\n  min_learning_rate: {}\n", to_string(optimizer.kind),
@@ -56,8 +73,11 @@ std::string checkpoint_text(const CheckpointPolicy& policy) {
 }
 
 std::string health_text(const Health& health) {
-  return fmt::format("health:\n  nonfinite: {}\n  skip_limit: {}\n  spike: {}\n", to_string(health.nonfinite),
-                     health.most_skips, to_string(health.spike));
+  return fmt::format(
+      "health:\n  nonfinite: {}\n  skip_limit: {}\n  spike: {}\n  gradient_outlier: {}\n  rollback_steps: {}\n"
+      "  max_rollbacks: {}\n  replica_check_every: {}\n",
+      to_string(health.nonfinite), health.most_skips, to_string(health.spike), to_string(health.gradient_outlier),
+      health.rollback_steps, health.most_rollbacks, health.replica_check_every);
 }
 
 std::string recovery_text(const RecoveryPolicy& policy) {
@@ -93,8 +113,7 @@ std::string to_yaml(const Job& job) {
   text += "model:\n" + to_yaml(job.model, 2);
   text += "cluster:\n" + to_yaml(job.cluster, 2);
   text += data_text(job.data);
-  text += fmt::format("batch:\n  micro: {}\n  accumulation: {}\n  sequence_length: {}\n", job.batch.micro,
-                      job.batch.accumulation, job.batch.sequence_length);
+  text += batch_text(job.batch);
   text += optimizer_text(job.optimizer);
   text += fmt::format("loader:\n  num_workers: {}\n  prefetch_factor: {}\n", job.loader.num_workers,
                       job.loader.prefetch_factor);

@@ -128,11 +128,6 @@ bool nested_too_deeply(std::string_view text) {
   return false;
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
-}
-
 // Field 22 of /proc/PID/stat; 0 when there is no such process. The command in field 2 may hold spaces and ')'.
 std::int64_t start_of_process(std::int64_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
@@ -146,6 +141,11 @@ std::int64_t start_of_process(std::int64_t pid) {
 }
 
 }  // namespace
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "unknown";
+}
 
 const char* to_string(Level level) { return kLevels[static_cast<int>(level)]; }
 const char* to_string(RunStatus status) { return kStatuses[static_cast<int>(status)]; }

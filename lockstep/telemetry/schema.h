@@ -38,8 +38,11 @@ inline constexpr std::string_view kCheckpointFailed = "checkpoint_failed";  // d
 inline constexpr std::string_view kResume = "resume";                       // data: {"path", "step"}
 inline constexpr std::string_view kSnapshots = "snapshots";  // how often, and what they cost: data of the run's summary
 inline constexpr std::string_view kEvaluation = "evaluation";
-inline constexpr std::string_view kSkip = "skip";    // data: {"loss", "gradient_norm"}
-inline constexpr std::string_view kSpike = "spike";  // the same; also when it is over
+inline constexpr std::string_view kSkip = "skip";                 // data: {"loss", "gradient_norm"}
+inline constexpr std::string_view kSpike = "spike";               // the same; also when it is over
+inline constexpr std::string_view kOutlier = "gradient_outlier";  // the same
+inline constexpr std::string_view kRollback = "rollback";         // data: {"from_step", "to_step", "samples", "reason"}
+inline constexpr std::string_view kReplicas = "replicas";         // ranks that should hold the same do not
 inline constexpr std::string_view kRankLost = "rank_lost";
 inline constexpr std::string_view kFailure = "failure";
 inline constexpr std::string_view kInterrupted = "interrupted";
@@ -54,6 +57,8 @@ const char* to_string(RunStatus status);
 // Throw UserError (bad input) for other words.
 Level parse_level(std::string_view text);
 RunStatus parse_status(std::string_view text);
+
+std::string host_name();  // of this machine; "unknown" where it has none
 
 struct RunInfo {
   std::string id;    // make_run_id()

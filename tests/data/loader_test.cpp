@@ -141,6 +141,54 @@ TEST(Loader, global_batches_do_not_depend_on_ranks_accumulation_or_workers) {
   }
 }
 
+// The global batches of the next steps over any number of ranks.
+std::vector<std::vector<std::int64_t>> global_batches(LoaderOptions o, std::int64_t ranks, Position start,
+                                                      std::int64_t step, int steps) {
+  std::vector<std::unique_ptr<Loader>> loaders;
+  o.data_world = ranks;
+  for (o.data_rank = 0; o.data_rank < ranks; ++o.data_rank) {
+    loaders.push_back(std::make_unique<Loader>(std::make_shared<Numbers>(100), o));
+    loaders.back()->seek(start, step);
+  }
+  std::vector<std::vector<std::int64_t>> all;
+  for (int i = 0; i < steps; ++i) {
+    std::vector<std::int64_t> global;
+    for (bool last = false; !last;) {
+      for (auto& loader : loaders) {
+        const Batch batch = loader->next();
+        EXPECT_LE(batch.samples, o.micro);
+        EXPECT_EQ(batch.first_index, static_cast<std::int64_t>(global.size()));
+        for (const std::int64_t value : values(batch)) global.push_back(value);
+        last = batch.last_of_step;
+      }
+    }
+    all.push_back(global);
+  }
+  return all;
+}
+
+TEST(Loader, a_global_batch_that_does_not_divide_is_the_same_on_any_number_of_ranks) {
+  LoaderOptions o = options(2, 1, 1);
+  o.schedule = spec::BatchSchedule::constant(8);
+  const auto one = global_batches(o, 1, {}, 0, 30);
+  for (const std::int64_t ranks : {2, 3, 4, 5, 7}) EXPECT_EQ(global_batches(o, ranks, {}, 0, 30), one) << ranks;
+}
+
+TEST(Loader, a_phase_goes_on_where_it_was_on_another_number_of_ranks) {
+  LoaderOptions o = options(2, 1, 2);
+  o.schedule = spec::BatchSchedule{{{5, 0, 2}, {0, 40, 6}, {0, 0, 10}}};
+  const auto whole = global_batches(o, 2, {}, 0, 25);
+  EXPECT_EQ(whole[4].size(), 2u);
+  EXPECT_EQ(whole[5].size(), 6u);
+  EXPECT_EQ(whole[10].size(), 10u);  // 5 x 2 + 5 x 6 samples
+  std::int64_t used = 0;
+  for (std::int64_t step = 0; step < 25; ++step) {
+    const auto rest = global_batches(o, 3, {used / 100, used % 100}, step, 25 - static_cast<int>(step));
+    EXPECT_TRUE(std::equal(rest.begin(), rest.end(), whole.begin() + step)) << "from step " << step;
+    used += static_cast<std::int64_t>(whole[static_cast<std::size_t>(step)].size());
+  }
+}
+
 TEST(Loader, order_does_not_depend_on_workers_that_finish_out_of_order) {
   std::vector<std::vector<std::int64_t>> reference;
   for (const std::int64_t workers : {0, 1, 2, 5}) {

@@ -50,6 +50,73 @@ TEST(RunHealth, only_a_checkpoint_that_healthy_steps_follow_is_pinned) {
   EXPECT_EQ(health.pinned_step(), 20);
 }
 
+// Losses and norms that are usual.
+void train_norms(RunHealth& health, std::int64_t first, std::int64_t last) {
+  for (std::int64_t step = first; step <= last; ++step) health.observe(step, 3.0, false, 1.0 + 0.1 * (step % 3));
+}
+
+TEST(RunHealth, a_gradient_far_beyond_the_usual_is_an_outlier) {
+  RunHealth health({}, false);
+  train_norms(health, 1, 20);
+  EXPECT_EQ(health.observe(21, 3.0, false, 4.0), HealthEvent::kNone);
+  EXPECT_EQ(health.observe(22, 3.0, false, 40.0), HealthEvent::kOutlier);
+  EXPECT_TRUE(health.rollback_reason().empty());
+  RunHealth strict({.gradient_outlier = spec::OnJump::kStop}, false);
+  train_norms(strict, 1, 20);
+  EXPECT_THROW(strict.observe(21, 3.0, false, 40.0), UserError);
+}
+
+TEST(RunHealth, an_update_is_withheld_where_the_policy_skips) {
+  RunHealth health({.most_skips = 2, .spike = spec::OnJump::kSkip, .gradient_outlier = spec::OnJump::kSkip}, false);
+  EXPECT_TRUE(health.may_update(99.0, 99.0));  // nothing is usual yet
+  train_norms(health, 1, 20);
+  EXPECT_TRUE(health.may_update(3.1, 1.2));
+  EXPECT_FALSE(health.may_update(9.0, 1.0));
+  EXPECT_FALSE(health.may_update(NAN, 1.0));
+  EXPECT_FALSE(health.may_update(3.0, 40.0));
+  EXPECT_EQ(health.observe(21, 9.0, false, 1.0, true), HealthEvent::kWithheld);
+  EXPECT_EQ(health.withheld_steps(), 1);
+  EXPECT_THROW(health.observe(22, 9.0, false, 1.0, true), UserError);  // at the limit
+  EXPECT_TRUE(RunHealth({}, false).may_update(9.0, 40.0));
+}
+
+TEST(RunHealth, rollbacks_are_asked_for_and_bounded) {
+  RunHealth health({.nonfinite = spec::OnNonfinite::kRollback, .most_rollbacks = 2}, false);
+  for (int round = 0; round < 2; ++round) {
+    train(health, 1, 20);
+    health.observe(21, NAN, true);
+    EXPECT_EQ(health.rollback_reason(), "the gradient was not finite in step 21");
+    health.rolled_back();
+    EXPECT_TRUE(health.is_healthy());
+    EXPECT_TRUE(health.rollback_reason().empty());
+  }
+  EXPECT_EQ(health.rollbacks(), 2);
+  EXPECT_THROW(health.observe(22, NAN, true), UserError);
+}
+
+TEST(RunHealth, a_spike_asks_for_a_rollback_once_the_loss_stays_high) {
+  RunHealth health({.spike = spec::OnJump::kRollback}, false);
+  train(health, 1, 20);
+  health.observe(21, 60.0, false);
+  EXPECT_TRUE(health.rollback_reason().empty());
+  health.observe(22, 61.0, false);
+  EXPECT_FALSE(health.rollback_reason().empty());
+}
+
+TEST(RunHealth, state_that_is_distrusted_leaves_older_checkpoints_sound) {
+  RunHealth health({}, false);
+  train(health, 1, 10);
+  health.saved(10);
+  train(health, 11, 20);
+  health.saved(20);
+  train(health, 21, 30);
+  EXPECT_EQ(health.pinned_step(), 20);
+  health.distrust_after(15);
+  EXPECT_EQ(health.pinned_step(), 10);
+  health.distrust_after(5);
+  EXPECT_FALSE(health.pinned_step());
+}
+
 TEST(RunHealth, skipped_steps_end_the_run_at_the_limit) {
   RunHealth health({.most_skips = 3}, false);
   EXPECT_EQ(health.observe(1, NAN, true), HealthEvent::kSkipped);

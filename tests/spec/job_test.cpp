@@ -34,7 +34,8 @@ cluster:
   groups: [{kind: H100, nodes: 2}, {kind: A100, nodes: 1, devices_per_node: 4}]
 data: {kind: tokens, path: /d, tokenizer: /t, holdout: 0.013, evaluation_path: "/e f", shuffle: false,
        chat_template: llama2, packing: false}
-batch: {micro: 3, accumulation: 7, sequence_length: 1000}
+batch: {micro: 3, accumulation: 7, sequence_length: 1000, on_resize: scale, learning_rate_rule: sqrt,
+        schedule: [{until: 10 steps, accumulation: 2}, {until: 2M tokens, global: 30}, {until: 9k samples, global: 60}]}
 optimizer: {kind: sgd, learning_rate: 0.1, min_learning_rate: 0.01, schedule: linear, warmup_steps: 3,
             betas: [0.8, 0.9], epsilon: 1e-9, weight_decay: 0.3, momentum: 0.7, nesterov: true, clip_norm: 0.1,
             state_precision: bf16}
@@ -43,8 +44,9 @@ communication: {backend: mpi, timeout: 1m30s, bucket: 3MB, compression: powersgd
                 reduce_each_micro_step: true, reshard_after_forward: false}
 evaluation: {every: 9, batches: 4}
 checkpoint: {directory: /c, every_steps: 17, keep: 9, preempt_file: /p, stop_timeout: 90s}
-recovery: {restarts: 4, standby: 2, snapshots: {every: 6}}
-health: {nonfinite: stop, skip_limit: 7, spike: stop}
+recovery: {restarts: 4, standby: 2, wait: 7s, snapshots: {every: 6}}
+health: {nonfinite: rollback, skip_limit: 7, spike: stop, gradient_outlier: skip, rollback_steps: 9, max_rollbacks: 1,
+         replica_check_every: 7}
 layout: {pp: 2, dp: 5, tp: 2, zero: 0, schedule: 1f1b, recompute: selective, sequence_parallel: true,
          context_exchange: all_to_all, offload: optimizer, stage_layers: [1, 3]}
 weights: "/w/my model"
@@ -62,6 +64,18 @@ std::string demo_with(const std::string& from, const std::string& to) {
   const std::size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   return text.replace(at, from.size(), to);
+}
+
+TEST(Job, reads_the_phases_of_a_batch) {
+  const Job job = parse_job(kEverything, "all.yaml");
+  ASSERT_EQ(job.batch.schedule.size(), 3u);
+  EXPECT_EQ(job.batch.schedule[0], (BatchPhase{10, BatchUnit::kSteps, 2, 0}));
+  EXPECT_EQ(job.batch.schedule[1], (BatchPhase{2'000'000, BatchUnit::kTokens, 0, 30}));
+  EXPECT_EQ(job.batch.schedule[2], (BatchPhase{9000, BatchUnit::kSamples, 0, 60}));
+  EXPECT_EQ(job.batch.learning_rate_rule, RateRule::kSqrt);
+  const Job global = parse_job(demo_with("accumulation: 2", "global: 24"), "j.yaml");
+  EXPECT_EQ(global.batch.global, 24);
+  EXPECT_EQ(parse_job(to_yaml(global), "j.yaml").batch, global.batch);
 }
 
 TEST(Job, reads_the_file_of_the_manual) {

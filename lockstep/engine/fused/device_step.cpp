@@ -34,7 +34,7 @@ FusedOptions options_of(const plan::Run& run) {
   FusedOptions o;
   o.micro_batch = run.batch.micro;
   o.sequence_length = run.batch.sequence_length;
-  o.accumulation = run.batch.accumulation;
+  o.accumulation = run.most_micro_steps();
   o.precision =
       run.layout.precision == spec::Precision::kFp8 ? cuda::LinearPrecision::kFp8 : cuda::LinearPrecision::kBf16;
   o.recompute = recompute_of(run.layout.recompute);

@@ -90,12 +90,19 @@ void set_flag(spec::Job& job, const Value& value) {
   (job.*Part).*Member = truth(value, "it");
 }
 
+void set_accumulation(spec::Job& job, const Value& value) {
+  if (job.batch.global > 0) {
+    throw cannot_be("batch.accumulation", value, "the job's batch.global fixes the samples of a step: leave one out");
+  }
+  job.batch.accumulation = whole_number(value, "it", 1);
+}
+
 using spec::Job;
 constexpr std::array<JobField, 14> kFields{{
     {"batch.micro", "batch.micro", set_count<&Job::batch, &spec::Batch::micro, 1>,
      get_count<&Job::batch, &spec::Batch::micro>, whole},
-    {"batch.accumulation", "batch.accumulation", set_count<&Job::batch, &spec::Batch::accumulation, 1>,
-     get_count<&Job::batch, &spec::Batch::accumulation>, whole},
+    {"batch.accumulation", "batch.accumulation", set_accumulation, get_count<&Job::batch, &spec::Batch::accumulation>,
+     whole},
     {"batch.sequence_length", "batch.sequence_length", set_count<&Job::batch, &spec::Batch::sequence_length, 1>,
      get_count<&Job::batch, &spec::Batch::sequence_length>, whole},
     {"loader.num_workers", "loader.num_workers", set_count<&Job::loader, &spec::Loader::num_workers, 0>,

@@ -137,7 +137,7 @@ class Fitting {
 
  private:
   std::int64_t data_ranks() const { return plan::layout_of(job_).data_ranks(); }
-  std::int64_t global_batch() const { return job_.batch.micro * job_.batch.accumulation * data_ranks(); }
+  std::int64_t global_batch() const { return plan::batch_of(job_, plan::layout_of(job_)).global_sequences; }
 
   // Does the job's layout leave this field without a meaning?
   bool is_moot(const std::string& target) const {
