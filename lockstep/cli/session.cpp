@@ -14,6 +14,8 @@
 #include "lockstep/cli/engine_library.h"
 #include "lockstep/cli/show.h"
 #include "lockstep/cli/signals.h"
+#include "lockstep/elastic/chaos.h"
+#include "lockstep/elastic/control.h"
 #include "lockstep/elastic/local_agent.h"
 #include "lockstep/elastic/run_record.h"
 #include "lockstep/telemetry/progress.h"
@@ -113,6 +115,9 @@ class Listener {
     if (type == "checkpoint") saved = true;
     if (!renderer_) return;
     if (type == "progress") renderer_->update(sample_of(message));
+    if (type == elastic::command::kChaos) {
+      renderer_->message(fmt::format("chaos at step {}: {}", message.value("step", 0), message.value("text", "")));
+    }
     if (type == "note") renderer_->message(message.value("text", ""));
     if (type == "evaluation") {
       renderer_->message(fmt::format("step {}: held-out loss {:.4f}, accuracy {:.2f}%", message.value("step", 0),
@@ -176,25 +181,58 @@ SessionResult run_in_process(const elastic::RankRequest& request, Listener& list
   return outcome;
 }
 
-SessionResult run_spawned(const elastic::RankRequest& request, Listener& listener) {
+void record_chaos(telemetry::Recorder& recorder, const nlohmann::json& message) {
+  recorder.event({.level = telemetry::Level::kWarning,
+                  .kind = std::string(telemetry::event_kind::kChaos),
+                  .rank = message.value("rank", -1),
+                  .step = message.value("step", std::int64_t{-1}),
+                  .message = message.value("text", ""),
+                  .data = message});
+}
+
+// With chaos every fault may cost a restart, several of them without a step in between.
+elastic::RecoveryLimits limits_of(const elastic::RankRequest& request, std::size_t chaos_events) {
+  elastic::RecoveryLimits limits;
+  const auto more = static_cast<int>(chaos_events);
+  limits.restarts = static_cast<int>(request.job.recovery.restarts) + more;
+  limits.restarts_at_one_step += more;
+  limits.standby = static_cast<int>(request.job.recovery.standby);
+  limits.stall_seconds = 2 * request.job.communication.timeout_seconds;
+  return limits;
+}
+
+void tell_chaos_left(const elastic::AgentResult& agent, std::size_t asked, Listener& listener) {
+  if (asked == 0) return;
+  nlohmann::json left = nlohmann::json::array();
+  for (const elastic::ChaosEvent& event : agent.chaos_left) {
+    left.push_back(event.text);
+    listener.hear({{"type", "note"}, {"text", "chaos: `" + event.text + "` did not come to pass"}});
+  }
+  if (!listener.result.is_null()) listener.result["chaos"] = {{"asked", asked}, {"left", left}};
+}
+
+SessionResult run_spawned(const elastic::RankRequest& request, const std::string& chaos, Listener& listener) {
   make_folders(request.run_directory);
   const fs::path request_file = fs::path(request.run_directory) / "request.json";
   write_file_atomically(request_file, elastic::to_json(request).dump(1));
-  elastic::RunRecord record(owners_recorder(request), request, {{"lockstep", LOCKSTEP_VERSION}});
+  const std::shared_ptr<telemetry::Recorder> recorder = owners_recorder(request);
+  elastic::RunRecord record(recorder, request, {{"lockstep", LOCKSTEP_VERSION}});
 
   elastic::AgentOptions options;
   options.argv = {executable_path().string(), "rank", request_file.string()};
   options.world = request.ranks.world;
   options.commanded = request.verb == "train";
-  options.recovery.restarts = static_cast<int>(request.job.recovery.restarts);
-  options.recovery.standby = static_cast<int>(request.job.recovery.standby);
-  options.recovery.stall_seconds = 2 * request.job.communication.timeout_seconds;
+  if (!chaos.empty()) options.chaos = elastic::parse_chaos(chaos, options.world);
+  options.recovery = limits_of(request, options.chaos.size());
   options.log_folder = request.run_directory;
   for (const char* name : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}) {
     options.environment[name] = std::to_string(request.threads);
   }
   elastic::AgentCallbacks callbacks;
-  callbacks.on_message = [&](int, const nlohmann::json& message) { listener.hear(message); };
+  callbacks.on_message = [&](int, const nlohmann::json& message) {
+    if (recorder && message.value("type", "") == elastic::command::kChaos) record_chaos(*recorder, message);
+    listener.hear(message);
+  };
   callbacks.stop_requests = stop_signals;
   options.stop_seconds = request.job.checkpoint.stop_seconds;
   const elastic::AgentResult agent = elastic::run_local_ranks(options, callbacks);
@@ -206,6 +244,7 @@ SessionResult run_spawned(const elastic::RankRequest& request, Listener& listene
     listener.result["lost_steps"] = agent.lost_steps;
     listener.result["recovery_seconds"] = agent.recovery_seconds;
   }
+  tell_chaos_left(agent, options.chaos.size(), listener);
   outcome.result = listener.result;
   if (agent.cause) {
     outcome.error = fmt::format("{}; logs: {}", agent.cause->message, request.run_directory);
@@ -298,7 +337,23 @@ int run_rank_here(const elastic::RankRequest& request, const std::function<void(
                                                                     : 1; }, next_command});
 }
 
+namespace {
+
+// Said before a run is recorded. Faults come to processes that this one started and can replace.
+void require_chaos_can_come(const SessionOptions& options, const Placement& placement) {
+  if (options.chaos.empty()) return;
+  if (placement.launched || placement.backend == "local") {
+    throw bad_input(placement.launched ? "--chaos: these ranks were started by " + placement.launched->source
+                                       : "--chaos: with the local backend all ranks are one process",
+                    "start `lockstep train` by itself with --backend gloo");
+  }
+  elastic::parse_chaos(options.chaos, static_cast<int>(placement.world));
+}
+
+}  // namespace
+
 SessionResult run_session(const spec::Job& job, const Placement& placement, const SessionOptions& options) {
+  require_chaos_can_come(options, placement);
   // A home that cannot be written should be said before hours of training, not after.
   if (options.record) telemetry::check_home(telemetry::home_directory());
   survive_closed_pipes();
@@ -312,7 +367,7 @@ SessionResult run_session(const spec::Job& job, const Placement& placement, cons
   } else if (placement.backend == "local") {
     outcome = run_in_process(request, listener);
   } else {
-    outcome = run_spawned(request, listener);
+    outcome = run_spawned(request, options.chaos, listener);
   }
   listener.finish();
   outcome.run_id = request.run_id;

@@ -1,6 +1,7 @@
 // What an agent tells a rank's process, one JSON object per line, by "type":
 //
-//   join    {generation, rank, world, local_rank, local_world}   be this rank of this generation
+//   join    {generation, rank, world, local_rank, local_world, chaos}   be this rank of this generation; the faults
+//                                                                that are left for it (elastic/chaos.h)
 //   abort   {generation, reason}                                 a peer failed: leave the generation, keep your state
 //   end     {}                                                   you are not needed any more
 //
@@ -8,8 +9,9 @@
 //
 //   ready      {}                            it waits for `join`
 //   heartbeat  {step, generation}            it lives; after its first step in a generation at once, then now and then
-//   recovered  {lost_steps}                  the first rank has the state again; steps that were done and are done
-//   again lost       {generation, message, kind, suspect_rank}   it has left the generation and waits for `join`
+//   recovered  {lost_steps}                  the first rank has the state again; steps that are done again
+//   lost       {generation, message, kind, suspect_rank}   it has left the generation and waits for `join`
+//   chaos      {event, rank, step, generation}             this fault happens now
 #pragma once
 
 namespace lockstep::elastic::command {
@@ -22,5 +24,6 @@ inline constexpr const char* kReady = "ready";
 inline constexpr const char* kHeartbeat = "heartbeat";
 inline constexpr const char* kRecovered = "recovered";
 inline constexpr const char* kLost = "lost";
+inline constexpr const char* kChaos = "chaos";
 
 }  // namespace lockstep::elastic::command

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -46,6 +47,7 @@ class Agent {
         callbacks_(callbacks),
         token_(make_token()),
         store_({.token = token_}),
+        chaos_(options.chaos),
         recovery_(limits_of(options), monotonic_seconds()) {
     // What cannot be started at all is the caller's to hear of. Processes that take no commands are ranks at once.
     while (decide() && !options_.commanded) {
@@ -56,6 +58,7 @@ class Agent {
     while (!is_over()) {
       drain(kPollMilliseconds);
       reap();
+      wake_the_stopped();
       obey_stop_requests();
       if (given_up_) {
         end_the_rest_after_a_failure();
@@ -101,6 +104,7 @@ class Agent {
     result.restarts = recovery_.restarts();
     result.lost_steps = lost_steps_;
     result.recovery_seconds = recovery_.recovery_seconds();
+    result.chaos_left = chaos_;
     if (stops_obeyed_ >= 2) {
       result.exit_code = 130;
       return result;
@@ -176,12 +180,16 @@ class Agent {
     pids_[action.rank] = worker.process.pid();
     if (static_cast<int>(pids_.size()) == options_.world) tell_pids(action.generation);
     if (!options_.commanded) return;
+    std::vector<ChaosEvent> left;
+    std::ranges::copy_if(chaos_, std::back_inserter(left),
+                         [&](const auto& event) { return event.rank == action.rank; });
     tell(action.worker, {{"type", command::kJoin},
                          {"generation", action.generation},
                          {"rank", action.rank},
                          {"world", options_.world},
                          {"local_rank", action.rank},
-                         {"local_world", options_.world}});
+                         {"local_world", options_.world},
+                         {"chaos", to_json(left)}});
   }
 
   // Which process is which rank, for people and for tools that look at one.
@@ -276,8 +284,40 @@ class Agent {
       worker.end.error = message;
       return recovery_.left(number, message.value("generation", 0), message.value("message", ""), now);
     }
+    if (type == command::kChaos) return take_chaos(worker, message);
     if (type == "error" && !worker.end.error) worker.end.error = message;
     if (callbacks_.on_message) callbacks_.on_message(worker.end.rank, message);
+  }
+
+  // A fault happens in this process, or on its word in another.
+  void take_chaos(Worker& worker, nlohmann::json message) {
+    const auto found = std::ranges::find(chaos_, message.value("event", -1), &ChaosEvent::number);
+    if (found == chaos_.end()) return;
+    const ChaosEvent event = *found;
+    chaos_.erase(found);
+    if (event.kind == ChaosKind::kStop) waking_.emplace_back(monotonic_seconds() + event.seconds, &worker);
+    if (event.standby) kill_a_standby();
+    message["text"] = event.text;
+    message["kind"] = to_string(event.kind);
+    if (callbacks_.on_message) callbacks_.on_message(event.rank, message);
+  }
+
+  void kill_a_standby() {
+    for (const auto& [number, worker] : workers_) {
+      if (worker->over || recovery_.rank_of(number) >= 0) continue;
+      worker->process.signal_group(SIGKILL);
+      return;
+    }
+    note("chaos: no process waits, so none was killed");
+  }
+
+  void wake_the_stopped() {
+    std::erase_if(waking_, [](const auto& entry) {
+      const auto& [when, worker] = entry;
+      const bool now = monotonic_seconds() >= when;
+      if (now && !worker->over) worker->process.signal(SIGCONT);
+      return now;
+    });
   }
 
   void reap() {
@@ -343,6 +383,8 @@ class Agent {
   const AgentCallbacks& callbacks_;
   const std::string token_;
   StoreServer store_;
+  std::vector<ChaosEvent> chaos_;                   // that is left
+  std::vector<std::pair<double, Worker*>> waking_;  // processes that chaos stopped, and until when
   Recovery recovery_;
   std::map<int, std::unique_ptr<Worker>> workers_;
   std::map<int, int> pids_;  // by rank

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/elastic/chaos.h"
 #include "lockstep/elastic/recovery.h"
 
 namespace lockstep::elastic {
@@ -23,8 +24,9 @@ namespace lockstep::elastic {
 struct AgentOptions {
   std::vector<std::string> argv;  // of every rank; argv[0] is the executable
   int world = 1;
-  bool commanded = false;   // processes take commands, and can be replaced; else a failure ends the run
-  RecoveryLimits recovery;  // its world is the one above
+  bool commanded = false;         // processes take commands, and can be replaced; else a failure ends the run
+  RecoveryLimits recovery;        // its world is the one above
+  std::vector<ChaosEvent> chaos;  // faults on purpose; of commanded processes
   std::map<std::string, std::string> environment;  // added for every rank
   std::filesystem::path log_folder;
   double grace_seconds = 4.0;   // after a rank failed: for the others to notice by themselves
@@ -44,6 +46,7 @@ struct AgentResult {
   int restarts = 0;
   std::int64_t lost_steps = 0;           // that were done and had to be done again
   std::vector<double> recovery_seconds;  // from each failure to the first step after it
+  std::vector<ChaosEvent> chaos_left;    // that did not come to pass
 };
 
 struct AgentCallbacks {

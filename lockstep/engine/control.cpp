@@ -49,8 +49,12 @@ void Control::obey(const nlohmann::json& command) {
   {
     const std::lock_guard lock(mutex_);
     if (type == command::kJoin) {
-      join_ = Join{command.value("generation", 0), command.value("rank", 0), command.value("world", 1),
-                   command.value("local_rank", 0), command.value("local_world", 1)};
+      join_ = Join{command.value("generation", 0),
+                   command.value("rank", 0),
+                   command.value("world", 1),
+                   command.value("local_rank", 0),
+                   command.value("local_world", 1),
+                   elastic::chaos_events_from_json(command.value("chaos", nlohmann::json::array()))};
     } else if (type == command::kAbort) {
       aborted_ = std::max(aborted_, command.value("generation", 0));
       abort_reason_ = command.value("reason", "");

@@ -9,9 +9,11 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/elastic/chaos.h"
 #include "lockstep/engine/run_context.h"
 
 namespace lockstep::engine {
@@ -27,6 +29,7 @@ class Control {
   struct Join {
     int generation = 0;
     int rank = 0, world = 1, local_rank = 0, local_world = 1;
+    std::vector<elastic::ChaosEvent> chaos;  // that is left for this rank
   };
   // Blocks until the agent wants this process in a generation; nothing when it does not need it any more.
   std::optional<Join> next_join();

@@ -18,6 +18,7 @@
 #include "lockstep/elastic/run_record.h"
 #include "lockstep/elastic/store.h"
 #include "lockstep/engine/calibrate/calibration.h"
+#include "lockstep/engine/chaos.h"
 #include "lockstep/engine/control.h"
 #include "lockstep/engine/gather_records.h"
 #include "lockstep/engine/run_context.h"
@@ -206,6 +207,7 @@ struct Membership {
   int generation = 1;
   Control* control = nullptr;
   std::vector<checkpoint::CheckpointPart>* held = nullptr;
+  Chaos* chaos = nullptr;
 };
 
 int run_joined(elastic::RankRequest request, comm::Communicator world, torch::Device device, const Host& host,
@@ -226,6 +228,8 @@ int run_joined(elastic::RankRequest request, comm::Communicator world, torch::De
   RunContext context{std::move(request), std::move(job), std::move(run), std::move(world), nullptr, host, device};
   context.control = membership.control;
   context.held = membership.held;
+  context.chaos = membership.chaos;
+  if (context.chaos != nullptr) context.files = &context.chaos->files();
   context.generation = membership.generation;
   context.lease = std::move(settled.lease);
   context.recorder = open_run_recorder(context, own_home);
@@ -276,6 +280,7 @@ int run_threads(const elastic::RankRequest& request, const Host& host) {
 int run_generations(const elastic::RankRequest& request, const Host& host) {
   Control control(host);
   std::vector<checkpoint::CheckpointPart> held;
+  std::unique_ptr<Chaos> chaos;
   while (const auto join = control.next_join()) {
     elastic::RankRequest mine = request;
     mine.ranks.rank = join->rank;
@@ -283,10 +288,14 @@ int run_generations(const elastic::RankRequest& request, const Host& host) {
     mine.ranks.local_rank = join->local_rank;
     mine.ranks.local_world = join->local_world;
     if (join->generation > 1) mine.options.resume = elastic::Resume::kAuto;
+    if (!join->chaos.empty() && !chaos) chaos = std::make_unique<Chaos>(host);
+    if (chaos) chaos->enter(join->chaos, join->generation);
     try {
+      if (chaos) chaos->joining();
       Joined joined = join_world(mine, join->generation);
+      if (chaos) chaos->watch(joined.world);
       control.entered(join->generation, joined.world);
-      return run_joined(mine, joined.world, device_of(mine), host, {join->generation, &control, &held});
+      return run_joined(mine, joined.world, device_of(mine), host, {join->generation, &control, &held, chaos.get()});
     } catch (const Fault& fault) {
       control.left(join->generation, fault);
     }

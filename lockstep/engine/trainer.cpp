@@ -6,10 +6,12 @@
 #include <filesystem>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/health_note.h"
+#include "lockstep/engine/chaos.h"
 #include "lockstep/engine/control.h"
 #include "lockstep/engine/peer_state.h"
 #include "lockstep/engine/resume_check.h"
@@ -21,6 +23,7 @@ namespace {
 constexpr double kProgressSeconds = 0.1;
 constexpr double kNoticeSeconds = 1.0;  // between two looks for checkpoint.preempt_file
 constexpr double kRecentDecay = 0.9;
+constexpr double kLedgerSeconds = 30.0;  // between two writings of the ledger
 
 DeviceStepMaker step_maker(const RunContext& context) {
   if (!context.request.options.general_step) return context.make_device_step;
@@ -127,14 +130,16 @@ void Trainer::hold() {
 // last checkpoint, else from the beginning.
 void Trainer::rejoin() {
   PeerState peers(context_.world, *context_.held);
+  if (context_.chaos != nullptr) context_.chaos->recovering();
   if (peers.step()) {
     resume_from(peers);
   } else if (!context_.request.resume_from.empty()) {
     resume();
   }
   context_.held->clear();
-  if (context_.rank() != 0) return;
   const std::int64_t lost = std::max<std::int64_t>(0, peers.newest_seen() - state_.step);
+  state_.ledger.add_again(state_.step + 1, state_.step + lost);
+  if (context_.rank() != 0) return;
   context_.control->recovered(lost);
   const std::string from = peers.step() ? "the memory of the ranks" : "disk";
   context_.host.note(fmt::format("goes on after step {} from {}{}", state_.step, from,
@@ -171,7 +176,9 @@ nlohmann::json Trainer::train() {
   if (evaluating && context_.job.evaluation.every_steps > 0 && state_.step == 0) run_evaluation();
   bool stopped = false;
   while (state_.step < state_.total_steps && !stopped) {
+    if (context_.chaos != nullptr) context_.chaos->before_step(state_);
     const StepResult result = run_step(state_, context_.job, wishes());
+    if (context_.chaos != nullptr) context_.chaos->after_step(result.seconds);
     after_step(result);
     const std::int64_t every = context_.job.evaluation.every_steps;
     const bool last = state_.step == state_.total_steps;
@@ -182,6 +189,7 @@ nlohmann::json Trainer::train() {
     if (save_now) checkpoints_.save_last(state_);
   }
   checkpoints_.finish();
+  write_ledger();
   if (stopped) return summary(static_cast<int>(is_requeued() ? ExitCode::kRetry : ExitCode::kInterrupted));
   finish_soundly();
   export_weights();
@@ -213,6 +221,7 @@ StepWishes Trainer::wishes() {
   wishes.stop = context_.host.stop_requested() || is_preempted();
   wishes.save = checkpoints_.wants_save();
   wishes.saving = checkpoints_.progress();
+  wishes.spoiled = context_.chaos != nullptr && context_.chaos->spoils_gradient();
   return wishes;
 }
 
@@ -223,6 +232,7 @@ void Trainer::after_step(const StepResult& result) {
   meter_.add(static_cast<double>(counts_tokens(state_) ? result.tokens : result.samples), result.seconds);
   record_step(result);
   check_loss(result);
+  if (since_ledger_.seconds() > kLedgerSeconds || state_.step == first_step_ + 1) write_ledger();
   if (context_.rank() == 0) report_progress(result);
   if (context_.rank() == 0 && context_.request.options.report_steps) report_step(result);
 }
@@ -296,6 +306,19 @@ void Trainer::record_step(const StepResult& result) {
     add(rate, items / result.seconds);
   }
   context_.recorder->metrics(context_.rank(), state_.step, std::move(metrics));
+}
+
+// For people; the run itself goes on from what is in its state.
+void Trainer::write_ledger() {
+  since_ledger_.restart();
+  if (context_.rank() != 0 || context_.request.home.empty()) return;
+  try {
+    const std::filesystem::path file = telemetry::ledger_file(context_.request.home, context_.request.run_id);
+    make_folders(file.parent_path());
+    write_file_atomically(file, telemetry::to_json(state_.ledger).dump() + "\n");
+  } catch (const UserError& error) {
+    if (!std::exchange(told_ledger_, true)) context_.host.note(std::string("warning: ") + error.what());
+  }
 }
 
 void Trainer::report_progress(const StepResult& result) {

@@ -55,6 +55,7 @@ class Trainer {
   StepWishes wishes();
   void after_step(const StepResult& result);
   void record_step(const StepResult& result);
+  void write_ledger();
   void report_progress(const StepResult& result);
   void report_step(const StepResult& result);
   void check_loss(const StepResult& result);
@@ -83,6 +84,8 @@ class Trainer {
   std::int64_t first_step_ = 0;
   Stopwatch since_notice_;
   bool preempted_ = false;
+  Stopwatch since_ledger_;
+  bool told_ledger_ = false;  // that it cannot be written
   nlohmann::json evaluations_ = nlohmann::json::array();
 };
 

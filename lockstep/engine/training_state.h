@@ -14,6 +14,7 @@
 #include "lockstep/engine/executor.h"
 #include "lockstep/parallel/parallel_model.h"
 #include "lockstep/spec/job.h"
+#include "lockstep/telemetry/ledger.h"
 
 namespace lockstep::engine {
 
@@ -28,13 +29,21 @@ struct TrainingState {
   // What the executor has of the next step already.
   struct Staged {
     std::int64_t samples = 0;  // of the global batch
-    data::Position behind;
+    data::Position start, behind;
+    telemetry::SamplesRead read;  // by this rank
   };
   std::optional<Staged> staged;
   std::optional<Staged> in_step;  // of the step that is being done
   bool pinned = false;            // batches in page-locked memory
   nlohmann::json data_contents;   // what the data holds, for checkpoints (engine/resume_check.h)
+  telemetry::Ledger ledger;       // the samples of the steps done; the same on every rank
+  telemetry::SampleOrder order;
+  std::int64_t replicas = 1;  // ranks that load the same samples
 };
+
+// What the ledger says of `step`, the one of `staged`. Without `read` not all ranks told what they read.
+telemetry::LedgerEntry ledger_entry(const TrainingState& state, const TrainingState::Staged& staged, std::int64_t step,
+                                    const std::optional<telemetry::SamplesRead>& read);
 
 struct TrainingOptions {
   torch::Device device = torch::kCPU;

@@ -39,6 +39,7 @@ inline constexpr std::string_view kResume = "resume";                       // d
 inline constexpr std::string_view kEvaluation = "evaluation";
 inline constexpr std::string_view kSkip = "skip";    // data: {"loss", "gradient_norm"}
 inline constexpr std::string_view kSpike = "spike";  // the same; also when it is over
+inline constexpr std::string_view kChaos = "chaos";  // a fault on purpose; data: {"event", "kind", "text", ...}
 inline constexpr std::string_view kRankLost = "rank_lost";
 inline constexpr std::string_view kFailure = "failure";
 inline constexpr std::string_view kInterrupted = "interrupted";
