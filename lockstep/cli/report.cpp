@@ -1,10 +1,7 @@
 // `lockstep report RUN`: one run from the store.
 #include <fmt/format.h>
 
-#include <filesystem>
-
 #include "lockstep/base/error.h"
-#include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/verbs.h"
 #include "lockstep/report/ledger.h"
@@ -42,14 +39,8 @@ std::optional<std::int64_t> steps_of(const telemetry::RunRow& run) {
 
 int report_ledger(const telemetry::RunStore& store, const ReportOptions& options) {
   const telemetry::RunRow run = report::find_run(store, options.run);
-  const auto file = telemetry::ledger_file(telemetry::home_directory(), run.info.id);
-  if (!std::filesystem::exists(file)) {
-    throw environment_error("run " + printable(run.info.id) + " has no ledger",
-                            "look on the node of its first rank; runs of older versions and those that did not do a "
-                            "step have none");
-  }
-  const telemetry::Ledger ledger = telemetry::ledger_from_json(nlohmann::json::parse(read_file(file), nullptr, false));
-  const report::LedgerProof proof = report::prove(ledger, steps_of(run));
+  const report::LedgerProof proof =
+      report::prove(telemetry::read_ledger(telemetry::home_directory(), run.info.id), steps_of(run));
   if (options.json) {
     fmt::print("{}\n", report::to_json(proof, run.info.id).dump());
   } else {

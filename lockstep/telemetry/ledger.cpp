@@ -6,7 +6,9 @@
 #include <string_view>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/base/permutation.h"
+#include "lockstep/base/text.h"
 #include "lockstep/telemetry/recorder.h"
 
 namespace lockstep::telemetry {
@@ -198,6 +200,16 @@ Ledger ledger_from_json(const nlohmann::json& value) {
 
 std::filesystem::path ledger_file(const std::filesystem::path& home, const std::string& run) {
   return run_folder(home, run) / "ledger.json";
+}
+
+Ledger read_ledger(const std::filesystem::path& home, const std::string& run) {
+  const std::filesystem::path file = ledger_file(home, run);
+  if (!std::filesystem::exists(file)) {
+    throw environment_error("run " + printable(run) + " has no ledger",
+                            "look on the node of its first rank; runs of older versions and those that did no step "
+                            "have none");
+  }
+  return ledger_from_json(nlohmann::json::parse(read_file(file), nullptr, false));
 }
 
 }  // namespace lockstep::telemetry

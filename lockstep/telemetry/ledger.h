@@ -119,5 +119,7 @@ Ledger ledger_from_json(const nlohmann::json& value);
 
 // home/runs/<id>/ledger.json, which the first rank of a run writes now and then and at its end.
 std::filesystem::path ledger_file(const std::filesystem::path& home, const std::string& run);
+// Throws UserError when it is not there or damaged.
+Ledger read_ledger(const std::filesystem::path& home, const std::string& run);
 
 }  // namespace lockstep::telemetry
