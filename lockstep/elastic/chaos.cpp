@@ -231,19 +231,20 @@ std::string chaos_help() {
   return text + "  those that end a rank also take in=collective|save (at=N: its N-th call), in=join, in=recovery";
 }
 
+// Only what differs from the default: a rank may be told of many.
 nlohmann::json to_json(const std::vector<ChaosEvent>& events) {
   nlohmann::json list = nlohmann::json::array();
+  const ChaosEvent plain;
   for (const ChaosEvent& event : events) {
-    list.push_back({{"number", event.number},
-                    {"kind", to_string(event.kind)},
-                    {"standby", event.standby},
-                    {"rank", event.rank},
-                    {"step", event.step},
-                    {"place", to_string(event.place)},
-                    {"at", event.at},
-                    {"seconds", event.seconds},
-                    {"factor", event.factor},
-                    {"text", event.text}});
+    nlohmann::json one = {{"number", event.number}, {"kind", to_string(event.kind)}, {"text", event.text}};
+    if (event.standby) one["standby"] = true;
+    if (event.rank != plain.rank) one["rank"] = event.rank;
+    if (event.step != plain.step) one["step"] = event.step;
+    if (event.place != plain.place) one["place"] = to_string(event.place);
+    if (event.at != plain.at) one["at"] = event.at;
+    if (event.seconds != plain.seconds) one["seconds"] = event.seconds;
+    if (event.factor != plain.factor) one["factor"] = event.factor;
+    list.push_back(std::move(one));
   }
   return list;
 }
@@ -254,14 +255,14 @@ std::vector<ChaosEvent> chaos_events_from_json(const nlohmann::json& value) {
     ChaosEvent event;
     event.number = one.at("number");
     event.kind = value_named<ChaosKind>(one.at("kind").get<std::string>()).value();
-    event.standby = one.at("standby");
-    event.rank = one.at("rank");
-    event.step = one.at("step");
-    event.place = value_named<ChaosPlace>(one.at("place").get<std::string>()).value();
-    event.at = one.at("at");
-    event.seconds = one.at("seconds");
-    event.factor = one.at("factor");
     event.text = one.at("text");
+    event.standby = one.value("standby", event.standby);
+    event.rank = one.value("rank", event.rank);
+    event.step = one.value("step", event.step);
+    event.place = value_named<ChaosPlace>(one.value("place", to_string(event.place))).value();
+    event.at = one.value("at", event.at);
+    event.seconds = one.value("seconds", event.seconds);
+    event.factor = one.value("factor", event.factor);
     events.push_back(std::move(event));
   }
   return events;

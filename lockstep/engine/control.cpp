@@ -78,11 +78,19 @@ std::optional<Control::Join> Control::next_join() {
   return std::exchange(join_, std::nullopt);
 }
 
+std::optional<std::string> Control::why_not(int generation) const {
+  if (!ended_ && aborted_ < generation) return std::nullopt;
+  return "the agent ended this group of ranks: " + abort_reason_;
+}
+
+std::optional<std::string> Control::aborted(int generation) {
+  const std::lock_guard lock(mutex_);
+  return why_not(generation);
+}
+
 void Control::entered(int generation, comm::Communicator world) {
   const std::lock_guard lock(mutex_);
-  if (ended_ || aborted_ >= generation) {
-    throw Fault(FaultKind::kAborted, -1, "the agent ended this group of ranks: " + abort_reason_);
-  }
+  if (const auto reason = why_not(generation)) throw Fault(FaultKind::kAborted, -1, *reason);
   world_ = std::move(world);
 }
 

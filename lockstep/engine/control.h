@@ -36,6 +36,8 @@ class Control {
 
   // From now until left() an abort of this generation reaches `world`. Throws Fault when it came already.
   void entered(int generation, comm::Communicator world);
+  // Why this generation is not to go on; nothing while it is. Also before entered().
+  std::optional<std::string> aborted(int generation);
   // The generation is over for this process because of `fault`; it waits for the next one.
   void left(int generation, const Fault& fault);
 
@@ -48,6 +50,7 @@ class Control {
   void run();
   void obey(const nlohmann::json& command);
   void beat();
+  std::optional<std::string> why_not(int generation) const;  // under mutex_
 
   const Host& host_;
   std::mutex mutex_;

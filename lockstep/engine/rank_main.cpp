@@ -14,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/group_settings.h"
 #include "lockstep/comm/local.h"
+#include "lockstep/elastic/abortable_store.h"
 #include "lockstep/elastic/host_address.h"
 #include "lockstep/elastic/run_record.h"
 #include "lockstep/elastic/store.h"
@@ -65,7 +66,7 @@ struct Joined {
 };
 
 // Store keys of one generation do not meet those of another.
-Joined join_world(const elastic::RankRequest& request, int generation = 1) {
+Joined join_world(const elastic::RankRequest& request, int generation = 1, Control* control = nullptr) {
   const elastic::RankEnvironment& ranks = request.ranks;
   Joined joined;
   comm::CommOptions options;
@@ -92,6 +93,11 @@ Joined join_world(const elastic::RankRequest& request, int generation = 1) {
     }
     options.store = std::make_shared<elastic::StoreClient>(
         elastic::StoreClientOptions{.address = ranks.master_host, .port = ranks.master_port, .token = token});
+    // A rank that is lost on its way here never comes; whoever hears of it first ends the wait of the others.
+    if (control != nullptr) {
+      options.store = std::make_shared<elastic::AbortableStore>(
+          options.store, [control, generation] { return control->aborted(generation); });
+    }
     if (!ranks.one_node) options.address = elastic::address_of_this_host(ranks.master_host);
   }
   joined.world = comm::open_communicator(options);
@@ -292,7 +298,7 @@ int run_generations(const elastic::RankRequest& request, const Host& host) {
     if (chaos) chaos->enter(join->chaos, join->generation);
     try {
       if (chaos) chaos->joining();
-      Joined joined = join_world(mine, join->generation);
+      Joined joined = join_world(mine, join->generation, &control);
       if (chaos) chaos->watch(joined.world);
       control.entered(join->generation, joined.world);
       return run_joined(mine, joined.world, device_of(mine), host, {join->generation, &control, &held, chaos.get()});
