@@ -176,7 +176,6 @@ Communicator Communicator::subgroup(const std::vector<int>& ranks, const std::st
   auto [backend, global_ranks] = group_->make_subgroup(ranks, name);
   Communicator made(std::move(backend), name, std::move(global_ranks), group_->timeout());
   group_->add_child(made.group_->weak_from_this());
-  if (group_->observer()) made.observe(group_->observer());
   return made;
 }
 
@@ -185,7 +184,5 @@ void Communicator::reset_traffic() { group_->reset_traffic(); }
 std::vector<FlightEntry> Communicator::flight_record() const { return group_->flight_record(); }
 
 void Communicator::abort(const std::string& reason) { group_->abort(reason); }
-
-void Communicator::observe(std::function<void(OpKind)> observer) { group_->observe(std::move(observer)); }
 
 }  // namespace lockstep::comm

@@ -31,7 +31,6 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -176,10 +175,6 @@ class Communicator {
   // Fails everything in flight and later with kAborted, in its sub-groups too, here and (as a lost peer) on the other
   // ranks.
   void abort(const std::string& reason);
-
-  // Called on the group's thread whenever one of its operations begins to execute, in sub-groups made later too. Once,
-  // before the first operation.
-  void observe(std::function<void(OpKind)> observer);
 
  private:
   std::shared_ptr<Group> group_;

@@ -159,7 +159,6 @@ void Group::execute(WorkState& state) {
     const std::lock_guard lock(state.mutex);
     state.deadline = deadline;
   }
-  if (observer_ && state.operation.sequence > 0) observer_(state.operation.kind);
   try {
     state.body(deadline);
   } catch (const BackendError& error) {

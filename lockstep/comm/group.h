@@ -52,8 +52,6 @@ class Group : public std::enable_shared_from_this<Group> {
   // Also what was made of this group by add_child().
   void abort(const std::string& reason);
   void add_child(std::weak_ptr<Group> child);
-  void observe(std::function<void(OpKind)> observer) { observer_ = std::move(observer); }
-  const std::function<void(OpKind)>& observer() const { return observer_; }
   // Aborts what is in flight and ends the threads. A backend that does not come back in time is left to its thread.
   void close();
 
@@ -93,7 +91,6 @@ class Group : public std::enable_shared_from_this<Group> {
   const std::string backend_name_;
   const std::vector<int> global_ranks_;
   const milliseconds timeout_;
-  std::function<void(OpKind)> observer_;  // set before the first operation, may be empty
 
   mutable std::mutex mutex_;
   std::condition_variable lane_ended_;

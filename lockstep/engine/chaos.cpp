@@ -152,10 +152,6 @@ void Chaos::recovering() {
   if (const auto event = due(ChaosPlace::kRecovery, 0)) end_process(*event);
 }
 
-void Chaos::watch(comm::Communicator& world) {
-  world.observe([this](comm::OpKind) { operation_begins(); });
-}
-
 void Chaos::operation_begins() {
   if (step_ == 0) return;
   if (const auto event = due(ChaosPlace::kCollective, ++operations_)) end_process(*event);

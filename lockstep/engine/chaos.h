@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "lockstep/checkpoint/file_layer.h"
-#include "lockstep/comm/communicator.h"
 #include "lockstep/elastic/chaos.h"
 #include "lockstep/engine/run_context.h"
 
@@ -31,12 +30,13 @@ class Chaos {
   void enter(const std::vector<elastic::ChaosEvent>& events, int generation);
 
   void joining();                          // before it meets the others
-  void watch(comm::Communicator& world);   // before the first operation
   void recovering();                       // the state is being taken over
   void before_step(TrainingState& state);  // of step `state.step` + 1
   // Whether the gradient of the step that follows before_step() is to be spoiled.
   bool spoils_gradient() const { return spoils_; }
   void after_step(double step_seconds);
+  // An exchange with other ranks begins; from any thread.
+  void operation_begins();
   void saved(const std::filesystem::path& checkpoint);
   // What checkpoints are written through.
   const checkpoint::FileLayer& files() const;
@@ -51,7 +51,6 @@ class Chaos {
   void tell(const Event& event);
   void end_process(const Event& event);
   void happen(const Event& event, TrainingState& state);
-  void operation_begins();
   void file_call();                                    // any
   void write_call(const std::filesystem::path& path);  // of data
   static void sever();

@@ -14,6 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/group_settings.h"
 #include "lockstep/comm/local.h"
+#include "lockstep/comm/observed.h"
 #include "lockstep/elastic/abortable_store.h"
 #include "lockstep/elastic/host_address.h"
 #include "lockstep/elastic/run_record.h"
@@ -59,6 +60,14 @@ torch::Device device_of(const elastic::RankRequest& request) {
   return {torch::kCUDA, static_cast<c10::DeviceIndex>(index)};
 }
 
+// The part of a process that an agent commands in one generation.
+struct Membership {
+  int generation = 1;
+  Control* control = nullptr;
+  std::vector<checkpoint::CheckpointPart>* held = nullptr;
+  Chaos* chaos = nullptr;
+};
+
 // The communicator and what must live as long as it.
 struct Joined {
   std::unique_ptr<elastic::StoreServer> server;
@@ -66,7 +75,7 @@ struct Joined {
 };
 
 // Store keys of one generation do not meet those of another.
-Joined join_world(const elastic::RankRequest& request, int generation = 1, Control* control = nullptr) {
+Joined join_world(const elastic::RankRequest& request, const Membership& membership = {}) {
   const elastic::RankEnvironment& ranks = request.ranks;
   Joined joined;
   comm::CommOptions options;
@@ -76,7 +85,7 @@ Joined join_world(const elastic::RankRequest& request, int generation = 1, Contr
   options.device = ranks.local_rank;
   options.groups = comm::choose_group_settings(std::getenv("LOCKSTEP_NCCL_GROUPS"),
                                                request.plan ? request.plan->best.knobs.nccl_groups : "");
-  options.store_prefix = fmt::format("generation-{}", generation);
+  options.store_prefix = fmt::format("generation-{}", membership.generation);
   options.timeout = timeout_of(request.job);
   options.connect_timeout = std::min(options.connect_timeout, options.timeout);
   if (request.backend != "mpi") {
@@ -94,13 +103,17 @@ Joined join_world(const elastic::RankRequest& request, int generation = 1, Contr
     options.store = std::make_shared<elastic::StoreClient>(
         elastic::StoreClientOptions{.address = ranks.master_host, .port = ranks.master_port, .token = token});
     // A rank that is lost on its way here never comes; whoever hears of it first ends the wait of the others.
-    if (control != nullptr) {
+    if (membership.control != nullptr) {
       options.store = std::make_shared<elastic::AbortableStore>(
-          options.store, [control, generation] { return control->aborted(generation); });
+          options.store, [membership] { return membership.control->aborted(membership.generation); });
     }
     if (!ranks.one_node) options.address = elastic::address_of_this_host(ranks.master_host);
   }
-  joined.world = comm::open_communicator(options);
+  if (Chaos* const chaos = membership.chaos) {
+    joined.world = comm::open_observed_communicator(options, [chaos](comm::OpKind) { chaos->operation_begins(); });
+  } else {
+    joined.world = comm::open_communicator(options);
+  }
   return joined;
 }
 
@@ -208,14 +221,6 @@ int guarded(const Host& host, int rank, const Body& body) {
   return 1;
 }
 
-// The part of a process that an agent commands in one generation.
-struct Membership {
-  int generation = 1;
-  Control* control = nullptr;
-  std::vector<checkpoint::CheckpointPart>* held = nullptr;
-  Chaos* chaos = nullptr;
-};
-
 int run_joined(elastic::RankRequest request, comm::Communicator world, torch::Device device, const Host& host,
                const Membership& membership = {}) {
   const nn::DeviceThread thread(device);
@@ -298,10 +303,10 @@ int run_generations(const elastic::RankRequest& request, const Host& host) {
     if (chaos) chaos->enter(join->chaos, join->generation);
     try {
       if (chaos) chaos->joining();
-      Joined joined = join_world(mine, join->generation, &control);
-      if (chaos) chaos->watch(joined.world);
+      const Membership membership{join->generation, &control, &held, chaos.get()};
+      Joined joined = join_world(mine, membership);
       control.entered(join->generation, joined.world);
-      return run_joined(mine, joined.world, device_of(mine), host, {join->generation, &control, &held, chaos.get()});
+      return run_joined(mine, joined.world, device_of(mine), host, membership);
     } catch (const Fault& fault) {
       control.left(join->generation, fault);
     }
