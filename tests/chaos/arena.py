@@ -6,6 +6,7 @@ import pathlib
 import random
 import re
 import shutil
+import struct
 import subprocess
 import sys
 
@@ -90,11 +91,20 @@ def kind_of(text):
     return " ".join([words[0]] + (["standby"] if "standby" in words else []) + ([f"in {place.group(1)}"] if place else []))
 
 
+def tensors_of(file):
+    """{name: digest} of the model's and the optimizer's; what belongs to a process alone is left out."""
+    data = file.read_bytes()
+    begin = 8 + struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:begin])
+    return {f"{file.name}:{name}": hashlib.sha256(data[slice(*(begin + at for at in facts["data_offsets"]))]).hexdigest()
+            for name, facts in header.items() if name != "__metadata__" and not name.startswith("rank:")}
+
+
 def weights_of(folder):
-    """{file: digest} of the tensors in the newest checkpoint below `folder`, and its step."""
+    """The name of the newest checkpoint in `folder`, and its tensors."""
     newest = max(path for path in pathlib.Path(folder).glob("step-*") if path.is_dir())
-    return newest.name, {file.name: hashlib.sha256(file.read_bytes()).hexdigest()
-                         for file in sorted(newest.rglob("*.safetensors"))}
+    return newest.name, {name: digest for file in sorted(newest.glob("*.safetensors"))
+                         for name, digest in tensors_of(file).items()}
 
 
 class Outcome:
@@ -177,7 +187,8 @@ class Arena(EndToEnd):
     def differing(found, expected):
         if found[0] != expected[0]:
             return f"{found[0]} instead of {expected[0]}"
-        return ", ".join(sorted(name for name in {*found[1], *expected[1]} if found[1].get(name) != expected[1].get(name)))
+        different = sorted(name for name in {*found[1], *expected[1]} if found[1].get(name) != expected[1].get(name))
+        return f"{len(different)} of {len(expected[1])} tensors, {different[0]} first"
 
     def look_for_orphans(self, outcome):
         home = f"LOCKSTEP_HOME={self.environment['LOCKSTEP_HOME']}".encode()
