@@ -175,6 +175,7 @@ nlohmann::json Trainer::train() {
   const bool evaluating = state_.datasets.evaluation != nullptr;
   if (evaluating && context_.job.evaluation.every_steps > 0 && state_.step == 0) run_evaluation();
   bool stopped = false;
+  if (context_.generation > 1 && state_.step == state_.total_steps) end_again();
   while (state_.step < state_.total_steps && !stopped) {
     if (context_.chaos != nullptr) context_.chaos->before_step(state_);
     const StepResult result = run_step(state_, context_.job, wishes());
@@ -194,6 +195,12 @@ nlohmann::json Trainer::train() {
   finish_soundly();
   export_weights();
   return summary(0);
+}
+
+// A rank was lost behind the last step: what follows that step is done by this generation.
+void Trainer::end_again() {
+  if (state_.datasets.evaluation != nullptr) run_evaluation();
+  if (context_.job.checkpoint.at_end) checkpoints_.save_last(state_);
 }
 
 // The file of a spot notice: whoever sees it first asks all to stop.
@@ -227,7 +234,6 @@ StepWishes Trainer::wishes() {
 
 void Trainer::after_step(const StepResult& result) {
   if (context_.control != nullptr) context_.control->stepped(state_.step);
-  last_loss_ = result.loss;
   data_seconds_ += result.data_seconds;
   meter_.add(static_cast<double>(counts_tokens(state_) ? result.tokens : result.samples), result.seconds);
   record_step(result);
@@ -421,8 +427,9 @@ nlohmann::json Trainer::summary(int exit_code) const {
       {"skipped_steps", figures.skipped_steps},
       {"communicated_bytes", figures.communicated_bytes},
       {"evaluations", evaluations_}};
-  const bool any = state_.step > first_step_;  // a finished run that is resumed has nothing to tell
-  result["final_loss"] = any ? nlohmann::json(last_loss_) : nlohmann::json();
+  const bool any = state_.step > first_step_;        // a finished run that is resumed has nothing to tell
+  const bool told = any || context_.generation > 1;  // by this generation, or by the one before
+  result["final_loss"] = told && state_.last_loss ? nlohmann::json(*state_.last_loss) : nlohmann::json();
   result["tokens_per_second"] = tokens && any ? nlohmann::json(rate) : nlohmann::json();
   result["samples_per_second"] = !tokens && any ? nlohmann::json(rate) : nlohmann::json();
   if (tokens && any) {

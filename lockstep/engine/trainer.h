@@ -52,6 +52,7 @@ class Trainer {
   void resume_from(PeerState& peers);
   void hold();
   nlohmann::json train();
+  void end_again();
   StepWishes wishes();
   void after_step(const StepResult& result);
   void record_step(const StepResult& result);
@@ -79,7 +80,6 @@ class Trainer {
   ThroughputMeter meter_{0};
   Stopwatch running_;
   double last_progress_ = -1.0;
-  double last_loss_ = 0.0;
   double data_seconds_ = 0.0;
   std::int64_t first_step_ = 0;
   Stopwatch since_notice_;

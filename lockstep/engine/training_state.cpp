@@ -135,7 +135,9 @@ checkpoint::CheckpointPart facts_part(const TrainingState& state, const spec::Jo
   part.facts.job_yaml = spec::to_yaml(job);
   part.facts.extra["world"] = world;
   telemetry::Ledger ledger = state.ledger;
-  if (step > state.step && state.in_step) ledger.add(ledger_entry(state, *state.in_step, step, std::nullopt));
+  const bool ahead = step > state.step && state.in_step;  // done, and what was exchanged with it is lost
+  if (ahead) ledger.add(ledger_entry(state, *state.in_step, step, std::nullopt));
+  if (!ahead && state.last_loss) part.facts.extra["last_loss"] = *state.last_loss;
   part.facts.extra["ledger"] = telemetry::to_json(ledger);
   // Random numbers are keyed by (seed, step, place), so seed and step are the whole state of every generator of ours;
   // libtorch's own is kept for operators that draw from it.
@@ -192,6 +194,9 @@ std::string restore(TrainingState& state, const SavedState& saved, const spec::J
   state.loader->seek({contents.loader.at("epoch"), contents.loader.at("samples")});
   state.position = state.loader->position();
   state.step = contents.step;
+  const auto loss = contents.extra.find("last_loss");
+  state.last_loss.reset();
+  if (loss != contents.extra.end() && loss->is_number()) state.last_loss = loss->get<double>();
   // Versions that kept no ledger: it begins here.
   state.ledger = contents.extra.contains("ledger") ? telemetry::ledger_from_json(contents.extra.at("ledger"))
                                                    : telemetry::Ledger();

@@ -38,7 +38,8 @@ struct TrainingState {
   nlohmann::json data_contents;   // what the data holds, for checkpoints (engine/resume_check.h)
   telemetry::Ledger ledger;       // the samples of the steps done; the same on every rank
   telemetry::SampleOrder order;
-  std::int64_t replicas = 1;  // ranks that load the same samples
+  std::int64_t replicas = 1;        // ranks that load the same samples
+  std::optional<double> last_loss;  // of the last step done; nothing where it is not known
 };
 
 // What the ledger says of `step`, the one of `staged`. Without `read` not all ranks told what they read.

@@ -68,6 +68,7 @@ StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishe
   StepResult result = state.executor->step(input);
   state.in_step.reset();
   state.step += 1;
+  state.last_loss = result.loss;
   state.ledger.add(ledger_entry(state, now, state.step, result.wishes.read));
   state.position = now.behind;
   result.samples = now.samples;

@@ -56,7 +56,7 @@ FAULTS = {
     "exit": (3, _ending("exit")),
     "abort": (2, _ending("abort")),
     "segfault": (2, _ending("segfault")),
-    "kill in a collective": (5, _inside("kill", "collective", 6)),
+    "kill in a collective": (5, _inside("kill", "collective", 3)),
     "kill in a save": (4, _inside("kill", "save", 12)),
     "kill while joining": (3, _during("join")),
     "kill while recovering": (4, _during("recovery")),

@@ -30,6 +30,14 @@ class Short(Arena):
         self.expect_undisturbed("zero3", ["abort rank=1 step=13", "kill rank=3 in=join", "full-disk rank=2 step=14",
                                           "kill rank=2 step=19 in=save at=4", "slow rank=0 step=30 x2 for=1s"])
 
+    def test_a_rank_that_is_lost_after_the_last_step(self):
+        outcome = self.expect_undisturbed("dp", [f"kill rank=1 step={self.STEPS} in=save", f"kill rank=2 step={self.STEPS} in=save at=3"])
+        self.assertEqual(outcome.restarts, 2)
+
+    def test_a_rank_that_does_not_come_to_the_meeting_costs_nobody_else(self):
+        outcome = self.expect_undisturbed("dp", ["kill rank=0,1 step=10", "kill rank=3 in=join"])
+        self.assertEqual(outcome.lost_steps, 0)
+
     def test_a_gradient_that_is_not_a_number_skips_its_step(self):
         job, _ = self.job("tp-pp", 12, "spoiled")
         result = self.train(job, "--chaos", "nan rank=3 step=9")

@@ -17,25 +17,19 @@ class Ledger(EndToEnd):
         self.assertEqual(killed["restarts"], 1)
         first = self.proof(killed["run"])
         self.assertTrue(first["exact"], first)
-        self.assertEqual((first["steps"], first["samples"]), (40, self.samples_of(40)))
+        self.assertEqual(first["steps"], 40)
         resumed = self.train(job, "--resume", "cluster=1x2xcpu", "layout.shard=2", "batch.micro=8")
         whole = self.proof(resumed["run"])
         self.assertTrue(whole["exact"], whole)
-        self.assertEqual((whole["steps"], whole["samples"]), (70, self.samples_of(70)))
+        self.assertEqual(whole["steps"], 70)
         self.assertGreaterEqual(whole["epochs_complete"], 1)
         self.assertEqual(whole["done_again"], first["done_again"])
         self.assertEqual(whole["sections"], 1)
 
-    def samples_of(self, steps):
-        """The last batch of an epoch is short."""
-        size = (len((self.folder / "text.txt").read_text()) - 1) // 32
-        per_epoch = -(-size // 32)
-        return steps // per_epoch * size + steps % per_epoch * 32
-
     def test_everything_killed_and_resumed_is_exact(self):
         job = self.text_job(ranks=2, steps=600, checkpoint={"every_steps": 5})
         process = self.start("train", job)
-        wait_for(lambda: self.recorded_steps() > 12)
+        wait_for(lambda: list((self.folder / "home" / "runs").glob("*/checkpoints/step-*")))
         ranks = self.ranks_of(process)
         os.kill(process.pid, signal.SIGKILL)
         process.communicate(timeout=600)
