@@ -9,7 +9,8 @@
 //
 //   ready      {}                            it waits for `join`
 //   heartbeat  {step, generation}            it lives; after its first step in a generation at once, then now and then
-//   recovered  {lost_steps}                  the first rank has the state again; steps that are done again
+//   recovered  {lost_steps, step}            the first rank has the state of `step` again; steps that are done again
+//                                            (-1: no rank knows)
 //   lost       {generation, message, kind, suspect_rank}   it has left the generation and waits for `join`
 //   chaos      {event, rank, step, generation}             this fault happens now
 #pragma once

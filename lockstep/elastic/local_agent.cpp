@@ -277,7 +277,10 @@ class Agent {
       return;
     }
     if (type == command::kRecovered) {
-      lost_steps_ += message.value("lost_steps", std::int64_t{0});
+      // Where no rank was left that knew how far the run had come, the heartbeats do.
+      const std::int64_t told = message.value("lost_steps", std::int64_t{0});
+      const std::int64_t behind = recovery_.furthest_step() - message.value("step", std::int64_t{0});
+      lost_steps_ += told >= 0 ? told : std::max<std::int64_t>(0, behind);
       return;
     }
     if (type == command::kLost) {

@@ -109,8 +109,8 @@ void Control::left(int generation, const Fault& fault) {
               {"suspect_rank", fault.rank()}});
 }
 
-void Control::recovered(std::int64_t lost_steps) {
-  host_.send({{"type", command::kRecovered}, {"lost_steps", lost_steps}});
+void Control::recovered(std::int64_t lost_steps, std::int64_t step) {
+  host_.send({{"type", command::kRecovered}, {"lost_steps", lost_steps}, {"step", step}});
 }
 
 void Control::stepped(std::int64_t step) {

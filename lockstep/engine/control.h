@@ -41,8 +41,8 @@ class Control {
   // The generation is over for this process because of `fault`; it waits for the next one.
   void left(int generation, const Fault& fault);
 
-  // The first rank has the state again; `lost_steps` that were done are done again.
-  void recovered(std::int64_t lost_steps);
+  // The first rank has the state after `step` again; `lost_steps` that were done are done again (-1: unknown).
+  void recovered(std::int64_t lost_steps, std::int64_t step);
   // Optimizer steps done; the first of a generation is told at once.
   void stepped(std::int64_t step);
 

@@ -140,7 +140,7 @@ void Trainer::rejoin() {
   const std::int64_t lost = std::max<std::int64_t>(0, peers.newest_seen() - state_.step);
   state_.ledger.add_again(state_.step + 1, state_.step + lost);
   if (context_.rank() != 0) return;
-  context_.control->recovered(lost);
+  context_.control->recovered(peers.newest_seen() < 0 ? -1 : lost, state_.step);
   const std::string from = peers.step() ? "the memory of the ranks" : "disk";
   context_.host.note(fmt::format("goes on after step {} from {}{}", state_.step, from,
                                  lost > 0 ? fmt::format(", {} steps are done again", lost) : ""));

@@ -40,7 +40,7 @@ class SectionProof {
       check_places(entry);
       check_samples(entry);
       proof_.steps += entry.last_step - entry.first_step + 1;
-      proof_.samples += entry.places;
+      proof_.samples += entry.kind == LedgerEntry::Kind::kLeftOut ? 0 : entry.places;
       step_ = std::max(step_, entry.last_step);
       place_ = std::max(place_, entry.end());
     }

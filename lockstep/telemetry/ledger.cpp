@@ -115,11 +115,23 @@ std::int64_t Ledger::last_step() const {
   return section.entries.empty() ? section.after_step : section.entries.back().last_step;
 }
 
+std::int64_t Ledger::next_place() const {
+  const LedgerSection& section = sections_.back();
+  return section.entries.empty() ? section.start : section.entries.back().end();
+}
+
+void Ledger::leave_out(std::int64_t places) {
+  LedgerEntry entry;
+  entry.kind = LedgerEntry::Kind::kLeftOut;
+  entry.last_step = last_step();
+  entry.first_step = entry.last_step + 1;  // it belongs to no step
+  entry.first = next_place();
+  entry.places = places;
+  add(entry);
+}
+
 void Ledger::go_on(const SampleOrder& order, std::int64_t step, std::int64_t place) {
-  if (!sections_.empty() && sections_.back().order == order && last_step() == step) {
-    const LedgerSection& section = sections_.back();
-    if ((section.entries.empty() ? section.start : section.entries.back().end()) == place) return;
-  }
+  if (!sections_.empty() && sections_.back().order == order && last_step() == step && next_place() == place) return;
   sections_.push_back({order, step, place, {}});
 }
 

@@ -89,6 +89,8 @@ class Ledger {
   // else a new section begins.
   void go_on(const SampleOrder& order, std::int64_t step, std::int64_t place);
   void add(const LedgerEntry& entry);
+  // No step reads the next `places` of the stream: the run leaves them out.
+  void leave_out(std::int64_t places);
   // Steps that were done, lost, and are done again.
   void add_again(std::int64_t first_step, std::int64_t last_step);
 
@@ -104,6 +106,7 @@ class Ledger {
  private:
   friend nlohmann::json to_json(const Ledger& ledger);
   friend Ledger ledger_from_json(const nlohmann::json& value);
+  std::int64_t next_place() const;
   bool merge(LedgerEntry& before, const LedgerEntry& next) const;
   void shrink();
 

@@ -151,6 +151,16 @@ TEST(Ledger, of_a_step_whose_readings_were_lost_is_counted_and_not_judged) {
   EXPECT_EQ(proof.unconfirmed_steps, 1);
 }
 
+TEST(Ledger, tells_what_a_run_left_out_on_purpose) {
+  Ledger ledger = run_of(3);
+  ledger.leave_out(16);
+  ledger.add(step_of(4, 40, 8, part(40, 8)));
+  const LedgerProof proof = prove(ledger, 4);
+  EXPECT_TRUE(proof.exact());
+  EXPECT_EQ(proof.left_out, 16);
+  EXPECT_EQ(proof.steps, 4);
+}
+
 TEST(Ledger, stays_small_over_a_hundred_thousand_steps_and_exact) {
   const Ledger ledger = run_of(100000);
   EXPECT_LE(ledger.sections()[0].entries.size(), 256U);
