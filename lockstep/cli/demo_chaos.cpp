@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -66,6 +65,51 @@ bool is_exact(const SessionResult& outcome) {
   return report::prove(ledger, outcome.result.value("steps", std::int64_t{0})).exact();
 }
 
+struct Comparison {
+  SameLosses same;
+  bool exact = false;                // the ledger of the disturbed run
+  double first = 0.0, second = 0.0;  // final losses
+  std::vector<double> recovery_seconds;
+  std::int64_t lost_steps = 0;
+  bool good() const { return same.all() && first == second && exact && !recovery_seconds.empty(); }
+};
+
+Comparison compare(const DemoRun& plain, const DemoRun& disturbed) {
+  const nlohmann::json& result = disturbed.outcome.result;
+  Comparison found{compare_losses(plain.losses, disturbed.losses), is_exact(disturbed.outcome)};
+  found.first = plain.outcome.result.at("final_loss");
+  found.second = result.at("final_loss");
+  found.recovery_seconds = result.value("recovery_seconds", std::vector<double>{});
+  found.lost_steps = result.value("lost_steps", std::int64_t{0});
+  return found;
+}
+
+nlohmann::json to_json(const DemoRun& plain, const DemoRun& disturbed, const Comparison& found) {
+  return {{"schema", "lockstep.demo-chaos/1"},
+          {"runs", {plain.outcome.run_id, disturbed.outcome.run_id}},
+          {"final_loss", {found.first, found.second}},
+          {"identical", found.first == found.second},
+          {"steps", found.same.steps},
+          {"steps_identical", found.same.same},
+          {"ledger_exact", found.exact},
+          {"lost_steps", found.lost_steps},
+          {"recovery_seconds", found.recovery_seconds}};
+}
+
+void show(const Comparison& found) {
+  if (found.recovery_seconds.empty()) {
+    fmt::print("  the rank was NOT replaced\n");
+  } else {
+    fmt::print("  recovered in   {:.2f} s, {} steps done again\n", found.recovery_seconds.front(), found.lost_steps);
+  }
+  fmt::print("  final loss     {:.17g} undisturbed\n                 {:.17g} with the kill: {}\n", found.first,
+             found.second, found.first == found.second ? "identical to the last bit" : "NOT identical");
+  fmt::print("  steps          {} of {} losses are identical to the last bit\n", found.same.same, found.same.steps);
+  fmt::print("  samples        {}\n",
+             found.exact ? "none lost, none twice (lockstep report last --ledger)" : "NOT exact");
+  fmt::print("\nNext: lockstep train job.yaml --chaos \"kill rank=1 step=20\"    (docs/reference/chaos.md)\n");
+}
+
 }  // namespace
 
 SameLosses compare_losses(const std::vector<telemetry::Point>& a, const std::vector<telemetry::Point>& b) {
@@ -96,33 +140,14 @@ int demo_chaos(const std::vector<std::string>& overrides, bool json) {
   const DemoRun disturbed = run_once(job, placement, plan, fmt::format("kill rank={} step={}", rank, step), out);
   if (disturbed.outcome.exit_code != 0) return disturbed.outcome.exit_code;
 
-  const SameLosses same = compare_losses(plain.losses, disturbed.losses);
-  const bool exact = is_exact(disturbed.outcome);
-  const double first = plain.outcome.result.at("final_loss"), second = disturbed.outcome.result.at("final_loss");
-  const auto recovery = disturbed.outcome.result.value("recovery_seconds", std::vector<double>{});
-  const bool good = same.all() && first == second && exact && !recovery.empty();
+  const Comparison found = compare(plain, disturbed);
   if (json) {
-    fmt::print("{}\n", nlohmann::json{{"schema", "lockstep.demo-chaos/1"},
-                                      {"runs", {plain.outcome.run_id, disturbed.outcome.run_id}},
-                                      {"final_loss", {first, second}},
-                                      {"identical", first == second},
-                                      {"steps", same.steps},
-                                      {"steps_identical", same.same},
-                                      {"ledger_exact", exact},
-                                      {"lost_steps", disturbed.outcome.result.value("lost_steps", 0)},
-                                      {"recovery_seconds", recovery}}
-                           .dump());
-    return good ? 0 : 1;
+    fmt::print("{}\n", to_json(plain, disturbed, found).dump());
+  } else {
+    fmt::print("\n3. Compare\n{}\n", curves_of(plain, disturbed, step, rank));
+    show(found);
   }
-  fmt::print("\n3. Compare\n{}\n", curves_of(plain, disturbed, step, rank));
-  fmt::print("  recovered in   {:.2f} s, {} steps done again\n", recovery.empty() ? NAN : recovery.front(),
-             disturbed.outcome.result.value("lost_steps", 0));
-  fmt::print("  final loss     {:.17g} undisturbed\n                 {:.17g} with the kill: {}\n", first, second,
-             first == second ? "identical to the last bit" : "NOT identical");
-  fmt::print("  steps          {} of {} losses are identical to the last bit\n", same.same, same.steps);
-  fmt::print("  samples        {}\n", exact ? "none lost, none twice (lockstep report last --ledger)" : "NOT exact");
-  fmt::print("\nNext: lockstep train job.yaml --chaos \"kill rank=1 step=20\"    (docs/reference/chaos.md)\n");
-  return good ? 0 : 1;
+  return found.good() ? 0 : 1;
 }
 
 }  // namespace lockstep::cli

@@ -256,7 +256,6 @@ void add_train(CLI::App& app, Outcome& outcome) {
                "  lockstep train specs/jobs/mnist-cnn.yaml\n"
                "  lockstep train job.yaml batch.micro=8 optimizer.learning_rate=1e-3\n"
                "  lockstep train job.yaml --chaos \"kill rank=2 step=20; stop rank=1 for=15s\"\n"
-               "  lockstep train job.yaml --resume\n"
                "  lockstep train job.yaml --resume auto     (starts or goes on: one command line for every restart)\n"
                "  mpirun -np 4 lockstep train job.yaml      (also srun, torchrun: rank and world come from them)");
   verb->callback([options, resume, &outcome] {
