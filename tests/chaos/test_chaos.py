@@ -23,7 +23,8 @@ class Short(Arena):
     def test_replicas(self):
         self.expect_undisturbed("dp", ["kill rank=0 step=6", "kill rank=1,3 step=12",
                                        "exit rank=2 step=17 in=collective at=3", "segfault rank=3 step=22",
-                                       "kill rank=1 in=recovery", "sever rank=2 step=28", "stop rank=0 step=33 for=1s", "kill standby step=35"])
+                                       "kill rank=1 in=recovery", "sever rank=2 step=28",
+                                       "stop rank=0 step=33 for=1s", "kill standby step=35"])
 
     def test_sharded(self):
         self.expect_undisturbed("zero3", ["abort rank=1 step=13", "kill rank=3 in=join", "full-disk rank=2 step=14",
@@ -48,6 +49,13 @@ class Short(Arena):
         flipped = self.train(job, "--chaos", "flip rank=1 step=4")
         if flipped["restarts"] == 0:  # nobody compared the replicas
             self.assertNotEqual(weights_of(kept), self.reference("dp", 12))
+
+    def test_the_demo_shows_a_kill_that_changes_nothing(self):
+        done = self.run_lockstep("demo", "--chaos", "--json", "steps=20")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        told = json.loads(done.stdout)
+        self.assertTrue(told["identical"] and told["ledger_exact"], told)
+        self.assertEqual((told["steps"], told["steps_identical"], len(told["recovery_seconds"])), (20, 20, 1))
 
     def test_what_is_not_chaos_is_refused_before_a_rank_starts(self):
         job, _ = self.job("dp", 12, "refused")
