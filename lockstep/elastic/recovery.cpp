@@ -34,7 +34,10 @@ void Recovery::heard(int worker, double now) {
 }
 
 void Recovery::ready(int worker, double now) {
-  if (Worker* const found = find(worker); found && found->state == State::kStarting) set(*found, State::kWaiting, now);
+  Worker* const found = find(worker);
+  if (found == nullptr || found->state != State::kStarting) return;
+  set(*found, State::kWaiting, now);
+  failed_starts_ = 0;
 }
 
 void Recovery::stepped(int worker, std::int64_t step, double now) {
@@ -75,6 +78,10 @@ void Recovery::ended(int worker, bool finished, bool recoverable, const std::str
     return;
   }
   if (!recoverable) over_ = true;
+  if (before == State::kStarting) {
+    failed_starts_ += 1;
+    if (forming_) why_ = why;
+  }
   const bool member = before == State::kMember || before == State::kLeaving || before == State::kKilled;
   if (member && found->rank >= 0) break_generation(why, now);
   if (generation_ == 0 && recoverable) {  // it never got ready: the next one may
@@ -156,7 +163,8 @@ void Recovery::form(std::vector<Action>& actions, double now) {
 }
 
 void Recovery::keep_standby(std::vector<Action>& actions, double now) {
-  if (forming_ || finishing_) return;
+  // Processes that end before they are ready are not started for ever; the run can do without.
+  if (forming_ || finishing_ || failed_starts_ > limits_.restarts_at_one_step) return;
   int spare = count(State::kStarting);
   for (const auto& [number, worker] : workers_) spare += worker.state == State::kWaiting && worker.rank < 0 ? 1 : 0;
   for (; spare < limits_.standby; ++spare) spawn(actions, now);
@@ -182,6 +190,11 @@ std::vector<Action> Recovery::decide(double now) {
     over_ = true;
     return {
         {.kind = Action::Kind::kGiveUp, .reason = fmt::format("{} failures in a row without a step", at_one_step_)}};
+  }
+  if (forming_ && generation_ > 0 && failed_starts_ > limits_.restarts_at_one_step) {
+    over_ = true;
+    return {{.kind = Action::Kind::kGiveUp,
+             .reason = fmt::format("{} processes in a row ended before they were ready", failed_starts_)}};
   }
   clear_broken(actions, now);
   form(actions, now);
