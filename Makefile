@@ -4,6 +4,7 @@
 # make test-all  also slow and timing tests, the comparison with PyTorch, and everything again against PyPI's torch
 # make lint      clang-format and clang-tidy over everything; lint-changed: over what the last commits touched
 # make accuracy  cross-validates the cost model on published runs (validation/results)
+# make chaos     2,000 faults on real runs of every layout; writes bench/reports/chaos.md
 # make fuzz      libFuzzer over the readers of models, clusters, config.json, published rows and spaces (clang)
 # make install   programs, headers and find_package(Lockstep) under PREFIX
 SHELL := /bin/bash
@@ -13,7 +14,7 @@ VENV ?= .cache/venv
 TORCH_REQUIREMENT ?= torch==2.13.0
 WERROR ?=
 
-.PHONY: all build setup demo test test-all timing fuzz lint lint-changed format bench bench-planner bench-tune accuracy profiles install data-mnist data-cifar-like cuda dev tsan pypi venv clean
+.PHONY: all build setup demo test test-all timing chaos fuzz lint lint-changed format bench bench-planner bench-tune accuracy profiles install data-mnist data-cifar-like cuda dev tsan pypi venv clean
 all: build
 
 setup:
@@ -45,6 +46,13 @@ timing: setup
 	$(call configure,release)
 	@cmake --build --preset release -j $(JOBS) --target lockstep_tests
 	ctest --preset timing
+
+# About two hours on two cores.
+CHAOS_FLAGS ?= --faults 2000 --report bench/reports/chaos.md
+chaos: setup
+	$(call configure,release)
+	@cmake --build --preset release -j $(JOBS) --target lockstep_cli
+	LOCKSTEP_BUILD_DIR=$(CURDIR)/build/release LOCKSTEP_SOURCE_DIR=$(CURDIR) python3 tests/chaos/run.py $(CHAOS_FLAGS)
 
 venv:
 	@scripts/setup.sh build interop

@@ -6,6 +6,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cli/calibrate.h"
+#include "lockstep/cli/demo_chaos.h"
 #include "lockstep/cli/demo_job.h"
 #include "lockstep/cli/show.h"
 #include "lockstep/cli/verbs.h"
@@ -20,7 +21,7 @@ namespace {
 
 struct DemoOptions {
   std::vector<std::string> overrides;
-  bool json = false;
+  bool json = false, chaos = false;
 };
 
 void show_curve(const std::string& run_id) {
@@ -73,11 +74,13 @@ void add_demo(CLI::App& app, Outcome& outcome) {
   auto options = std::make_shared<DemoOptions>();
   CLI::App* verb = app.add_subcommand("demo", "Measures, predicts and trains a small GPT on 4 ranks of this machine");
   verb->add_option("overrides", options->overrides, "key=value for any field of specs/jobs/gpt-bytes-demo.yaml");
-  verb->add_flag("--json", options->json, "Last line of stdout is JSON (lockstep.run/1)");
-  set_examples(*verb, "  lockstep demo\n  lockstep demo steps=50 cluster=1x2xcpu");
+  verb->add_flag("--chaos", options->chaos,
+                 "Train a smaller one twice, the second time with a rank that is killed, and compare");
+  verb->add_flag("--json", options->json, "Last line of stdout is JSON (lockstep.run/1, lockstep.demo-chaos/1)");
+  set_examples(*verb, "  lockstep demo\n  lockstep demo --chaos\n  lockstep demo steps=50 cluster=1x2xcpu");
   verb->callback([options, &outcome] {
     outcome.json = options->json;
-    outcome.exit_code = demo(*options);
+    outcome.exit_code = options->chaos ? demo_chaos(options->overrides, options->json) : demo(*options);
   });
 }
 

@@ -1,7 +1,10 @@
 // `lockstep report RUN`: one run from the store.
 #include <fmt/format.h>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/cli/verbs.h"
+#include "lockstep/report/ledger.h"
 #include "lockstep/report/run_report.h"
 #include "lockstep/telemetry/progress.h"
 #include "lockstep/telemetry/recorder.h"
@@ -12,7 +15,7 @@ namespace {
 
 struct ReportOptions {
   std::string run = "last";
-  bool json = false, list = false;
+  bool json = false, list = false, ledger = false;
 };
 
 int list_runs(const telemetry::RunStore& store, bool json) {
@@ -28,9 +31,28 @@ int list_runs(const telemetry::RunStore& store, bool json) {
   return 0;
 }
 
+// What the run itself says it did, where it ended by itself.
+std::optional<std::int64_t> steps_of(const telemetry::RunRow& run) {
+  if (!run.summary.is_object() || !run.summary.contains("steps")) return std::nullopt;
+  return run.summary.value("steps", std::int64_t{0});
+}
+
+int report_ledger(const telemetry::RunStore& store, const ReportOptions& options) {
+  const telemetry::RunRow run = report::find_run(store, options.run);
+  const report::LedgerProof proof =
+      report::prove(telemetry::read_ledger(telemetry::home_directory(), run.info.id), steps_of(run));
+  if (options.json) {
+    fmt::print("{}\n", report::to_json(proof, run.info.id).dump());
+  } else {
+    fmt::print("{}", report::to_text(proof, printable(run.info.id), telemetry::detect_style(stdout)));
+  }
+  return static_cast<int>(proof.exact() ? ExitCode::kOk : ExitCode::kAnswerIsNo);
+}
+
 int report_run(const ReportOptions& options) {
   const auto store = telemetry::open_run_store(telemetry::home_directory());
   if (options.list) return list_runs(*store, options.json);
+  if (options.ledger) return report_ledger(*store, options);
   const report::RunReport made = report::make_run_report(*store, options.run);
   if (options.json) {
     fmt::print("{}\n", report::to_json(made).dump());
@@ -47,8 +69,13 @@ void add_report(CLI::App& app, Outcome& outcome) {
   CLI::App* verb = app.add_subcommand("report", "Prints a recorded run: predicted beside measured, curves, events");
   verb->add_option("run", options->run, "Run id, its beginning, or `last`");
   verb->add_flag("--list", options->list, "List the runs instead");
-  verb->add_flag("--json", options->json, "JSON on stdout (lockstep.report/1)");
-  set_examples(*verb, "  lockstep report last\n  lockstep report --list\n  lockstep report 20261115 --json");
+  verb->add_flag("--ledger", options->ledger,
+                 "Prove from what the ranks read that no sample was lost or came twice; exit 3 when not "
+                 "(docs/reference/ledger.md)");
+  verb->add_flag("--json", options->json, "JSON on stdout (lockstep.report/1, lockstep.ledger-proof/1)");
+  set_examples(*verb,
+               "  lockstep report last\n  lockstep report --list\n  lockstep report 20261115 --json\n  lockstep report "
+               "last --ledger");
   verb->callback([options, &outcome] {
     outcome.json = options->json;
     outcome.exit_code = report_run(*options);

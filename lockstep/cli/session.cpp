@@ -15,6 +15,8 @@
 #include "lockstep/cli/show.h"
 #include "lockstep/cli/signals.h"
 #include "lockstep/elastic/agent.h"
+#include "lockstep/elastic/chaos.h"
+#include "lockstep/elastic/control.h"
 #include "lockstep/elastic/run_record.h"
 #include "lockstep/elastic/store.h"
 #include "lockstep/telemetry/progress.h"
@@ -123,6 +125,9 @@ class Listener {
       return;
     }
     if (type == "progress") renderer_->update(sample_of(message));
+    if (type == elastic::command::kChaos) {
+      renderer_->message(fmt::format("chaos at step {}: {}", message.value("step", 0), message.value("text", "")));
+    }
     if (type == "note") renderer_->message(message.value("text", ""));
     if (type == "evaluation") {
       renderer_->message(fmt::format("step {}: held-out loss {:.4f}, accuracy {:.2f}%", message.value("step", 0),
@@ -188,6 +193,25 @@ SessionResult run_in_process(const elastic::RankRequest& request, Listener& list
   return outcome;
 }
 
+void record_chaos(telemetry::Recorder& recorder, const nlohmann::json& message) {
+  recorder.event({.level = telemetry::Level::kWarning,
+                  .kind = std::string(telemetry::event_kind::kChaos),
+                  .rank = message.value("rank", -1),
+                  .step = message.value("step", std::int64_t{-1}),
+                  .message = message.value("text", ""),
+                  .data = message});
+}
+
+void tell_chaos_left(const elastic::AgentResult& agent, std::size_t asked, Listener& listener) {
+  if (asked == 0) return;
+  nlohmann::json left = nlohmann::json::array();
+  for (const elastic::ChaosEvent& event : agent.chaos_left) {
+    left.push_back(event.text);
+    listener.hear({{"type", "note"}, {"text", "chaos: `" + event.text + "` did not come to pass"}});
+  }
+  if (!listener.result.is_null()) listener.result["chaos"] = {{"asked", asked}, {"left", left}};
+}
+
 // What the processes of all nodes share, from the node that led first.
 nlohmann::json facts_of(const elastic::RankRequest& request) {
   return {{"run_id", request.run_id},
@@ -217,7 +241,8 @@ elastic::Prepared prepare_node(const nlohmann::json& facts, const std::optional<
   return {{executable_path().string(), "rank", file.string()}, folder};
 }
 
-elastic::AgentOptions agent_options(const elastic::RankRequest& request, const Placement& placement) {
+elastic::AgentOptions agent_options(const elastic::RankRequest& request, const Placement& placement,
+                                    const std::string& chaos) {
   elastic::AgentOptions options;
   options.commanded = request.verb == "train";
   elastic::RecoveryLimits& recovery = options.recovery;
@@ -227,7 +252,11 @@ elastic::AgentOptions agent_options(const elastic::RankRequest& request, const P
     recovery.node_counts.push_back(static_cast<int>(plan.best.layout.world()) / recovery.ranks_per_node);
   }
   const spec::RecoveryPolicy& policy = request.job.recovery;
-  recovery.restarts = static_cast<int>(policy.restarts);
+  if (!chaos.empty()) options.chaos = elastic::parse_chaos(chaos, request.ranks.world);
+  // With chaos every fault may cost a restart, several of them without a step in between.
+  const auto faults = static_cast<int>(options.chaos.size());
+  recovery.restarts = static_cast<int>(policy.restarts) + faults;
+  recovery.restarts_at_one_step += faults;
   recovery.standby = static_cast<int>(policy.standby);
   recovery.wait_seconds = policy.wait_seconds;
   recovery.stall_seconds = 2 * request.job.communication.timeout_seconds;
@@ -242,16 +271,22 @@ elastic::AgentOptions agent_options(const elastic::RankRequest& request, const P
   return options;
 }
 
-SessionResult run_spawned(elastic::RankRequest request, const Placement& placement, Listener& listener) {
-  const elastic::AgentOptions options = agent_options(request, placement);
+SessionResult run_spawned(elastic::RankRequest request, const Placement& placement, const std::string& chaos,
+                          Listener& listener) {
+  const elastic::AgentOptions options = agent_options(request, placement, chaos);
+  std::shared_ptr<telemetry::Recorder> recorder;
   std::optional<elastic::RunRecord> record;  // of the agent that leads
   elastic::AgentCallbacks callbacks;
   callbacks.prepare = [&](const nlohmann::json& facts) { return prepare_node(facts, placement.nodes, request); };
   callbacks.on_lead = [&] {
-    record.emplace(owners_recorder(request), request, nlohmann::json{{"lockstep", LOCKSTEP_VERSION}});
+    recorder = owners_recorder(request);
+    record.emplace(recorder, request, nlohmann::json{{"lockstep", LOCKSTEP_VERSION}});
     listener.speak();
   };
-  callbacks.on_message = [&](int, const nlohmann::json& message) { listener.hear(message); };
+  callbacks.on_message = [&](int, const nlohmann::json& message) {
+    if (recorder && message.value("type", "") == elastic::command::kChaos) record_chaos(*recorder, message);
+    listener.hear(message);
+  };
   callbacks.stop_requests = stop_signals;
   callbacks.requeue_asked = requeue_was_asked;
   const elastic::AgentResult agent = elastic::run_agent(options, callbacks);
@@ -264,6 +299,7 @@ SessionResult run_spawned(elastic::RankRequest request, const Placement& placeme
     listener.result["lost_steps"] = agent.lost_steps;
     listener.result["recovery_seconds"] = agent.recovery_seconds;
   }
+  tell_chaos_left(agent, options.chaos.size(), listener);
   outcome.result = listener.result;
   if (agent.cause) {
     outcome.error = fmt::format("{}; logs: {}", agent.cause->message, request.run_directory);
@@ -376,7 +412,23 @@ int run_rank_here(const elastic::RankRequest& request, const std::function<void(
                                                                     : 1; }, next_command});
 }
 
+namespace {
+
+// Said before a run is recorded. Faults come to processes that this one started and can replace.
+void require_chaos_can_come(const SessionOptions& options, const Placement& placement) {
+  if (options.chaos.empty()) return;
+  if (placement.launched || placement.backend == "local") {
+    throw bad_input(placement.launched ? "--chaos: these ranks were started by " + placement.launched->source
+                                       : "--chaos: with the local backend all ranks are one process",
+                    "start `lockstep train` by itself with --backend gloo");
+  }
+  elastic::parse_chaos(options.chaos, static_cast<int>(placement.world));
+}
+
+}  // namespace
+
 SessionResult run_session(const spec::Job& job, const Placement& placement, const SessionOptions& options) {
+  require_chaos_can_come(options, placement);
   // A home that cannot be written should be said before hours of training, not after.
   if (options.record) telemetry::check_home(telemetry::home_directory());
   survive_closed_pipes();
@@ -390,7 +442,7 @@ SessionResult run_session(const spec::Job& job, const Placement& placement, cons
   } else if (placement.backend == "local") {
     outcome = run_in_process(request, listener);
   } else {
-    outcome = run_spawned(request, placement, listener);
+    outcome = run_spawned(request, placement, options.chaos, listener);
   }
   listener.finish();
   outcome.run_id = request.run_id;

@@ -14,6 +14,7 @@
 #include "lockstep/cli/signals.h"
 #include "lockstep/cli/train.h"
 #include "lockstep/cli/verbs.h"
+#include "lockstep/elastic/chaos.h"
 #include "lockstep/plan/resize.h"
 #include "lockstep/plan/verdict.h"
 #include "lockstep/planner/planner.h"
@@ -214,6 +215,7 @@ int train(const TrainOptions& options) {
   session.backend = options.backend;
   settle_resume(options, job, placement.launched || options.launches, session);
   session.record = !options.no_record;
+  session.chaos = options.chaos;
   const bool only_json = options.json || options.report_steps;  // on stdout
   session.display = only_json ? stderr : stdout;
   if (options.report_steps) session.on_step = print_step;
@@ -248,6 +250,8 @@ void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& shar
                 "Resume although seed, data or shuffling differ from the checkpoint's: other samples come");
   verb.add_option("--export", options.export_folder,
                   "At the end write the weights as a Hugging Face folder that transformers loads");
+  verb.add_option("--chaos", options.chaos,
+                  "Faults on purpose, separated by `;` (docs/reference/chaos.md):\n" + elastic::chaos_help());
   verb.add_flag("--dry-run", options.dry_run, "Show the plan and stop");
   verb.add_flag("--no-record", options.no_record, "Do not write to the run store");
   verb.add_flag(
@@ -273,7 +277,7 @@ void add_train(CLI::App& app, Outcome& outcome) {
   set_examples(*verb,
                "  lockstep train specs/jobs/mnist-cnn.yaml\n"
                "  lockstep train job.yaml batch.micro=8 optimizer.learning_rate=1e-3\n"
-               "  lockstep train job.yaml --resume\n"
+               "  lockstep train job.yaml --chaos \"kill rank=2 step=20; stop rank=1 for=15s\"\n"
                "  lockstep train job.yaml --resume auto     (starts or goes on: one command line for every restart)\n"
                "  mpirun -np 4 lockstep train job.yaml      (also srun, torchrun: rank and world come from them)");
 }

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/observed.h"
 #include "lockstep/comm/plugin.h"
 #include "lockstep/elastic/store.h"
 
@@ -270,9 +271,34 @@ class PluginBackend final : public Backend {
   std::shared_ptr<StoreBridge> bridge_;
 };
 
-}  // namespace
+// Hands everything on.
+class ObservedBackend final : public Backend {
+ public:
+  ObservedBackend(std::unique_ptr<Backend> backend, std::function<void(OpKind)> observer)
+      : backend_(std::move(backend)), observer_(std::move(observer)) {}
 
-Communicator open_communicator(const CommOptions& options) {
+  const char* name() const override { return backend_->name(); }
+  int rank() const override { return backend_->rank(); }
+  int size() const override { return backend_->size(); }
+  bool concurrent_point_to_point() const override { return backend_->concurrent_point_to_point(); }
+  void* prepare(const Operation& operation) override { return backend_->prepare(operation); }
+  void run(const Operation& operation, Clock::time_point deadline) override {
+    observer_(operation.kind);
+    backend_->run(operation, deadline);
+  }
+  bool join(const Operation& operation) override { return backend_->join(operation); }
+  std::unique_ptr<Backend> subgroup(const std::vector<int>& ranks, const std::string& name,
+                                    Clock::time_point deadline) override {
+    return std::make_unique<ObservedBackend>(backend_->subgroup(ranks, name, deadline), observer_);
+  }
+  void abort() noexcept override { backend_->abort(); }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  std::function<void(OpKind)> observer_;
+};
+
+std::unique_ptr<Backend> open_backend(const CommOptions& options) {
   if (options.backend == "local") {
     throw bad_input("[comm] the local backend has no processes to open", "use comm::LocalWorld");
   }
@@ -310,8 +336,18 @@ Communicator open_communicator(const CommOptions& options) {
                 fmt::format("connecting rank {} of {} over {}: {}{}", options.rank, options.size, options.backend,
                             error.rank() >= 0 ? fmt::format("rank {} ", error.rank()) : "", error.detail()));
   }
-  auto backend = std::make_unique<PluginBackend>(table, group, options.rank, options.size, std::move(bridge));
-  return Communicator(std::move(backend), options.name, {}, options.timeout);
+  return std::make_unique<PluginBackend>(table, group, options.rank, options.size, std::move(bridge));
+}
+
+}  // namespace
+
+Communicator open_communicator(const CommOptions& options) {
+  return Communicator(open_backend(options), options.name, {}, options.timeout);
+}
+
+Communicator open_observed_communicator(const CommOptions& options, std::function<void(OpKind)> observer) {
+  return Communicator(std::make_unique<ObservedBackend>(open_backend(options), std::move(observer)), options.name, {},
+                      options.timeout);
 }
 
 }  // namespace lockstep::comm

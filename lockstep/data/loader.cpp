@@ -12,7 +12,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/permutation.h"
+#include "lockstep/base/permutation.h"
 
 namespace lockstep::data {
 namespace {
@@ -169,6 +169,7 @@ class Loader::Impl {
     }
     Samples samples = dataset_->fetch_in_epoch(indices, at.start.epoch);
     Batch batch;
+    for (const std::int64_t sample : indices) batch.read.add(at.start.epoch, sample);
     batch.input = options_.pinned ? samples.input.pin_memory() : std::move(samples.input);
     batch.target = options_.pinned ? samples.target.pin_memory() : std::move(samples.target);
     batch.samples = end - begin;

@@ -1,6 +1,6 @@
 // Loader: the micro-batches of one data rank, in order, prefetched by worker threads.
 //
-// The samples of an epoch are permuted by (seed, epoch) (data/permutation.h). An optimizer step takes the next G
+// The samples of an epoch are permuted by (seed, epoch) (base/permutation.h). An optimizer step takes the next G
 // samples of the permutation, its global batch, as the schedule says (spec/batch_schedule.h); the last one of an epoch
 // may be shorter. A rank has M = micro_steps_of(G) micro-steps. A global batch of g samples is cut into P = M x
 // data_world parts, part p = [p*g/P, (p+1)*g/P); rank r takes part m*data_world + r at micro-step m. So the global
@@ -20,6 +20,7 @@
 
 #include "lockstep/data/dataset.h"
 #include "lockstep/spec/batch_schedule.h"
+#include "lockstep/telemetry/ledger.h"
 
 namespace lockstep::data {
 
@@ -41,6 +42,7 @@ struct Batch {
   bool last_of_step = false;        // the optimizer steps after this one
   bool last_of_epoch = false;       // and this step ends the epoch
   Position step_start;              // where the step's global batch begins
+  telemetry::SamplesRead read;      // the samples that were fetched for it
 };
 
 struct LoaderOptions {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/base/counter_random.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/counter_random.h"
-#include "lockstep/data/permutation.h"
+#include "lockstep/base/permutation.h"
 
 namespace lockstep::data {
 namespace {

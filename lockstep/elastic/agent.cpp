@@ -256,6 +256,7 @@ void Agent::obey(const json& order) {
     workers_.write_stacks(worker);
     return workers_.kill(worker);
   }
+  if (what == "signal" && worker >= 0) return workers_.signal(worker, order.value("number", SIGINT));
   if (what == "signal") return workers_.signal_all(order.value("number", SIGINT));
   if (what == "end_all") return workers_.end_all(order.value("grace_seconds", 0.0));
   if (what != "tell") return;

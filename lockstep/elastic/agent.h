@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/elastic/chaos.h"
 #include "lockstep/elastic/node_list.h"
 #include "lockstep/elastic/recovery.h"
 #include "lockstep/elastic/root_cause.h"
@@ -27,6 +28,7 @@ struct AgentOptions {
   std::vector<std::string> argv;  // of every process; argv[0] is the executable
   bool commanded = false;         // processes take commands, and can be replaced; else a failure ends the run
   RecoveryLimits recovery;
+  std::vector<ChaosEvent> chaos;                   // faults on purpose; of commanded processes
   std::map<std::string, std::string> environment;  // added for every process
   std::filesystem::path log_folder;
   double grace_seconds = 4.0;   // after a rank failed: for the others to notice by themselves
@@ -46,6 +48,7 @@ struct AgentResult {
   int restarts = 0;
   std::int64_t lost_steps = 0;           // that were done and had to be done again
   std::vector<double> recovery_seconds;  // from each failure to the first step after it
+  std::vector<ChaosEvent> chaos_left;    // that did not come to pass
 };
 
 struct Prepared {

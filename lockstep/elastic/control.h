@@ -1,7 +1,8 @@
 // What an agent tells a rank's process, one JSON object per line, by "type":
 //
-//   join    {generation, rank, world, local_rank, local_world, master_host, master_port, one_node, towards?}
-//                                                               be this rank of this generation
+//   join    {generation, rank, world, local_rank, local_world, master_host, master_port, one_node, towards?, chaos}
+//                                                               be this rank of this generation; `chaos`: the faults
+//                                                               that are left for it (elastic/chaos.h)
 //   abort   {generation, reason}                                a peer failed: leave the generation, keep your state
 //   end     {}                                                  you are not needed any more
 //
@@ -9,8 +10,10 @@
 //
 //   ready      {}                        it waits for `join`
 //   heartbeat  {step, generation}        it lives; after its first step in a generation at once, then now and then
-//   recovered  {lost_steps}              the first rank has the state again; steps that were done and are done again
+//   recovered  {lost_steps, step}        the first rank has the state of `step` again; steps that are done again
+//                                        (-1: no rank knows)
 //   lost       {generation, message, kind, suspect_rank}   it has left the generation and waits for `join`
+//   chaos      {event, rank, step, generation}             this fault happens now
 #pragma once
 
 namespace lockstep::elastic::command {
@@ -23,5 +26,6 @@ inline constexpr const char* kReady = "ready";
 inline constexpr const char* kHeartbeat = "heartbeat";
 inline constexpr const char* kRecovered = "recovered";
 inline constexpr const char* kLost = "lost";
+inline constexpr const char* kChaos = "chaos";
 
 }  // namespace lockstep::elastic::command

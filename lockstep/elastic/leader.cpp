@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 
 #include "lockstep/base/error.h"
@@ -24,7 +25,8 @@ Leader::Leader(const AgentOptions& options, const AgentCallbacks& callbacks, Rec
       callbacks_(callbacks),
       recovery_(std::move(recovery)),
       meeting_(std::move(meeting)),
-      order_(std::move(order)) {}
+      order_(std::move(order)),
+      chaos_(options.chaos) {}
 
 void Leader::note(const std::string& text) const {
   if (callbacks_.on_message) callbacks_.on_message(-1, {{"type", "note"}, {"text", text}});
@@ -76,6 +78,7 @@ AgentResult Leader::result() const {
   result.restarts = recovery_.restarts();
   result.lost_steps = lost_steps_;
   result.recovery_seconds = recovery_.recovery_seconds();
+  result.chaos_left = chaos_;
   const int stopped = requeue_ ? kRetry : kInterrupted;
   if (stops_obeyed_ >= 2) {
     result.exit_code = stopped;
@@ -98,6 +101,7 @@ AgentResult Leader::result() const {
 }
 
 bool Leader::decide(double now) {
+  wake_the_stopped(now);
   if (given_up_) {
     end_the_rest(now);
     return false;
@@ -149,6 +153,9 @@ void Leader::join(const Action& action) {
       {"type", command::kJoin},       {"generation", action.generation},      {"rank", action.rank},
       {"world", action.world},        {"local_rank", action.rank % per_node}, {"local_world", per_node},
       {"master_host", meeting_.host}, {"master_port", meeting_.port},         {"one_node", meeting_.one_node}};
+  std::vector<ChaosEvent> left;
+  std::ranges::copy_if(chaos_, std::back_inserter(left), [&](const auto& event) { return event.rank == action.rank; });
+  line["chaos"] = to_json(left);
   if (meeting_.towards) line["towards"] = meeting_.towards(action.node);
   tell(action.worker, line, action.rank);
 }
@@ -186,7 +193,10 @@ void Leader::heard(int worker, const nlohmann::json& message, double now) {
   if (type == command::kReady) return recovery_.ready(worker, now);
   if (type == command::kHeartbeat) return take_beat(worker, message, now);
   if (type == command::kRecovered) {
-    lost_steps_ += message.value("lost_steps", std::int64_t{0});
+    // Where no rank was left that knew how far the run had come, the heartbeats do.
+    const std::int64_t told = message.value("lost_steps", std::int64_t{0});
+    const std::int64_t behind = recovery_.furthest_step() - message.value("step", std::int64_t{0});
+    lost_steps_ += told >= 0 ? told : std::max<std::int64_t>(0, behind);
     return;
   }
   Seen& seen = seen_[worker];
@@ -194,9 +204,41 @@ void Leader::heard(int worker, const nlohmann::json& message, double now) {
     seen.end.error = message;
     return recovery_.left(worker, message.value("generation", 0), message.value("message", ""), now);
   }
+  if (type == command::kChaos) return take_chaos(worker, message, now);
   if (type == "error" && !seen.end.error) seen.end.error = message;
   if (type == "result" && message.value("exit_code", 0) == kRetry) requeue_ = true;
   if (callbacks_.on_message) callbacks_.on_message(seen.end.rank, message);
+}
+
+// A fault happens in this process, or on its word in another.
+void Leader::take_chaos(int worker, nlohmann::json message, double now) {
+  const auto found = std::ranges::find(chaos_, message.value("event", -1), &ChaosEvent::number);
+  if (found == chaos_.end()) return;
+  const ChaosEvent event = *found;
+  chaos_.erase(found);
+  if (event.kind == ChaosKind::kStop) waking_.emplace_back(now + event.seconds, worker);
+  if (event.standby) kill_a_standby();
+  message["text"] = event.text;
+  message["kind"] = to_string(event.kind);
+  if (callbacks_.on_message) callbacks_.on_message(event.rank, message);
+}
+
+void Leader::kill_a_standby() {
+  for (const auto& [worker, seen] : seen_) {
+    if (seen.over || recovery_.rank_of(worker) >= 0) continue;
+    order_(recovery_.node_of(worker), {{"do", "signal"}, {"number", SIGKILL}, {"worker", worker}});
+    return;
+  }
+  note("chaos: no process waits, so none was killed");
+}
+
+void Leader::wake_the_stopped(double now) {
+  std::erase_if(waking_, [&](const auto& entry) {
+    const auto& [when, worker] = entry;
+    if (now < when) return false;
+    order_(recovery_.node_of(worker), {{"do", "signal"}, {"number", SIGCONT}, {"worker", worker}});
+    return true;
+  });
 }
 
 void Leader::ended(int worker, const ExitStatus& status, double now) {

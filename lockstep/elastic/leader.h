@@ -1,7 +1,7 @@
 // Leader: decides for the ranks of all nodes of a run. Events come in, orders for the nodes' agents go out.
 //
-// Orders are JSON objects by "do": spawn {worker}, tell {worker, line, rank?} (a command of control.h), stacks {worker}, kill {worker},
-// signal {number}, end_all {grace_seconds}.
+// Orders are JSON objects by "do": spawn {worker}, tell {worker, line, rank?} (a command of control.h), stacks
+// {worker}, kill {worker}, signal {number, worker?}, end_all {grace_seconds}.
 #pragma once
 
 #include <functional>
@@ -60,6 +60,9 @@ class Leader {
   void tell(int worker, const nlohmann::json& line, int rank = -1);
   void tell_pids() const;
   void note(const std::string& text) const;
+  void take_chaos(int worker, nlohmann::json message, double now);
+  void kill_a_standby();
+  void wake_the_stopped(double now);
   void take_beat(int worker, const nlohmann::json& message, double now);
   void end_the_rest(double now);
   void end_all(double grace_seconds);
@@ -69,7 +72,9 @@ class Leader {
   Recovery recovery_;
   const Meeting meeting_;
   const Order order_;
-  std::map<int, Seen> seen_;  // by worker
+  std::map<int, Seen> seen_;                    // by worker
+  std::vector<ChaosEvent> chaos_;               // that is left
+  std::vector<std::pair<double, int>> waking_;  // workers that chaos stopped, and until when
   std::map<int, int> pids_;
   std::map<int, int> workers_by_rank_;
   std::optional<double> given_up_, stop_asked_;

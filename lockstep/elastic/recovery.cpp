@@ -84,7 +84,10 @@ void Recovery::heard(int worker, double now) {
 }
 
 void Recovery::ready(int worker, double now) {
-  if (Worker* const found = find(worker); found && found->state == State::kStarting) set(*found, State::kWaiting, now);
+  Worker* const found = find(worker);
+  if (found == nullptr || found->state != State::kStarting) return;
+  set(*found, State::kWaiting, now);
+  failed_starts_ = 0;
 }
 
 void Recovery::stepped(int worker, std::int64_t step, double now) {
@@ -128,6 +131,10 @@ void Recovery::ended(int worker, bool finished, bool recoverable, const std::str
     return;
   }
   if (!recoverable) over_ = true;
+  if (before == State::kStarting) {
+    failed_starts_ += 1;
+    if (forming_) why_ = why;
+  }
   const bool member = before == State::kMember || before == State::kLeaving || before == State::kKilled;
   if (member && found->slot >= 0) break_generation(why, now);
   if (generation_ == 0 && recoverable) {  // it never got ready: the next one may
@@ -283,7 +290,8 @@ int Recovery::spares_on(int node, State state) const {
 
 // A node without ranks keeps as many ready as it would have.
 void Recovery::keep_standby(std::vector<Action>& actions, double now) {
-  if (forming_ || finishing_ || limits_.standby == 0) return;
+  // Processes that end before they are ready are not started for ever; the run can do without.
+  if (forming_ || finishing_ || limits_.standby == 0 || failed_starts_ > limits_.restarts_at_one_step) return;
   for (const int node : live_) {
     const bool holds_ranks = std::find(nodes_.begin(), nodes_.end(), node) != nodes_.end();
     const int wanted = holds_ranks ? limits_.standby : std::max(limits_.standby, limits_.ranks_per_node);
@@ -318,6 +326,9 @@ std::optional<Action> Recovery::give_up(double now) {
   }
   if (at_one_step_ > limits_.restarts_at_one_step) {
     return because(fmt::format("{} failures in a row without a step", at_one_step_));
+  }
+  if (forming_ && generation_ > 0 && failed_starts_ > limits_.restarts_at_one_step) {
+    return because(fmt::format("{} processes in a row ended before they were ready", failed_starts_));
   }
   if (forming_ && short_since_ && possible_nodes() == 0 && now - *short_since_ > limits_.gather_seconds) {
     return because(fmt::format("{} of {} nodes are there, and no layout of the run does with so few", live_.size(),

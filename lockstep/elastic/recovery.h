@@ -150,6 +150,7 @@ class Recovery {
   std::int64_t step_ = -1, furthest_step_ = -1, step_at_failure_ = -1;
   int at_one_step_ = 0;
   int restarts_ = 0;
+  int failed_starts_ = 0;  // processes in a row that ended before they were ready
   std::vector<double> recovery_seconds_;
 };
 

@@ -75,6 +75,10 @@ void Workers::kill(int number) {
   if (is_left(number)) workers_.at(number)->process.signal_group(SIGKILL);
 }
 
+void Workers::signal(int worker, int number) {
+  if (is_left(worker)) workers_.at(worker)->process.signal(number);
+}
+
 void Workers::signal_all(int number) {
   for (const auto& [ignored, worker] : workers_) {
     if (!worker->over) worker->process.signal(number);

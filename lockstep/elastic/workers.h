@@ -47,6 +47,7 @@ class Workers {
   // Into its log: where its threads are. Waits a moment for them.
   void write_stacks(int worker);
   void kill(int worker);
+  void signal(int worker, int number);
   void signal_all(int number);
   // Ends every process, after SIGTERM and `grace_seconds`. Those that it had to end are not reported.
   void end_all(double grace_seconds);

@@ -57,7 +57,8 @@ void Control::obey(const nlohmann::json& command) {
                    .master_host = command.value("master_host", "127.0.0.1"),
                    .master_port = command.value("master_port", 0),
                    .one_node = command.value("one_node", true),
-                   .towards = command.value("towards", "")};
+                   .towards = command.value("towards", ""),
+                   .chaos = elastic::chaos_events_from_json(command.value("chaos", nlohmann::json::array()))};
     } else if (type == command::kAbort) {
       aborted_ = std::max(aborted_, command.value("generation", 0));
       abort_reason_ = command.value("reason", "");
@@ -81,11 +82,19 @@ std::optional<Control::Join> Control::next_join() {
   return std::exchange(join_, std::nullopt);
 }
 
+std::optional<std::string> Control::why_not(int generation) const {
+  if (!ended_ && aborted_ < generation) return std::nullopt;
+  return "the agent ended this group of ranks: " + abort_reason_;
+}
+
+std::optional<std::string> Control::aborted(int generation) {
+  const std::lock_guard lock(mutex_);
+  return why_not(generation);
+}
+
 void Control::entered(int generation, comm::Communicator world) {
   const std::lock_guard lock(mutex_);
-  if (ended_ || aborted_ >= generation) {
-    throw Fault(FaultKind::kAborted, -1, "the agent ended this group of ranks: " + abort_reason_);
-  }
+  if (const auto reason = why_not(generation)) throw Fault(FaultKind::kAborted, -1, *reason);
   world_ = std::move(world);
 }
 
@@ -104,8 +113,8 @@ void Control::left(int generation, const Fault& fault) {
               {"suspect_rank", fault.rank()}});
 }
 
-void Control::recovered(std::int64_t lost_steps) {
-  host_.send({{"type", command::kRecovered}, {"lost_steps", lost_steps}});
+void Control::recovered(std::int64_t lost_steps, std::int64_t step) {
+  host_.send({{"type", command::kRecovered}, {"lost_steps", lost_steps}, {"step", step}});
 }
 
 void Control::stepped(std::int64_t step) {

@@ -9,9 +9,11 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/communicator.h"
+#include "lockstep/elastic/chaos.h"
 #include "lockstep/engine/run_context.h"
 
 namespace lockstep::engine {
@@ -30,18 +32,21 @@ class Control {
     std::string master_host;  // where the ranks meet
     int master_port = 0;
     bool one_node = true;
-    std::string towards;  // a host that other nodes are reached like; "": none
+    std::string towards;                     // a host that other nodes are reached like; "": none
+    std::vector<elastic::ChaosEvent> chaos;  // that is left for this rank
   };
   // Blocks until the agent wants this process in a generation; nothing when it does not need it any more.
   std::optional<Join> next_join();
 
   // From now until left() an abort of this generation reaches `world`. Throws Fault when it came already.
   void entered(int generation, comm::Communicator world);
+  // Why this generation is not to go on; nothing while it is. Also before entered().
+  std::optional<std::string> aborted(int generation);
   // The generation is over for this process because of `fault`; it waits for the next one.
   void left(int generation, const Fault& fault);
 
-  // The first rank has the state again; `lost_steps` that were done are done again.
-  void recovered(std::int64_t lost_steps);
+  // The first rank has the state after `step` again; `lost_steps` that were done are done again (-1: unknown).
+  void recovered(std::int64_t lost_steps, std::int64_t step);
   // Optimizer steps done; the first of a generation is told at once. Throws Fault when the agent ended the generation:
   // a rank that is alone has no communicator to learn it from.
   void stepped(std::int64_t step);
@@ -50,6 +55,7 @@ class Control {
   void run();
   void obey(const nlohmann::json& command);
   void beat();
+  std::optional<std::string> why_not(int generation) const;  // under mutex_
 
   const Host& host_;
   std::mutex mutex_;

@@ -14,10 +14,13 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/group_settings.h"
 #include "lockstep/comm/local.h"
+#include "lockstep/comm/observed.h"
+#include "lockstep/elastic/abortable_store.h"
 #include "lockstep/elastic/host_address.h"
 #include "lockstep/elastic/run_record.h"
 #include "lockstep/elastic/store.h"
 #include "lockstep/engine/calibrate/calibration.h"
+#include "lockstep/engine/chaos.h"
 #include "lockstep/engine/control.h"
 #include "lockstep/engine/gather_records.h"
 #include "lockstep/engine/run_context.h"
@@ -57,6 +60,14 @@ torch::Device device_of(const elastic::RankRequest& request) {
   return {torch::kCUDA, static_cast<c10::DeviceIndex>(index)};
 }
 
+// The part of a process that an agent commands in one generation.
+struct Membership {
+  int generation = 1;
+  Control* control = nullptr;
+  std::vector<checkpoint::CheckpointPart>* held = nullptr;
+  Chaos* chaos = nullptr;
+};
+
 // The communicator and what must live as long as it.
 struct Joined {
   std::unique_ptr<elastic::StoreServer> server;
@@ -64,7 +75,7 @@ struct Joined {
 };
 
 // Store keys of one generation do not meet those of another.
-Joined join_world(const elastic::RankRequest& request, int generation = 1) {
+Joined join_world(const elastic::RankRequest& request, const Membership& membership = {}) {
   const elastic::RankEnvironment& ranks = request.ranks;
   Joined joined;
   comm::CommOptions options;
@@ -74,7 +85,7 @@ Joined join_world(const elastic::RankRequest& request, int generation = 1) {
   options.device = ranks.local_rank;
   options.groups = comm::choose_group_settings(std::getenv("LOCKSTEP_NCCL_GROUPS"),
                                                request.plan ? request.plan->best.knobs.nccl_groups : "");
-  options.store_prefix = fmt::format("generation-{}", generation);
+  options.store_prefix = fmt::format("generation-{}", membership.generation);
   options.timeout = timeout_of(request.job);
   options.connect_timeout = std::min(options.connect_timeout, options.timeout);
   if (request.backend != "mpi") {
@@ -91,11 +102,20 @@ Joined join_world(const elastic::RankRequest& request, int generation = 1) {
     }
     options.store = std::make_shared<elastic::StoreClient>(
         elastic::StoreClientOptions{.address = ranks.master_host, .port = ranks.master_port, .token = token});
+    // A rank that is lost on its way here never comes; whoever hears of it first ends the wait of the others.
+    if (membership.control != nullptr) {
+      options.store = std::make_shared<elastic::AbortableStore>(
+          options.store, [membership] { return membership.control->aborted(membership.generation); });
+    }
     if (!ranks.one_node) {
       options.address = elastic::address_of_this_host(ranks.towards.empty() ? ranks.master_host : ranks.towards);
     }
   }
-  joined.world = comm::open_communicator(options);
+  if (Chaos* const chaos = membership.chaos) {
+    joined.world = comm::open_observed_communicator(options, [chaos](comm::OpKind) { chaos->operation_begins(); });
+  } else {
+    joined.world = comm::open_communicator(options);
+  }
   return joined;
 }
 
@@ -204,13 +224,6 @@ int guarded(const Host& host, int rank, const Body& body) {
   return 1;
 }
 
-// The part of a process that an agent commands in one generation.
-struct Membership {
-  int generation = 1;
-  Control* control = nullptr;
-  std::vector<checkpoint::CheckpointPart>* held = nullptr;
-};
-
 int run_joined(elastic::RankRequest request, comm::Communicator world, torch::Device device, const Host& host,
                const Membership& membership = {}) {
   const nn::DeviceThread thread(device);
@@ -231,6 +244,8 @@ int run_joined(elastic::RankRequest request, comm::Communicator world, torch::De
   RunContext context{std::move(request), std::move(job), std::move(run), std::move(world), nullptr, host, device};
   context.control = membership.control;
   context.held = membership.held;
+  context.chaos = membership.chaos;
+  if (context.chaos != nullptr) context.files = &context.chaos->files();
   context.generation = membership.generation;
   context.lease = std::move(settled.lease);
   context.recorder = open_run_recorder(context, own_home);
@@ -281,6 +296,7 @@ int run_threads(const elastic::RankRequest& request, const Host& host) {
 int run_generations(const elastic::RankRequest& request, const Host& host) {
   Control control(host);
   std::vector<checkpoint::CheckpointPart> held;
+  std::unique_ptr<Chaos> chaos;
   while (const auto join = control.next_join()) {
     elastic::RankRequest mine = elastic::with_world(request, join->world);
     mine.ranks.rank = join->rank;
@@ -291,10 +307,14 @@ int run_generations(const elastic::RankRequest& request, const Host& host) {
     mine.ranks.one_node = join->one_node;
     mine.ranks.towards = join->towards;
     if (join->generation > 1) mine.options.resume = elastic::Resume::kAuto;
+    if (!join->chaos.empty() && !chaos) chaos = std::make_unique<Chaos>(host);
+    if (chaos) chaos->enter(join->chaos, join->generation);
     try {
-      Joined joined = join_world(mine, join->generation);
+      if (chaos) chaos->joining();
+      const Membership membership{join->generation, &control, &held, chaos.get()};
+      Joined joined = join_world(mine, membership);
       control.entered(join->generation, joined.world);
-      return run_joined(mine, joined.world, device_of(mine), host, {join->generation, &control, &held});
+      return run_joined(mine, joined.world, device_of(mine), host, membership);
     } catch (const Fault& fault) {
       control.left(join->generation, fault);
     }

@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/manifest.h"
+#include "lockstep/engine/chaos.h"
 
 namespace lockstep::engine {
 namespace {
@@ -139,6 +140,7 @@ void RunCheckpoints::end(const checkpoint::SaveOutcome& outcome) {
     saved_step_ = outcome.step;
     last_good_ = outcome.path.string();
     health_.saved(outcome.step);
+    if (context_.chaos != nullptr) context_.chaos->saved(outcome.path);
     return tell_saved(outcome);
   }
   ++failures_;

@@ -46,6 +46,7 @@ class Host {
 // What the plan decides; without a plan every rank is a replica. Throws UserError when no launch of it works.
 plan::Run resolve_run(const spec::Job& job, const std::optional<plan::Plan>& plan, int ranks);
 
+class Chaos;
 class Control;
 
 struct RunContext {
@@ -61,6 +62,7 @@ struct RunContext {
   std::shared_ptr<checkpoint::Lease> lease = nullptr;  // of the checkpoint folder; on the first rank
   int generation = 1;
   Control* control = nullptr;  // null: nobody commands this process
+  Chaos* chaos = nullptr;      // null: no fault is asked for
   // What this process holds of the run's state, between the generations of the run; null: nobody commands it.
   std::vector<checkpoint::CheckpointPart>* held = nullptr;
   const checkpoint::FileLayer* files = &checkpoint::system_files();  // what checkpoints are written through

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <limits>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -151,6 +152,7 @@ StepResult ShardedExecutor::step(const StepInput& input) {
     micro.context.step = input.step;
     micro.loss_weight = scaler_.scale() / targets;
     micro.auxiliary_weight = scaler_.scale() / micro_steps;
+    if (input.wishes.spoiled) micro.loss_weight = std::numeric_limits<double>::quiet_NaN();
   }
   StepResult result;
   const parallel::ChunkSums sums = model_->run(staged.micro_batches, [&] {
@@ -167,6 +169,7 @@ StepResult ShardedExecutor::step(const StepInput& input) {
   shared_ = {replicated ? 0.0 : model_->squared_norm(), model_->has_loss() ? sums.loss : 0.0, sums.auxiliary,
              input.wishes.stop ? 1.0 : 0.0, input.wishes.save ? 1.0 : 0.0};
   std::ranges::copy(input.wishes.saving.numbers(), shared_.begin() + kOwnNumbers);
+  std::ranges::copy(input.wishes.read.numbers(), shared_.begin() + kReadAt);
   comm::Work sharing;
   comm::Communicator& world = model_->groups().world;
   if (world.size() > 1) {
@@ -191,7 +194,8 @@ StepResult ShardedExecutor::step(const StepInput& input) {
   result.loss = shared_[1] / targets;
   result.auxiliary_loss = shared_[2] / micro_steps;
   result.learning_rate = input.learning_rate;
-  result.wishes = {shared_[3] > 0, shared_[4] > 0, checkpoint::SaveProgress::of(shared_.data() + kOwnNumbers)};
+  result.wishes = {shared_[3] > 0, shared_[4] > 0, checkpoint::SaveProgress::of(shared_.data() + kOwnNumbers),
+                   input.wishes.spoiled, telemetry::SamplesRead::of(shared_.data() + kReadAt)};
   result.comm_seconds = model_->exposed_seconds();
   return result;
 }

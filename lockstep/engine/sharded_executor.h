@@ -71,9 +71,10 @@ class ShardedExecutor : public Executor {
     std::int64_t counted = 0;                         // targets of this data rank
     std::int64_t samples = 0;                         // of the global batch
   } staged_;
-  static constexpr int kOwnNumbers = 5;  // before those of the save in flight
+  static constexpr int kOwnNumbers = 5;  // before those of the save in flight and of the samples read
+  static constexpr int kReadAt = kOwnNumbers + checkpoint::SaveProgress::kFields;
   // On its way between ranks; here to outlive the operation.
-  std::array<double, kOwnNumbers + checkpoint::SaveProgress::kFields> shared_ = {};
+  std::array<double, kReadAt + telemetry::SamplesRead::kFields> shared_ = {};
 };
 
 // Peak resident bytes of this process; on a device, peak bytes that tensors held there (of all ranks that share it).

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "lockstep/checkpoint/saver.h"
+#include "lockstep/telemetry/ledger.h"
 
 namespace lockstep::engine {
 
@@ -12,6 +13,8 @@ struct StepWishes {
   bool stop = false;
   bool save = false;
   checkpoint::SaveProgress saving = {};  // of the save in flight; in the result summed over all ranks
+  bool spoiled = false;                  // chaos: this rank's gradient is not to be a number
+  telemetry::SamplesRead read = {};      // in this step; in the result by all ranks
 };
 
 struct StepResult {

@@ -7,10 +7,12 @@
 #include <filesystem>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/health_note.h"
+#include "lockstep/engine/chaos.h"
 #include "lockstep/engine/control.h"
 #include "lockstep/engine/peer_state.h"
 #include "lockstep/engine/resume_check.h"
@@ -24,6 +26,7 @@ using checkpoint::CheckpointPart;
 constexpr double kProgressSeconds = 0.1;
 constexpr double kNoticeSeconds = 1.0;  // between two looks for checkpoint.preempt_file
 constexpr double kRecentDecay = 0.9;
+constexpr double kLedgerSeconds = 30.0;  // between two writings of the ledger
 
 DeviceStepMaker step_maker(const RunContext& context) {
   if (!context.request.options.general_step) return context.make_device_step;
@@ -161,6 +164,7 @@ void Trainer::begin_snapshots() {
 // last checkpoint, else from the beginning.
 void Trainer::rejoin() {
   PeerState peers(context_.world, *context_.held, tensors_of(live_part(state_, context_.job, context_.world.size())));
+  if (context_.chaos != nullptr) context_.chaos->recovering();
   if (peers.step()) {
     resume_from(peers);
   } else if (!context_.request.resume_from.empty()) {
@@ -168,9 +172,10 @@ void Trainer::rejoin() {
   }
   // What was read from stays for a failure before the first snapshot is whole.
   std::erase_if(*context_.held, [&](const CheckpointPart& part) { return part.facts.step != peers.step(); });
-  if (context_.rank() != 0) return;
   const std::int64_t lost = std::max<std::int64_t>(0, peers.newest_seen() - state_.step);
-  context_.control->recovered(lost);
+  state_.ledger.add_again(state_.step + 1, state_.step + lost);
+  if (context_.rank() != 0) return;
+  context_.control->recovered(peers.newest_seen() < 0 ? -1 : lost, state_.step);
   const std::string from = peers.step() ? "the memory of the ranks" : "disk";
   context_.host.note(fmt::format("goes on after step {} from {}{}", state_.step, from,
                                  lost > 0 ? fmt::format(", {} steps are done again", lost) : ""));
@@ -209,9 +214,12 @@ nlohmann::json Trainer::train() {
     may_update = [this](double loss, double gradient_norm) { return health_.may_update(loss, gradient_norm); };
   }
   bool stopped = false;
+  if (context_.generation > 1 && state_.step == state_.total_steps) end_again();
   while (state_.step < state_.total_steps && !stopped) {
     if (health_.is_healthy()) rollback_states_.keep(state_, context_.job, context_.world.size());
+    if (context_.chaos != nullptr) context_.chaos->before_step(state_);
     const StepResult result = run_step(state_, context_.job, wishes(), may_update);
+    if (context_.chaos != nullptr) context_.chaos->after_step(result.seconds);
     after_step(result);
     if (!health_.rollback_reason().empty()) {
       roll_back();
@@ -229,10 +237,17 @@ nlohmann::json Trainer::train() {
   }
   snapshots_->finish();
   checkpoints_.finish();
+  write_ledger();
   if (stopped) return summary(static_cast<int>(is_requeued() ? ExitCode::kRetry : ExitCode::kInterrupted));
   finish_soundly();
   export_weights();
   return summary(0);
+}
+
+// A rank was lost behind the last step: what follows that step is done by this generation.
+void Trainer::end_again() {
+  if (state_.datasets.evaluation != nullptr) run_evaluation();
+  if (context_.job.checkpoint.at_end) checkpoints_.save_last(state_);
 }
 
 // The file of a spot notice: whoever sees it first asks all to stop.
@@ -260,16 +275,17 @@ StepWishes Trainer::wishes() {
   wishes.stop = context_.host.stop_requested() || is_preempted();
   wishes.save = checkpoints_.wants_save();
   wishes.saving = checkpoints_.progress();
+  wishes.spoiled = context_.chaos != nullptr && context_.chaos->spoils_gradient();
   return wishes;
 }
 
 void Trainer::after_step(const StepResult& result) {
   if (context_.control != nullptr) context_.control->stepped(state_.step);
-  last_loss_ = result.loss;
   data_seconds_ += result.data_seconds;
   meter_.add(static_cast<double>(counts_tokens(state_) ? result.tokens : result.samples), result.seconds);
   record_step(result);
   check_loss(result);
+  if (since_ledger_.seconds() > kLedgerSeconds || state_.step == first_step_ + 1) write_ledger();
   if (context_.rank() == 0) report_progress(result);
   if (context_.rank() == 0 && context_.request.options.report_steps) report_step(result);
 }
@@ -338,12 +354,13 @@ void Trainer::roll_back() {
   // The data of the steps that are undone does not come again.
   state_.loader->seek(behind, state_.step);
   state_.position = behind;
+  const std::int64_t size = state_.loader->dataset().size();
+  const std::int64_t samples = (behind.epoch - began.epoch) * size + behind.samples - began.samples;
+  state_.ledger.leave_out(samples);
   snapshots_->begin(state_);  // a loss must not bring the undone steps back
   health_.rolled_back();
   checkpoints_.resumed_at(state_.step);
   if (context_.rank() != 0) return;
-  const std::int64_t size = state_.loader->dataset().size();
-  const std::int64_t samples = (behind.epoch - began.epoch) * size + behind.samples - began.samples;
   const std::string text = fmt::format("{}: back to step {}, without the {} samples since ({} of {} rollbacks)", why,
                                        state_.step, samples, health_.rollbacks(), context_.job.health.most_rollbacks);
   context_.host.note("warning: " + text);
@@ -447,6 +464,19 @@ void Trainer::record_step(const StepResult& result) {
     add(rate, items / result.seconds);
   }
   context_.recorder->metrics(context_.rank(), state_.step, std::move(metrics));
+}
+
+// For people; the run itself goes on from what is in its state.
+void Trainer::write_ledger() {
+  since_ledger_.restart();
+  if (context_.rank() != 0 || context_.request.home.empty()) return;
+  try {
+    const std::filesystem::path file = telemetry::ledger_file(context_.request.home, context_.request.run_id);
+    make_folders(file.parent_path());
+    write_file_atomically(file, telemetry::to_json(state_.ledger).dump() + "\n");
+  } catch (const UserError& error) {
+    if (!std::exchange(told_ledger_, true)) context_.host.note(std::string("warning: ") + error.what());
+  }
 }
 
 void Trainer::report_progress(const StepResult& result) {
@@ -556,8 +586,9 @@ nlohmann::json Trainer::summary(int exit_code) const {
       {"communicated_bytes", figures.communicated_bytes},
       {"evaluations", evaluations_}};
   if (snapshots_->active()) result["snapshots"] = snapshots_->summary();
-  const bool any = state_.step > first_step_;  // a finished run that is resumed has nothing to tell
-  result["final_loss"] = any ? nlohmann::json(last_loss_) : nlohmann::json();
+  const bool any = state_.step > first_step_;        // a finished run that is resumed has nothing to tell
+  const bool told = any || context_.generation > 1;  // by this generation, or by the one before
+  result["final_loss"] = told && state_.last_loss ? nlohmann::json(*state_.last_loss) : nlohmann::json();
   result["tokens_per_second"] = tokens && any ? nlohmann::json(rate) : nlohmann::json();
   result["samples_per_second"] = !tokens && any ? nlohmann::json(rate) : nlohmann::json();
   if (tokens && any) {

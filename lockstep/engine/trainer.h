@@ -58,9 +58,11 @@ class Trainer {
   void hold();
   void begin_snapshots();
   nlohmann::json train();
+  void end_again();
   StepWishes wishes();
   void after_step(const StepResult& result);
   void record_step(const StepResult& result);
+  void write_ledger();
   void report_progress(const StepResult& result);
   void report_step(const StepResult& result);
   void check_loss(const StepResult& result);
@@ -89,7 +91,6 @@ class Trainer {
   ThroughputMeter meter_{0};
   Stopwatch running_;
   double last_progress_ = -1.0;
-  double last_loss_ = 0.0;
   double data_seconds_ = 0.0;
   std::int64_t first_step_ = 0;
   RollbackStates rollback_states_;
@@ -100,6 +101,8 @@ class Trainer {
   bool discards_state_ = false;  // this rank's state is not what its replicas hold
   Stopwatch since_notice_;
   bool preempted_ = false;
+  Stopwatch since_ledger_;
+  bool told_ledger_ = false;  // that it cannot be written
   nlohmann::json evaluations_ = nlohmann::json::array();
 };
 

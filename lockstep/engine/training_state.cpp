@@ -70,7 +70,31 @@ TrainingState build_training_state(const spec::Job& job, const plan::Run& run, c
                     "lower batch.micro or batch.accumulation, or shorten batch.sequence_length");
   }
   state.total_steps = total_steps_of(job, *state.loader);
+  state.replicas = run.layout.world() / run.layout.data_ranks();
+  state.order = {state.datasets.train->size(), static_cast<std::uint64_t>(job.seed), job.data.shuffle};
+  state.ledger.go_on(state.order, 0, 0);
   return state;
+}
+
+namespace {
+
+// In the stream of all samples (telemetry/ledger.h).
+std::int64_t place_of(const TrainingState& state, data::Position position) {
+  return position.epoch * state.order.samples + position.samples;
+}
+
+}  // namespace
+
+telemetry::LedgerEntry ledger_entry(const TrainingState& state, const TrainingState::Staged& staged, std::int64_t step,
+                                    const std::optional<telemetry::SamplesRead>& read) {
+  telemetry::LedgerEntry entry;
+  entry.kind = read ? telemetry::LedgerEntry::Kind::kRead : telemetry::LedgerEntry::Kind::kUnconfirmed;
+  entry.first_step = entry.last_step = step;
+  entry.first = place_of(state, staged.start);
+  entry.places = staged.samples;
+  entry.replicas = state.replicas;
+  entry.read = read.value_or(telemetry::SamplesRead{});
+  return entry;
 }
 
 std::int64_t total_steps_of(const spec::Job& job, const data::Loader& loader) {
@@ -109,6 +133,11 @@ checkpoint::CheckpointPart facts_part(const TrainingState& state, const spec::Jo
                        {"data", state.data_contents}};
   part.facts.job_yaml = spec::to_yaml(job);
   part.facts.extra["world"] = world;
+  telemetry::Ledger ledger = state.ledger;
+  const bool ahead = step > state.step && state.in_step;  // done, and what was exchanged with it is lost
+  if (ahead) ledger.add(ledger_entry(state, *state.in_step, step, std::nullopt));
+  if (!ahead && state.last_loss) part.facts.extra["last_loss"] = *state.last_loss;
+  part.facts.extra["ledger"] = telemetry::to_json(ledger);
   // Random numbers are keyed by (seed, step, place), so seed and step are the whole state of every generator of ours;
   // libtorch's own is kept for operators that draw from it.
   part.facts.rank_state = {{"seed", job.seed}, {"step", step}};
@@ -181,6 +210,13 @@ std::string restore(TrainingState& state, const SavedState& saved, const spec::J
   state.step = contents.step;
   state.loader->seek({contents.loader.at("epoch"), contents.loader.at("samples")}, state.step);
   state.position = state.loader->position();
+  const auto loss = contents.extra.find("last_loss");
+  state.last_loss.reset();
+  if (loss != contents.extra.end() && loss->is_number()) state.last_loss = loss->get<double>();
+  // Versions that kept no ledger: it begins here.
+  state.ledger = contents.extra.contains("ledger") ? telemetry::ledger_from_json(contents.extra.at("ledger"))
+                                                   : telemetry::Ledger();
+  state.ledger.go_on(state.order, state.step, place_of(state, state.position));
   const auto saved_batch = saved_batch_of(contents);
   const bool same_batch = saved_batch && saved_batch->schedule == state.loader->schedule();
   if (job.steps == 0 && !same_batch) {

@@ -15,6 +15,7 @@
 #include "lockstep/engine/executor.h"
 #include "lockstep/parallel/parallel_model.h"
 #include "lockstep/spec/job.h"
+#include "lockstep/telemetry/ledger.h"
 
 namespace lockstep::engine {
 
@@ -29,7 +30,8 @@ struct TrainingState {
   // What the executor has of the next step already.
   struct Staged {
     std::int64_t samples = 0;  // of the global batch
-    data::Position behind;
+    data::Position start, behind;
+    telemetry::SamplesRead read;  // by this rank
   };
   std::optional<Staged> staged;
   std::optional<Staged> in_step;        // of the step that is being done
@@ -38,12 +40,20 @@ struct TrainingState {
   std::int64_t batch_ranks = 1;         // data ranks that the batch is that of (engine/kept_batch.h)
   double rate_factor = 1.0;             // on the learning rate, for steps of another size (batch.on_resize)
   nlohmann::json data_contents;         // what the data holds, for checkpoints (engine/resume_check.h)
+  telemetry::Ledger ledger;             // the samples of the steps done; the same on every rank
+  telemetry::SampleOrder order;
+  std::int64_t replicas = 1;        // ranks that load the same samples
+  std::optional<double> last_loss;  // of the last step done; nothing where it is not known
 
   // Samples of the step that begins at `position` after `steps` steps.
   std::int64_t global_batch_at(std::int64_t steps, data::Position at) const {
     return loader->schedule().global_at(steps, at.epoch * loader->dataset().size() + at.samples);
   }
 };
+
+// What the ledger says of `step`, the one of `staged`. Without `read` not all ranks told what they read.
+telemetry::LedgerEntry ledger_entry(const TrainingState& state, const TrainingState::Staged& staged, std::int64_t step,
+                                    const std::optional<telemetry::SamplesRead>& read);
 
 struct TrainingOptions {
   torch::Device device = torch::kCPU;

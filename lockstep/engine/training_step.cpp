@@ -17,7 +17,8 @@ namespace {
 void stage_next(TrainingState& state) {
   std::vector<data::Batch> batches;
   while (batches.empty() || !batches.back().last_of_step) batches.push_back(state.loader->next());
-  state.staged = {batches.back().global_samples, state.loader->position()};
+  state.staged = {batches.back().global_samples, batches.back().step_start, state.loader->position(), {}};
+  for (const data::Batch& batch : batches) state.staged->read += batch.read;
   state.executor->stage(std::move(batches));
 }
 
@@ -63,12 +64,15 @@ StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishe
   input.learning_rate = state.rate_factor * learning_rate_at(job.optimizer, state.step, state.total_steps);
   input.wishes = wishes;
   input.may_update = may_update;
+  input.wishes.read = now.read;
   if (state.step + 1 < state.total_steps) input.meanwhile = [&] { stage_next(state); };
   input.before_update = state.before_update;
   state.in_step = now;
   StepResult result = state.executor->step(input);
   state.in_step.reset();
   state.step += 1;
+  state.last_loss = result.loss;
+  state.ledger.add(ledger_entry(state, now, state.step, result.wishes.read));
   state.position = now.behind;
   result.samples = now.samples;
   result.tokens = result.samples * state.datasets.train->tokens_per_sample();

@@ -177,15 +177,19 @@ double RunReport::residual() const {
   return measured_per_second / predicted_per_second - 1.0;
 }
 
-RunReport make_run_report(const RunStore& store, const std::string& id) {
+telemetry::RunRow find_run(const RunStore& store, const std::string& id) {
   const auto run = store.find(id);
   if (!run) {
     if (id == "last") throw environment_error("no run was recorded yet", "run `lockstep demo` first");
     throw bad_input("there is no run '" + printable(id) + "'", "`lockstep report last` shows the newest one");
   }
+  return *run;
+}
+
+RunReport make_run_report(const RunStore& store, const std::string& id) {
   RunReport report;
-  report.run = *run;
-  const std::string& full = run->info.id;
+  report.run = find_run(store, id);
+  const std::string& full = report.run.info.id;
   fill_rates(report, store);
   fill_prediction(report, store.plan(full));
   fill_ranks(report, store);

@@ -40,6 +40,7 @@ struct RunReport {
 };
 
 // `id`: a run id, its unique beginning, or "last". Throws UserError when there is no such run.
+telemetry::RunRow find_run(const telemetry::RunStore& store, const std::string& id);
 RunReport make_run_report(const telemetry::RunStore& store, const std::string& id);
 
 std::string to_text(const RunReport& report, const TerminalStyle& style = {});

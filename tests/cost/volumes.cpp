@@ -13,7 +13,8 @@ using Op = CollectiveOp;
 using Group = CommGroup;
 
 constexpr double kInteger = 8, kShortInteger = 4;  // bytes of a count and of an expert's number
-constexpr double kStepSums = 11 * 8;               // squared norm, two losses, two wishes, a save in flight, in fp64
+// Squared norm, two losses, two wishes, a save in flight and the samples read, in fp64.
+constexpr double kStepSums = 14 * 8;
 
 // Adds up one rank's step.
 class Counter {

@@ -81,7 +81,12 @@ class World {
         EXPECT_EQ(batch.micro_step, m);
         EXPECT_EQ(batch.last_of_step, m + 1 == options_.accumulation);
         EXPECT_EQ(batch.step_start, before);
-        for (const std::int64_t value : values(batch)) global.push_back(value);
+        telemetry::SamplesRead read;
+        for (const std::int64_t value : values(batch)) {
+          global.push_back(value);
+          read.add(before.epoch, value);
+        }
+        EXPECT_EQ(batch.read, read) << "a batch says which samples it has";
         global_samples_ = batch.global_samples;
         last_of_epoch_ = batch.last_of_epoch;
       }

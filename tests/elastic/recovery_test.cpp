@@ -178,6 +178,37 @@ TEST(Recovery, gives_up_on_ranks_that_fail_again_and_again_at_one_step) {
   EXPECT_EQ(failures, 4);
 }
 
+TEST(Recovery, gives_up_when_no_process_gets_ready_to_replace_a_rank) {
+  World world({.ranks_per_node = 2, .restarts = 100});
+  world.decide();
+  world.slow = true;
+  world.die(1);
+  world.leave(0);
+  std::vector<Action> actions = world.decide();
+  int started = 0;
+  for (; started < 50 && of_kind(actions, Kind::kGiveUp).empty(); ++started) {
+    ASSERT_EQ(of_kind(actions, Kind::kSpawn).size(), 1u);
+    world.die(2 + started, "the library is gone");
+    world.leave(0);
+    actions = world.decide();
+  }
+  EXPECT_EQ(started, 4);
+}
+
+TEST(Recovery, a_run_goes_on_without_a_standby_that_cannot_be_started) {
+  World world({.ranks_per_node = 1, .standby = 1, .restarts = 100});
+  world.decide();
+  world.slow = true;
+  int started = 0;
+  for (world.die(1); started < 50; ++started) {
+    const auto actions = world.decide();
+    EXPECT_TRUE(of_kind(actions, Kind::kGiveUp).empty());
+    if (of_kind(actions, Kind::kSpawn).empty()) break;
+    world.die(2 + started);
+  }
+  EXPECT_EQ(started, 4);
+}
+
 TEST(Recovery, what_another_process_would_not_do_better_ends_the_run) {
   World world({.ranks_per_node = 2, .restarts = 5});
   world.decide();

@@ -4,12 +4,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <random>
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/elastic/abortable_store.h"
 #include "lockstep/elastic/store.h"
 
 namespace lockstep::elastic {
@@ -301,6 +303,33 @@ TEST(StoreServer, survives_random_bytes) {
   }
   witness->set("alive", "yes");
   EXPECT_EQ(witness->get("alive", kLong), "yes");
+}
+
+TEST(AbortableStore, ends_a_wait_when_told_to) {
+  std::atomic<bool> over{false};
+  AbortableStore store(std::make_shared<MemoryStore>(),
+                       [&] { return over ? std::optional<std::string>("rank 2 is lost") : std::nullopt; });
+  std::thread later([&] {
+    std::this_thread::sleep_for(milliseconds(150));
+    over = true;
+  });
+  try {
+    store.get("never", kLong);
+    ADD_FAILURE() << "it came";
+  } catch (const Fault& fault) {
+    EXPECT_EQ(fault.kind(), FaultKind::kAborted);
+    EXPECT_STREQ(fault.what(), "rank 2 is lost");
+  }
+  later.join();
+}
+
+TEST(AbortableStore, waits_as_long_as_the_store_itself) {
+  AbortableStore store(std::make_shared<MemoryStore>(), [] { return std::nullopt; });
+  store.set("there", "yes");
+  EXPECT_EQ(store.get("there", kLong), "yes");
+  const auto begin = steady_clock::now();
+  EXPECT_THROW(store.wait({"there", "not"}, milliseconds(250)), Fault);
+  EXPECT_GE(steady_clock::now() - begin, milliseconds(250));
 }
 
 TEST(Token, comes_from_the_environment_and_is_random) {

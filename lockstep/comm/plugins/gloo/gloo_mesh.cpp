@@ -13,6 +13,15 @@ milliseconds time_left(Clock::time_point deadline) {
   return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(deadline - Clock::now()));
 }
 
+// For all connections once every rank has come: one that is lost just then must not keep the others for long. Gloo
+// waits five times as long as it is told.
+constexpr milliseconds kConnectTime{8'000};
+constexpr int kGlooFactor = 5;
+
+milliseconds connect_time(Clock::time_point deadline) {
+  return std::max(milliseconds(1), std::min(time_left(deadline), kConnectTime) / kGlooFactor);
+}
+
 // Gloo has one type for all input and output errors; only the text distinguishes a timeout from a closed connection.
 BackendError translate(const std::exception& error, int peer) {
   const std::string text = error.what();
@@ -35,7 +44,7 @@ GlooMesh::GlooMesh(std::shared_ptr<gloo::transport::Device> device, const HostSt
                    int rank, int size, Clock::time_point deadline)
     : Mesh(rank, size), device_(std::move(device)) {
   context_ = device_->createContext(rank, size);
-  context_->setTimeout(time_left(deadline));
+  context_->setTimeout(connect_time(deadline));
   if (size > 1) connect(store, place, deadline);
 }
 
@@ -57,15 +66,20 @@ void GlooMesh::connect(const HostStore& store, const std::string& place, Clock::
     mine.append(bytes.begin(), bytes.end());
   }
   store.set(fmt::format("{}/address/{}", place, rank()), mine);
+  // The store can be left, a half-made connection cannot: none is begun before all ranks have come.
+  std::vector<std::string> addresses(static_cast<std::size_t>(size()));
   for (int peer = 0; peer < size(); ++peer) {
     if (peer == rank()) continue;
-    std::string theirs;
     try {
-      theirs = store.get(fmt::format("{}/address/{}", place, peer), deadline);
+      addresses[static_cast<std::size_t>(peer)] = store.get(fmt::format("{}/address/{}", place, peer), deadline);
     } catch (const BackendError& error) {
       if (error.kind() != FaultKind::kTimeout) throw;
       throw BackendError(FaultKind::kTimeout, peer, "did not come to the rendezvous in time");
     }
+  }
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    const std::string& theirs = addresses[static_cast<std::size_t>(peer)];
     // The peer's own entry is the single byte before ours when its rank is lower.
     const std::size_t index = static_cast<std::size_t>(rank()) - (peer < rank() ? 1 : 0);
     const std::size_t offset = index * address_bytes + (peer < rank() ? 1 : 0);

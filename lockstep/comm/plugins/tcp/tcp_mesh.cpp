@@ -9,6 +9,9 @@
 namespace lockstep::comm {
 namespace {
 
+// For all connections once every rank has come: one that is lost just then must not keep the others for long.
+constexpr milliseconds kConnectTime{8'000};
+
 struct TcpMessage final : Mesh::Message {
   TcpMessage(std::shared_ptr<Connection> connection, int to_or_from) : over(std::move(connection)), peer(to_or_from) {}
   ~TcpMessage() override { over->drop(transfer); }
@@ -55,11 +58,15 @@ void TcpMesh::connect(const HostStore& store, const std::string& place, Clock::t
     connection = std::make_shared<Connection>(transport_->loop, std::move(socket));
     connection->start();
   };
+  // The store can be left, a door cannot: nobody waits at one before all ranks have come, and then not for long.
+  std::vector<std::string> addresses;
+  for (int peer = 0; peer < size(); ++peer) addresses.push_back(fetch(fmt::format("{}/address/{}", place, peer), peer));
+  const auto soon = std::min(deadline, Clock::now() + kConnectTime);
   for (int peer = 0; peer < rank(); ++peer) {
     mine.to = peer;
-    keep(peer, Door::knock(fetch(fmt::format("{}/address/{}", place, peer), peer), mine, deadline));
+    keep(peer, Door::knock(addresses[static_cast<std::size_t>(peer)], mine, soon));
   }
-  for (int peer = rank() + 1; peer < size(); ++peer) keep(peer, transport_->door.accept(mine.group, peer, deadline));
+  for (int peer = rank() + 1; peer < size(); ++peer) keep(peer, transport_->door.accept(mine.group, peer, soon));
   transport_->door.forget(mine.group);
 }
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace lockstep::data {
+namespace lockstep {
 
 // The increment and the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014): every input bit reaches every
 // output bit.
@@ -24,4 +24,4 @@ constexpr std::uint64_t combine(std::uint64_t first, std::uint64_t second) {
 // A number in [0, bound), as good as uniform for bound below 2^32.
 constexpr std::uint64_t below(std::uint64_t random, std::uint64_t bound) { return ((random >> 32) * bound) >> 32; }
 
-}  // namespace lockstep::data
+}  // namespace lockstep

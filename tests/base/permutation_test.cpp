@@ -1,11 +1,11 @@
-#include "lockstep/data/permutation.h"
+#include "lockstep/base/permutation.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 #include <vector>
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 TEST(Permutation, is_a_bijection_for_every_small_size) {
@@ -87,4 +87,4 @@ TEST(Permutation, spreads_samples_evenly) {
 }
 
 }  // namespace
-}  // namespace lockstep::data
+}  // namespace lockstep

@@ -9,7 +9,7 @@
 #include <array>
 #include <cstdint>
 
-namespace lockstep::data {
+namespace lockstep {
 
 class Permutation {
  public:
@@ -31,4 +31,4 @@ class Permutation {
   std::array<std::uint64_t, kRounds> keys_;
 };
 
-}  // namespace lockstep::data
+}  // namespace lockstep

@@ -1,11 +1,11 @@
-#include "lockstep/data/permutation.h"
+#include "lockstep/base/permutation.h"
 
 #include <bit>
 
+#include "lockstep/base/counter_random.h"
 #include "lockstep/base/error.h"
-#include "lockstep/data/counter_random.h"
 
-namespace lockstep::data {
+namespace lockstep {
 
 Permutation::Permutation(std::int64_t n, std::uint64_t seed, std::uint64_t epoch) : n_(static_cast<std::uint64_t>(n)) {
   LOCKSTEP_ASSERT(n >= 1 && n <= (std::int64_t{1} << 62), "size of a permutation out of range");
@@ -36,4 +36,4 @@ std::int64_t Permutation::operator()(std::int64_t index) const {
   return static_cast<std::int64_t>(value);
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep
