@@ -187,7 +187,7 @@ void add_calibrate(CLI::App& app, Outcome& outcome) {
       ->capture_default_str();
   verb->add_option("--ranks", options->ranks, "Ranks that measure at the same time (default: the job's)");
   verb->add_option("--backend", options->backend, "Communicator")
-      ->check(CLI::IsMember({"local", "gloo", "mpi", "nccl"}));
+      ->check(CLI::IsMember({"local", "tcp", "gloo", "mpi", "nccl"}));
   verb->add_option("--tables", options->tables,
                    "Measure nothing: fit the constants again from the tables of this GPU profile");
   verb->add_flag("--fused", options->fused,

@@ -228,9 +228,9 @@ void add_train(CLI::App& app, Outcome& outcome) {
   verb->add_option("--plan", options->plan_file, "Execute this Plan instead of making one");
   verb->add_option("--profile", options->profile, "Profile that prices the plan (default: this machine's)")
       ->envname("LOCKSTEP_PROFILE");
-  verb->add_option("--backend", options->backend, "Communicator: local, gloo, mpi, nccl")
+  verb->add_option("--backend", options->backend, "Communicator: local, tcp, gloo, mpi, nccl")
       ->envname("LOCKSTEP_BACKEND")
-      ->check(CLI::IsMember({"local", "gloo", "mpi", "nccl"}));
+      ->check(CLI::IsMember({"local", "tcp", "gloo", "mpi", "nccl"}));
   CLI::Option* resume = verb->add_option("--resume", options->resume,
                                          "Go on from the last checkpoint of this job, or of the folder named; auto: "
                                          "where there is one (the default under launchers, see "

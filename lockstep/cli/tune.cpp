@@ -160,7 +160,7 @@ void add_source_flags(CLI::App& verb, TuneFlags& flags) {
   verb.add_option("--memory-limit", flags.memory_limit, "--command: more memory than that is out of memory: 8GiB");
   verb.add_flag("--isolate", flags.isolate, "--command: every trial in an empty folder of its own");
   verb.add_option("--backend", flags.backend, "Jobs: communicator")
-      ->check(CLI::IsMember({"local", "gloo", "mpi", "nccl"}));
+      ->check(CLI::IsMember({"local", "tcp", "gloo", "mpi", "nccl"}));
   verb.add_option("--profile", flags.profile, "Jobs: profile that prices them (default: by the devices)")
       ->envname("LOCKSTEP_PROFILE");
 }

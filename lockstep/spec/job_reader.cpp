@@ -96,8 +96,9 @@ void read_communication(MapReader& job, Communication& communication) {
   auto map = job.map("communication");
   if (!map) return;
   std::string backend = communication.backend;
-  map->choice<std::string>("backend", backend,
-                           {{"auto", ""}, {"local", "local"}, {"gloo", "gloo"}, {"mpi", "mpi"}, {"nccl", "nccl"}});
+  map->choice<std::string>(
+      "backend", backend,
+      {{"auto", ""}, {"local", "local"}, {"tcp", "tcp"}, {"gloo", "gloo"}, {"mpi", "mpi"}, {"nccl", "nccl"}});
   communication.backend = backend;
   map->seconds("timeout", communication.timeout_seconds);
   if (communication.timeout_seconds <= 0.0) throw map->error_at("timeout", "the timeout is 0", "for example 5m");

@@ -68,8 +68,8 @@ void set_precision(spec::Job& job, const Value& value) {
 
 void set_backend(spec::Job& job, const Value& value) {
   const std::string name = to_text(value);
-  if (name != "auto" && name != "local" && name != "gloo" && name != "mpi" && name != "nccl") {
-    throw cannot_be("communication.backend", value, "use auto, local, gloo, mpi, nccl");
+  if (name != "auto" && name != "local" && name != "tcp" && name != "gloo" && name != "mpi" && name != "nccl") {
+    throw cannot_be("communication.backend", value, "use auto, local, tcp, gloo, mpi, nccl");
   }
   job.communication.backend = name == "auto" ? "" : name;
 }
