@@ -62,7 +62,7 @@ class Strangers(Drill):
         (code, out, err), = self.finish([process])
         stranger.stop()
         self.assertEqual(code, 0, out + err)
-        self.assertGreater(len(stranger.held), 0)
+        self.assertGreater(len(stranger.held), 1)  # the store of the agent is one of them
         last = json.loads(out.strip().splitlines()[-1])
         self.assertEqual(last["restarts"], 0)
         self.assertEqual(last["final_loss"], whole)
@@ -76,7 +76,8 @@ class Strangers(Drill):
 
 class TheFirstRank(Drill):
     def test_its_death_under_a_launcher_is_blamed_on_it(self):
-        job = self.text_job(ranks=3, steps=1000000, checkpoint={"directory": str(self.folder / "ck"), "every_steps": 5})
+        job = self.text_job(ranks=3, steps=1000000, communication={"timeout": "10s"},
+                            checkpoint={"directory": str(self.folder / "ck"), "every_steps": 5})
         ranks = self.start_ranks(job, [], [], [], environment={"LOCKSTEP_TOKEN": "x" * 32})
         wait_for(lambda: self.saved_steps(self.folder / "ck"))
         ranks[0].kill()
