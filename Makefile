@@ -14,7 +14,7 @@ VENV ?= .cache/venv
 TORCH_REQUIREMENT ?= torch==2.13.0
 WERROR ?=
 
-.PHONY: all build setup demo test test-all timing chaos fuzz lint lint-changed format bench bench-planner bench-tune accuracy profiles install data-mnist data-cifar-like cuda dev tsan pypi venv clean
+.PHONY: all build setup demo test test-all timing chaos fuzz lint lint-changed format bench bench-planner bench-recovery bench-tune accuracy profiles install data-mnist data-cifar-like cuda dev tsan pypi venv clean
 all: build
 
 setup:
@@ -133,6 +133,15 @@ endef
 bench-planner:
 	$(call build_bench,bench_planner)
 	python3 bench/planner/run.py
+
+# torchft comes from PyPI, into a virtual environment of its own. Writes bench/reports/recovery.md; an hour on two cores. With
+# BENCH_RECOVERY_FLAGS='--kills 2' it is a look, with --stop or --hang ranks are stopped instead of killed.
+BENCH_RECOVERY_VENV ?= .cache/venv-recovery
+bench-recovery: build
+	@test -x $(BENCH_RECOVERY_VENV)/bin/python3 || python3 -m venv $(BENCH_RECOVERY_VENV)
+	@$(BENCH_RECOVERY_VENV)/bin/python3 -c 'import torch, torchft' 2>/dev/null || \
+	  $(BENCH_RECOVERY_VENV)/bin/pip install --quiet numpy torchft==0.2.0 '$(TORCH_REQUIREMENT)'
+	$(BENCH_RECOVERY_VENV)/bin/python3 bench/recovery/run.py $(BENCH_RECOVERY_FLAGS)
 
 # Optuna and what its Gaussian process needs come from PyPI. Writes bench/reports/tune.md and tune_coverage.md; 40
 # minutes on two cores, three with BENCH_TUNE_FLAGS=--quick.

@@ -65,6 +65,31 @@ FileEntry parse_entry(const json& said) {
   return entry;
 }
 
+// Whoever resumes takes these as what they should be: a manifest that holds something else is passed over, like damage.
+void check_facts(const json& manifest, const std::filesystem::path& place) {
+  const json none;
+  const auto of = [&](const json& parent, const char* key) -> const json& {
+    const auto found = parent.find(key);
+    return found == parent.end() ? none : *found;
+  };
+  const auto require = [&](const json& value, bool fits, const std::string& name, const char* kind) {
+    if (!value.is_null() && !fits) throw bad_manifest(place, name + " is not " + kind);
+  };
+  require(of(manifest, "job"), of(manifest, "job").is_string(), "job", "text");
+  for (const char* part : {"loader", "extra"}) {
+    const json& facts = of(manifest, part);
+    require(facts, facts.is_object(), part, "an object");
+    if (!facts.is_object()) continue;
+    for (const char* key : {"epoch", "samples", "global_batch", "dataset_samples", "world"}) {
+      const json& value = of(facts, key);
+      require(value, value.is_number_integer() && value >= 0, fmt::format("{}.{}", part, key), "a count");
+    }
+    for (const char* key : {"layout", "run", "device_step"}) {
+      require(of(facts, key), of(facts, key).is_string(), fmt::format("{}.{}", part, key), "text");
+    }
+  }
+}
+
 // Names of the tensors that lie in [begin, end) of a safetensors file, as far as its header can still be read.
 std::string tensors_in(const UniqueFd& folder, const std::filesystem::path& path, std::uint64_t begin,
                        std::uint64_t end) {
@@ -162,6 +187,8 @@ CheckpointInfo describe(const json& manifest, const std::filesystem::path& check
   } catch (const json::exception&) {
     throw bad_manifest(checkpoint / kManifestName, "step, world or created_at is missing or malformed");
   }
+  if (info.step < 0 || info.world < 1) throw bad_manifest(checkpoint / kManifestName, "its step or world is negative");
+  check_facts(manifest, checkpoint / kManifestName);
   for (const auto& [name, entry] : parse_entries(manifest.value("files", json()), checkpoint / kManifestName)) {
     info.bytes += entry.digest.bytes;
   }

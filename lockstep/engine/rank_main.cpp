@@ -155,6 +155,16 @@ void share_facts(elastic::RankRequest& request, comm::Communicator& world, const
   shared.at("resume_from").get_to(request.resume_from);
 }
 
+// Records that were lost are told where the user reads: a rank's log may be on the same full disk.
+void flush_records(RunContext& context) {
+  const bool all = context.recorder->flush(10.0);
+  const telemetry::RecorderStats stats = context.recorder->stats();
+  if (all && stats.dropped == 0) return;
+  context.host.note(fmt::format("warning: {} records of rank {} are not in the run store{}",
+                                stats.queued + stats.dropped, context.rank(),
+                                stats.last_error.empty() ? "" : ": " + stats.last_error));
+}
+
 // Where every rank is on one host they share the store. Ranks elsewhere write JSON lines into a home of their own (it
 // may be the same folder, on a shared disk), which the end of the run brings together.
 std::shared_ptr<telemetry::Recorder> open_run_recorder(const RunContext& context, const std::string& own_home) {
@@ -263,7 +273,7 @@ int run_joined(elastic::RankRequest request, comm::Communicator world, torch::De
              requeued ? "stopped to be started again" : "", result);
   context.world.barrier().wait();  // nobody closes a connection while a peer still needs it
   if (context.recorder && !context.request.ranks.one_node) gather_records(context, own_home);
-  if (context.recorder) context.recorder->flush(10.0);
+  if (context.recorder) flush_records(context);
   if (context.rank() == 0) {
     result["type"] = "result";
     host.send(result);

@@ -92,6 +92,7 @@ void RunCheckpoints::after_step(TrainingState& state, const StepResult& result, 
 void RunCheckpoints::begin(TrainingState& state) {
   pending_ = false;
   if (saved_step_ == state.step) return;
+  const Stopwatch stalled;  // the look for values that are not finite is part of what a step loses
   checkpoint::CheckpointPart part = checkpoint_part(state, context_.job, context_.world.size());
   part.facts.extra["layout"] = plan::to_string(context_.run.layout);
   part.facts.extra["run"] = context_.request.run_id;
@@ -100,6 +101,7 @@ void RunCheckpoints::begin(TrainingState& state) {
     require_finite(part, context_.world, fmt::format("the checkpoint of step {} was not saved", state.step));
   });
   saver_->begin(part);
+  stall_seconds_ = stalled.seconds();
   since_save_.restart();
 }
 
@@ -180,13 +182,13 @@ void RunCheckpoints::tell_saved(const checkpoint::SaveOutcome& outcome) {
                               .data = {{"path", path},
                                        {"bytes", outcome.bytes},
                                        {"seconds", outcome.seconds},
-                                       {"stall_seconds", outcome.stall_seconds}}});
+                                       {"stall_seconds", stall_seconds_}}});
   }
   context_.host.send({{"type", "checkpoint"},
                       {"step", outcome.step},
                       {"path", path},
                       {"seconds", outcome.seconds},
-                      {"stall_seconds", outcome.stall_seconds}});
+                      {"stall_seconds", stall_seconds_}});
 }
 
 // Each rank tells what went wrong with it; the first one, what follows from it.

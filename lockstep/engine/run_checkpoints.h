@@ -59,6 +59,7 @@ class RunCheckpoints {
   const Guard guard_;
   std::unique_ptr<checkpoint::Saver> saver_;  // null: nothing is saved
   Stopwatch since_save_;
+  double stall_seconds_ = 0.0;  // of the newest save
   std::int64_t saved_step_ = -1;
   std::string last_good_;  // folder; "": none of this run
   // The same on every rank:
