@@ -48,7 +48,7 @@ void Leader::adopt(int node, const nlohmann::json& worker, double now) {
   seen_[number].end.rank = rank;
   seen_[number].generation = worker.value("generation", 0);
   pids_[number] = worker.value("pid", 0);
-  recovery_.adopt(number, node, rank,
+  recovery_.adopt(number, node, rank, seen_[number].generation,
                   doing == "member"    ? Recovery::Doing::kMember
                   : doing == "waiting" ? Recovery::Doing::kWaiting
                                        : Recovery::Doing::kStarting,

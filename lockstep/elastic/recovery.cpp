@@ -24,12 +24,17 @@ Recovery::Recovery(const RecoveryLimits& limits, const Past& past, const std::st
   furthest_step_ = step_at_failure_ = past.furthest_step;
   restarts_ = past.restarts;
   recovery_seconds_ = past.recovery_seconds;
+  why_ = why;
   forming_ = generation_ == 0;
   break_generation(why, now);
   at_one_step_ = std::min(at_one_step_, 1);
 }
 
-void Recovery::adopt(int worker, int node, int rank, Doing doing, double now) {
+void Recovery::adopt(int worker, int node, int rank, int generation, Doing doing, double now) {
+  if (generation > generation_) {  // it formed after the last word of who decided then
+    generation_ = generation;
+    if (!broken_) break_generation(why_, now);
+  }
   Worker& added = workers_[worker];
   added.node = node;
   added.rank = doing == Doing::kStarting ? -1 : rank;
@@ -201,7 +206,7 @@ int Recovery::possible_nodes() const {
 // Which nodes hold the next generation's ranks; false while it is worth waiting for more of them.
 bool Recovery::choose_nodes(double now) {
   const int wanted = limits_.node_counts.front(), possible = possible_nodes();
-  const int before = generation_ == 0 ? wanted : static_cast<int>(nodes_.size());
+  const int before = generation_ == 0 || nodes_.empty() ? wanted : static_cast<int>(nodes_.size());
   if (possible >= before) {
     short_since_.reset();
   } else {

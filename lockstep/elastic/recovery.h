@@ -71,7 +71,7 @@ class Recovery {
   };
   Recovery(const RecoveryLimits& limits, const Past& past, const std::string& why, double now);
   enum class Doing { kStarting, kWaiting, kMember };
-  void adopt(int worker, int node, int rank, Doing doing, double now);
+  void adopt(int worker, int node, int rank, int generation, Doing doing, double now);
   Past past() const { return {generation_, nodes_, furthest_step_, restarts_, recovery_seconds_}; }
 
   void node_joined(int node, double now);

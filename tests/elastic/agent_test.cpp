@@ -89,30 +89,6 @@ TEST(Agent, kills_ranks_that_ignore_a_second_stop) {
   EXPECT_EQ(result.exit_code, 130);
 }
 
-TEST(LocalAgent, hands_a_fault_that_happened_to_nobody_else) {
-  TemporaryFolder folder;
-  AgentOptions options = ranks_running(
-      "say() { eval \"echo '$1' >&$LOCKSTEP_MESSAGE_FD\"; }; say '{\"type\":\"ready\"}'; "
-      "eval \"read -r line <&$LOCKSTEP_MESSAGE_FD\"; "
-      "if [[ $line == *'\"number\":0'* ]]; then say '{\"type\":\"chaos\",\"event\":0}'; kill -9 $$; fi; exit 0",
-      1, folder);
-  options.commanded = true;
-  options.recovery.standby = 1;
-  options.recovery.restarts = 3;
-  options.chaos = parse_chaos("kill rank=0; kill rank=0 step=99", 1);
-  std::vector<std::string> happened;
-  AgentCallbacks callbacks;
-  callbacks.on_message = [&](int, const nlohmann::json& message) {
-    if (message.value("type", "") == "chaos") happened.push_back(message.at("text"));
-  };
-  const AgentResult result = run_local_ranks(options, callbacks);
-  EXPECT_EQ(result.exit_code, 0);
-  EXPECT_EQ(result.restarts, 1);
-  EXPECT_EQ(happened, std::vector<std::string>{"kill rank=0"});
-  ASSERT_EQ(result.chaos_left.size(), 1U);
-  EXPECT_EQ(result.chaos_left[0].text, "kill rank=0 step=99");
-}
-
 TEST(Agent, hands_a_fault_that_happened_to_nobody_else) {
   TemporaryFolder folder;
   AgentOptions options = ranks_running(

@@ -350,6 +350,25 @@ TEST(RecoveryOfNodes, with_too_few_nodes_for_any_layout_it_gives_up) {
   EXPECT_EQ(of_kind(world.decide(), Kind::kGiveUp).size(), 1u);
 }
 
+TEST(RecoveryOfNodes, another_one_learns_of_a_generation_from_its_ranks) {
+  World world(nodes_of_two({3, 2}), 0);
+  world.recovery = Recovery(nodes_of_two({3, 2}), {}, "the first agent is lost", 10.0);  // it had said nothing yet
+  world.now = 10;
+  for (const int node : {1, 2}) {
+    world.recovery.node_joined(node, 10.0);
+    for (const int slot : {0, 1}) {
+      const int worker = node * 1'000'000 + slot;
+      world.recovery.adopt(worker, node, 2 * node + slot, 1, Recovery::Doing::kMember, 10.0);
+      world.ranks[worker] = 2 * node + slot;
+    }
+  }
+  EXPECT_EQ(of_kind(world.decide(), Kind::kAbort).size(), 4u);
+  leave_all(world);
+  world.now = 200;
+  EXPECT_EQ(of_kind(world.decide(), Kind::kJoin).size(), 4u);
+  EXPECT_EQ(world.recovery.generation(), 2);
+}
+
 TEST(RecoveryOfNodes, another_one_goes_on_with_the_workers_of_a_lost_one) {
   World first(nodes_of_two({3, 2}), 3);
   first.decide();
@@ -361,7 +380,8 @@ TEST(RecoveryOfNodes, another_one_goes_on_with_the_workers_of_a_lost_one) {
     const int node = first.recovery.node_of(worker);
     if (node == 0) continue;
     second.recovery.node_joined(node, 10.0);
-    second.recovery.adopt(worker, node, rank, node == 1 ? Recovery::Doing::kMember : Recovery::Doing::kWaiting, 10.0);
+    second.recovery.adopt(worker, node, rank, 1, node == 1 ? Recovery::Doing::kMember : Recovery::Doing::kWaiting,
+                          10.0);
     second.ranks[worker] = rank;
   }
   EXPECT_EQ(of_kind(second.decide(), Kind::kAbort).size(), 2u);

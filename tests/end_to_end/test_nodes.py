@@ -66,7 +66,7 @@ class Nodes(EndToEnd):
         self.assertEqual((result["restarts"], result["world"]), (0, 2))
 
     def test_without_the_node_that_leads_the_run_goes_on_with_the_others(self):
-        job = self.text_job(cluster="3x1xcpu", steps=80)  # six micro-batches per step: for 3 nodes, 2 and 1
+        job = self.text_job(cluster="3x1xcpu", steps=300)  # six micro-batches per step: for 3 nodes, 2 and 1
         whole = self.train(job)
         self.begin(job, 3)
         self.assertEqual(self.world(1), [0, 1, 2])
@@ -78,7 +78,7 @@ class Nodes(EndToEnd):
         self.assert_same_losses(result["run"], whole["run"])
 
     def test_a_spare_node_takes_the_place_of_a_lost_one(self):
-        job = self.text_job(cluster="2x1xcpu", steps=80)
+        job = self.text_job(cluster="2x1xcpu", steps=300)
         whole = self.train(job)
         self.begin(job, 3)
         self.assertEqual(self.world(1), [0, 1])
