@@ -99,7 +99,9 @@ void Trainer::tell_what_it_starts_from() const {
   const std::string step = state_.executor->describe();
   if (!step.empty()) context_.host.note("step: " + step);
   if (context_.job.health.replica_check_every > 0 && !context_.run.compares_replicas()) {
-    context_.host.note("replicas are not compared: devices of different kinds may round differently");
+    context_.host.note(
+        "replicas are not compared: devices of different kinds, or onebit and powersgd beside tp and pp, round "
+        "differently");
   }
   if (state_.executor->initial_parameters().empty()) return;
   context_.host.note(fmt::format("{} lacks these, they begin with random values: {}", context_.job.weights,

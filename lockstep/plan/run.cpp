@@ -33,7 +33,10 @@ bool Run::compares_replicas() const {
   const auto& groups = cluster.groups;
   const bool alike = std::all_of(groups.begin(), groups.end(),
                                  [&](const auto& group) { return group.device.kind == groups.front().device.kind; });
-  return health.replica_check_every > 0 && alike;
+  using enum spec::Compression;
+  const bool by_bucket = communication.compression == kPowerSgd || communication.compression == kOneBit;
+  const bool same_buckets = !by_bucket || (layout.tp == 1 && layout.pp == 1);
+  return health.replica_check_every > 0 && alike && same_buckets;
 }
 
 void set_schedule(Run& run, const spec::BatchSchedule& schedule) {

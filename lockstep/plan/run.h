@@ -29,7 +29,8 @@ struct Run {
   std::int64_t most_micro_steps() const {
     return spec::micro_steps_of(schedule.largest(), batch.micro, layout.data_ranks());
   }
-  // Whether ranks compare what they hold alike. Different kinds of devices may round differently.
+  // Whether ranks compare what they hold alike. Different kinds of devices may round differently; and under tensor or
+  // pipeline parallelism onebit and powersgd, which approximate whole buckets, do so for each rank's buckets by itself.
   bool compares_replicas() const;
   bool operator==(const Run&) const = default;
 };

@@ -26,27 +26,12 @@ std::string text_of(Layout layout) {
   return to_string(layout);
 }
 
-// Pixels along one side in the last stage of a ResNet: stem, pooling and every stage but the first halve them. 0 for
-// other models.
-std::int64_t last_map_size(const spec::Model& model) {
-  if (model.arch != spec::Arch::kResNet) return 0;
-  std::int64_t size = model.image_size;
-  for (std::size_t halving = 0; halving <= model.stage_blocks.size(); ++halving) size = (size + 1) / 2;
-  return size;
-}
-
 Found find_batch_problem(const Run& run) {
   for (const auto& [name, value] :
        {std::pair("micro", run.batch.micro), std::pair("accumulation", run.batch.accumulation)}) {
     if (value < 1) {
       return refused(fmt::format("batch.{}", name), fmt::format("batch.{} is {}", name, value), "use 1 or more");
     }
-  }
-  if (run.batch.micro == 1 && last_map_size(run.model) == 1) {
-    return refused("batch.micro",
-                   fmt::format("batch.micro is 1, and batch norm in the last stage of {} sees one value per channel",
-                               run.model.name),
-                   "use batch.micro=2 or more, or larger images");
   }
   const std::int64_t tokens = run.batch.sequence_length, longest = run.model.max_sequence;
   if (!run.model.is_language_model()) return std::nullopt;

@@ -55,7 +55,7 @@ def make_model(rng, kind):
         return {"arch": "bert", **{**sizes, "vocab": 260}, "heads": heads, "classes": 2}
     if kind == "cnn":
         return {"arch": "mnist-cnn"}
-    return {"arch": "resnet", "stage_blocks": [1, 1, 1, 1], "image_size": 32, "classes": 10}
+    return {"arch": "resnet", "stage_blocks": [1, 1, 1, 1], "image_size": 64, "classes": 10}
 
 
 def make_data(kind, folder):

@@ -177,17 +177,6 @@ TEST(Verdict, a_batch_has_at_least_one_of_everything) {
   expect_part(refusal_of(job, "dp=1"), "batch.micro is 0");
 }
 
-TEST(Verdict, batch_norm_needs_more_than_one_value_per_channel) {
-  spec::Job job = job_of("resnet50", "1x1xcpu");
-  job.batch = {.micro = 1, .accumulation = 1, .sequence_length = 0};
-  job.model.image_size = 64;
-  EXPECT_EQ(refusal_of(job, "dp=1"), "");
-  job.model.image_size = 32;
-  expect_part(refusal_of(job, "dp=1"), "one value per channel");
-  job.batch.micro = 2;
-  EXPECT_EQ(refusal_of(job, "dp=1"), "");
-}
-
 TEST(Verdict, sequences_are_no_longer_than_the_positions) {
   spec::Job job = job_of("tinyllama-1.1b", "1x1xcpu");
   job.batch.sequence_length = 4096;
