@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
@@ -145,7 +146,7 @@ void Leader::join(const Action& action) {
   seen.generation = action.generation;
   seen.end = RankEnd{.rank = action.rank};
   if (callbacks_.on_start) callbacks_.on_start(action.rank, pids_[action.worker]);
-  if (action.rank == 0) workers_by_rank_.clear();
+  if (std::exchange(told_generation_, action.generation) != action.generation) workers_by_rank_.clear();
   workers_by_rank_[action.rank] = action.worker;
   if (static_cast<int>(workers_by_rank_.size()) == action.world) tell_pids();
   const int per_node = options_.recovery.ranks_per_node;

@@ -77,6 +77,7 @@ class Leader {
   std::vector<std::pair<double, int>> waking_;  // workers that chaos stopped, and until when
   std::map<int, int> pids_;
   std::map<int, int> workers_by_rank_;
+  int told_generation_ = 0;  // that workers_by_rank_ is of
   std::optional<double> given_up_, stop_asked_;
   std::string give_up_reason_;
   int stops_obeyed_ = 0;
