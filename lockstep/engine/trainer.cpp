@@ -394,6 +394,7 @@ void Trainer::check_replicas() {
 // knows who is right the run ends.
 void Trainer::fail_replicas(const ReplicaReport& report) {
   std::vector<std::string> hosts;
+  hosts.reserve(static_cast<std::size_t>(context_.world.size()));
   for (int rank = 0; rank < context_.world.size(); ++rank) {
     hosts.push_back(broadcast_text(context_.world, telemetry::host_name(), rank));
   }

@@ -52,8 +52,10 @@ class Nodes(EndToEnd):
         return result
 
     def assert_same_losses(self, mine, other, places=4):
+        """What the process that recorded them had not written yet when it was killed is missing."""
         mine, other = self.losses(mine), self.losses(other)
-        self.assertEqual(mine.keys(), other.keys())
+        self.assertEqual(max(mine), max(other))
+        self.assertGreater(len(mine), 0.8 * len(other))
         for step, loss in mine.items():
             self.assertAlmostEqual(loss, other[step], places=places, msg=f"step {step}")
 
@@ -81,11 +83,12 @@ class Nodes(EndToEnd):
         job = self.text_job(cluster="2x1xcpu", steps=300)
         whole = self.train(job)
         self.begin(job, 3)
-        self.assertEqual(self.world(1), [0, 1])
+        used = self.world(1)  # the first two that came
+        self.assertEqual(used[0], 0)
         wait_for(lambda: self.recorded_steps() > 3)
-        self.agents[1].kill()
-        self.assertEqual(self.world(2), [0, 2])
-        result = self.ends(lost=[1])
+        self.agents[used[1]].kill()
+        self.assertEqual(self.world(2), [0, 3 - used[1]])
+        result = self.ends(lost=[used[1]])
         self.assertEqual(result["final_loss"], whole["final_loss"])
 
     def test_the_run_grows_when_a_node_is_back(self):
