@@ -32,6 +32,7 @@ std::uint64_t bytes_of(const torch::Tensor& tensor) {
 // Widest elements first: with no holes allowed, this keeps every tensor aligned to its element size.
 std::vector<const TensorPiece*> image_order(const std::vector<TensorPiece>& pieces) {
   std::vector<const TensorPiece*> order;
+  order.reserve(pieces.size());
   for (const TensorPiece& piece : pieces) order.push_back(&piece);
   std::stable_sort(order.begin(), order.end(),
                    [](auto* a, auto* b) { return a->values.element_size() > b->values.element_size(); });
@@ -180,6 +181,7 @@ void HostImage::copy_device(std::vector<Move> moves) {
   bool spare = true;
   try {
     std::vector<torch::Tensor> clones;
+    clones.reserve(moves.size());
     for (const Move& move : moves) clones.push_back(move.from.clone());
     for (std::size_t i = 0; i < moves.size(); ++i) moves[i].from = clones[i];
   } catch (const c10::Error&) {  // no spare memory on the device

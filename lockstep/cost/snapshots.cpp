@@ -44,7 +44,8 @@ double copies_per_keeper(const spec::Cluster& cluster) {
   }
   const std::int64_t outside = cluster.devices() - widest;
   if (nodes <= 1 || outside <= 0 || widest <= outside) return 1.0;
-  return static_cast<double>((widest + outside - 1) / outside);
+  const std::int64_t keepers = (widest + outside - 1) / outside;
+  return static_cast<double>(keepers);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ template <class Key>
 std::vector<int> numbered(const std::vector<Key>& keys) {
   std::map<Key, int> numbers;
   std::vector<int> result;
+  result.reserve(keys.size());
   for (const Key& key : keys) result.push_back(numbers.emplace(key, static_cast<int>(numbers.size())).first->second);
   return result;
 }
@@ -32,8 +33,8 @@ std::vector<int> failure_domains(const std::vector<RankPlace>& places) {
     nodes.push_back(static_cast<int>(rank) - places[rank].local_rank);  // the first rank of its node
     ranks.push_back(static_cast<int>(rank));
   }
-  if (const auto by_host = numbered(hosts); !all_the_same(by_host)) return by_host;
-  if (const auto by_node = numbered(nodes); !all_the_same(by_node)) return by_node;
+  if (auto by_host = numbered(hosts); !all_the_same(by_host)) return by_host;
+  if (auto by_node = numbered(nodes); !all_the_same(by_node)) return by_node;
   return ranks;
 }
 
@@ -44,6 +45,7 @@ std::vector<int> choose_keepers(const std::vector<int>& domains) {
   if (members.size() < 2) return std::vector<int>(size, -1);
   // Domain after domain, the largest first: a step of its size leaves every domain.
   std::vector<const std::vector<int>*> groups;
+  groups.reserve(members.size());
   for (const auto& [domain, ranks] : members) groups.push_back(&ranks);
   const auto largest = std::max_element(groups.begin(), groups.end(),
                                         [](const auto* a, const auto* b) { return a->size() < b->size(); });

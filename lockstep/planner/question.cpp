@@ -38,7 +38,8 @@ SearchRequest question_of(const spec::Job& job, const cost::Profile& profile) {
   const std::int64_t whole = batch.micro * data_ranks;
   const bool fixed = request.constraints.fixed.contains("micro");
   request.global_sequences = batch.global > 0 ? batch.global : whole * batch.accumulation;
-  if (request.global_sequences % (fixed ? whole : data_ranks) != 0) {
+  const std::int64_t unit = std::max<std::int64_t>(1, fixed ? whole : data_ranks);
+  if (request.global_sequences % unit != 0) {
     request.global_sequences = whole * spec::micro_steps_of(batch.global, batch.micro, data_ranks);
   }
   request = complete(std::move(request));

@@ -168,6 +168,7 @@ SearchRequest complete(SearchRequest request) {
 
 std::vector<std::string> constraint_keys() {
   std::vector<std::string> keys;
+  keys.reserve(Bounds::kKeys);
   for (int key = 0; key < Bounds::kKeys; ++key) keys.emplace_back(Bounds::name(static_cast<Bounds::Key>(key)));
   return keys;
 }
