@@ -21,8 +21,8 @@ class Training(EndToEnd):
         parts = self.train(self.text_job(ranks=2, batch={"micro": 2, "accumulation": 4, "sequence_length": 32}, **base))
         for step, loss in self.losses(whole["run"]).items():
             self.assertAlmostEqual(self.losses(parts["run"])[step], loss, delta=1e-10 * loss)
-        # Gradients travel once per optimizer step, not once per micro-step; texts that ranks compare may differ in length.
-        self.assertLess(abs(whole["communicated_bytes"] - parts["communicated_bytes"]), 1000)
+        # Gradients travel once per optimizer step, not once per micro-step; small exchanges may differ.
+        self.assertLess(abs(whole["communicated_bytes"] / parts["communicated_bytes"] - 1), 0.01)
 
     def test_the_cnn_learns(self):
         self.write_idx_mnist(train=1024)

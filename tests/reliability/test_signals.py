@@ -61,7 +61,7 @@ class Signals(Drill):
     def test_ranks_that_hang_are_ended_when_the_stop_timeout_is_over(self):
         job = self.text_job(ranks=2, steps=100000, checkpoint={"stop_timeout": "2s"})
         process = self.start("train", job)
-        ranks = wait_for(lambda: (found := rank_processes(process.pid)) and len(found) == 2 and found)
+        ranks = self.ranks_of(process)
         wait_for(lambda: self.recorded_steps() > 3)
         for pid in ranks.values():
             os.kill(pid, signal.SIGSTOP)
