@@ -24,6 +24,7 @@ LAYOUTS = {
     "cp": {"model": GPT, "layout": {"cp": 2, "dp": 2}},
     "ep": {"model": EXPERTS, "layout": {"dp": 4, "ep": 2}},
 }
+BACKENDS = ["gloo", "tcp"]  # what they compute is the same, bit for bit
 TIMEOUT_SECONDS = 6  # of an operation: what a rank that hangs costs
 
 
@@ -111,14 +112,14 @@ def weights_of(folder):
 class Outcome:
     """What became of one run."""
 
-    def __init__(self, layout, events):
-        self.layout, self.events = layout, events
+    def __init__(self, layout, events, backend=""):
+        self.layout, self.events, self.backend = layout, events, backend
         self.problems, self.fired, self.left, self.recovery_seconds = [], [], [], []
         self.restarts = self.lost_steps = 0
         self.seconds = 0.0
 
     def __str__(self):
-        return f"{self.layout} --chaos \"{'; '.join(self.events)}\": {'; '.join(self.problems) or 'as it should be'}"
+        return f"{self.layout} over {self.backend} --chaos \"{'; '.join(self.events)}\": {'; '.join(self.problems) or 'as it should be'}"
 
 
 class Arena(EndToEnd):
@@ -129,10 +130,10 @@ class Arena(EndToEnd):
         super().setUp()
         self.references = {}
 
-    def job(self, layout, steps, name):
+    def job(self, layout, steps, name, backend=BACKENDS[0]):
         text = self.text_job(ranks=RANKS)  # writes the data
         job = json.loads(text.read_text())
-        job.update(LAYOUTS[layout], steps=steps, communication={"timeout": f"{TIMEOUT_SECONDS}s"},
+        job.update(LAYOUTS[layout], steps=steps, communication={"backend": backend, "timeout": f"{TIMEOUT_SECONDS}s"},
                    checkpoint={"every_steps": 5, "keep": 3, "directory": str(self.folder / name)})
         if "dp" not in LAYOUTS[layout]["layout"] and layout != "zero3":
             job["batch"] = {"micro": 8, "accumulation": 2, "sequence_length": 32}
@@ -146,12 +147,12 @@ class Arena(EndToEnd):
             shutil.rmtree(kept)
         return self.references[layout, steps]
 
-    def disturbed(self, layout, steps, events):
+    def disturbed(self, layout, steps, events, backend=BACKENDS[0]):
         """The Outcome of a run with these faults; its problems are what must not be."""
         expected = self.reference(layout, steps)
-        outcome = Outcome(layout, events)
+        outcome = Outcome(layout, events, backend)
         name = f"disturbed-{random.randrange(10**9)}"
-        job, kept = self.job(layout, steps, name)
+        job, kept = self.job(layout, steps, name, backend)
         begin = time.monotonic()
         process = self.start("train", job, "--json", "--chaos", "; ".join(events), start_new_session=True)
         try:
@@ -201,5 +202,5 @@ class Arena(EndToEnd):
                 continue
 
 
-__all__ = ["Arena", "Outcome", "LAYOUTS", "FAULTS", "RANKS", "schedule", "kind_of", "weights_of", "collections", "random", "unittest",
+__all__ = ["Arena", "Outcome", "LAYOUTS", "BACKENDS", "FAULTS", "RANKS", "schedule", "kind_of", "weights_of", "collections", "random", "unittest",
            "os", "pathlib", "json", "time"]

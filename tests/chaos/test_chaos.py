@@ -4,6 +4,7 @@ ledger is exact, nothing hangs and no process is left.
     test_chaos.py [Short]      a dozen faults
     test_chaos.py Long         200 of them; run.py takes other numbers and seeds
 """
+import itertools
 import sys
 
 from arena import *
@@ -14,8 +15,8 @@ SEED, FAULTS_IN_ALL = 20261116, 200
 class Short(Arena):
     STEPS = 40
 
-    def expect_undisturbed(self, layout, events):
-        outcome = self.disturbed(layout, self.STEPS, events)
+    def expect_undisturbed(self, layout, events, backend=BACKENDS[0]):
+        outcome = self.disturbed(layout, self.STEPS, events, backend)
         self.assertFalse(outcome.problems, str(outcome))
         self.assertEqual(outcome.left, [], str(outcome))
         return outcome
@@ -28,7 +29,7 @@ class Short(Arena):
 
     def test_sharded(self):
         self.expect_undisturbed("zero3", ["abort rank=1 step=13", "kill rank=3 in=join", "full-disk rank=2 step=14",
-                                          "kill rank=2 step=19 in=save at=4", "slow rank=0 step=30 x2 for=1s"])
+                                          "kill rank=2 step=19 in=save at=4", "slow rank=0 step=30 x2 for=1s"], "tcp")
 
     def test_a_rank_that_is_lost_after_the_last_step(self):
         outcome = self.expect_undisturbed("dp", [f"kill rank=1 step={self.STEPS} in=save",
@@ -68,9 +69,11 @@ class Long(Arena):
 
     def test_random_faults_on_every_layout(self):
         rng, done, failed = random.Random(SEED), 0, []
-        while done < FAULTS_IN_ALL:
+        for turn in itertools.count():
+            if done >= FAULTS_IN_ALL:
+                break
             for layout in LAYOUTS:
-                outcome = self.disturbed(layout, self.STEPS, schedule(rng, self.A_RUN, self.STEPS))
+                outcome = self.disturbed(layout, self.STEPS, schedule(rng, self.A_RUN, self.STEPS), BACKENDS[turn % 2])
                 done += len(outcome.fired)
                 print(f"{done} faults, {outcome.seconds:.0f} s: {outcome}", flush=True)
                 if outcome.problems:
