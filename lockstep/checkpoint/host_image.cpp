@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <new>
@@ -16,6 +17,7 @@
 
 #include "lockstep/base/crc32c.h"
 #include "lockstep/base/error.h"
+#include "lockstep/checkpoint/copy_values.h"
 #include "lockstep/checkpoint/safetensors_header.h"
 
 namespace lockstep::checkpoint {
@@ -37,6 +39,11 @@ std::vector<const TensorPiece*> image_order(const std::vector<TensorPiece>& piec
   std::stable_sort(order.begin(), order.end(),
                    [](auto* a, auto* b) { return a->values.element_size() > b->values.element_size(); });
   return order;
+}
+
+ExponentBits exponents_of(const StoredPiece& piece) {
+  if (piece.kind == TensorKind::kRank) return {};
+  return exponent_bits(torch_dtype(piece.dtype, "a checkpoint"));
 }
 
 void wait_for(const c10::Event& event) {
@@ -136,7 +143,7 @@ std::vector<HostImage::Move> HostImage::lay_out(const std::vector<TensorPiece>& 
     pieces_[i].offset += front.size();
     if (order[i]->values.numel() == 0) continue;
     const torch::Tensor flat = order[i]->values.detach().contiguous().view({-1});
-    moves.push_back({data_ + pieces_[i].offset, flat.view(torch::kUInt8)});
+    moves.push_back({data_ + pieces_[i].offset, flat.view(torch::kUInt8), i});
   }
   return moves;
 }
@@ -152,6 +159,7 @@ void HostImage::make_room(std::uint64_t bytes) {
 
 void HostImage::take(const std::vector<TensorPiece>& pieces) {
   device_copy_.reset();  // of a save that was given up
+  not_finite_.reset();
   const torch::NoGradGuard no_grad;
   std::vector<Move> here, there;
   for (Move& move : lay_out(pieces)) (move.from.is_cpu() ? here : there).push_back(std::move(move));
@@ -162,6 +170,7 @@ void HostImage::take(const std::vector<TensorPiece>& pieces) {
 void HostImage::copy_host(const std::vector<Move>& moves) {
   std::vector<std::int64_t> chunks = {0};  // before each move
   for (const Move& move : moves) chunks.push_back(chunks.back() + (move.from.numel() + kCopyBytes - 1) / kCopyBytes);
+  std::atomic<std::size_t> bad{pieces_.size()};
   at::parallel_for(0, chunks.back(), 1, [&](std::int64_t begin, std::int64_t end) {
     std::size_t at =
         static_cast<std::size_t>(std::upper_bound(chunks.begin(), chunks.end(), begin) - chunks.begin()) - 1;
@@ -169,10 +178,14 @@ void HostImage::copy_host(const std::vector<Move>& moves) {
       while (chunk >= chunks[at + 1]) ++at;
       const std::int64_t first = (chunk - chunks[at]) * kCopyBytes;
       const std::int64_t bytes = std::min(kCopyBytes, moves[at].from.numel() - first);
-      std::memcpy(moves[at].to + first, moves[at].from.data_ptr<std::uint8_t>() + first,
-                  static_cast<std::size_t>(bytes));
+      const StoredPiece& piece = pieces_[moves[at].piece];
+      if (!copy_values(moves[at].to + first, moves[at].from.data_ptr<std::uint8_t>() + first,
+                       static_cast<std::size_t>(bytes), exponents_of(piece))) {
+        bad = moves[at].piece;
+      }
     }
   });
+  if (bad < pieces_.size()) not_finite_ = bad;
 }
 
 void HostImage::copy_device(std::vector<Move> moves) {
@@ -189,9 +202,37 @@ void HostImage::copy_device(std::vector<Move> moves) {
   }
   copy->moves = std::move(moves);
   copy->ready.record(copy->guard.getStream(device));
-  if (!spare) return copy->run();
+  if (!spare) {
+    const std::vector<Move> here = copy->moves;
+    copy->run();
+    for (const Move& move : here) {
+      const auto bytes = static_cast<std::size_t>(move.from.numel());
+      if (!all_finite(move.to, bytes, exponents_of(pieces_[move.piece]))) not_finite_ = move.piece;
+    }
+    return;
+  }
   wait_for(copy->ready);  // the next step may run on a stream that does not know of this one
   device_copy_ = std::move(copy);
+}
+
+std::optional<std::string> HostImage::not_finite() const {
+  if (not_finite_) return pieces_[*not_finite_].name;
+  if (!device_copy_) return std::nullopt;
+  const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> finite;
+  std::vector<std::size_t> looked_at;
+  for (const Move& move : device_copy_->moves) {
+    const StoredPiece& piece = pieces_[move.piece];
+    if (exponents_of(piece).bits == 0) continue;
+    finite.push_back(torch::isfinite(move.from.view(torch_dtype(piece.dtype, "a checkpoint"))).all());
+    looked_at.push_back(move.piece);
+  }
+  if (finite.empty()) return std::nullopt;
+  const torch::Tensor all = torch::stack(finite).cpu();
+  for (std::size_t i = 0; i < looked_at.size(); ++i) {
+    if (!all[static_cast<std::int64_t>(i)].item<bool>()) return pieces_[looked_at[i]].name;
+  }
+  return std::nullopt;
 }
 
 void HostImage::finish() {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,9 @@ class HostImage {
   // device memory, which finish() brings here; without spare memory straight here. Throws UserError for a dtype that
   // safetensors lacks.
   void take(const std::vector<TensorPiece>& pieces);
+  // Between take() and finish(): the name of a piece that holds a value that is not finite. What a process has of its
+  // own (kRank) does not count.
+  std::optional<std::string> not_finite() const;
   // Until the bytes are all here. On a stream of its own.
   void finish();
 
@@ -51,7 +55,8 @@ class HostImage {
   // A stretch of the image and where its bytes are.
   struct Move {
     unsigned char* to = nullptr;
-    torch::Tensor from;  // bytes, 1-D
+    torch::Tensor from;     // bytes, 1-D
+    std::size_t piece = 0;  // of pieces_
   };
   std::vector<Move> lay_out(const std::vector<TensorPiece>& pieces);
   void make_room(std::uint64_t bytes);
@@ -64,6 +69,7 @@ class HostImage {
   unsigned char* data_ = nullptr;
   std::uint64_t size_ = 0;
   std::vector<StoredPiece> pieces_;
+  std::optional<std::size_t> not_finite_;  // of those that were in host memory
   std::unique_ptr<DeviceCopy> device_copy_;
 };
 

@@ -159,7 +159,7 @@ void Saver::start(void (*work)(Job&)) {
   job_->thread = std::thread([job = job_, work] { work(*job); });
 }
 
-void Saver::begin(const CheckpointPart& part) {
+void Saver::begin(const CheckpointPart& part, const Accept& accept) {
   LOCKSTEP_ASSERT(!busy(), "one save at a time");
   LOCKSTEP_ASSERT(part.facts.step >= 0, "steps count from 0");
   auto job = std::make_shared<Job>();
@@ -170,11 +170,14 @@ void Saver::begin(const CheckpointPart& part) {
   job->image = image_;
   // A copy that fails has failed on this rank alone: the others must hear of it as of a failed write.
   std::string problem;
+  std::optional<std::string> not_finite;
   try {
     job->image->take(part.pieces);
+    if (accept) not_finite = job->image->not_finite();
   } catch (const std::exception& error) {
     problem = error.what();
   }
+  if (accept) accept(not_finite);
   job->stall_seconds = job->watch.seconds();
   job_ = std::move(job);
   if (!problem.empty()) return job_->end_thread(Job::Stage::kFailed, problem);

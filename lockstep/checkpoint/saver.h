@@ -81,8 +81,10 @@ class Saver {
   bool busy() const { return job_ != nullptr; }
   std::int64_t step() const;  // of the save in flight
 
-  // Not while busy(). On return the tensors may change. Saving a step again replaces that step's checkpoint.
-  void begin(const CheckpointPart& part);
+  // Not while busy(). On return the tensors may change. Saving a step again replaces that step's checkpoint. `accept`
+  // is told the name of a tensor that holds a value that is not finite, if one does; what it throws leaves no save.
+  using Accept = std::function<void(const std::optional<std::string>& not_finite)>;
+  void begin(const CheckpointPart& part, const Accept& accept = {});
   // This rank's share; nothing but zeros when idle.
   SaveProgress progress(bool give_up = false) const;
   // The sums of all ranks' progress(), in the same order on every rank. Returns the outcome once.

@@ -92,15 +92,16 @@ void RunCheckpoints::after_step(TrainingState& state, const StepResult& result, 
 void RunCheckpoints::begin(TrainingState& state) {
   pending_ = false;
   if (saved_step_ == state.step) return;
-  const Stopwatch stalled;  // the look for values that are not finite is part of what a step loses
+  const Stopwatch stalled;  // until all ranks have agreed that the values are finite
   checkpoint::CheckpointPart part = checkpoint_part(state, context_.job, context_.world.size());
   part.facts.extra["layout"] = plan::to_string(context_.run.layout);
   part.facts.extra["run"] = context_.request.run_id;
   part.facts.extra["usual_losses"] = health_.usual_losses();
-  guard_([&] {
-    require_finite(part, context_.world, fmt::format("the checkpoint of step {} was not saved", state.step));
+  saver_->begin(part, [&](const std::optional<std::string>& not_finite) {
+    guard_([&] {
+      require_finite(not_finite, context_.world, fmt::format("the checkpoint of step {} was not saved", state.step));
+    });
   });
-  saver_->begin(part);
   stall_seconds_ = stalled.seconds();
   since_save_.restart();
 }

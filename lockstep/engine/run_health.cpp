@@ -203,16 +203,19 @@ bool is_finite(const torch::Tensor& tensor) {
   return torch::isfinite(tensor).all().item<bool>();
 }
 
-void require_finite(const checkpoint::CheckpointPart& part, comm::Communicator& world, const std::string& doing) {
+std::optional<std::string> find_not_finite(const checkpoint::CheckpointPart& part) {
   const torch::NoGradGuard no_grad;
-  std::optional<std::string> bad;
   for (const checkpoint::TensorPiece& piece : part.pieces) {
-    if (!bad && piece.kind != checkpoint::TensorKind::kRank && !is_finite(piece.values)) bad = piece.name;
+    if (piece.kind != checkpoint::TensorKind::kRank && !is_finite(piece.values)) return piece.name;
   }
-  std::int64_t ranks = bad ? 1 : 0;
+  return std::nullopt;
+}
+
+void require_finite(const std::optional<std::string>& not_finite, comm::Communicator& world, const std::string& doing) {
+  std::int64_t ranks = not_finite ? 1 : 0;
   if (world.size() > 1) world.all_reduce({&ranks, 1, comm::DType::kI64}).wait();
   if (ranks == 0) return;
-  throw failed(doing + ": " + (bad ? *bad + " holds" : "the state of another rank holds") +
+  throw failed(doing + ": " + (not_finite ? *not_finite + " holds" : "the state of another rank holds") +
                " values that are not finite");
 }
 

@@ -79,8 +79,10 @@ class RunHealth {
 // Whether every value is a number; what is not floating point is.
 bool is_finite(const torch::Tensor& tensor);
 
-// Collective: throws the same UserError (run failed) on every rank when weights or optimizer state of any are not
-// finite, each looking at its own. `doing` begins the message: "the checkpoint of step 9 was not saved".
-void require_finite(const checkpoint::CheckpointPart& part, comm::Communicator& world, const std::string& doing);
+// The first tensor of weights or optimizer state that holds a value that is not finite.
+std::optional<std::string> find_not_finite(const checkpoint::CheckpointPart& part);
+// Collective: throws the same UserError (run failed) on every rank when any found such a tensor of its own. `doing`
+// begins the message: "the checkpoint of step 9 was not saved".
+void require_finite(const std::optional<std::string>& not_finite, comm::Communicator& world, const std::string& doing);
 
 }  // namespace lockstep::engine

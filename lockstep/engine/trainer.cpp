@@ -444,7 +444,7 @@ void Trainer::finish_soundly() {
     if (context_.request.options.export_folder.empty() || checkpoints_.saved_step() == state_.step) return;
     checkpoint::CheckpointPart part;
     state_.executor->save(part);
-    require_finite(part, context_.world, "nothing was exported");
+    require_finite(find_not_finite(part), context_.world, "nothing was exported");
   });
 }
 
