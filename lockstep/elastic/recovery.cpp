@@ -12,6 +12,7 @@ namespace {
 // Workers of different nodes have different numbers, whoever numbers them.
 constexpr int kWorkersPerNode = 1'000'000;
 constexpr double kLongestPause = 30.0;
+constexpr double kStandbyPauseSeconds = 10.0;  // for the first step after a failure
 
 }  // namespace
 
@@ -299,6 +300,8 @@ void Recovery::keep_standby(std::vector<Action>& actions, double now) {
   if (forming_ || finishing_ || limits_.standby == 0 || failed_starts_ > limits_.restarts_at_one_step) return;
   for (const int node : live_) {
     const bool holds_ranks = std::find(nodes_.begin(), nodes_.end(), node) != nodes_.end();
+    // Ranks that just formed need the cores more: their first step is what everybody waits for.
+    if (holds_ranks && failed_ && now - progress_ < kStandbyPauseSeconds) continue;
     const int wanted = holds_ranks ? limits_.standby : std::max(limits_.standby, limits_.ranks_per_node);
     for (int more = wanted - spares_on(node, State::kStarting) - spares_on(node, State::kWaiting); more > 0; --more) {
       spawn(node, actions, now);

@@ -68,8 +68,12 @@ class Executor {
   // One line for people, "fused CUDA step, bf16, recompute none"; "" where there is nothing to choose.
   virtual std::string describe() const = 0;
   virtual std::int64_t data_rank() const = 0;
-  // Parameters that job.weights lacked, the same on every rank; empty without job.weights.
+  // Parameters that job.weights lacked, the same on every rank; empty without job.weights or before begin_weights().
   virtual const std::vector<std::string>& initial_parameters() const = 0;
+
+  // Collective: weights get the values that a run begins with: those of job.weights, or the model's initial ones. Not
+  // before this or restore() have they any.
+  virtual void begin_weights() = 0;
 
   // The micro-batches of this data rank in the next step, as the loader makes them: whole sequences in host memory.
   virtual void stage(std::vector<data::Batch> batches) = 0;

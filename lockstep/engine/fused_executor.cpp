@@ -88,7 +88,7 @@ std::vector<std::string> load_initial_values(DeviceStep& step, const spec::Job& 
 }
 
 FusedExecutor::FusedExecutor(const spec::Job& job, std::unique_ptr<DeviceStep> step)
-    : model_(job.model), step_(std::move(step)), initial_parameters_(load_initial_values(*step_, job)) {}
+    : job_(job), step_(std::move(step)) {}
 
 StepResult FusedExecutor::step(const StepInput& input) {
   if (input.before_update) input.before_update();
@@ -165,7 +165,7 @@ void FusedExecutor::export_weights(const std::string& folder, const std::string&
   for (std::size_t i = 0; i < step_->parameters().size(); ++i) {
     weights[step_->parameters()[i].name] = step_->read(DeviceStep::Part::kWeight, i);
   }
-  export_weights_of(weights, model_, folder, tokenizer_folder);
+  export_weights_of(weights, job_.model, folder, tokenizer_folder);
 }
 
 ExecutorFigures FusedExecutor::figures() const {

@@ -10,14 +10,19 @@
 
 namespace lockstep::engine {
 
+// Values as ShardedExecutor begins with: those of job.weights, or the model's initial ones, which depend on (seed,
+// name) alone and are drawn on the step's device. Files need host memory for the model once. Returns the parameters
+// that job.weights lacked.
+std::vector<std::string> load_initial_values(DeviceStep& step, const spec::Job& job);
+
 class FusedExecutor : public Executor {
  public:
-  // Parameters get their initial values (load_initial_values).
   FusedExecutor(const spec::Job& job, std::unique_ptr<DeviceStep> step);
 
   std::string describe() const override { return step_->describe(); }
   std::int64_t data_rank() const override { return 0; }
   const std::vector<std::string>& initial_parameters() const override { return initial_parameters_; }
+  void begin_weights() override { initial_parameters_ = load_initial_values(*step_, job_); }
   void stage(std::vector<data::Batch> batches) override { staged_ = std::move(batches); }
   StepResult step(const StepInput& input) override;
   EvaluationSums evaluate(const data::Batch& batch, std::int64_t padding_id) override;
@@ -32,17 +37,12 @@ class FusedExecutor : public Executor {
   DeviceStep& device_step() { return *step_; }
 
  private:
-  spec::Model model_;
+  spec::Job job_;
   std::unique_ptr<DeviceStep> step_;
   LossScaler scaler_;  // never scales; counts what was skipped
   std::vector<std::string> initial_parameters_;
   std::vector<data::Batch> staged_;
   std::int64_t completed_ = 0;
 };
-
-// Values as ShardedExecutor begins with: those of job.weights, or the model's initial ones, which depend on (seed,
-// name) alone and are drawn on the step's device. Files need host memory for the model once. Returns the parameters
-// that job.weights lacked.
-std::vector<std::string> load_initial_values(DeviceStep& step, const spec::Job& job);
 
 }  // namespace lockstep::engine

@@ -40,6 +40,7 @@ parallel::ParallelModelOptions model_options(const spec::Job& job, const plan::R
   options.activation_offload = run.activation_offload;
   options.lora = run.lora;
   options.make_model = given.make_model;
+  options.initial_values = false;
   options.buckets.bucket_mib = run.communication.bucket_mib;
   options.buckets.compression.kind = run.communication.compression;
   options.buckets.compression.powersgd_rank = run.communication.powersgd_rank;
@@ -83,14 +84,18 @@ std::int64_t counted(const torch::Tensor& given) {
 
 ShardedExecutor::ShardedExecutor(const spec::Job& job, const plan::Run& run, comm::Communicator world,
                                  const ShardedOptions& options)
-    : job_(job), options_(options), copies_(options.device) {
+    : job_(job), spec_(run.model), options_(options), copies_(options.device) {
   plan::require_runnable(run);
   model_ = std::make_unique<parallel::ParallelModel>(run.model, model_options(job, run, options), std::move(world));
-  if (!job.weights.empty()) initial_parameters_ = load_pretrained(*model_, run.model, job.weights).initial;
   optimizer_ = std::make_unique<ShardedOptimizer>(run.optimizer, *model_);
   LossScalerOptions scaling;
   scaling.enabled = precision_policy(run.layout.precision, options.device).loss_scaling;
   scaler_ = LossScaler(scaling);
+}
+
+void ShardedExecutor::begin_weights() {
+  model_->initialise();
+  if (!job_.weights.empty()) initial_parameters_ = load_pretrained(*model_, spec_, job_.weights).initial;
 }
 
 std::string ShardedExecutor::describe() const {

@@ -29,14 +29,14 @@ struct ShardedOptions {
 
 class ShardedExecutor : public Executor {
  public:
-  // Collective. Weights have their initial values, or those of job.weights. Throws UserError where the verdict refuses
-  // the run.
+  // Collective. Throws UserError where the verdict refuses the run.
   ShardedExecutor(const spec::Job& job, const plan::Run& run, comm::Communicator world,
                   const ShardedOptions& options = {});
 
   std::string describe() const override;
   std::int64_t data_rank() const override { return model_->groups().data_rank; }
   const std::vector<std::string>& initial_parameters() const override { return initial_parameters_; }
+  void begin_weights() override;
   void stage(std::vector<data::Batch> batches) override;
   StepResult step(const StepInput& input) override;
   EvaluationSums evaluate(const data::Batch& batch, std::int64_t padding_id) override;
@@ -59,6 +59,7 @@ class ShardedExecutor : public Executor {
   double targets_of_step(std::int64_t counted, std::int64_t samples);
 
   spec::Job job_;
+  spec::Model spec_;
   ShardedOptions options_;
   std::unique_ptr<parallel::ParallelModel> model_;
   std::unique_ptr<ShardedOptimizer> optimizer_;

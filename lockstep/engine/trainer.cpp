@@ -71,15 +71,14 @@ Trainer::Trainer(RunContext& context)
       rollback_states_(context.job.health),
       replica_check_(context.world) {
   const KeptBatch batch = settle_batch();
+  const bool rejoins = context.held != nullptr && context.generation > 1;
+  const bool begins = !rejoins && context.request.resume_from.empty();
   state_ = build_training_state(
       context.job, context.run, context.world,
-      {context.device, step_maker(context), context.make_model, batch.data_ranks, batch.rate_factor});
+      {context.device, step_maker(context), context.make_model, batch.data_ranks, batch.rate_factor, begins});
   if (context.rank() == 0) tell_what_it_starts_from();
-  if (context.held != nullptr && context.generation > 1) {
-    rejoin();
-  } else if (!context.request.resume_from.empty()) {
-    resume();
-  }
+  if (rejoins) rejoin();
+  if (!rejoins && !begins) resume();
   first_step_ = replicas_agreed_ = state_.step;
   meter_ = ThroughputMeter(state_.total_steps - state_.step);
 }
@@ -171,6 +170,8 @@ void Trainer::rejoin() {
     resume_from(peers);
   } else if (!context_.request.resume_from.empty()) {
     resume();
+  } else {
+    state_.executor->begin_weights();
   }
   // What was read from stays for a failure before the first snapshot is whole.
   std::erase_if(*context_.held, [&](const CheckpointPart& part) { return part.facts.step != peers.step(); });

@@ -63,6 +63,7 @@ TrainingState build_training_state(const spec::Job& job, const plan::Run& run, c
   state.batch_ranks = options.batch_ranks > 0 ? options.batch_ranks : run.layout.data_ranks();
   state.rate_factor = options.rate_factor;
   state.executor = make_executor(job, run, world, *state.datasets.train, options);
+  if (options.begin_weights) state.executor->begin_weights();
   state.loader = make_loader(job, run, state);
   if (run.schedule.largest() > state.datasets.train->size()) {
     throw bad_input(fmt::format("a global batch of {} samples is more than the data set has ({})",

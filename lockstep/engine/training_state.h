@@ -61,6 +61,7 @@ struct TrainingOptions {
   parallel::ModelFactory make_model = nn::build_model;
   std::int64_t batch_ranks = 0;  // 0: those of the layout
   double rate_factor = 1.0;
+  bool begin_weights = true;  // false: the caller restores them
 };
 
 // Builds executor and loader for this rank of the run that the job became. Collective. Throws UserError for what the

@@ -50,7 +50,8 @@ ParallelModel::ParallelModel(const spec::Model& spec, const ParallelModelOptions
     }
   }
   if (groups_.everyone.valid()) check_same_parameters(shared, groups_.everyone);
-  initialise();
+  reset_buffers();
+  if (options_.initial_values) initialise();
 }
 
 ParallelModel::~ParallelModel() = default;
@@ -150,12 +151,15 @@ void ParallelModel::initialise() {
       master.copy_(own);
     }
   }
+  share_values();
+}
+
+void ParallelModel::reset_buffers() {
   for (const auto& chunk : chunks_) {
     for (const auto& module : chunk->model().modules(/*include_self=*/false)) {
       if (auto* layer = dynamic_cast<nn::Layer*>(module.get())) layer->reset_buffers();
     }
   }
-  share_values();
 }
 
 // Equal already where seeds and files are; nothing may depend on that.

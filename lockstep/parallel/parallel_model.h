@@ -44,18 +44,21 @@ struct ParallelModelOptions {
   spec::Lora lora;        // rank 0: none
   BucketOptions buckets;  // of gradients under ZeRO stage 0
   ModelFactory make_model = nn::build_model;
+  bool initial_values = true;            // false: weights hold anything until they are filled or initialise()d
   std::filesystem::path offload_folder;  // see OffloadArena
 };
 
 class ParallelModel {
  public:
-  // Collective over `world` (layout.world() ranks). Weights have their initial values, the same on all ranks that hold
-  // them. Throws UserError when the layout does not fit the model, and on every rank when ranks that share weights hold
+  // Collective over `world` (layout.world() ranks). Throws UserError when the layout does not fit the model, and on every rank when ranks that share weights hold
   // different parameters.
   ParallelModel(const spec::Model& spec, const ParallelModelOptions& options, comm::Communicator world);
   ~ParallelModel();
   ParallelModel(const ParallelModel&) = delete;
   ParallelModel& operator=(const ParallelModel&) = delete;
+
+  // Collective: weights get their initial values, the same on all ranks that hold them.
+  void initialise();
 
   // Collective: forward and backward of all micro-batches in the schedule's order; then every shard has its gradient.
   // Their number is the same on every rank and may differ from step to step.
@@ -124,7 +127,7 @@ class ParallelModel {
   void build_chunks();
   void set_micro_steps(std::int64_t micro_steps);
   void build_shards(nn::TrainableModel& model, int position, std::vector<std::shared_ptr<FlatShard>>& out);
-  void initialise();
+  void reset_buffers();
   void finish_reductions();
   void start_norm();
   void share_values();
