@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -41,6 +42,7 @@ int Workers::start(int number) {
   auto worker = std::make_unique<Worker>(Process::spawn(spawn));
   worker->messages = std::move(mine);
   const int pid = worker->process.pid();
+  worker->end = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   workers_[number] = std::move(worker);
   return pid;
 }
@@ -101,6 +103,7 @@ void Workers::end_all(double grace_seconds) {
 
 void Workers::watch(Poller& poller) {
   for (const auto& [number, worker] : workers_) {
+    if (worker->end && !worker->over) poller.watch(worker->end.get(), POLLIN, [] {});  // reap() follows
     for (UniqueFd* fd : {&worker->messages, &worker->process.stdout_fd(), &worker->process.stderr_fd()}) {
       if (!*fd) continue;
       poller.watch(fd->get(), POLLIN,

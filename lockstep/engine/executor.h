@@ -99,6 +99,8 @@ class Executor {
   // Collective: the reverse, whatever the layout was; each rank reads what it holds. Returns a sentence about what
   // could not be kept ("" otherwise). Throws bad_input when the checkpoint is of another model or optimizer.
   virtual std::string restore(const SavedState& saved, bool same_ranks) = 0;
+  // Not collective: reads what restore() does; restore() must follow.
+  virtual void read_state(const SavedState& saved) = 0;
   // Collective: rank 0 writes a folder that transformers loads.
   virtual void export_weights(const std::string& folder, const std::string& tokenizer_folder) = 0;
   virtual ExecutorFigures figures() const = 0;

@@ -32,6 +32,7 @@ class FusedExecutor : public Executor {
   void add_replicas(checkpoint::CheckpointPart&) const override {}  // it is the only rank
   std::int64_t completed_steps() const override { return completed_; }
   std::string restore(const SavedState& saved, bool same_ranks) override;
+  void read_state(const SavedState& saved) override { restore(saved, true); }
   void export_weights(const std::string& folder, const std::string& tokenizer_folder) override;
   ExecutorFigures figures() const override;
   DeviceStep& device_step() { return *step_; }

@@ -19,6 +19,15 @@ using checkpoint::Series;
 using checkpoint::TensorKind;
 using nlohmann::json;
 
+std::int64_t sum_of(const std::vector<std::int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+
+// Without values: they are overwritten, and there may be many.
+std::unique_ptr<char[]> make_bytes(std::int64_t count) {
+  return std::make_unique_for_overwrite<char[]>(static_cast<std::size_t>(count));
+}
+
 // Bytes that one rank sends or receives in a round, so that memory stays bounded.
 constexpr std::int64_t kRoundBytes = 256 << 20;
 constexpr std::int64_t kCheckedElements = 4096;
@@ -288,8 +297,8 @@ void PeerState::fetch(const std::vector<TensorRange>& ranges) {
 }
 
 // What the others want of this process, in their order: (part, piece, first element, count) each.
-std::vector<char> PeerState::answer(const std::vector<std::int64_t>& told, const std::vector<std::int64_t>& told_counts,
-                                    std::vector<std::int64_t>& send) const {
+PeerState::Bytes PeerState::answer(const std::vector<std::int64_t>& told, const std::vector<std::int64_t>& told_counts,
+                                   std::vector<std::int64_t>& send) const {
   const auto width = [&](std::size_t at) {
     const CheckpointPart& held = held_.at(static_cast<std::size_t>(told[at]));
     return static_cast<std::int64_t>(held.pieces.at(static_cast<std::size_t>(told[at + 1])).values.element_size());
@@ -300,8 +309,8 @@ std::vector<char> PeerState::answer(const std::vector<std::int64_t>& told, const
       send[peer] += told[at + 3] * width(at);
     }
   }
-  std::vector<char> out(static_cast<std::size_t>(std::accumulate(send.begin(), send.end(), std::int64_t{0})));
-  char* to = out.data();
+  Bytes out = make_bytes(sum_of(send));
+  char* to = out.get();
   for (at = 0; at < told.size(); at += kWishNumbers) {
     const auto bytes = static_cast<std::size_t>(told[at + 3] * width(at));
     std::memcpy(to, memory_of(told[at], told[at + 1], told[at + 2]), bytes);
@@ -326,20 +335,16 @@ void PeerState::exchange(const std::vector<Part>& parts) {
   const auto i64 = [](std::vector<std::int64_t>& values) {
     return comm::Buffer{values.data(), static_cast<std::int64_t>(values.size()), comm::DType::kI64};
   };
-  const auto sum = [](const std::vector<std::int64_t>& counts) {
-    return static_cast<std::size_t>(std::accumulate(counts.begin(), counts.end(), std::int64_t{0}));
-  };
   world_.all_to_all(i64(ask_counts), i64(told_counts), comm::at_site("recovery: counts")).wait();
-  std::vector<std::int64_t> told(sum(told_counts));
+  std::vector<std::int64_t> told(static_cast<std::size_t>(sum_of(told_counts)));
   world_.all_to_all(i64(asked), ask_counts, i64(told), told_counts, comm::at_site("recovery: wishes")).wait();
-  std::vector<char> out = answer(told, told_counts, send);
-  std::vector<char>& in = received_.emplace_back(sum(receive));
+  const Bytes out = answer(told, told_counts, send);
+  const Bytes& in = received_.emplace_back(make_bytes(sum_of(receive)));
   world_
-      .all_to_all({out.data(), static_cast<std::int64_t>(out.size()), comm::DType::kU8}, send,
-                  {in.data(), static_cast<std::int64_t>(in.size()), comm::DType::kU8}, receive,
-                  comm::at_site("recovery: state"))
+      .all_to_all({out.get(), sum_of(send), comm::DType::kU8}, send, {in.get(), sum_of(receive), comm::DType::kU8},
+                  receive, comm::at_site("recovery: state"))
       .wait();
-  const char* next = in.data();
+  const char* next = in.get();
   for (const auto& of_peer : of) {
     for (const Part* part : of_peer) {
       put(*part, next);
@@ -383,7 +388,7 @@ checkpoint::TensorMap PeerState::rank_tensors() const {
 
 void restore(TrainingState& state, PeerState& peers, const spec::Job& job, int world) {
   const RecordingSource wanted(peers);
-  state.executor->restore(SavedState{peers.facts(), wanted, {}}, false);
+  state.executor->read_state(SavedState{peers.facts(), wanted, {}});
   peers.fetch(wanted.ranges());
   const checkpoint::TensorMap own = peers.rank_tensors();
   restore(state, SavedState{peers.facts(), peers, own}, job, world);

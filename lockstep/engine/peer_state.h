@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -103,8 +104,9 @@ class PeerState : public checkpoint::TensorSource {
   void plan_range(const TensorRange& range, std::vector<Part>& parts) const;
   const char* memory_of(std::int64_t part, std::int64_t piece, std::int64_t offset) const;
   void exchange(const std::vector<Part>& parts);
-  std::vector<char> answer(const std::vector<std::int64_t>& told, const std::vector<std::int64_t>& told_counts,
-                           std::vector<std::int64_t>& send) const;
+  using Bytes = std::unique_ptr<char[]>;
+  Bytes answer(const std::vector<std::int64_t>& told, const std::vector<std::int64_t>& told_counts,
+               std::vector<std::int64_t>& send) const;
   void put(const Part& part, const char* values);
 
   comm::Communicator world_;
@@ -116,7 +118,7 @@ class PeerState : public checkpoint::TensorSource {
   std::set<TensorName> needed_;  // by any member
   std::map<Key, Tensor> tensors_;
   std::map<Key, std::vector<Chunk>> fetched_;
-  std::vector<std::vector<char>> received_;  // what chunks from other members point into
+  std::vector<Bytes> received_;  // what chunks from other members point into
 };
 
 // Collective: puts the state of peers.step() back, which must be there.

@@ -272,20 +272,20 @@ void ShardedExecutor::add_state(checkpoint::CheckpointPart& part, bool everythin
   add_whole(model_->compression_state(), TensorKind::kRank, part);
 }
 
-std::string ShardedExecutor::restore(const SavedState& saved, bool same_ranks) {
-  const torch::NoGradGuard no_grad;
-  const checkpoint::TensorSource& tensors = saved.tensors;
+// Master weights of a narrower run lose nothing; frozen weights have none.
+void ShardedExecutor::read_masters(const checkpoint::TensorSource& tensors) {
   const auto weights = range_reader(tensors, TensorKind::kModel, "");
   const auto masters = range_reader(tensors, TensorKind::kOptimizer, state_name::kMaster);
-  // Master weights of a narrower run lose nothing; frozen weights have none.
   model_->fill(own_master_of, [&](const std::string& name, std::int64_t first, const torch::Tensor& out) {
     const bool wider = tensors.find(TensorKind::kOptimizer, state_name::kMaster + name) != nullptr;
     (wider ? masters : weights)(name, first, out);
   });
   model_->fill(master_of, masters);
   for (nn::TrainableModel* chunk : model_->models()) restore_buffers(*chunk, tensors);
-  model_->adopt_master();
-  // Weights are what the model computed with: the fused step rounds its master weights in a way of its own.
+}
+
+// Weights are what the model computed with: the fused step rounds its master weights in a way of its own.
+void ShardedExecutor::read_weights(const checkpoint::TensorSource& tensors) {
   model_->fill(
       [&](const parallel::FlatShard& shard) {
         const auto* facts = tensors.find(TensorKind::kModel, shard.parameters().front().name);
@@ -293,10 +293,28 @@ std::string ShardedExecutor::restore(const SavedState& saved, bool same_ranks) {
             shard.has_master() && facts != nullptr && facts->dtype == shard.narrow_weights().scalar_type();
         return same ? shard.narrow_weights() : torch::Tensor();
       },
-      weights);
-  model_->publish();
+      range_reader(tensors, TensorKind::kModel, ""));
+}
+
+void ShardedExecutor::read_updates(const checkpoint::TensorSource& tensors) {
   optimizer_->load(tensors);
   scaler_.load_state(read_like(scaler_.state(), tensors, TensorKind::kOptimizer));
+}
+
+void ShardedExecutor::read_state(const SavedState& saved) {
+  const torch::NoGradGuard no_grad;
+  read_masters(saved.tensors);
+  read_weights(saved.tensors);
+  read_updates(saved.tensors);
+}
+
+std::string ShardedExecutor::restore(const SavedState& saved, bool same_ranks) {
+  const torch::NoGradGuard no_grad;
+  read_masters(saved.tensors);
+  model_->adopt_master();
+  read_weights(saved.tensors);
+  model_->publish();
+  read_updates(saved.tensors);
   completed_ = saved.facts.step;
   staged_ = {};
   if (model_->compression_state().empty()) return {};

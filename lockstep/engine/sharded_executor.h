@@ -46,6 +46,7 @@ class ShardedExecutor : public Executor {
   void add_replicas(checkpoint::CheckpointPart& part) const override;
   std::int64_t completed_steps() const override { return completed_; }
   std::string restore(const SavedState& saved, bool same_ranks) override;
+  void read_state(const SavedState& saved) override;
   void export_weights(const std::string& folder, const std::string& tokenizer_folder) override;
   ExecutorFigures figures() const override;
 
@@ -55,6 +56,9 @@ class ShardedExecutor : public Executor {
  private:
   void add_state(checkpoint::CheckpointPart& part, bool everything) const;
   void add_tensors(checkpoint::CheckpointPart& part, bool everything) const;
+  void read_masters(const checkpoint::TensorSource& tensors);
+  void read_weights(const checkpoint::TensorSource& tensors);
+  void read_updates(const checkpoint::TensorSource& tensors);
   parallel::MicroBatch micro_batch(const data::Batch& batch, std::int64_t padding_id, bool training);
   double targets_of_step(std::int64_t counted, std::int64_t samples);
 

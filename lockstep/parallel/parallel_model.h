@@ -50,8 +50,8 @@ struct ParallelModelOptions {
 
 class ParallelModel {
  public:
-  // Collective over `world` (layout.world() ranks). Throws UserError when the layout does not fit the model, and on every rank when ranks that share weights hold
-  // different parameters.
+  // Collective over `world` (layout.world() ranks). Throws UserError when the layout does not fit the model, and on
+  // every rank when ranks that share weights hold different parameters.
   ParallelModel(const spec::Model& spec, const ParallelModelOptions& options, comm::Communicator world);
   ~ParallelModel();
   ParallelModel(const ParallelModel&) = delete;
