@@ -76,6 +76,7 @@ void RunCheckpoints::after_step(TrainingState& state, const StepResult& result, 
   if (const auto outcome = saver_->advance(result.wishes.saving)) end(*outcome);
   pin_sound();
   if (last) return;
+  if (!std::exchange(prepared_, true)) prepare(state);
   const std::int64_t every = context_.job.checkpoint.every_steps;
   pending_ = pending_ || result.wishes.save || (every > 0 && state.step % every == 0);
   if (!pending_) return;
@@ -87,6 +88,12 @@ void RunCheckpoints::after_step(TrainingState& state, const StepResult& result, 
     return;
   }
   if (failures_ == 0 || result.wishes.save) begin(state);  // after a failure the first rank's clock decides
+}
+
+// A device loads what it computes with when it is first needed, which takes longer than the look for values that are
+// not finite itself. So the first look follows the first step, which is a slow one anyway, and no save waits for it.
+void RunCheckpoints::prepare(TrainingState& state) {
+  if (!context_.device.is_cpu()) find_not_finite(checkpoint_part(state, context_.job, context_.world.size()));
 }
 
 void RunCheckpoints::begin(TrainingState& state) {

@@ -78,6 +78,8 @@ class RunHealth {
 
 // Whether every value is a number; what is not floating point is.
 bool is_finite(const torch::Tensor& tensor);
+// The name of a weight or of optimizer state that holds something else.
+std::optional<std::string> find_not_finite(const checkpoint::CheckpointPart& part);
 
 // Collective: throws the same UserError (run failed) on every rank when weights or optimizer state of any are not
 // finite, each looking at its own. `doing` begins the message: "the checkpoint of step 9 was not saved".
