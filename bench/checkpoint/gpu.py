@@ -89,7 +89,7 @@ def main():
              f"| step, nothing written beside it | {free['median'] * 1e3:.1f} ms | {free['low'] * 1e3:.1f} - {free['high'] * 1e3:.1f} |",
              f"| step while a checkpoint is written | {during['median'] * 1e3:.1f} ms ({slower * 100:+.1f}%, limit +{SLOWER_LIMIT * 100:.0f}%) "
              f"| {during['low'] * 1e3:.1f} - {during['high'] * 1e3:.1f} |", "",
-             "| save of step | stall | limit | step before it by the clock, more than usual | until durable | bandwidth |",
+             "| save after step | stall | limit | the next step by the clock, more than usual | until durable | bandwidth |",
              "|---|---|---|---|---|---|"]
     for index, save in enumerate(saves):
         extra = f"{(stalled[index] - free['median']) * 1e3:.0f} ms" if index < len(stalled) else "last"

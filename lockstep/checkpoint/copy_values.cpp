@@ -21,6 +21,18 @@ bool holds_exponent(const unsigned char* values, std::size_t bytes, Word exponen
   return found;
 }
 
+bool all_finite(const unsigned char* values, std::size_t bytes, ExponentBits exponent) {
+  if (exponent.bits == 0) return true;
+  switch (exponent.width) {
+    case 2:
+      return !holds_exponent(values, bytes, static_cast<std::uint16_t>(exponent.bits));
+    case 4:
+      return !holds_exponent(values, bytes, static_cast<std::uint32_t>(exponent.bits));
+    default:
+      return !holds_exponent(values, bytes, exponent.bits);
+  }
+}
+
 bool copy_cached(unsigned char* to, const unsigned char* from, std::size_t bytes, ExponentBits exponent) {
   std::memcpy(to, from, bytes);
   return all_finite(to, bytes, exponent);
@@ -92,18 +104,6 @@ ExponentBits exponent_bits(torch::ScalarType dtype) {
       return {2, 0x7c00U};
     default:
       return {};
-  }
-}
-
-bool all_finite(const unsigned char* values, std::size_t bytes, ExponentBits exponent) {
-  if (exponent.bits == 0) return true;
-  switch (exponent.width) {
-    case 2:
-      return !holds_exponent(values, bytes, static_cast<std::uint16_t>(exponent.bits));
-    case 4:
-      return !holds_exponent(values, bytes, static_cast<std::uint32_t>(exponent.bits));
-    default:
-      return !holds_exponent(values, bytes, exponent.bits);
   }
 }
 

@@ -15,7 +15,6 @@ struct ExponentBits {
 };
 ExponentBits exponent_bits(torch::ScalarType dtype);
 
-bool all_finite(const unsigned char* values, std::size_t bytes, ExponentBits exponent);
 // Copies past the caches, which the next step wants for itself. Both ends are aligned to the values' width. Returns
 // whether all of them are finite.
 bool copy_values(unsigned char* to, const unsigned char* from, std::size_t bytes, ExponentBits exponent);

@@ -77,34 +77,61 @@ struct HostImage::DeviceCopy {
   explicit DeviceCopy(torch::Device device)
       : guard(device.type()), stream(guard.getStreamFromGlobalPool(device)), ready(device.type()) {}
 
+  bool copy_sources();
   void run();
 
-  c10::impl::VirtualGuardImpl guard;
-  c10::Stream stream;
-  c10::Event ready;  // the sources have their values
-  std::vector<Move> moves;
-};
-
-void HostImage::DeviceCopy::run() {
   struct Lane {
     torch::Tensor buffer;
     std::unique_ptr<c10::Event> filled;
     unsigned char* to = nullptr;
     std::size_t bytes = 0;
   };
+  void empty(Lane& lane) const;
+
+  c10::impl::VirtualGuardImpl guard;
+  c10::Stream stream;
+  c10::Event ready;  // the sources have their values
+  std::vector<Move> moves;
+  Lane lanes[2];
+};
+
+// The sources become a copy of themselves, in one block: taking memory of a device costs by the piece. False where the
+// device has no room for it.
+bool HostImage::DeviceCopy::copy_sources() {
+  std::int64_t bytes = 0;
+  for (const Move& move : moves) bytes += move.from.numel();
+  torch::Tensor block;
+  try {
+    block = torch::empty({bytes}, moves.front().from.options());
+  } catch (const c10::Error&) {
+    return false;
+  }
+  std::int64_t done = 0;
+  for (Move& move : moves) {
+    torch::Tensor own = block.narrow(0, done, move.from.numel());
+    done += move.from.numel();
+    own.copy_(move.from);
+    move.from = std::move(own);
+  }
+  return true;
+}
+
+void HostImage::DeviceCopy::empty(Lane& lane) const {
+  if (lane.bytes == 0) return;
+  wait_for(*lane.filled);
+  std::memcpy(lane.to, lane.buffer.data_ptr<std::uint8_t>(), std::exchange(lane.bytes, 0));
+}
+
+void HostImage::DeviceCopy::run() {
   const torch::NoGradGuard no_grad;
   const c10::StreamGuard on_own(stream);
   ready.block(stream);
-  Lane lanes[2];
   for (Lane& lane : lanes) {
+    lane.bytes = 0;
+    if (lane.filled) continue;
     lane.buffer = torch::empty({kStagingBytes}, torch::TensorOptions().dtype(torch::kUInt8).pinned_memory(true));
     lane.filled = std::make_unique<c10::Event>(stream.device_type());
   }
-  const auto empty = [](Lane& lane) {
-    if (lane.bytes == 0) return;
-    wait_for(*lane.filled);
-    std::memcpy(lane.to, lane.buffer.data_ptr<std::uint8_t>(), std::exchange(lane.bytes, 0));
-  };
   std::size_t turn = 0;
   for (Move& move : moves) {
     for (std::int64_t done = 0; done < move.from.numel(); done += kStagingBytes, ++turn) {
@@ -158,7 +185,7 @@ void HostImage::make_room(std::uint64_t bytes) {
 }
 
 void HostImage::take(const std::vector<TensorPiece>& pieces) {
-  device_copy_.reset();  // of a save that was given up
+  if (device_copy_) device_copy_->moves.clear();  // of a save that was given up
   not_finite_.reset();
   const torch::NoGradGuard no_grad;
   std::vector<Move> here, there;
@@ -190,53 +217,22 @@ void HostImage::copy_host(const std::vector<Move>& moves) {
 
 void HostImage::copy_device(std::vector<Move> moves) {
   const torch::Device device = moves.front().from.device();
-  auto copy = std::make_unique<DeviceCopy>(device);
-  bool spare = true;
-  try {
-    std::vector<torch::Tensor> clones;
-    clones.reserve(moves.size());
-    for (const Move& move : moves) clones.push_back(move.from.clone());
-    for (std::size_t i = 0; i < moves.size(); ++i) moves[i].from = clones[i];
-  } catch (const c10::Error&) {  // no spare memory on the device
-    spare = false;
-  }
-  copy->moves = std::move(moves);
-  copy->ready.record(copy->guard.getStream(device));
-  if (!spare) {
-    const std::vector<Move> here = copy->moves;
-    copy->run();
-    for (const Move& move : here) {
-      const auto bytes = static_cast<std::size_t>(move.from.numel());
-      if (!all_finite(move.to, bytes, exponents_of(pieces_[move.piece]))) not_finite_ = move.piece;
-    }
-    return;
-  }
-  wait_for(copy->ready);  // the next step may run on a stream that does not know of this one
-  device_copy_ = std::move(copy);
+  if (!device_copy_) device_copy_ = std::make_unique<DeviceCopy>(device);
+  DeviceCopy& copy = *device_copy_;
+  copy.moves = std::move(moves);
+  const bool spare = copy.copy_sources();
+  copy.ready.record(copy.guard.getStream(device));
+  if (!spare) return copy.run();
+  wait_for(copy.ready);  // the next step may run on a stream that does not know of this one
 }
 
 std::optional<std::string> HostImage::not_finite() const {
-  if (not_finite_) return pieces_[*not_finite_].name;
-  if (!device_copy_) return std::nullopt;
-  const torch::NoGradGuard no_grad;
-  std::vector<torch::Tensor> finite;
-  std::vector<std::size_t> looked_at;
-  for (const Move& move : device_copy_->moves) {
-    const StoredPiece& piece = pieces_[move.piece];
-    if (exponents_of(piece).bits == 0) continue;
-    finite.push_back(torch::isfinite(move.from.view(torch_dtype(piece.dtype, "a checkpoint"))).all());
-    looked_at.push_back(move.piece);
-  }
-  if (finite.empty()) return std::nullopt;
-  const torch::Tensor all = torch::stack(finite).cpu();
-  for (std::size_t i = 0; i < looked_at.size(); ++i) {
-    if (!all[static_cast<std::int64_t>(i)].item<bool>()) return pieces_[looked_at[i]].name;
-  }
-  return std::nullopt;
+  if (!not_finite_) return std::nullopt;
+  return pieces_[*not_finite_].name;
 }
 
 void HostImage::finish() {
-  if (const auto copy = std::move(device_copy_)) copy->run();
+  if (device_copy_ && !device_copy_->moves.empty()) device_copy_->run();
 }
 
 std::vector<StoredPiece> image_places(const std::vector<TensorPiece>& pieces) {

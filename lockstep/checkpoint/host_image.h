@@ -39,7 +39,7 @@ class HostImage {
   // device memory, which finish() brings here; without spare memory straight here. Throws UserError for a dtype that
   // safetensors lacks.
   void take(const std::vector<TensorPiece>& pieces);
-  // Between take() and finish(): the name of a piece that holds a value that is not finite. What a process has of its
+  // After take(): the name of a piece in host memory that holds a value that is not finite. What a process has of its
   // own (kRank) does not count.
   std::optional<std::string> not_finite() const;
   // Until the bytes are all here. On a stream of its own.

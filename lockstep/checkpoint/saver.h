@@ -82,7 +82,7 @@ class Saver {
   std::int64_t step() const;  // of the save in flight
 
   // Not while busy(). On return the tensors may change. Saving a step again replaces that step's checkpoint. `accept`
-  // is told the name of a tensor that holds a value that is not finite, if one does; what it throws leaves no save.
+  // is told the name of a tensor in host memory that holds a value that is not finite; what it throws leaves no save.
   using Accept = std::function<void(const std::optional<std::string>& not_finite)>;
   void begin(const CheckpointPart& part, const Accept& accept = {});
   // This rank's share; nothing but zeros when idle.

@@ -42,6 +42,12 @@ class DeviceStep {
   // With the parameter's sizes; it may be a view of live state on the device, valid until the next step. No step is in
   // flight.
   virtual torch::Tensor read(Part part, std::size_t parameter) = 0;
+  // Of every parameter, in their order; where one by one takes longer, all at once.
+  virtual std::vector<torch::Tensor> read_all(Part part) {
+    std::vector<torch::Tensor> all;
+    for (std::size_t i = 0; i < parameters().size(); ++i) all.push_back(read(part, i));
+    return all;
+  }
   // `values`: any floating dtype, in host memory or on the device. Writing the master sets the weight too; weights
   // alone are not written. No step is in flight.
   virtual void write(Part part, std::size_t parameter, const torch::Tensor& values) = 0;

@@ -118,14 +118,14 @@ EvaluationSums FusedExecutor::evaluate(const data::Batch& batch, std::int64_t) {
 }
 
 void FusedExecutor::hold(checkpoint::CheckpointPart& part) const {
-  for (std::size_t i = 0; i < step_->parameters().size(); ++i) {
-    const std::string& name = step_->parameters()[i].name;
-    part.pieces.push_back(checkpoint::whole_piece(TensorKind::kModel, name, step_->read(DeviceStep::Part::kWeight, i)));
-    for (const PartName& which : kOptimizerParts) {
-      part.pieces.push_back(
-          checkpoint::whole_piece(TensorKind::kOptimizer, which.prefix + name, step_->read(which.part, i)));
+  const auto add = [&](TensorKind kind, const std::string& prefix, DeviceStep::Part which) {
+    const std::vector<torch::Tensor> values = step_->read_all(which);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      part.pieces.push_back(checkpoint::whole_piece(kind, prefix + step_->parameters()[i].name, values[i]));
     }
-  }
+  };
+  add(TensorKind::kModel, "", DeviceStep::Part::kWeight);
+  for (const PartName& which : kOptimizerParts) add(TensorKind::kOptimizer, which.prefix, which.part);
   const torch::Tensor updates = torch::tensor(step_->updates(), torch::TensorOptions().dtype(torch::kInt64));
   part.pieces.push_back(checkpoint::whole_piece(TensorKind::kOptimizer, kSteps, updates));
   add_whole(scaler_.state(), TensorKind::kOptimizer, part);

@@ -76,6 +76,7 @@ void RunCheckpoints::after_step(TrainingState& state, const StepResult& result, 
   if (const auto outcome = saver_->advance(result.wishes.saving)) end(*outcome);
   pin_sound();
   if (last) return;
+  if (!std::exchange(prepared_, true)) prepare(state);
   const std::int64_t every = context_.job.checkpoint.every_steps;
   pending_ = pending_ || result.wishes.save || (every > 0 && state.step % every == 0);
   if (!pending_) return;
@@ -89,6 +90,12 @@ void RunCheckpoints::after_step(TrainingState& state, const StepResult& result, 
   if (failures_ == 0 || result.wishes.save) begin(state);  // after a failure the first rank's clock decides
 }
 
+// A device loads what it computes with when it is first needed, which takes longer than the look for values that are
+// not finite itself. So the first look follows the first step, which is a slow one anyway, and no save waits for it.
+void RunCheckpoints::prepare(TrainingState& state) {
+  if (!context_.device.is_cpu()) find_not_finite(checkpoint_part(state, context_.job, context_.world.size()));
+}
+
 void RunCheckpoints::begin(TrainingState& state) {
   pending_ = false;
   if (saved_step_ == state.step) return;
@@ -97,9 +104,12 @@ void RunCheckpoints::begin(TrainingState& state) {
   part.facts.extra["layout"] = plan::to_string(context_.run.layout);
   part.facts.extra["run"] = context_.request.run_id;
   part.facts.extra["usual_losses"] = health_.usual_losses();
+  // What is in host memory is looked at while it is copied.
+  const auto on_device = context_.device.is_cpu() ? std::nullopt : find_not_finite(part);
   saver_->begin(part, [&](const std::optional<std::string>& not_finite) {
     guard_([&] {
-      require_finite(not_finite, context_.world, fmt::format("the checkpoint of step {} was not saved", state.step));
+      require_finite(on_device ? on_device : not_finite, context_.world,
+                     fmt::format("the checkpoint of step {} was not saved", state.step));
     });
   });
   stall_seconds_ = stalled.seconds();

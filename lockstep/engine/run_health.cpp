@@ -195,18 +195,44 @@ void RunHealth::require_sound_end(std::int64_t step) const {
   }
 }
 
-// A sum is finite only if its terms are; sums of finite terms may overflow, so the answer no is looked at again.
+namespace {
+
+bool has_no_floats(const torch::Tensor& tensor) {
+  return !tensor.defined() || !tensor.is_floating_point() || tensor.numel() == 0;
+}
+
+// Finite only if all terms are.
+torch::Tensor wide_sum(const torch::Tensor& tensor) {
+  return tensor.scalar_type() == torch::kFloat64 ? tensor.sum() : tensor.sum(torch::kFloat32);
+}
+
+// One answer for all tensors of a device, which to wait for one by one takes longer than to compute.
+bool have_finite_sums(const std::vector<torch::Tensor>& tensors) {
+  std::vector<torch::Tensor> sums;
+  for (const torch::Tensor& tensor : tensors) sums.push_back(wide_sum(tensor).to(torch::kFloat32));
+  return sums.empty() || torch::isfinite(torch::stack(sums)).all().item<bool>();
+}
+
+}  // namespace
+
+// Sums of finite terms may overflow, so the answer no is looked at again.
 bool is_finite(const torch::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.is_floating_point() || tensor.numel() == 0) return true;
-  const torch::Tensor wide = tensor.scalar_type() == torch::kFloat64 ? tensor.sum() : tensor.sum(torch::kFloat32);
-  if (std::isfinite(wide.item<double>())) return true;
+  if (has_no_floats(tensor)) return true;
+  if (std::isfinite(wide_sum(tensor).item<double>())) return true;
   return torch::isfinite(tensor).all().item<bool>();
 }
 
 std::optional<std::string> find_not_finite(const checkpoint::CheckpointPart& part) {
   const torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> elsewhere;
   for (const checkpoint::TensorPiece& piece : part.pieces) {
-    if (piece.kind != checkpoint::TensorKind::kRank && !is_finite(piece.values)) return piece.name;
+    const bool counts = piece.kind != checkpoint::TensorKind::kRank && !has_no_floats(piece.values);
+    if (counts && !piece.values.is_cpu()) elsewhere.push_back(piece.values);
+  }
+  const bool is_sound_elsewhere = have_finite_sums(elsewhere);
+  for (const checkpoint::TensorPiece& piece : part.pieces) {
+    if (piece.kind == checkpoint::TensorKind::kRank || (is_sound_elsewhere && !piece.values.is_cpu())) continue;
+    if (!is_finite(piece.values)) return piece.name;
   }
   return std::nullopt;
 }

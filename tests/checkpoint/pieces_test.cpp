@@ -1,6 +1,7 @@
 #include "lockstep/checkpoint/pieces.h"
 
 #include <gtest/gtest.h>
+#include <torch/cuda.h>
 
 #include <random>
 #include <thread>
@@ -159,6 +160,28 @@ TEST(HostImage, gives_back_the_pieces_that_were_copied_into_it) {
   ASSERT_EQ(back.size(), 2);
   EXPECT_TRUE(torch::equal(back[0].values, torch::arange(7, torch::kFloat64)));
   EXPECT_TRUE(torch::equal(back[1].values, narrow));
+}
+
+TEST(HostImage, has_what_a_device_held_when_it_was_taken) {
+  if (!torch::cuda::is_available()) GTEST_SKIP() << "no GPU here";
+  const auto image = std::make_shared<HostImage>(HostImage::Front::kNone);
+  const torch::Device gpu(torch::kCUDA, 0);
+  for (const std::int64_t count : {20'000'003, 17, 20'000'003}) {  // more and less than what travels at once
+    torch::Tensor large = torch::rand({count}, gpu), small = torch::arange(5, torch::kUInt8).to(gpu);
+    const torch::Tensor before = large.cpu(), here = torch::arange(3, torch::kInt64);
+    const std::vector<TensorPiece> given = {whole_piece(TensorKind::kModel, "small", small),
+                                            whole_piece(TensorKind::kModel, "large", large),
+                                            whole_piece(TensorKind::kOptimizer, "here", here)};
+    image->take(given);
+    large.add_(1);
+    small.zero_();
+    image->finish();
+    const std::vector<TensorPiece> back = pieces_at(image->pieces(), image->data(), image);
+    ASSERT_EQ(back.size(), 3);
+    EXPECT_TRUE(torch::equal(back[0].values, here));
+    EXPECT_TRUE(torch::equal(back[1].values, before));
+    EXPECT_TRUE(torch::equal(back[2].values, torch::arange(5, torch::kUInt8)));
+  }
 }
 
 TEST(HostImage, pieces_keep_the_memory_they_lie_in) {

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/engine/same_run.h"
+#include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::engine {
 namespace {
@@ -144,6 +145,25 @@ TEST(RunHealth, tensors_are_finite_though_their_sum_overflows) {
   EXPECT_TRUE(is_finite(large));
   EXPECT_TRUE(is_finite(torch::ones({2}, torch::kInt64)));
   EXPECT_FALSE(is_finite(torch::tensor({1.0F, NAN})));
+}
+
+TEST(RunHealth, state_that_is_not_finite_is_named_wherever_it_lies) {
+  std::vector<torch::Device> devices = {torch::kCPU};
+  if (nn::compat::has_cuda()) devices.emplace_back(torch::kCUDA, 0);
+  for (const torch::Device device : devices) {
+    SCOPED_TRACE(device.str());
+    checkpoint::CheckpointPart part;
+    const auto add = [&](checkpoint::TensorKind kind, const std::string& name, const torch::Tensor& values) {
+      part.pieces.push_back(checkpoint::whole_piece(kind, name, values.to(device)));
+    };
+    add(checkpoint::TensorKind::kModel, "large", torch::full({4}, 3e38F));  // its sum overflows
+    add(checkpoint::TensorKind::kModel, "narrow", torch::ones({4}, torch::kBFloat16));
+    add(checkpoint::TensorKind::kOptimizer, "count", torch::ones({2}, torch::kInt64));
+    add(checkpoint::TensorKind::kRank, "own", torch::full({1}, NAN));
+    EXPECT_EQ(find_not_finite(part), std::nullopt);
+    add(checkpoint::TensorKind::kOptimizer, "broken", torch::tensor({1.0F, INFINITY}));
+    EXPECT_EQ(find_not_finite(part), "broken");
+  }
 }
 
 TEST(SameRun, a_difference_names_ranks_and_values) {

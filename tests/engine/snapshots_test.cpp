@@ -48,8 +48,9 @@ struct Processes {
 class ElasticRun {
  public:
   ElasticRun(const TrainingRuns& runs, const std::string& layout, const std::string& every,
-             const std::string& model = {})
-      : job_(runs.job(fmt::format("batch: {{micro: 4, sequence_length: 64}}\nsteps: {}\n"
+             const std::string& model = {}, torch::Device device = torch::kCPU)
+      : device_(device),
+        job_(runs.job(fmt::format("batch: {{micro: 4, sequence_length: 64}}\nsteps: {}\n"
                                   "recovery: {{snapshots: {{every: {}}}}}\n",
                                   kSteps, every),
                       model)) {
@@ -66,7 +67,7 @@ class ElasticRun {
   // One generation, until its end or until somebody dies.
   void generation(Processes& processes, const Death& death = {}) const {
     const int ranks = static_cast<int>(this->ranks());
-    comm::LocalWorld world(ranks, comm::milliseconds{120'000});
+    comm::LocalWorld world(ranks, comm::milliseconds{120'000}, nn::device_queues(device_));
     std::barrier<> together(ranks);
     std::vector<std::thread> threads;
     std::vector<std::string> problems(static_cast<std::size_t>(ranks));
@@ -86,11 +87,12 @@ class ElasticRun {
  private:
   void run_rank(Processes& processes, const Death& death, comm::Communicator world, std::barrier<>& together) const {
     nn::compat::set_compute_threads(1);
+    const nn::DeviceThread thread(device_);
     const int rank = world.rank();
     const bool dies = death.ranks.contains(rank);
-    RunContext context{{}, job_, run_, world, nullptr, Host(nullptr)};
+    RunContext context{{}, job_, run_, world, nullptr, Host(nullptr), device_};
     context.held = &processes.held[static_cast<std::size_t>(rank)];
-    TrainingState state = build_training_state(job_, run_, context.world);
+    TrainingState state = build_training_state(job_, run_, context.world, {.device = device_});
     std::unique_ptr<Snapshots> snapshots;
     bool returned = !death.after_return;
     try {
@@ -153,6 +155,7 @@ class ElasticRun {
     context.world.barrier().wait();
   }
 
+  torch::Device device_;
   spec::Job job_;
   plan::Run run_;
 };
@@ -182,6 +185,20 @@ TEST(Snapshots, a_rank_that_dies_inside_a_step_costs_no_step) {
     EXPECT_EQ(processes.resumed, 4);
     EXPECT_EQ(processes.newest_seen, 4);
     EXPECT_EQ(processes.losses, undisturbed(run));
+  }
+}
+
+TEST(Snapshots, of_a_GPU_are_what_it_held) {
+  if (!nn::compat::has_cuda()) GTEST_SKIP() << "no GPU here";
+  TrainingRuns runs;
+  for (const char* layout : {"shard=4,zero=3", "tp=2,pp=2"}) {
+    SCOPED_TRACE(layout);
+    const ElasticRun run(runs, layout, "1", {}, torch::Device(torch::kCUDA, 0));
+    Processes processes(run.ranks());
+    run.generation(processes, {Death::When::kInStep, {2}, 4});
+    run.generation(processes);
+    EXPECT_EQ(processes.resumed, 4);
+    for (const auto& [step, loss] : undisturbed(run)) EXPECT_NEAR(processes.losses.at(step), loss, 1e-3 * loss);
   }
 }
 

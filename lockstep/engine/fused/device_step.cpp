@@ -91,6 +91,24 @@ class FusedDeviceStep : public DeviceStep {
     }
   }
 
+  std::vector<torch::Tensor> read_all(Part part) override {
+    if (part != Part::kMaster) return DeviceStep::read_all(part);
+    torch::Tensor flat;
+    try {
+      flat = torch::empty({step_.flat_count()}, torch::TensorOptions().dtype(torch::kFloat32).device(device_));
+    } catch (const c10::Error&) {  // no spare memory for all of them
+      return DeviceStep::read_all(part);
+    }
+    at::cuda::getCurrentCUDAStream(device_.index()).synchronize();
+    step_.save_all_on_device(flat.data_ptr<float>());
+    std::vector<torch::Tensor> all;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      const cuda::Placed& place = step_.parameters()[i].place;
+      all.push_back(flat.narrow(0, place.offset, place.count()).view(parameters_[i].sizes));
+    }
+    return all;
+  }
+
   void write(Part part, std::size_t parameter, const torch::Tensor& values) override {
     LOCKSTEP_ASSERT(part != Part::kWeight, "weights are written as masters");
     LOCKSTEP_ASSERT(values.sizes().vec() == parameters_[parameter].sizes, "a value has its parameter's sizes");

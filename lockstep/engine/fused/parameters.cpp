@@ -150,6 +150,11 @@ void FusedParameters::save_on_device(const NamedParameter& p, float* values, cud
   LOCKSTEP_CUDA(cudaStreamSynchronize(stream));
 }
 
+void FusedParameters::save_all_on_device(float* values, cudaStream_t stream) const {
+  kernels::cuda::join_master(weight_, remainder_, values, count_, stream);
+  LOCKSTEP_CUDA(cudaStreamSynchronize(stream));
+}
+
 std::vector<float> FusedParameters::save_gradient(const NamedParameter& p, cudaStream_t stream) const {
   std::vector<float> host(p.place.count());
   const bool body = p.place.offset < head_begin_;

@@ -68,6 +68,7 @@ class FusedParameters {
   void load(const NamedParameter& p, const Bf16* values, cudaStream_t stream);  // for values that bf16 holds
   void save(const NamedParameter& p, float* host, cudaStream_t stream) const;   // waits
   void save_on_device(const NamedParameter& p, float* values, cudaStream_t stream) const;
+  void save_all_on_device(float* values, cudaStream_t stream) const;  // count() of them
   std::vector<float> save_gradient(const NamedParameter& p, cudaStream_t stream) const;
 
   // Live device memory of a parameter: the bf16 weight, or AdamW's m and v in the states' precision.

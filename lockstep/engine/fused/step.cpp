@@ -321,6 +321,10 @@ void FusedStep::save(const NamedParameter& parameter, float* values) const {
 void FusedStep::save_on_device(const NamedParameter& parameter, float* values) const {
   impl_->parameters.save_on_device(parameter, values, impl_->stream.get());
 }
+void FusedStep::save_all_on_device(float* values) const {
+  impl_->parameters.save_all_on_device(values, impl_->stream.get());
+}
+std::int64_t FusedStep::flat_count() const { return impl_->parameters.count(); }
 std::int64_t FusedStep::updates() const { return impl_->steps; }
 void FusedStep::set_updates(std::int64_t updates) { impl_->steps = updates; }
 FusedStep::Evaluation FusedStep::evaluate(const std::int32_t* tokens, const std::int32_t* targets) {

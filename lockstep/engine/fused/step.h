@@ -45,6 +45,9 @@ class FusedStep {
   void load(const NamedParameter& parameter, const Bf16* values);
   void save(const NamedParameter& parameter, float* values) const;
   void save_on_device(const NamedParameter& parameter, float* values) const;
+  // All of them: `values` has room for flat_count(), each parameter stands at its place.
+  void save_all_on_device(float* values) const;
+  std::int64_t flat_count() const;
   // Updates made: what AdamW corrects its means with.
   std::int64_t updates() const;
   void set_updates(std::int64_t updates);

@@ -18,12 +18,12 @@ constexpr float kEpsilon = 1e-5f;
 
 // An 8-bit output with a scale that uses the format's range, and its check.
 struct Fp8Check {
-  Fp8Check(std::int64_t count, Fp8Format format, float scale)
+  Fp8Check(std::int64_t count, Fp8Format bits, float factor)
       : data(count),
-        scale_value(scale),
-        scale(std::vector<float>{scale}),
+        scale_value(factor),
+        scale(std::vector<float>{factor}),
         amax(std::vector<float>{0.0f}),
-        format(format) {}
+        format(bits) {}
   Fp8Output output() const { return {data.get(), scale.get(), amax.get(), format}; }
   void check(Harness& h, const std::string& what, const std::vector<double>& reference) const {
     std::vector<double> decoded;
