@@ -16,6 +16,8 @@ namespace {
 // One write() may carry at most 2 GiB.
 constexpr std::size_t kMostBytesAtOnce = 1u << 30;
 
+bool is_direct(const UniqueFd& file) { return (::fcntl(file.get(), F_GETFL) & O_DIRECT) != 0; }
+
 }  // namespace
 
 UserError io_error(const char* call, const std::filesystem::path& path, int error) {
@@ -51,12 +53,19 @@ void FileLayer::reserve(const UniqueFd& file, const std::filesystem::path& path,
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) throw io_error("fallocate", path, errno);
 }
 
+bool FileLayer::bypass_cache(const UniqueFd& file, bool bypass) const {
+  const int flags = ::fcntl(file.get(), F_GETFL);
+  return flags >= 0 && ::fcntl(file.get(), F_SETFL, bypass ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+}
+
 void FileLayer::write(const UniqueFd& file, const std::filesystem::path& path, const void* data,
                       std::size_t bytes) const {
   const auto* next = static_cast<const unsigned char*>(data);
   while (bytes > 0) {
     const ssize_t written = ::write(file.get(), next, std::min(bytes, kMostBytesAtOnce));
     if (written < 0 && errno == EINTR) continue;
+    // A disk of larger blocks: through the cache, then.
+    if (written < 0 && errno == EINVAL && is_direct(file) && bypass_cache(file, false)) continue;
     if (written <= 0) throw io_error("write", path, written < 0 ? errno : EIO);
     next += written;
     bytes -= static_cast<std::size_t>(written);

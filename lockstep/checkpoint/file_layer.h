@@ -11,6 +11,8 @@
 
 namespace lockstep::checkpoint {
 
+inline constexpr std::size_t kDirectBytes = 4096;
+
 // Stateless; safe from several threads. Methods throw UserError (environment) naming the file and what to do.
 class FileLayer {
  public:
@@ -20,6 +22,9 @@ class FileLayer {
   virtual UniqueFd create(const std::filesystem::path& path) const;
   // Reserves the space; nothing where the file system cannot.
   virtual void reserve(const UniqueFd& file, const std::filesystem::path& path, std::uint64_t bytes) const;
+  // From now on what is written goes to the disk without a copy in the page cache, or through it again; false where the
+  // file system cannot. Past the cache, addresses and sizes must be multiples of kDirectBytes.
+  virtual bool bypass_cache(const UniqueFd& file, bool bypass) const;
   // Writes all of it at the end of what was written before.
   virtual void write(const UniqueFd& file, const std::filesystem::path& path, const void* data,
                      std::size_t bytes) const;

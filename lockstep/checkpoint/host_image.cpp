@@ -26,6 +26,7 @@ namespace {
 constexpr std::int64_t kCopyBytes = 1 << 20;  // what one thread copies at a time
 constexpr std::int64_t kStagingBytes = 32 << 20;
 constexpr std::uint64_t kHugePage = 2u << 20;
+constexpr std::uint64_t kPopulateBytes = 32u << 20;  // at a time: the kernel holds up other mappings meanwhile
 
 std::uint64_t bytes_of(const torch::Tensor& tensor) {
   return static_cast<std::uint64_t>(tensor.numel()) * tensor.element_size();
@@ -182,6 +183,17 @@ void HostImage::make_room(std::uint64_t bytes) {
     mapping_ = std::make_unique<Mapping>(bytes);
   }
   data_ = mapping_->start;
+}
+
+void HostImage::prepare(std::uint64_t bytes) {
+  make_room(bytes + kHugePage);  // and a header
+#ifdef MADV_POPULATE_WRITE
+  for (std::uint64_t done = 0; done < mapping_->bytes; done += kPopulateBytes) {
+    // Where the kernel cannot, the first copy does it.
+    const std::uint64_t piece = std::min(kPopulateBytes, mapping_->bytes - done);
+    if (::madvise(mapping_->start + done, piece, MADV_POPULATE_WRITE) != 0) return;
+  }
+#endif
 }
 
 void HostImage::take(const std::vector<TensorPiece>& pieces) {

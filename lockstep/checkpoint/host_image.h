@@ -35,6 +35,8 @@ class HostImage {
   HostImage(const HostImage&) = delete;
   HostImage& operator=(const HostImage&) = delete;
 
+  // Memory for an image of pieces of that many bytes, its pages there, so that take() need not wait for them.
+  void prepare(std::uint64_t bytes);
   // Copies the pieces with this rank's compute threads. On return the tensors may change. From a device: into spare
   // device memory, which finish() brings here; without spare memory straight here. Throws UserError for a dtype that
   // safetensors lacks.

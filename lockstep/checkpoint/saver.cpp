@@ -159,6 +159,13 @@ void Saver::start(void (*work)(Job&)) {
   job_->thread = std::thread([job = job_, work] { work(*job); });
 }
 
+void Saver::prepare(const CheckpointPart& part) {
+  LOCKSTEP_ASSERT(!busy(), "the image is not in use");
+  std::uint64_t bytes = 0;
+  for (const TensorPiece& piece : part.pieces) bytes += piece.values.nbytes();
+  preparing_ = std::async(std::launch::async, [image = image_, bytes] { image->prepare(bytes); });
+}
+
 void Saver::begin(const CheckpointPart& part, const Accept& accept) {
   LOCKSTEP_ASSERT(!busy(), "one save at a time");
   LOCKSTEP_ASSERT(part.facts.step >= 0, "steps count from 0");
@@ -172,6 +179,7 @@ void Saver::begin(const CheckpointPart& part, const Accept& accept) {
   std::string problem;
   std::optional<std::string> not_finite;
   try {
+    if (preparing_.valid()) preparing_.get();
     job->image->take(part.pieces);
     if (accept) not_finite = job->image->not_finite();
   } catch (const std::exception& error) {

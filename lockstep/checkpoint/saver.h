@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
@@ -81,6 +82,8 @@ class Saver {
   bool busy() const { return job_ != nullptr; }
   std::int64_t step() const;  // of the save in flight
 
+  // Gets memory for a part like this one, in the background: otherwise the first save waits for it.
+  void prepare(const CheckpointPart& part);
   // Not while busy(). On return the tensors may change. Saving a step again replaces that step's checkpoint. `accept`
   // is told the name of a tensor in host memory that holds a value that is not finite; what it throws leaves no save.
   using Accept = std::function<void(const std::optional<std::string>& not_finite)>;
@@ -97,6 +100,7 @@ class Saver {
 
   SaverOptions options_;
   std::shared_ptr<HostImage> image_;
+  std::future<void> preparing_;
   std::shared_ptr<Job> job_;
   int attempts_ = 0;
 };

@@ -93,7 +93,9 @@ void RunCheckpoints::after_step(TrainingState& state, const StepResult& result, 
 // A device loads what it computes with when it is first needed, which takes longer than the look for values that are
 // not finite itself. So the first look follows the first step, which is a slow one anyway, and no save waits for it.
 void RunCheckpoints::prepare(TrainingState& state) {
-  if (!context_.device.is_cpu()) find_not_finite(checkpoint_part(state, context_.job, context_.world.size()));
+  const checkpoint::CheckpointPart part = checkpoint_part(state, context_.job, context_.world.size());
+  saver_->prepare(part);
+  if (!context_.device.is_cpu()) find_not_finite(part);
 }
 
 void RunCheckpoints::begin(TrainingState& state) {
