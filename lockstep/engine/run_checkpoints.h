@@ -47,7 +47,6 @@ class RunCheckpoints {
   std::int64_t saved_step() const { return saved_step_; }
 
  private:
-  void prepare(TrainingState& state);
   void begin(TrainingState& state);
   checkpoint::SaveOutcome wait();
   void end(const checkpoint::SaveOutcome& outcome);
@@ -64,7 +63,6 @@ class RunCheckpoints {
   std::int64_t saved_step_ = -1;
   std::string last_good_;  // folder; "": none of this run
   // The same on every rank:
-  bool prepared_ = false;
   bool pending_ = false;  // one was due while another was in flight
   int failures_ = 0;      // in a row
   // The first rank's alone:
