@@ -44,6 +44,22 @@ checkpoint::SaveProgress sum_progress(comm::Communicator& world, const checkpoin
   return checkpoint::SaveProgress::of(sums.data());
 }
 
+namespace {
+
+// A device loads a kernel when it is first used. That takes longer than the look for values that are not finite itself,
+// and the first save would wait for it.
+void load_kernels_of_the_look(torch::Device device) {
+  if (device.is_cpu()) return;
+  checkpoint::CheckpointPart part;
+  for (const torch::ScalarType dtype : {torch::kFloat32, torch::kBFloat16}) {
+    const torch::Tensor values = torch::ones({2}, torch::TensorOptions().dtype(dtype).device(device));
+    part.pieces.push_back(checkpoint::whole_piece(checkpoint::TensorKind::kModel, "ones", values));
+  }
+  find_not_finite(part);
+}
+
+}  // namespace
+
 RunCheckpoints::RunCheckpoints(RunContext& context, RunHealth& health, Guard guard)
     : context_(context), health_(health), guard_(std::move(guard)) {
   if (context.request.checkpoint_directory.empty()) return;
@@ -58,6 +74,7 @@ RunCheckpoints::RunCheckpoints(RunContext& context, RunHealth& health, Guard gua
   if (context.lease) options.before_publish = [lease = context.lease] { lease->check(); };
   checkpoint::probe_directory(options, [&](double value) { return sum_over(context.world, value); });
   saver_ = std::make_unique<checkpoint::Saver>(options);
+  load_kernels_of_the_look(context.device);
 }
 
 bool RunCheckpoints::wants_save() const {
@@ -90,12 +107,11 @@ void RunCheckpoints::after_step(TrainingState& state, const StepResult& result, 
   if (failures_ == 0 || result.wishes.save) begin(state);  // after a failure the first rank's clock decides
 }
 
-// A device loads what it computes with when it is first needed, which takes longer than the look for values that are
-// not finite itself. So the first look follows the first step, which is a slow one anyway, and no save waits for it.
+// The first save would wait for the pages that it copies into. What comes from a device is copied behind the step's
+// back.
 void RunCheckpoints::prepare(TrainingState& state) {
-  const checkpoint::CheckpointPart part = checkpoint_part(state, context_.job, context_.world.size());
-  saver_->prepare(part);
-  if (!context_.device.is_cpu()) find_not_finite(part);
+  if (!context_.device.is_cpu()) return;
+  saver_->prepare(checkpoint_part(state, context_.job, context_.world.size()));
 }
 
 void RunCheckpoints::begin(TrainingState& state) {
