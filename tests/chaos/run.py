@@ -65,9 +65,9 @@ def disturb(options):
     arena.setUp()
     try:
         while sum(len(outcome.fired) for outcome in outcomes) < options.faults:
-            turn, number = divmod(len(outcomes), len(options.layouts))
-            backend = options.backends[turn % len(options.backends)]
-            outcomes.append(arena.disturbed(options.layouts[number], STEPS, schedule(rng, options.a_run, STEPS), backend))
+            layout = options.layouts[len(outcomes) % len(options.layouts)]
+            backend = options.backends[len(outcomes) % len(options.backends)]
+            outcomes.append(arena.disturbed(layout, STEPS, schedule(rng, options.a_run, STEPS), backend))
             done = sum(len(outcome.fired) for outcome in outcomes)
             print(f"{done}/{options.faults} {outcomes[-1].seconds:.0f} s {outcomes[-1]}", flush=True)
             if options.outcomes:
