@@ -86,6 +86,7 @@ int main(int argc, char** argv) {
   Outcome outcome;
   lockstep::cli::add_demo(app, outcome);
   lockstep::cli::add_doctor(app, outcome);
+  lockstep::cli::add_health(app, outcome);
   lockstep::cli::add_plan(app, outcome);
   lockstep::cli::add_suggest(app, outcome);
   lockstep::cli::add_train(app, outcome);

@@ -4,19 +4,27 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <thread>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cli/checkpoint_folder.h"
 #include "lockstep/cli/engine_library.h"
+#include "lockstep/cli/health.h"
 #include "lockstep/cli/show.h"
 #include "lockstep/cli/signals.h"
 #include "lockstep/elastic/agent.h"
 #include "lockstep/elastic/chaos.h"
 #include "lockstep/elastic/control.h"
+#include "lockstep/elastic/host_address.h"
+#include "lockstep/elastic/preemption.h"
 #include "lockstep/elastic/run_record.h"
 #include "lockstep/elastic/store.h"
 #include "lockstep/telemetry/progress.h"
@@ -120,10 +128,13 @@ class Listener {
     }
     if (type == "step" && on_step_) on_step_(message);
     if (type == "checkpoint") saved = true;
+    const std::string finding = type == kFinding ? finding_line(message) : "";
     if (!renderer_) {
       if (type == "note" && launched_) fmt::print(stderr, "lockstep: {}\n", message.value("text", ""));
+      if (!finding.empty() && launched_) fmt::print(stderr, "lockstep: {}\n", finding);
       return;
     }
+    if (!finding.empty()) renderer_->message(finding);
     if (type == "progress") renderer_->update(sample_of(message));
     if (type == elastic::command::kChaos) {
       renderer_->message(fmt::format("chaos at step {}: {}", message.value("step", 0), message.value("text", "")));
@@ -161,6 +172,15 @@ std::shared_ptr<telemetry::Recorder> owners_recorder(const elastic::RankRequest&
   return telemetry::open_recorder(request.home, request.run_id, -1);
 }
 
+// What other libraries in the ranks are told about the interface.
+std::map<std::string, std::string> interface_environment(const std::string& name) {
+  if (name.empty()) return {};
+  return {{"LOCKSTEP_INTERFACE", name},
+          {"NCCL_SOCKET_IFNAME", "=" + name},  // exactly this one, not all that begin so
+          {"GLOO_SOCKET_IFNAME", name},
+          {"OMPI_MCA_btl_tcp_if_include", name}};
+}
+
 constexpr const char* kRequeueReason = "stopped to be started again";
 
 bool asks_for_requeue(const nlohmann::json& result) {
@@ -170,15 +190,34 @@ bool asks_for_requeue(const nlohmann::json& result) {
 SessionResult run_launched(const elastic::RankRequest& request, Listener& listener) {
   elastic::RankRequest mine = request;
   mine.owns_run = true;
+  for (const auto& [name, value] : interface_environment(request.ranks.interface))
+    ::setenv(name.c_str(), value.c_str(), 1);
   SessionResult outcome;
   outcome.is_rank_zero = request.ranks.rank == 0;
   outcome.exit_code = run_rank_here(mine, [&](const nlohmann::json& message) { listener.hear(message); });
-  if (!listener.error.empty()) outcome.error = fmt::format("rank {}: {}", request.ranks.rank, listener.error);
+  if (!listener.error.empty()) {
+    const auto host = [&](int) { return request.ranks.one_node ? "" : telemetry::host_name(); };
+    outcome.error = elastic::rank_name(request.ranks.rank, host) + ": " + listener.error;
+  }
   return outcome;
 }
 
-SessionResult run_in_process(const elastic::RankRequest& request, Listener& listener) {
-  elastic::RunRecord record(owners_recorder(request), request, {{"lockstep", LOCKSTEP_VERSION}});
+nlohmann::json message_of(const elastic::Finding& finding) {
+  nlohmann::json message = elastic::to_json(finding);
+  message["type"] = kFinding;
+  return message;
+}
+
+SessionResult run_in_process(const elastic::RankRequest& request, const Placement& placement, Listener& listener) {
+  std::vector<elastic::Finding> found;
+  start_health_checks(request, placement, found);
+  const auto recorder = owners_recorder(request);
+  elastic::RunRecord record(recorder, request, {{"lockstep", LOCKSTEP_VERSION}});
+  for (const elastic::Finding& finding : found) {
+    const nlohmann::json message = message_of(finding);
+    if (recorder) record_finding(*recorder, message);
+    listener.hear(message);
+  }
   SessionResult outcome;
   outcome.exit_code = run_rank_here(request, [&](const nlohmann::json& message) { listener.hear(message); });
   outcome.result = listener.result;
@@ -264,6 +303,8 @@ elastic::AgentOptions agent_options(const elastic::RankRequest& request, const P
   for (const char* name : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}) {
     options.environment[name] = std::to_string(request.threads);
   }
+  for (const auto& [name, value] : interface_environment(placement.interface)) options.environment[name] = value;
+  if (!placement.interface.empty()) options.address = elastic::address_of_interface(placement.interface);
   options.nodes = placement.nodes;
   if (placement.nodes) options.token = elastic::token_from_environment();
   options.job = spec::to_yaml(request.job);
@@ -271,54 +312,135 @@ elastic::AgentOptions agent_options(const elastic::RankRequest& request, const P
   return options;
 }
 
-SessionResult run_spawned(elastic::RankRequest request, const Placement& placement, const std::string& chaos,
-                          Listener& listener) {
-  const elastic::AgentOptions options = agent_options(request, placement, chaos);
-  std::shared_ptr<telemetry::Recorder> recorder;
-  std::optional<elastic::RunRecord> record;  // of the agent that leads
-  elastic::AgentCallbacks callbacks;
-  callbacks.prepare = [&](const nlohmann::json& facts) { return prepare_node(facts, placement.nodes, request); };
-  callbacks.on_lead = [&] {
-    recorder = owners_recorder(request);
-    record.emplace(recorder, request, nlohmann::json{{"lockstep", LOCKSTEP_VERSION}});
-    listener.speak();
+// New findings of the monitor; those of before the start come with the first ones.
+std::function<std::vector<elastic::Finding>(const std::vector<int>&)> findings_of(
+    std::shared_ptr<elastic::HealthMonitor> monitor, std::vector<elastic::Finding> earlier, bool acts) {
+  if (monitor == nullptr) return {};
+  return [monitor = std::move(monitor), earlier = std::move(earlier), acts](const std::vector<int>& pids) mutable {
+    monitor->watch_processes(pids);
+    std::vector<elastic::Finding> findings = std::exchange(earlier, {});
+    for (elastic::Finding& finding : monitor->take()) {
+      if (!acts) finding.severity = std::min(finding.severity, elastic::Severity::kWarning);
+      findings.push_back(std::move(finding));
+    }
+    return findings;
   };
-  callbacks.on_message = [&](int, const nlohmann::json& message) {
-    if (recorder && message.value("type", "") == elastic::command::kChaos) record_chaos(*recorder, message);
-    listener.hear(message);
-  };
-  callbacks.stop_requests = stop_signals;
-  callbacks.requeue_asked = requeue_was_asked;
-  const elastic::AgentResult agent = elastic::run_agent(options, callbacks);
-
-  SessionResult outcome;
-  outcome.exit_code = agent.exit_code;
-  outcome.is_rank_zero = agent.leads;
-  if (agent.leads && !listener.result.is_null()) {
-    listener.result["restarts"] = agent.restarts;
-    listener.result["lost_steps"] = agent.lost_steps;
-    listener.result["recovery_seconds"] = agent.recovery_seconds;
-  }
-  tell_chaos_left(agent, options.chaos.size(), listener);
-  outcome.result = listener.result;
-  if (agent.cause) {
-    outcome.error = fmt::format("{}; logs: {}", agent.cause->message, request.run_directory);
-  }
-  const bool requeued = agent.exit_code == static_cast<int>(ExitCode::kRetry);
-  const bool stopped = requeued || agent.exit_code == static_cast<int>(ExitCode::kInterrupted);
-  if (agent.leads && stopped && listener.result.is_null() && request.verb == "train") {
-    outcome.error = fmt::format(
-        "stopped before the ranks had saved, for which they get checkpoint.stop_timeout ({}); the "
-        "work since the last checkpoint is lost",
-        format_seconds(request.job.checkpoint.stop_seconds));
-  }
-  if (record) {
-    record->end(stopped ? static_cast<int>(ExitCode::kInterrupted) : outcome.exit_code,
-                requeued ? kRequeueReason : outcome.error, outcome.result,
-                agent.cause ? std::optional(agent.cause->rank) : std::nullopt);
-  }
-  return outcome;
 }
+
+// The notice that this machine will be taken away, told once.
+class Notices {
+ public:
+  explicit Notices(const spec::CheckpointPolicy& policy) {
+    if (policy.preempt_url.empty()) return;
+    watch_.emplace(elastic::notice_source(policy.preempt_url, policy.preempt_text));
+  }
+
+  // Whether there is one; `tell` hears of it the first time.
+  bool came(const std::function<void(const std::string& text)>& tell) {
+    const auto notice = watch_ ? watch_->notice() : std::nullopt;
+    if (notice && !told_.exchange(true)) tell(*notice + ": the run saves and ends");
+    return notice.has_value();
+  }
+
+ private:
+  std::optional<elastic::PreemptionWatch> watch_;
+  std::atomic<bool> told_{false};
+};
+
+// The run of an agent: what it is told and tells, and its record where it leads.
+class AgentSession {
+ public:
+  AgentSession(elastic::RankRequest request, const Placement& placement, const std::string& chaos, Listener& listener)
+      : request_(std::move(request)),
+        placement_(placement),
+        options_(agent_options(request_, placement, chaos)),
+        listener_(listener),
+        notices_(request_.job.checkpoint) {}
+
+  SessionResult run() {
+    const elastic::AgentResult agent = elastic::run_agent(options_, callbacks());
+    SessionResult outcome = outcome_of(agent);
+    if (record_ && agent.handed_over) record_->hand_over();
+    if (record_) end_record(agent, outcome);
+    return outcome;
+  }
+
+ private:
+  elastic::AgentCallbacks callbacks() {
+    std::vector<elastic::Finding> found;
+    auto monitor = start_health_checks(request_, placement_, found);
+    elastic::AgentCallbacks callbacks;
+    callbacks.prepare = [this](const nlohmann::json& facts) { return prepare_node(facts, placement_.nodes, request_); };
+    callbacks.on_lead = [this] {
+      recorder_ = owners_recorder(request_);
+      record_.emplace(recorder_, request_, nlohmann::json{{"lockstep", LOCKSTEP_VERSION}});
+      listener_.speak();
+    };
+    callbacks.on_message = [this](int, const nlohmann::json& message) {
+      if (recorder_ && message.value("type", "") == elastic::command::kChaos) record_chaos(*recorder_, message);
+      if (recorder_ && message.value("type", "") == kFinding) record_finding(*recorder_, message);
+      listener_.hear(message);
+    };
+    callbacks.stop_requests = [this] { return std::max(stop_signals(), is_noticed() ? 1 : 0); };
+    callbacks.requeue_asked = [this] { return requeue_was_asked() || is_noticed(); };
+    callbacks.findings =
+        findings_of(std::move(monitor), std::move(found), request_.job.health.node_checks == spec::NodeChecks::kAct);
+    return callbacks;
+  }
+
+  bool is_noticed() {
+    return notices_.came([this](const std::string& text) {
+      listener_.hear({{"type", "note"}, {"text", text}});
+      if (!recorder_) return;
+      recorder_->event({.level = telemetry::Level::kWarning,
+                        .kind = std::string(telemetry::event_kind::kInterrupted),
+                        .rank = -1,
+                        .message = text});
+    });
+  }
+
+  SessionResult outcome_of(const elastic::AgentResult& agent) {
+    SessionResult outcome;
+    outcome.exit_code = agent.exit_code;
+    outcome.is_rank_zero = agent.leads;
+    if (agent.leads && !listener_.result.is_null()) {
+      listener_.result["restarts"] = agent.restarts;
+      listener_.result["lost_steps"] = agent.lost_steps;
+      listener_.result["recovery_seconds"] = agent.recovery_seconds;
+    }
+    tell_chaos_left(agent, options_.chaos.size(), listener_);
+    outcome.result = listener_.result;
+    if (agent.cause) outcome.error = fmt::format("{}; logs: {}", agent.cause->message, request_.run_directory);
+    if (agent.leads && is_stopped(agent) && listener_.result.is_null() && request_.verb == "train") {
+      outcome.error = fmt::format(
+          "stopped before the ranks had saved, for which they get checkpoint.stop_timeout ({}); the "
+          "work since the last checkpoint is lost",
+          format_seconds(request_.job.checkpoint.stop_seconds));
+    }
+    return outcome;
+  }
+
+  static bool is_requeued(const elastic::AgentResult& agent) {
+    return agent.exit_code == static_cast<int>(ExitCode::kRetry);
+  }
+  static bool is_stopped(const elastic::AgentResult& agent) {
+    return is_requeued(agent) || agent.exit_code == static_cast<int>(ExitCode::kInterrupted);
+  }
+
+  void end_record(const elastic::AgentResult& agent, const SessionResult& outcome) {
+    record_->end(is_stopped(agent) ? static_cast<int>(ExitCode::kInterrupted) : outcome.exit_code,
+                 is_requeued(agent) ? kRequeueReason : outcome.error, outcome.result,
+                 agent.cause ? std::optional(agent.cause->rank) : std::nullopt);
+  }
+
+  elastic::RankRequest request_;
+  const Placement& placement_;
+  const elastic::AgentOptions options_;
+  Listener& listener_;
+  Notices notices_;
+  std::shared_ptr<telemetry::Recorder> recorder_;
+  std::optional<elastic::RunRecord> record_;  // where this agent leads
+};
 
 }  // namespace
 
@@ -401,15 +523,31 @@ Placement place(const spec::Job& job, const std::string& backend, bool is_agent,
   return placement;
 }
 
+void choose_interface(const std::string& name, Placement& placement) {
+  if (name.empty()) return;
+  elastic::address_of_interface(name);
+  if (placement.nodes) {
+    const std::string& host = placement.nodes->nodes[static_cast<std::size_t>(placement.nodes->self)].host;
+    elastic::require_on_interface(host, name, fmt::format("this node, {} in the list,", host));
+  }
+  placement.interface = name;
+  if (placement.launched) placement.launched->interface = name;
+}
+
 int run_rank_here(const elastic::RankRequest& request, const std::function<void(const nlohmann::json&)>& on_message,
                   const std::function<std::optional<std::string>(int)>& next_command) {
   count_stop_signals(SecondSignal::kExits);
   prepare_compute(request.threads);
   const EngineLibrary engine;
-  return engine.call(request.verb, elastic::to_json(request),
-                     {on_message, [] { return stop_signals() == 0   ? 0
-                                              : requeue_was_asked() ? 2
-                                                                    : 1; }, next_command});
+  // An agent asks for notices itself; without one the first rank of each node does.
+  const bool asks = !next_command && request.verb == "train" && request.ranks.local_rank == 0;
+  Notices notices(asks ? request.job.checkpoint : spec::CheckpointPolicy{});
+  const auto stop = [&] {
+    const bool noticed = notices.came([&](const std::string& text) { on_message({{"type", "note"}, {"text", text}}); });
+    if (stop_signals() == 0 && !noticed) return 0;
+    return noticed || requeue_was_asked() ? 2 : 1;
+  };
+  return engine.call(request.verb, elastic::to_json(request), {on_message, stop, next_command});
 }
 
 namespace {
@@ -440,9 +578,9 @@ SessionResult run_session(const spec::Job& job, const Placement& placement, cons
   if (placement.launched) {
     outcome = run_launched(request, listener);
   } else if (placement.backend == "local") {
-    outcome = run_in_process(request, listener);
+    outcome = run_in_process(request, placement, listener);
   } else {
-    outcome = run_spawned(request, placement, options.chaos, listener);
+    outcome = AgentSession(request, placement, options.chaos, listener).run();
   }
   listener.finish();
   outcome.run_id = request.run_id;

@@ -47,12 +47,17 @@ struct SessionResult {
 struct Placement : planner::Ranks {
   std::optional<elastic::RankEnvironment> launched;  // by mpirun, srun, torchrun: this process is one rank
   std::optional<elastic::NodeList> nodes;            // this process is the agent of one of them
+  std::string interface;                             // network interface that was chosen; "": by route
 };
 
 // Throws UserError when the launcher's world and the job's differ, or the job needs GPUs that are not here. An agent is
 // not one of the launcher's ranks.
 Placement place(const spec::Job& job, const std::string& backend, bool is_agent = false,
                 const std::optional<elastic::NodeList>& nodes = {});
+
+// One interface for agents, store and communicators. Throws UserError when there is no such interface, or the nodes
+// were named by addresses of another one. "": nothing is chosen.
+void choose_interface(const std::string& name, Placement& placement);
 
 // Blocks until the run is over. Errors of the run are in the result; only what went wrong before any rank started is
 // thrown.

@@ -199,7 +199,8 @@ std::vector<plan::Plan> smaller_plans(const spec::Job& job, const plan::Plan& pl
 int train(const TrainOptions& options) {
   spec::Job job = spec::load_job(options.job_file, options.overrides);
   const auto nodes = options.launches ? elastic::find_nodes(options.nodes, options.node) : std::nullopt;
-  const Placement placement = place(job, options.backend, options.launches, nodes);
+  Placement placement = place(job, options.backend, options.launches, nodes);
+  choose_interface(options.interface, placement);
   const plan::Plan plan = plan_for(job, options, placement);
   plan::follow(job, plan.best);
   const bool speaks =
@@ -241,6 +242,10 @@ void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& shar
   verb.add_option("--backend", options.backend, "Communicator: local, tcp, gloo, mpi, nccl")
       ->envname("LOCKSTEP_BACKEND")
       ->check(CLI::IsMember(spec::backend_names()));
+  verb.add_option("--interface", options.interface,
+                  "Network interface for all that leaves this process: agents, store and communicators (default: by "
+                  "route to the other nodes; loopback on one machine)")
+      ->envname("LOCKSTEP_INTERFACE");
   CLI::Option* resume = verb.add_option("--resume", options.resume,
                                         "Go on from the last checkpoint of this job, or of the folder named; auto: "
                                         "where there is one (the default under launchers, see "

@@ -32,6 +32,7 @@ constexpr double kSeekSeconds = 1.5;           // for a node that may lead to an
 constexpr double kRetrySeconds = 0.1;
 constexpr std::size_t kMostStrangers = 256;
 constexpr int kCandidatesAtOnce = 3;
+constexpr double kFindingsSeconds = 0.2;  // between two looks at what the health checks found
 
 RecoveryLimits limits_of(const AgentOptions& options) {
   RecoveryLimits limits = options.recovery;
@@ -48,6 +49,11 @@ struct Local {
   int generation = 0;
   Recovery::Doing doing = Recovery::Doing::kStarting;
 };
+
+std::string listening_address(const AgentOptions& options) {
+  if (!options.address.empty()) return options.address;
+  return !options.nodes || options.nodes->on_loopback() ? "127.0.0.1" : "0.0.0.0";
+}
 
 const char* name_of(Recovery::Doing doing) {
   return doing == Recovery::Doing::kMember ? "member" : doing == Recovery::Doing::kWaiting ? "waiting" : "starting";
@@ -82,11 +88,18 @@ class Agent {
   void leave_generation(const std::string& why);
   void prepare();
 
+  // The health of this node.
+  void take_findings(double now);
+  void tell(const Finding& finding);
+  void end_the_wrong(double now);
+  AgentResult left_because(const std::string& why) const;
+
   // Leading.
   void lead(double now);
   void order(int node, const json& order);
   void admit(int node, std::unique_ptr<Link> link, const json& hello, double now);
   void lose_silent_followers(double now);
+  void leave_out_unhealthy(double now);
   void require_quorum(double now);
   bool has_quorum(const std::set<int>& with, const std::set<int>& dead, bool led_before) const;
   void finish(const AgentResult& result);
@@ -141,6 +154,13 @@ class Agent {
   double seeking_since_ = 0.0;
   double beaten_ = 0.0;
   int stops_told_ = 0;
+  double looked_ = 0.0;                         // at what the health checks found
+  std::string unhealthy_;                       // why this node should not be used; "": it may
+  bool told_unhealthy_ = false;                 // to the leader
+  std::map<int, std::string> unhealthy_nodes_;  // on the leader: why
+  std::set<int> kept_nodes_;                    // of those: the run needs them
+  std::vector<json> untold_;                    // findings that no leader has heard of
+  std::map<int, double> wrong_;                 // workers that should end, and until when they may by themselves
   std::optional<AgentResult> result_;
 };
 
@@ -148,7 +168,9 @@ Agent::Agent(const AgentOptions& options, const AgentCallbacks& callbacks)
     : options_(options),
       callbacks_(callbacks),
       token_(options.nodes && !options.token.empty() ? options.token : make_token()),
-      store_(options.nodes ? nullptr : std::make_unique<StoreServer>(StoreServerOptions{.token = token_})),
+      store_(options.nodes ? nullptr
+                           : std::make_unique<StoreServer>(
+                                 StoreServerOptions{.address = listening_address(options), .token = token_})),
       workers_(
           worker_options(), [this](int worker, const json& message) { on_worker_message(worker, message); },
           [this](int worker, const ExitStatus& status) { on_worker_end(worker, status); }),
@@ -163,18 +185,17 @@ Agent::Agent(const AgentOptions& options, const AgentCallbacks& callbacks)
   }
   const NodeList& nodes = *options.nodes;
   for (int node = 0; node < static_cast<int>(nodes.nodes.size()); ++node) electorate_.insert(node);
-  const bool loopback = nodes.on_loopback();
-  if (!loopback && options.token.empty()) {
+  if (!nodes.on_loopback() && options.token.empty()) {
     throw bad_input("several nodes need a shared secret", "set LOCKSTEP_TOKEN to the same value on every node");
   }
-  listener_ = listen_on({"the agent", loopback ? "127.0.0.1" : "0.0.0.0", address_of(self()).port, token_});
+  listener_ = listen_on({"the agent", listening_address(options), address_of(self()).port, token_});
 }
 
 WorkerOptions Agent::worker_options() const {
   WorkerOptions workers{options_.argv, options_.environment, options_.log_folder, options_.commanded};
   const int ranks = options_.recovery.ranks_per_node;
   workers.environment["LOCKSTEP_WORLD_SIZE"] = workers.environment["LOCKSTEP_LOCAL_WORLD_SIZE"] = std::to_string(ranks);
-  workers.environment["LOCKSTEP_MASTER_ADDR"] = "127.0.0.1";
+  workers.environment["LOCKSTEP_MASTER_ADDR"] = options_.address.empty() ? "127.0.0.1" : options_.address;
   workers.environment["LOCKSTEP_MASTER_PORT"] = std::to_string(store_ ? store_->port() : 1);
   workers.environment["LOCKSTEP_TOKEN"] = token_;
   return workers;
@@ -204,11 +225,13 @@ AgentResult Agent::run() {
     std::erase(strangers_, nullptr);
     workers_.reap();
     take_stop_requests(now);
+    take_findings(now);
     beat(now);
     if (leader_) {
       lose_silent_followers(now);
-      if (leader_) leader_->decide(now);
-      if (leader_ && leader_->is_over()) finish(leader_->result());
+      if (leader_) leave_out_unhealthy(now);
+      if (leader_ && !result_) leader_->decide(now);
+      if (leader_ && !result_ && leader_->is_over()) finish(leader_->result());
     } else if (leader_link_) {
       take_from_leader(now);
     } else {
@@ -278,6 +301,59 @@ void Agent::leave_generation(const std::string& why) {
   }
 }
 
+// --- the health of this node -----------------------------------------------------------------------------------------
+
+void Agent::take_findings(double now) {
+  if (!callbacks_.findings || now - looked_ < kFindingsSeconds) return;
+  looked_ = now;
+  std::vector<int> pids;
+  for (const auto& [worker, local] : local_) pids.push_back(local.pid);
+  for (const Finding& finding : callbacks_.findings(pids)) {
+    tell(finding);
+    if (finding.severity == Severity::kFatal && unhealthy_.empty()) unhealthy_ = describe(finding);
+    if (finding.severity != Severity::kApplication || !options_.commanded) continue;
+    for (const auto& [worker, local] : local_) {
+      if (local.pid == finding.pid && finding.pid > 0) wrong_.emplace(worker, now + options_.own_end_seconds);
+    }
+  }
+  end_the_wrong(now);
+  if (leader_link_) {
+    for (json& message : std::exchange(untold_, {})) leader_link_->send(message);
+    if (!unhealthy_.empty() && !std::exchange(told_unhealthy_, true)) {
+      leader_link_->send({{"type", "unhealthy"}, {"why", unhealthy_}});
+    }
+  }
+  if (leader_ && !unhealthy_.empty()) unhealthy_nodes_.emplace(self(), unhealthy_);
+}
+
+void Agent::tell(const Finding& finding) {
+  json message = to_json(finding);
+  message["type"] = "finding";
+  message["node"] = alone() ? "" : name_of_node(self());
+  if (callbacks_.on_message) callbacks_.on_message(-1, message);
+  if (!leader_) untold_.push_back(std::move(message));
+}
+
+// After an error on a GPU that is its own a process cannot go on; most end by themselves and say why.
+void Agent::end_the_wrong(double now) {
+  std::erase_if(wrong_, [&](const auto& entry) {
+    const auto& [worker, until] = entry;
+    if (!workers_.is_left(worker)) return true;
+    if (now < until) return false;
+    note(fmt::format("rank {} did not end after its error on the GPU; it is ended", local_[worker].rank));
+    workers_.kill(worker);
+    return true;
+  });
+}
+
+AgentResult Agent::left_because(const std::string& why) const {
+  AgentResult result;
+  result.exit_code = static_cast<int>(ExitCode::kEnvironment);
+  result.leads = false;
+  result.cause = RootCause{-1, result.exit_code, name_of_node(self()) + " is unhealthy and left the run: " + why};
+  return result;
+}
+
 // --- leading ---------------------------------------------------------------------------------------------------------
 
 void Agent::lead(double now) {
@@ -288,12 +364,12 @@ void Agent::lead(double now) {
   prepare();
   Leader::Meeting meeting;
   meeting.log_folder = workers_.options().log_folder;
+  if (!options_.address.empty()) meeting.host = options_.address;
   if (!alone()) {
-    const bool loopback = options_.nodes->on_loopback();
-    store_ = std::make_unique<StoreServer>(
-        StoreServerOptions{.address = loopback ? "127.0.0.1" : "0.0.0.0", .token = token_});
-    meeting.host = address_of(self()).host;
-    meeting.one_node = loopback;
+    store_ = std::make_unique<StoreServer>(StoreServerOptions{.address = listening_address(options_), .token = token_});
+    if (options_.address.empty()) meeting.host = address_of(self()).host;
+    meeting.one_node = options_.nodes->on_loopback();
+    meeting.name = [this](int node) { return name_of_node(node).substr(std::string("node ").size()); };
     // Each node finds the way to another one by itself; the leader's own ranks, to the first that is not it.
     meeting.towards = [this](int node) {
       const int other = node == self() ? (node == 0 ? 1 : 0) : self();
@@ -316,6 +392,12 @@ void Agent::lead(double now) {
   candidates_.clear();
   for (auto& [node, link] : std::exchange(waiting_, {})) admit(node, std::move(link), hellos_[node], now);
   hellos_.clear();
+  unhealthy_nodes_.clear();
+  kept_nodes_.clear();
+  for (json& message : std::exchange(untold_, {})) {
+    message["told"] = true;
+    if (callbacks_.on_message) callbacks_.on_message(-1, message);
+  }
 }
 
 void Agent::order(int node, const json& what) {
@@ -335,6 +417,8 @@ void Agent::admit(int node, std::unique_ptr<Link> link, const json& hello, doubl
   const bool kept = term_ > 1 && hello.value("term", -1) == term_ - 1 && !established_;
   link->send({{"type", "welcome"}, {"term", term_}, {"fresh", !kept}, {"facts", facts_}});
   followers_[node] = std::move(link);
+  unhealthy_nodes_.erase(node);
+  kept_nodes_.erase(node);
   if (hello.value("term", 0) > 0 && !kept) note(name_of_node(node) + " is back");
   leader_->node_joined(node, now);
   if (kept) {
@@ -352,6 +436,8 @@ void Agent::lose_silent_followers(double now) {
       if (type == "ended") leader_->ended(worker, {message.value("code", 1), message.value("signal", 0)}, now);
       if (type == "started") leader_->started(worker, message.value("pid", 0));
       if (type == "stop") leader_->stop(message.value("asked", 1), message.value("requeue", false), now);
+      if (type == "finding" && callbacks_.on_message) callbacks_.on_message(-1, message);
+      if (type == "unhealthy") unhealthy_nodes_[node] = message.value("why", "");
     }
     if (!link->is_open()) lost.emplace_back(node, name_of_node(node) + " is lost: its agent does not answer");
     if (link->is_open() && now - link->heard() > kAgentSilenceSeconds) {
@@ -365,6 +451,35 @@ void Agent::lose_silent_followers(double now) {
     leader_->node_lost(node, why, now);
   }
   if (!alone()) require_quorum(now);
+}
+
+// A node that is not to be used is lost as one that does not answer, while the others can go on without it.
+void Agent::leave_out_unhealthy(double now) {
+  for (auto entry = unhealthy_nodes_.begin(); entry != unhealthy_nodes_.end();) {
+    const auto [node, why] = *entry;
+    if (!leader_->can_go_on_without(node)) {
+      if (kept_nodes_.insert(node).second) {
+        note(fmt::format("{} is unhealthy, and no other node can take over: {}", name_of_node(node), why));
+      }
+      ++entry;
+      continue;
+    }
+    const std::string text = fmt::format("{} is unhealthy: {}", name_of_node(node), why);
+    note(text);
+    if (node == self()) {  // the others notice that it is gone, and the next one leads
+      workers_.end_all(0.0);
+      result_ = left_because(why);
+      result_->handed_over = true;
+      return;
+    }
+    entry = unhealthy_nodes_.erase(entry);
+    if (const auto found = followers_.find(node); found != followers_.end()) {
+      found->second->send({{"type", "dismissed"}, {"why", why}});
+      found->second->flush(0.5);
+      followers_.erase(found);
+    }
+    leader_->node_lost(node, text, now);
+  }
 }
 
 bool Agent::has_quorum(const std::set<int>& with, const std::set<int>& dead, bool led_before) const {
@@ -395,11 +510,14 @@ void Agent::require_quorum(double now) {
 
 void Agent::finish(const AgentResult& result) {
   result_ = result;
+  if (result_->cause && !unhealthy_.empty()) {
+    result_->cause->message += fmt::format("; {} is unhealthy: {}", name_of_node(self()), unhealthy_);
+  }
   for (const auto& [node, link] : followers_) {
     link->send({{"type", "over"},
                 {"exit_code", result.exit_code},
-                {"rank", result.cause ? result.cause->rank : -1},
-                {"error", result.cause ? result.cause->message : ""}});
+                {"rank", result_->cause ? result_->cause->rank : -1},
+                {"error", result_->cause ? result_->cause->message : ""}});
   }
   for (const auto& [node, link] : followers_) link->flush(2.0);
 }
@@ -410,7 +528,7 @@ void Agent::follow(int node, std::unique_ptr<Link> link, const json& welcome) {
   leader_link_ = std::move(link);
   leader_node_ = node;
   term_ = welcome.value("term", 1);
-  fenced_ = false;
+  fenced_ = told_unhealthy_ = false;
   candidates_.clear();
   waiting_.clear();
   hellos_.clear();
@@ -441,6 +559,12 @@ void Agent::take_from_leader(double now) {
       past_.restarts = message.value("restarts", 0);
       past_.recovery_seconds = message.value("recovery_seconds", std::vector<double>());
       past_lost_steps_ = message.value("lost_steps", std::int64_t{0});
+    }
+    if (type == "dismissed") {
+      workers_.end_all(0.0);
+      local_.clear();
+      result_ = left_because(message.value("why", ""));
+      return;
     }
     if (type == "over") {
       AgentResult result;

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "lockstep/elastic/chaos.h"
+#include "lockstep/elastic/finding.h"
 #include "lockstep/elastic/node_list.h"
 #include "lockstep/elastic/recovery.h"
 #include "lockstep/elastic/root_cause.h"
@@ -31,8 +32,10 @@ struct AgentOptions {
   std::vector<ChaosEvent> chaos;                   // faults on purpose; of commanded processes
   std::map<std::string, std::string> environment;  // added for every process
   std::filesystem::path log_folder;
-  double grace_seconds = 4.0;   // after a rank failed: for the others to notice by themselves
-  double stop_seconds = 300.0;  // after a stop was asked for: to finish the step and save
+  double grace_seconds = 4.0;     // after a rank failed: for the others to notice by themselves
+  double stop_seconds = 300.0;    // after a stop was asked for: to finish the step and save
+  double own_end_seconds = 10.0;  // after an error of its own on a GPU: for a process to end by itself
+  std::string address;            // to listen on; "": loopback, with nodes beyond it every interface
   // Several nodes; needs `commanded`. Nothing: this machine alone.
   std::optional<NodeList> nodes;
   std::string token;             // that agents and ranks of all nodes share; not looked at without nodes
@@ -44,7 +47,8 @@ struct AgentOptions {
 struct AgentResult {
   int exit_code = 0;  // 0, 130 (stopped as asked), 75 (stopped to be started again), or the root cause's
   std::optional<RootCause> cause;
-  bool leads = true;  // this agent speaks for the run
+  bool leads = true;         // this agent speaks for the run
+  bool handed_over = false;  // it did, and left because its node is unhealthy: another one goes on
   int restarts = 0;
   std::int64_t lost_steps = 0;           // that were done and had to be done again
   std::vector<double> recovery_seconds;  // from each failure to the first step after it
@@ -57,14 +61,17 @@ struct Prepared {
 };
 
 struct AgentCallbacks {
-  // On the leader: what ranks say, and what the agent itself has to tell ("note", with rank -1). On other nodes: their
-  // agent's own notes.
+  // On the leader: what ranks say, and what the agents have to tell with rank -1: "note" {text}, "finding" {node, and
+  // what to_json(Finding) writes; told: it was printed before}. On other nodes: their agent's own.
   std::function<void(int rank, const nlohmann::json& message)> on_message;
   std::function<void(int rank, int pid)> on_start;
   // How often the user asked to stop: at 1 the ranks are told (SIGINT), from 2 on they are killed.
   std::function<int()> stop_requests;
   // Whether the stop is one to be started again after.
   std::function<bool()> requeue_asked;
+  // What was found about the health of this node since the last call; `pids`: its processes. Must not block.
+  // A node with a fatal finding leaves the run when the others can go on without it.
+  std::function<std::vector<Finding>(const std::vector<int>& pids)> findings;
   // Once, before any process of this node is started: the facts of the run, which the first leader gave. May make and
   // fill the log folder. Returns what takes the place of AgentOptions::argv and log_folder.
   std::function<Prepared(const nlohmann::json& facts)> prepare;

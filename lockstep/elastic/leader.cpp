@@ -43,12 +43,25 @@ void Leader::node_lost(int node, const std::string& why, double now) {
   recovery_.node_lost(node, why, now);
 }
 
+bool Leader::can_go_on_without(int node) const {
+  return !given_up_ && stops_obeyed_ == 0 && recovery_.can_go_on_without(node);
+}
+
+HostOfRank Leader::host_of_ranks() const {
+  if (!meeting_.name) return {};
+  return [this](int rank) {
+    const auto worker = workers_by_rank_.find(rank);
+    return worker == workers_by_rank_.end() ? std::string() : meeting_.name(recovery_.node_of(worker->second));
+  };
+}
+
 void Leader::adopt(int node, const nlohmann::json& worker, double now) {
   const int number = worker.value("worker", -1), rank = worker.value("rank", -1);
   const std::string doing = worker.value("doing", "starting");
   seen_[number].end.rank = rank;
   seen_[number].generation = worker.value("generation", 0);
   pids_[number] = worker.value("pid", 0);
+  if (rank >= 0) workers_by_rank_[rank] = number;  // until the next generation
   recovery_.adopt(number, node, rank, seen_[number].generation,
                   doing == "member"    ? Recovery::Doing::kMember
                   : doing == "waiting" ? Recovery::Doing::kWaiting
@@ -85,12 +98,12 @@ AgentResult Leader::result() const {
     result.exit_code = stopped;
     return result;
   }
-  result.cause = find_root_cause(ends);
+  result.cause = find_root_cause(ends, host_of_ranks());
   if (result.cause && !give_up_reason_.empty()) result.cause->message += "; " + give_up_reason_;
   result.exit_code = result.cause ? result.cause->exit_code : interrupted ? stopped : 0;
   if (given_up_ && !result.cause && result.exit_code == 0) {  // before they were ranks
     for (const auto& [worker, seen] : seen_) {
-      if (!result.cause && seen.end.error) result.cause = find_root_cause({seen.end});
+      if (!result.cause && seen.end.error) result.cause = find_root_cause({seen.end}, host_of_ranks());
     }
     if (result.cause) result.exit_code = result.cause->exit_code;
   }
@@ -129,7 +142,8 @@ void Leader::carry_out(const Action& action, double now) {
     case Action::Kind::kKill: {
       Seen& seen = seen_[action.worker];
       if (seen.over) return;
-      note(fmt::format("rank {} {}; it is ended, and its log says where its threads were", action.rank, action.reason));
+      note(fmt::format("{} {}; it is ended, and its log says where its threads were",
+                       rank_name(action.rank, host_of_ranks()), action.reason));
       seen.end.error = nlohmann::json{{"kind", "timeout"}, {"message", action.reason}, {"exit_code", 1}};
       order_(action.node, {{"do", "kill"}, {"worker", action.worker}});
       return;
@@ -252,7 +266,7 @@ void Leader::ended(int worker, const ExitStatus& status, double now) {
     seen.end.signal = 0;
   }
   const bool user = seen.end.error && seen.end.error->value("kind", "") == "user";
-  const std::optional<RootCause> cause = find_root_cause({seen.end});
+  const std::optional<RootCause> cause = find_root_cause({seen.end}, host_of_ranks());
   const std::string why = cause ? cause->message : "";
   const bool member = recovery_.rank_of(worker) >= 0;
   recovery_.ended(worker, is_fine(seen.end), !user, why, now);

@@ -23,6 +23,7 @@ class Leader {
     int port = 0;
     bool one_node = true;
     std::function<std::string(int node)> towards;  // a host that the ranks of `node` reach others like
+    std::function<std::string(int node)> name;     // of its host, for messages; empty: there is one node
   };
   using Order = std::function<void(int node, const nlohmann::json& order)>;
 
@@ -30,6 +31,8 @@ class Leader {
 
   void node_joined(int node, double now) { recovery_.node_joined(node, now); }
   void node_lost(int node, const std::string& why, double now);
+  // Whether the run would go on without it.
+  bool can_go_on_without(int node) const;
   void adopt(int node, const nlohmann::json& worker, double now);  // {worker, rank, generation, doing}
   void heard(int worker, const nlohmann::json& message, double now);
   void ended(int worker, const ExitStatus& status, double now);
@@ -60,6 +63,7 @@ class Leader {
   void tell(int worker, const nlohmann::json& line, int rank = -1);
   void tell_pids() const;
   void note(const std::string& text) const;
+  HostOfRank host_of_ranks() const;
   void take_chaos(int worker, nlohmann::json message, double now);
   void kill_a_standby();
   void wake_the_stopped(double now);

@@ -146,6 +146,7 @@ std::optional<RankEnvironment> detect_rank_environment(const VariableLookup& loo
   } else {
     return std::nullopt;
   }
+  result.interface = lookup("LOCKSTEP_INTERFACE").value_or("");
   check(result);
   if (result.world == 1 && result.source != "lockstep") return std::nullopt;
   return result;

@@ -16,10 +16,11 @@ struct RankEnvironment {
   int local_rank = 0;
   int local_world = 1;  // ranks on this node
   std::string master_host = "127.0.0.1";
-  int master_port = 0;   // 0: the launcher gave none (MPI needs none)
-  bool one_node = true;  // every rank is on this machine, so loopback will do
-  std::string towards;   // a host that other nodes are reached like; "": master_host
-  std::string source;    // "lockstep", "torchrun", "slurm", "openmpi", "pmi"
+  int master_port = 0;    // 0: the launcher gave none (MPI needs none)
+  bool one_node = true;   // every rank is on this machine, so loopback will do
+  std::string towards;    // a host that other nodes are reached like; "": master_host
+  std::string interface;  // the network interface that other ranks are reached over; "": by route
+  std::string source;     // "lockstep", "torchrun", "slurm", "openmpi", "pmi"
 };
 
 // Looks a variable up; returns nullopt when unset or empty.

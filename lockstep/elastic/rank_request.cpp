@@ -60,6 +60,7 @@ nlohmann::json to_json(const RankRequest& request) {
             {"master_host", ranks.master_host},
             {"master_port", ranks.master_port},
             {"one_node", ranks.one_node},
+            {"interface", ranks.interface},
             {"source", ranks.source}}},
           {"backend", request.backend},
           {"run_id", request.run_id},
@@ -83,6 +84,7 @@ RankRequest rank_request_from_json(const nlohmann::json& value) {
     ranks.at("master_host").get_to(request.ranks.master_host);
     ranks.at("master_port").get_to(request.ranks.master_port);
     ranks.at("one_node").get_to(request.ranks.one_node);
+    ranks.at("interface").get_to(request.ranks.interface);
     ranks.at("source").get_to(request.ranks.source);
     value.at("verb").get_to(request.verb);
     request.job = spec::parse_job(value.at("job").get<std::string>(), "job");

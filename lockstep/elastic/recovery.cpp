@@ -63,6 +63,14 @@ void Recovery::node_lost(int node, const std::string& why, double now) {
   if (held && !forming_ && !finishing_) break_generation(why, now);
 }
 
+bool Recovery::can_go_on_without(int node) const {
+  if (finishing_ || over_ || !replacing_) return false;
+  const bool holds_ranks = std::find(nodes_.begin(), nodes_.end(), node) != nodes_.end();
+  if (holds_ranks && generation_ > 0 && restarts_ >= limits_.restarts) return false;
+  const auto left = static_cast<int>(live_.size() - live_.count(node));
+  return std::any_of(limits_.node_counts.begin(), limits_.node_counts.end(), [&](int count) { return count <= left; });
+}
+
 Recovery::Worker* Recovery::find(int worker) {
   const auto found = workers_.find(worker);
   return found == workers_.end() || found->second.state == State::kGone ? nullptr : &found->second;

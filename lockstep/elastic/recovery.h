@@ -77,6 +77,9 @@ class Recovery {
   void node_joined(int node, double now);
   void node_lost(int node, const std::string& why, double now);  // with every worker on it
 
+  // Whether the run would go on without this node, with those that are there now.
+  bool can_go_on_without(int node) const;
+
   // Events of workers, which are numbered as kSpawn numbers them; those of a worker that is gone are ignored.
   void heard(int worker, double now);  // any sign of life
   void ready(int worker, double now);  // it waits to join

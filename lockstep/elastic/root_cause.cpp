@@ -29,20 +29,29 @@ bool failed(const RankEnd& end) {
   return end.ended_by_agent || (!stopped_as_asked && (end.signal != 0 || end.exit_code != 0));
 }
 
-std::string describe(const RankEnd& end) {
-  if (end.error) return fmt::format("rank {}: {}", end.rank, end.error->value("message", "failed"));
-  if (end.signal == SIGKILL) {
-    return fmt::format(
-        "rank {} was killed (signal 9, SIGKILL): by hand or by the kernel for want of memory (see dmesg)", end.rank);
+std::string describe(const RankEnd& end, const HostOfRank& host_of) {
+  const std::string who = rank_name(end.rank, host_of);
+  if (end.error) {
+    const int suspect = end.error->value("suspect_rank", -1);
+    const std::string host = suspect >= 0 && suspect != end.rank && host_of ? host_of(suspect) : "";
+    return fmt::format("{}: {}{}", who, end.error->value("message", "failed"),
+                       host.empty() ? "" : fmt::format(" (rank {} is on {})", suspect, host));
   }
-  if (end.signal != 0)
-    return fmt::format("rank {} died of signal {} ({})", end.rank, end.signal, strsignal(end.signal));
-  return fmt::format("rank {} ended with exit code {} and no message", end.rank, end.exit_code);
+  if (end.signal == SIGKILL) {
+    return who + " was killed (signal 9, SIGKILL): by hand or by the kernel for want of memory (see dmesg)";
+  }
+  if (end.signal != 0) return fmt::format("{} died of signal {} ({})", who, end.signal, strsignal(end.signal));
+  return fmt::format("{} ended with exit code {} and no message", who, end.exit_code);
 }
 
 }  // namespace
 
-std::optional<RootCause> find_root_cause(const std::vector<RankEnd>& ends) {
+std::string rank_name(int rank, const HostOfRank& host_of) {
+  const std::string host = host_of ? host_of(rank) : "";
+  return host.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} ({})", rank, host);
+}
+
+std::optional<RootCause> find_root_cause(const std::vector<RankEnd>& ends, const HostOfRank& host_of) {
   const RankEnd* worst = nullptr;
   int level = std::numeric_limits<int>::max();
   for (const RankEnd& end : ends) {
@@ -52,7 +61,7 @@ std::optional<RootCause> find_root_cause(const std::vector<RankEnd>& ends) {
     }
   }
   if (worst == nullptr) return std::nullopt;
-  RootCause cause{worst->rank, 1, describe(*worst)};
+  RootCause cause{worst->rank, 1, describe(*worst, host_of)};
   if (worst->error) cause.exit_code = worst->error->value("exit_code", 1);
   return cause;
 }

@@ -1,6 +1,7 @@
 // Why a run failed: one rank's end explains those of the others.
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -24,7 +25,12 @@ struct RankEnd {
 };
 
 // The failure that explains the others: a rank that died of a signal or reported an error of its own comes before ranks
-// that merely lost a peer. nullopt when every rank ended with 0 or 130.
-std::optional<RootCause> find_root_cause(const std::vector<RankEnd>& ends);
+// that merely lost a peer. nullopt when every rank ended with 0 or 130. `host_of` names the host of a rank where ranks
+// are on several; "" where it is not known.
+using HostOfRank = std::function<std::string(int rank)>;
+std::optional<RootCause> find_root_cause(const std::vector<RankEnd>& ends, const HostOfRank& host_of = {});
+
+// "rank 3", "rank 3 (n2)".
+std::string rank_name(int rank, const HostOfRank& host_of);
 
 }  // namespace lockstep::elastic

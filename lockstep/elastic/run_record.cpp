@@ -29,6 +29,10 @@ RunRecord::RunRecord(std::shared_ptr<telemetry::Recorder> recorder, const RankRe
 
 RunRecord::~RunRecord() { end(1, "could not be started", nullptr); }
 
+void RunRecord::hand_over() {
+  if (const auto recorder = std::exchange(recorder_, nullptr)) recorder->flush(kEndSeconds);
+}
+
 void RunRecord::end(int exit_code, std::string reason, nlohmann::json summary, std::optional<int> failed_rank) {
   const auto recorder = std::exchange(recorder_, nullptr);
   if (!recorder) return;

@@ -24,6 +24,8 @@ class RunRecord {
   // `exit_code` of the run (0: done, 130: interrupted, else failed), `reason` one line, `summary` null when there is
   // none, `failed_rank` the rank that is the cause.
   void end(int exit_code, std::string reason, nlohmann::json summary, std::optional<int> failed_rank = {});
+  // Another process goes on with the run and will end it.
+  void hand_over();
 
  private:
   std::shared_ptr<telemetry::Recorder> recorder_;

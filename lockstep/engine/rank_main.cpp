@@ -17,6 +17,7 @@
 #include "lockstep/comm/observed.h"
 #include "lockstep/elastic/abortable_store.h"
 #include "lockstep/elastic/host_address.h"
+#include "lockstep/elastic/root_cause.h"
 #include "lockstep/elastic/run_record.h"
 #include "lockstep/elastic/store.h"
 #include "lockstep/engine/calibrate/calibration.h"
@@ -74,6 +75,14 @@ struct Joined {
   comm::Communicator world;
 };
 
+// Where the first rank's store listens: where the launcher told the others to look for it.
+std::string store_address(const elastic::RankEnvironment& ranks) {
+  if (ranks.one_node) return ranks.master_host;
+  if (ranks.interface.empty()) return "0.0.0.0";
+  elastic::require_on_interface(ranks.master_host, ranks.interface, "the meeting point " + ranks.master_host);
+  return elastic::address_of_interface(ranks.interface);
+}
+
 // Store keys of one generation do not meet those of another.
 Joined join_world(const elastic::RankRequest& request, const Membership& membership = {}) {
   const elastic::RankEnvironment& ranks = request.ranks;
@@ -98,7 +107,7 @@ Joined join_world(const elastic::RankRequest& request, const Membership& members
     const bool agent_serves = ranks.source == "agent";
     if (!agent_serves && ranks.rank == 0) {
       joined.server = std::make_unique<elastic::StoreServer>(
-          elastic::StoreServerOptions{ranks.one_node ? ranks.master_host : "0.0.0.0", ranks.master_port, token});
+          elastic::StoreServerOptions{store_address(ranks), ranks.master_port, token});
     }
     options.store = std::make_shared<elastic::StoreClient>(
         elastic::StoreClientOptions{.address = ranks.master_host, .port = ranks.master_port, .token = token});
@@ -107,7 +116,9 @@ Joined join_world(const elastic::RankRequest& request, const Membership& members
       options.store = std::make_shared<elastic::AbortableStore>(
           options.store, [membership] { return membership.control->aborted(membership.generation); });
     }
-    if (!ranks.one_node) {
+    if (!ranks.interface.empty()) {
+      options.address = elastic::address_of_interface(ranks.interface);
+    } else if (!ranks.one_node) {
       options.address = elastic::address_of_this_host(ranks.towards.empty() ? ranks.master_host : ranks.towards);
     }
   }
@@ -160,9 +171,8 @@ void flush_records(RunContext& context) {
   const bool all = context.recorder->flush(10.0);
   const telemetry::RecorderStats stats = context.recorder->stats();
   if (all && stats.dropped == 0) return;
-  context.host.note(fmt::format("warning: {} records of rank {} are not in the run store{}",
-                                stats.queued + stats.dropped, context.rank(),
-                                stats.last_error.empty() ? "" : ": " + stats.last_error));
+  context.host.note(fmt::format("warning: {} records of {} are not in the run store{}", stats.queued + stats.dropped,
+                                context.rank_name(), stats.last_error.empty() ? "" : ": " + stats.last_error));
 }
 
 // Where every rank is on one host they share the store. Ranks elsewhere write JSON lines into a home of their own (it
@@ -361,6 +371,10 @@ nlohmann::json engine_versions() {
           {"torch", TORCH_VERSION},
           {"cuda", nn::compat::built_with_cuda()},
           {"threads", at::get_num_threads()}};
+}
+
+std::string RunContext::rank_name() const {
+  return elastic::rank_name(rank(), [this](int) { return request.ranks.one_node ? "" : telemetry::host_name(); });
 }
 
 void Host::send(const nlohmann::json& message) const {

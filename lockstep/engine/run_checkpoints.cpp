@@ -224,7 +224,7 @@ void RunCheckpoints::tell_saved(const checkpoint::SaveOutcome& outcome) {
 void RunCheckpoints::tell_failed(const checkpoint::SaveOutcome& outcome, double pause_seconds) {
   std::string message;
   if (!outcome.problem.empty()) {
-    message = fmt::format("rank {} could not save step {}: {}", context_.rank(), outcome.step, outcome.problem);
+    message = fmt::format("{} could not save step {}: {}", context_.rank_name(), outcome.step, outcome.problem);
     context_.host.note("warning: " + message);
   }
   if (context_.rank() == 0) {

@@ -68,6 +68,8 @@ struct RunContext {
   const checkpoint::FileLayer* files = &checkpoint::system_files();  // what checkpoints are written through
 
   int rank() const { return world.rank(); }
+  // "rank 3"; with its host where ranks are on several.
+  std::string rank_name() const;
 };
 
 // Text from `root` to every rank of the group; blocks.

@@ -34,6 +34,9 @@ enum class OnNonfinite { kSkip, kRollback, kStop };
 constexpr auto names_of(OnNonfinite) { return enum_names<OnNonfinite::kStop>("skip", "rollback", "stop"); }
 enum class OnJump { kRecord, kSkip, kRollback, kStop };
 constexpr auto names_of(OnJump) { return enum_names<OnJump::kStop>("record", "skip", "rollback", "stop"); }
+// What is done about a node that its agent finds unhealthy (docs/reference/resume-and-health.md).
+enum class NodeChecks { kAct, kRecord, kOff };
+constexpr auto names_of(NodeChecks) { return enum_names<NodeChecks::kOff>("act", "record", "off"); }
 // What becomes of the samples of a step when a run goes on with another number of data ranks, and, where they change,
 // of the learning rate.
 enum class OnResize { kKeepGlobal, kScale };
@@ -128,6 +131,8 @@ struct CheckpointPolicy {
   std::int64_t keep = 3;
   bool at_end = true;              // `final: false`: nothing is saved after the last step
   std::string preempt_file;        // once it is there the run saves and ends with exit code 75; "": none
+  std::string preempt_url;         // the same, once it answers 200: "aws", "gcp", "azure" or http://...; "": none
+  std::string preempt_text;        // and the answer holds this; "": whatever it holds
   double stop_seconds = 300.0;     // `stop_timeout`: from a stop signal until ranks that have not ended are killed
   double timeout_seconds = 600.0;  // `timeout: 10m`: a save that takes longer has failed
   bool operator==(const CheckpointPolicy&) const = default;
@@ -157,6 +162,7 @@ struct Health {
   std::int64_t rollback_steps = 20;        // how far a rollback goes back at least, and how often state is kept for it
   std::int64_t most_rollbacks = 3;         // `max_rollbacks`: the next one ends the run
   std::int64_t replica_check_every = 100;  // steps between two comparisons of what ranks hold alike; 0: never
+  NodeChecks node_checks = NodeChecks::kAct;
   bool rolls_back() const {
     return nonfinite == OnNonfinite::kRollback || spike == OnJump::kRollback || gradient_outlier == OnJump::kRollback;
   }

@@ -186,6 +186,18 @@ void read_evaluation(MapReader& job, Evaluation& evaluation) {
   map->finish();
 }
 
+void read_preempt_url(MapReader& map, CheckpointPolicy& policy) {
+  const bool given = map.name("preempt_url", policy.preempt_url);
+  const std::string& url = policy.preempt_url;
+  if (given && url != "aws" && url != "gcp" && url != "azure" && url.rfind("http://", 0) != 0) {
+    throw map.error_at("preempt_url", fmt::format("\"{}\" is not a place to ask for notices", printable(url)),
+                       "write aws, gcp, azure or a URL that begins with http://");
+  }
+  if (map.name("preempt_text", policy.preempt_text) && !given) {
+    throw map.error_at("preempt_text", "preempt_text is given and preempt_url is not", "add preempt_url");
+  }
+}
+
 void read_checkpoint(MapReader& job, CheckpointPolicy& policy) {
   auto map = job.map("checkpoint");
   if (!map) return;
@@ -196,6 +208,7 @@ void read_checkpoint(MapReader& job, CheckpointPolicy& policy) {
   map->count("keep", policy.keep, 1, 1 << 20);
   map->boolean("final", policy.at_end);
   map->path("preempt_file", policy.preempt_file);
+  read_preempt_url(*map, policy);
   map->seconds("stop_timeout", policy.stop_seconds);
   require_at_most(*map, "stop_timeout", policy.stop_seconds);
   map->seconds("timeout", policy.timeout_seconds);
@@ -214,6 +227,7 @@ void read_health(MapReader& job, Health& health) {
   map->count("rollback_steps", health.rollback_steps, 1, kMostSteps);
   map->count("max_rollbacks", health.most_rollbacks, 0, kMostSteps);
   map->count("replica_check_every", health.replica_check_every, 0, kMostSteps);
+  map->choice("node_checks", health.node_checks);
   map->finish();
 }
 

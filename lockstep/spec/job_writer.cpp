@@ -66,6 +66,8 @@ std::string checkpoint_text(const CheckpointPolicy& policy) {
   std::string text = "checkpoint:\n";
   if (!policy.directory.empty()) text += fmt::format("  directory: {}\n", yaml_quote(policy.directory));
   if (!policy.preempt_file.empty()) text += fmt::format("  preempt_file: {}\n", yaml_quote(policy.preempt_file));
+  if (!policy.preempt_url.empty()) text += fmt::format("  preempt_url: {}\n", yaml_quote(policy.preempt_url));
+  if (!policy.preempt_text.empty()) text += fmt::format("  preempt_text: {}\n", yaml_quote(policy.preempt_text));
   return text +
          fmt::format("  every: {}\n  every_steps: {}\n  keep: {}\n  final: {}\n  timeout: {}\n  stop_timeout: {}\n",
                      exact_seconds(policy.every_seconds), policy.every_steps, policy.keep, policy.at_end,
@@ -75,9 +77,9 @@ std::string checkpoint_text(const CheckpointPolicy& policy) {
 std::string health_text(const Health& health) {
   return fmt::format(
       "health:\n  nonfinite: {}\n  skip_limit: {}\n  spike: {}\n  gradient_outlier: {}\n  rollback_steps: {}\n"
-      "  max_rollbacks: {}\n  replica_check_every: {}\n",
+      "  max_rollbacks: {}\n  replica_check_every: {}\n  node_checks: {}\n",
       to_string(health.nonfinite), health.most_skips, to_string(health.spike), to_string(health.gradient_outlier),
-      health.rollback_steps, health.most_rollbacks, health.replica_check_every);
+      health.rollback_steps, health.most_rollbacks, health.replica_check_every, to_string(health.node_checks));
 }
 
 std::string recovery_text(const RecoveryPolicy& policy) {

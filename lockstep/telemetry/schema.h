@@ -44,6 +44,7 @@ inline constexpr std::string_view kOutlier = "gradient_outlier";  // the same
 inline constexpr std::string_view kRollback = "rollback";         // data: {"from_step", "to_step", "samples", "reason"}
 inline constexpr std::string_view kReplicas = "replicas";         // ranks that should hold the same do not
 inline constexpr std::string_view kChaos = "chaos";  // a fault on purpose; data: {"event", "kind", "text", ...}
+inline constexpr std::string_view kNodeHealth = "node_health";  // data: {"node", "severity", "check", "what", "fix"}
 inline constexpr std::string_view kRankLost = "rank_lost";
 inline constexpr std::string_view kFailure = "failure";
 inline constexpr std::string_view kInterrupted = "interrupted";

@@ -41,6 +41,15 @@ TEST(RootCause, is_the_rank_with_an_error_of_its_own) {
   EXPECT_EQ(cause->rank, 1);
 }
 
+TEST(RootCause, names_the_hosts_of_the_rank_and_of_the_one_it_suspects) {
+  RankEnd end = ended(1, 1, 0, "peer_lost");
+  (*end.error)["suspect_rank"] = 2;
+  const auto host = [](int rank) { return "n" + std::to_string(rank); };
+  EXPECT_EQ(find_root_cause({end}, host)->message, "rank 1 (n1): peer_lost of 1 (rank 2 is on n2)");
+  EXPECT_EQ(find_root_cause({ended(3, 7)}, host)->message, "rank 3 (n3) ended with exit code 7 and no message");
+  EXPECT_EQ(find_root_cause({ended(3, 7)})->message, "rank 3 ended with exit code 7 and no message");
+}
+
 TEST(Agent, gives_each_rank_its_number_and_hears_its_messages) {
   TemporaryFolder folder;
   std::map<int, int> heard;
@@ -111,6 +120,70 @@ TEST(Agent, hands_a_fault_that_happened_to_nobody_else) {
   EXPECT_EQ(happened, std::vector<std::string>{"kill rank=0"});
   ASSERT_EQ(result.chaos_left.size(), 1U);
   EXPECT_EQ(result.chaos_left[0].text, "kill rank=0 step=99");
+}
+
+// Ranks that say they are ready, wait for their place in the run, and then do `then`.
+std::string commanded_rank(const std::string& then) {
+  return "eval \"echo '{\\\"type\\\":\\\"ready\\\"}' >&$LOCKSTEP_MESSAGE_FD\"; eval \"read -r line "
+         "<&$LOCKSTEP_MESSAGE_FD\"; " +
+         then;
+}
+
+Finding finding(Severity severity, int pid = 0) { return {severity, "gpu", "x", "is broken", "replace it", pid}; }
+
+TEST(Agent, without_another_node_tells_that_its_node_is_unhealthy_and_goes_on) {
+  TemporaryFolder folder;
+  const std::filesystem::path told = folder.path() / "told";
+  AgentOptions options =
+      ranks_running(commanded_rank("while [ ! -e " + told.string() + " ]; do sleep 0.05; done; exit 0"), 2, folder);
+  options.commanded = true;
+  std::vector<std::string> heard;
+  AgentCallbacks callbacks;
+  callbacks.on_message = [&](int, const nlohmann::json& message) {
+    if (message.value("type", "") == "finding") heard.push_back(message.at("what"));
+    if (message.value("text", "").find("no other node can take over") != std::string::npos) {
+      heard.emplace_back("kept");
+      write_file_atomically(told, "");
+    }
+  };
+  bool found = false;
+  callbacks.findings = [&](const std::vector<int>&) {
+    return std::exchange(found, true) ? std::vector<Finding>{} : std::vector<Finding>{finding(Severity::kFatal)};
+  };
+  const AgentResult result = run_agent(options, callbacks);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(heard, (std::vector<std::string>{"is broken", "kept"}));
+}
+
+TEST(Agent, names_the_unhealthy_node_when_the_run_fails_on_it) {
+  TemporaryFolder folder;
+  AgentOptions options = ranks_running("sleep 0.3; exit 9", 1, folder);
+  AgentCallbacks callbacks;
+  callbacks.findings = [&](const std::vector<int>&) { return std::vector<Finding>{finding(Severity::kFatal)}; };
+  const AgentResult result = run_agent(options, callbacks);
+  ASSERT_TRUE(result.cause);
+  EXPECT_NE(result.cause->message.find("this node is unhealthy: gpu: is broken; replace it"), std::string::npos)
+      << result.cause->message;
+}
+
+TEST(Agent, restarts_the_rank_whose_error_on_the_gpu_it_hears_of) {
+  TemporaryFolder folder;
+  const std::string mark = (folder.path() / "once").string();
+  // The first process hangs after its error, the one that replaces it does the work.
+  AgentOptions options = ranks_running(commanded_rank("if mkdir " + mark + "; then sleep 600; fi; exit 0"), 1, folder);
+  options.commanded = true;
+  options.recovery.restarts = 1;
+  options.own_end_seconds = 0.2;
+  AgentCallbacks callbacks;
+  bool found = false;
+  callbacks.findings = [&](const std::vector<int>& pids) {
+    if (found || pids.empty() || !std::filesystem::exists(mark)) return std::vector<Finding>{};
+    found = true;
+    return std::vector<Finding>{finding(Severity::kApplication, pids.front())};
+  };
+  const AgentResult result = run_agent(options, callbacks);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.restarts, 1);
 }
 
 }  // namespace

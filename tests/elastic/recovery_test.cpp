@@ -404,5 +404,25 @@ TEST(RecoveryOfNodes, another_one_goes_on_with_the_workers_of_a_lost_one) {
   EXPECT_EQ(second.recovery.furthest_step(), 40);
 }
 
+TEST(Recovery, knows_whether_the_run_could_do_without_a_node) {
+  World world({.ranks_per_node = 1, .node_counts = {3, 2}, .restarts = 1}, 3);
+  world.decide();
+  EXPECT_TRUE(world.recovery.can_go_on_without(2));
+  world.recovery.node_lost(2, "is lost", 1.0);
+  EXPECT_FALSE(world.recovery.can_go_on_without(1));  // no layout of the run does with one
+  world.recovery.node_joined(2, 2.0);
+  EXPECT_TRUE(world.recovery.can_go_on_without(1));
+  world.recovery.stop_replacing();
+  EXPECT_FALSE(world.recovery.can_go_on_without(1));
+}
+
+TEST(Recovery, does_without_a_node_only_while_restarts_are_left) {
+  World world({.ranks_per_node = 1, .node_counts = {1}, .restarts = 0}, 2);
+  world.decide();
+  const int used = world.recovery.nodes().at(0);
+  EXPECT_FALSE(world.recovery.can_go_on_without(used));
+  EXPECT_TRUE(world.recovery.can_go_on_without(1 - used));  // spare: its loss is not a failure
+}
+
 }  // namespace
 }  // namespace lockstep::elastic

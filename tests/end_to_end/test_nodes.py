@@ -1,64 +1,8 @@
 """Agents of several nodes keep one run alive: whichever node is lost, the run goes on."""
-import os
-
 from harness import *
 
 
-class Nodes(EndToEnd):
-    """Nodes are agents on ports of this machine; killing an agent ends the ranks of its node with it."""
-
-    def setUp(self):
-        super().setUp()
-        self.agents = {}
-
-    def begin(self, job, nodes):
-        self.addresses = ",".join(f"127.0.0.1:{free_port()}" for _ in range(nodes))
-        self.environment["LOCKSTEP_TOKEN"] = "of this test"
-        for node in range(nodes):
-            self.agents[node] = self.agent(job, node)
-
-    def agent(self, job, node):
-        process = self.start("launch", job, "--json", "--nodes", self.addresses, "--node", node)
-        self.addCleanup(self.kill, process)
-        return process
-
-    @staticmethod
-    def kill(process):
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
-
-    def world(self, generation):
-        """Nodes by rank, once this generation has begun."""
-        def look():
-            for told in (self.folder / "home" / "runs").glob("*/node-*/ranks.json"):
-                found = json.loads(told.read_text())
-                if found["generation"] == generation:
-                    return found["nodes"]
-            return None
-        return wait_for(look)
-
-    def ends(self, lost=()):
-        """The result, from the agent that led at the end; every agent that was not lost ends well."""
-        result = None
-        for node, process in self.agents.items():
-            out, err = process.communicate(timeout=900)
-            if node in lost:
-                continue
-            self.assertEqual(process.returncode, 0, f"node {node}\n{out}\n{err}")
-            if out.strip():
-                result = json.loads(out.strip().splitlines()[-1])
-        self.assertIsNotNone(result)
-        return result
-
-    def assert_same_losses(self, mine, other, places=4):
-        """What the process that recorded them had not written yet when it was killed is missing."""
-        mine, other = self.losses(mine), self.losses(other)
-        self.assertEqual(max(mine), max(other))
-        self.assertGreater(len(mine), 0.8 * len(other))
-        for step, loss in mine.items():
-            self.assertAlmostEqual(loss, other[step], places=places, msg=f"step {step}")
-
+class Nodes(SeveralNodes):
     def test_nodes_train_as_one_machine_does(self):
         job = self.text_job(cluster="2x1xcpu", steps=20)
         whole = self.train(job)

@@ -43,10 +43,11 @@ loader: {num_workers: 3, prefetch_factor: 5}
 communication: {backend: mpi, timeout: 1m30s, bucket: 3MB, compression: powersgd, powersgd_rank: 2,
                 reduce_each_micro_step: true, reshard_after_forward: false}
 evaluation: {every: 9, batches: 4}
-checkpoint: {directory: /c, every_steps: 17, keep: 9, preempt_file: /p, stop_timeout: 90s}
+checkpoint: {directory: /c, every_steps: 17, keep: 9, preempt_file: /p, preempt_url: aws, preempt_text: terminate,
+             stop_timeout: 90s}
 recovery: {restarts: 4, standby: 2, wait: 7s, snapshots: {every: 6}}
 health: {nonfinite: rollback, skip_limit: 7, spike: stop, gradient_outlier: skip, rollback_steps: 9, max_rollbacks: 1,
-         replica_check_every: 7}
+         replica_check_every: 7, node_checks: record}
 layout: {pp: 2, dp: 5, tp: 2, zero: 0, schedule: 1f1b, recompute: selective, sequence_parallel: true,
          context_exchange: all_to_all, offload: optimizer, stage_layers: [1, 3]}
 weights: "/w/my model"
@@ -197,6 +198,16 @@ TEST(Job, snapshots_are_taken_as_it_says_or_as_is_cheap) {
   EXPECT_EQ(parse_job(kDemo + wish + "0}}\n", "x").recovery.snapshots.every, 0);
   EXPECT_THROW(parse_job(kDemo + wish + "often}}\n", "x"), UserError);
   EXPECT_THROW(parse_job(kDemo + wish + "-1}}\n", "x"), UserError);
+}
+
+TEST(Job, names_where_notices_are_asked_for) {
+  EXPECT_EQ(parse_job(kEverything, "x").checkpoint.preempt_url, "aws");
+  EXPECT_EQ(parse_job(kEverything, "x").health.node_checks, NodeChecks::kRecord);
+  const auto error = [](const std::string& keys) {
+    return user_error([&] { parse_job(demo_with("every: 10m", "every: 10m, " + keys), "j.yaml"); });
+  };
+  EXPECT_HAS(error("preempt_url: https://a/"), "write aws, gcp, azure or a URL that begins with http://");
+  EXPECT_HAS(error("preempt_text: TRUE"), "preempt_text is given and preempt_url is not");
 }
 
 TEST(Job, exactly_one_goal) {

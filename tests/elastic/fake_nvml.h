@@ -1,0 +1,16 @@
+// The state of the GPUs that fake_nvml.cpp makes up; a test changes it through fake_nvml_state().
+#pragma once
+
+struct FakeGpu {
+  bool lost = false;
+  unsigned long long uncorrected = 0;
+  unsigned int remap_pending = 0, remap_failed = 0;
+  unsigned long long slowdowns = 0;
+  unsigned int temperature = 40;
+  unsigned long long xid = 0;  // one event; 0: none
+};
+
+struct FakeNvml {
+  unsigned int count = 2;
+  FakeGpu gpus[4];
+};
