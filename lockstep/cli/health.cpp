@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 #include "lockstep/base/error.h"
@@ -67,7 +68,8 @@ void print_table(const std::vector<Finding>& findings) {
 elastic::HealthOptions options_of(const HealthRequest& request) {
   elastic::HealthOptions options = elastic::health_options_from_environment();
   const std::filesystem::path home = telemetry::home_directory();
-  options.gpus = true;
+  // Without a job: where there are GPUs, something will compute on them.
+  options.gpus = std::filesystem::exists("/dev/nvidiactl") || std::getenv("LOCKSTEP_NVML") != nullptr;
   if (!request.job_file.empty()) {
     const spec::Job job = spec::load_job(request.job_file);
     options.gpus = uses_gpus(job.cluster);

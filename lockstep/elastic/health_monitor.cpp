@@ -35,6 +35,7 @@ class GpuCheck {
         findings.push_back({Severity::kWarning, "gpu", "library", "the GPUs are not checked: NVML cannot be opened",
                             "install the NVIDIA driver's libnvidia-ml.so.1", 0});
       }
+      if (!used_) findings.push_back({Severity::kOk, "gpu", "library", "none is looked at", "", 0});
       return findings;
     }
     std::vector<GpuState> now = gpus_->look();

@@ -82,7 +82,7 @@ std::string interface_of_address(const std::string& address) {
 }
 
 std::string address_of_this_host(const std::string& peer) {
-  if (const std::string address = address_towards(peer); !is_loopback(address)) return address;
+  if (std::string address = address_towards(peer); !is_loopback(address)) return address;
   for (const Interface& interface : interfaces_here()) {
     if (!is_loopback(interface.address)) return interface.address;
   }

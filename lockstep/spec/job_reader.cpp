@@ -190,7 +190,7 @@ void read_preempt_url(MapReader& map, CheckpointPolicy& policy) {
   const bool given = map.name("preempt_url", policy.preempt_url);
   const std::string& url = policy.preempt_url;
   if (given && url != "aws" && url != "gcp" && url != "azure" && url.rfind("http://", 0) != 0) {
-    throw map.error_at("preempt_url", fmt::format("\"{}\" is not a place to ask for notices", printable(url)),
+    throw map.error_at("preempt_url", fmt::format("`checkpoint.preempt_url` cannot be `{}`", printable(url)),
                        "write aws, gcp, azure or a URL that begins with http://");
   }
   if (map.name("preempt_text", policy.preempt_text) && !given) {
