@@ -91,7 +91,7 @@ class FileLease final : public Lease {
   FileLease(fs::path folder, const std::string& run, const LeaseOptions& options)
       : folder_(std::move(folder)), path_(folder_ / kLeaseName), options_(options) {
     make_folders(folder_);
-    const bool locked = options_.use_lock && lock();
+    const bool locked = options_.use_lock && lock(run);
     const std::optional<Content> before = read_content(path_);
     if (before) wait_for_its_end(*before, run, locked);
     if (!file_) open();
@@ -136,9 +136,11 @@ class FileLease final : public Lease {
                             "make it writable or set checkpoint.directory", {folder_.string()});
   }
 
-  // Whether the lock is ours now; false where the file system has none. Throws when somebody keeps it.
-  bool lock() {
+  // Whether the lock is ours now; false where the file system has none, or an earlier rank 0 of this run keeps it.
+  // Throws when another run does.
+  bool lock(const std::string& run) {
     const Deadline deadline = Deadline::after(options_.wait_seconds);
+    const Deadline own_run = Deadline::after(options_.own_run_seconds);
     while (true) {
       open();
       if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) {
@@ -146,7 +148,9 @@ class FileLease final : public Lease {
       } else if (errno != EWOULDBLOCK && errno != EINTR) {
         return false;
       }
-      if (deadline.expired()) throw refused(folder_, read_content(path_));
+      const std::optional<Content> owner = read_content(path_);
+      if (own_run.expired() && owner && owner->owner.run == run) return false;
+      if (deadline.expired()) throw refused(folder_, owner);
       std::this_thread::sleep_for(kPoll);
     }
   }
@@ -162,7 +166,7 @@ class FileLease final : public Lease {
   // Returns when the former owner is gone for certain.
   void wait_for_its_end(const Content& before, const std::string& run, bool locked) const {
     const LeaseOwner& owner = before.owner;
-    if (owner.given_back || (locked && owner.run == run)) return;
+    if (owner.given_back || owner.run == run) return;
     const bool here = owner.host == telemetry::describe_this_process({}).host;
     if (here && (locked || !is_alive(before))) return;
     const Deadline deadline = Deadline::after(options_.silent_seconds);

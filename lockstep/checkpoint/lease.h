@@ -5,8 +5,11 @@
 // run is refused and told who the owner is; what a dead one left is taken over:
 //
 //   the lock is taken                    somebody lives: refused, after a few seconds of waiting for one that is ending
-//   the lock is free, the same run id,   taken over at once: the kernel drops the lock of a dead process, and a run may
-//   the same host, or given back         follow itself
+//   the same run id                      a rank 0 of an earlier generation of the run: its lock is waited for a moment,
+//                                        then the folder is taken over whether it is free or not. A file server may
+//                                        keep the lock of a node that is cut off; check() keeps that one from writing
+//   the lock is free, the same host,     taken over at once: the kernel drops the lock of a dead process
+//   or given back
 //   the lock is free, another host       taken over when the beat stands still for ten seconds: locks of some network
 //                                        file systems hold on one host only
 //   the file system has no locks         as above, and on the same host when the process is gone
@@ -32,6 +35,7 @@ struct LeaseOwner {
 
 struct LeaseOptions {
   double wait_seconds = 5.0;     // for a lock that is taken
+  double own_run_seconds = 1.0;  // the same, where this run itself has it
   double beat_seconds = 2.0;     // between two beats
   double silent_seconds = 10.0;  // without a beat: the owner is gone
   bool use_lock = true;          // false: as on a file system without locks

@@ -25,10 +25,13 @@ namespace {
 using nlohmann::json;
 
 constexpr int kPollMilliseconds = 100;
-constexpr double kBeatSeconds = 0.25;
+constexpr int kPollLinksMilliseconds = 50;
+constexpr double kBeatSeconds = 0.1;           // something is sent, for the other machine to answer
+constexpr double kStatusSeconds = 0.25;        // the leader tells the others how far the run is
 constexpr double kAgentSilenceSeconds = 20.0;  // the machine answers, the agent on it does not
 constexpr double kHelloSeconds = 5.0;          // for who connects to say who it is
-constexpr double kSeekSeconds = 1.5;           // for a node that may lead to answer
+constexpr double kSeekSeconds = 1.0;           // for a node that may lead to answer
+constexpr double kConnectSeconds = 0.4;        // for one connection to it
 constexpr double kRetrySeconds = 0.1;
 constexpr std::size_t kMostStrangers = 256;
 constexpr int kCandidatesAtOnce = 3;
@@ -59,6 +62,10 @@ const char* name_of(Recovery::Doing doing) {
   return doing == Recovery::Doing::kMember ? "member" : doing == Recovery::Doing::kWaiting ? "waiting" : "starting";
 }
 
+std::string why_closed(const Link& link) {
+  return link.was_silent() ? "its machine does not answer" : "its agent is gone";
+}
+
 // A node that may lead, seen from one that looks for a leader.
 struct Candidate {
   std::unique_ptr<Link> link;
@@ -83,6 +90,7 @@ class Agent {
   WorkerOptions worker_options() const;
   void on_worker_message(int worker, const json& message);
   void on_worker_end(int worker, const ExitStatus& status);
+  void tell_leader(json message);
   void obey(const json& order);
   void spawn(int worker);
   void leave_generation(const std::string& why);
@@ -124,6 +132,7 @@ class Agent {
   void beat(double now);
   void take_stop_requests(double now);
   void watch_links(Poller& poller);
+  std::vector<Link*> links() const;
 
   const AgentOptions& options_;
   const AgentCallbacks& callbacks_;
@@ -140,6 +149,7 @@ class Agent {
   std::map<int, Candidate> candidates_;             // by node: who may lead
   int probed_ = 0;                                  // any other node, one after the other
   std::unique_ptr<Link> leader_link_;
+  std::vector<json> unsaid_;  // to the next leader: what processes did while there was none
   std::unique_ptr<Leader> leader_;
   int leader_node_ = -1;
   int term_ = 0;              // leaders so far
@@ -152,7 +162,7 @@ class Agent {
   bool prepared_ = false;
   bool fenced_ = false;
   double seeking_since_ = 0.0;
-  double beaten_ = 0.0;
+  double beaten_ = 0.0, told_ = 0.0;  // the last beat, the last status
   int stops_told_ = 0;
   double looked_ = 0.0;                         // at what the health checks found
   std::string unhealthy_;                       // why this node should not be used; "": it may
@@ -218,8 +228,9 @@ AgentResult Agent::run() {
     Poller poller;
     workers_.watch(poller);
     watch_links(poller);
-    poller.run(kPollMilliseconds);
+    poller.run(alone() ? kPollMilliseconds : kPollLinksMilliseconds);
     const double now = monotonic_seconds();
+    for (Link* link : links()) link->require_answers(now);
     accept_strangers();
     for (auto& stranger : strangers_) greet(stranger, now);
     std::erase(strangers_, nullptr);
@@ -252,14 +263,20 @@ void Agent::on_worker_message(int worker, const json& message) {
     local.doing = Recovery::Doing::kWaiting;
   }
   if (leader_) return leader_->heard(worker, message, monotonic_seconds());
-  if (leader_link_) leader_link_->send({{"type", "message"}, {"worker", worker}, {"message", message}});
+  // Steps of a generation that nobody leads do not count.
+  if (!leader_link_ && type == command::kHeartbeat) return;
+  tell_leader({{"type", "message"}, {"worker", worker}, {"message", message}});
+}
+
+void Agent::tell_leader(json message) {
+  if (leader_link_) return leader_link_->send(message);
+  unsaid_.push_back(std::move(message));
 }
 
 void Agent::on_worker_end(int worker, const ExitStatus& status) {
   local_.erase(worker);
   if (leader_) return leader_->ended(worker, status, monotonic_seconds());
-  if (!leader_link_) return;
-  leader_link_->send({{"type", "ended"}, {"worker", worker}, {"code", status.code}, {"signal", status.signal}});
+  tell_leader({{"type", "ended"}, {"worker", worker}, {"code", status.code}, {"signal", status.signal}});
 }
 
 void Agent::spawn(int worker) {
@@ -387,6 +404,7 @@ void Agent::lead(double now) {
   leader_->node_joined(self(), now);
   if (callbacks_.on_lead) callbacks_.on_lead();
   if (!first) note(why + "; " + name_of_node(self()) + " leads");
+  unsaid_.clear();
   const json mine = hello();
   for (const json& worker : mine.at("workers")) leader_->adopt(self(), worker, now);
   candidates_.clear();
@@ -439,7 +457,7 @@ void Agent::lose_silent_followers(double now) {
       if (type == "finding" && callbacks_.on_message) callbacks_.on_message(-1, message);
       if (type == "unhealthy") unhealthy_nodes_[node] = message.value("why", "");
     }
-    if (!link->is_open()) lost.emplace_back(node, name_of_node(node) + " is lost: its agent does not answer");
+    if (!link->is_open()) lost.emplace_back(node, name_of_node(node) + " is lost: " + why_closed(*link));
     if (link->is_open() && now - link->heard() > kAgentSilenceSeconds) {
       lost.emplace_back(
           node, name_of_node(node) + fmt::format(": its agent said nothing for {:.0f} s", kAgentSilenceSeconds));
@@ -535,7 +553,10 @@ void Agent::follow(int node, std::unique_ptr<Link> link, const json& welcome) {
   if (welcome.value("fresh", true)) {
     workers_.end_all(0.0);
     local_.clear();
+    unsaid_.clear();
   }
+  // It knows of the processes as they were when this agent said hello.
+  for (const json& message : std::exchange(unsaid_, {})) leader_link_->send(message);
   if (!prepared_) facts_ = welcome.value("facts", json::object());
   prepare();
 }
@@ -576,7 +597,7 @@ void Agent::take_from_leader(double now) {
       return;
     }
   }
-  if (!leader_link_->is_open()) return lose_leader("its agent does not answer", now);
+  if (!leader_link_->is_open()) return lose_leader(why_closed(*leader_link_), now);
   if (now - leader_link_->heard() > kAgentSilenceSeconds) {
     lose_leader(fmt::format("its agent said nothing for {:.0f} s", kAgentSilenceSeconds), now);
   }
@@ -585,6 +606,8 @@ void Agent::take_from_leader(double now) {
 void Agent::lose_leader(const std::string& why, double now) {
   const std::string text = name_of_node(leader_node_) + ", which led the run, is lost: " + why;
   note(text);
+  // A machine that is silent already has less time left to answer who looks for a leader.
+  if (leader_link_->was_silent()) candidates_[leader_node_].answered = now - kAnswerSeconds;
   leader_link_.reset();
   leave_generation(text);
   seeking_since_ = now;
@@ -635,7 +658,7 @@ void Agent::connect_to(int node, double now) {
   if (node < 0 || node >= static_cast<int>(options_.nodes->nodes.size()) || node == self()) return;
   Candidate& candidate = candidates_[node];
   const auto& link = candidate.link;
-  if (link && link->is_open() && (link->is_connected() || now - link->opened() < kSeekSeconds)) return;
+  if (link && link->is_open() && (link->is_connected() || now - link->opened() < kConnectSeconds)) return;
   if (now < candidate.next_try) return;
   if (candidate.answered == 0.0) candidate.answered = now;
   candidate.next_try = now + kRetrySeconds;
@@ -665,7 +688,7 @@ void Agent::try_candidates(double now) {
   const int nodes = static_cast<int>(options_.nodes->nodes.size());
   const auto current = candidates_.find(probed_ % nodes);
   if (current != candidates_.end() && current->second.link && current->second.link->is_open() &&
-      now - current->second.link->opened() < kSeekSeconds) {
+      now - current->second.link->opened() < kConnectSeconds) {
     return;
   }
   probed_ = (probed_ + 1) % nodes;
@@ -708,6 +731,7 @@ void Agent::fence(const std::string& why, double now) {
   note(why + "; its ranks are ended");
   workers_.end_all(0.0);
   local_.clear();
+  unsaid_.clear();
   leader_.reset();
   store_.reset();
   followers_.clear();
@@ -765,6 +789,11 @@ void Agent::beat(double now) {
     if (candidate.link && candidate.link->is_connected()) candidate.link->send({{"type", "beat"}});
   }
   if (!leader_) return;
+  if (now - told_ < kStatusSeconds) {
+    for (const auto& [node, link] : followers_) link->send({{"type", "beat"}});
+    return;
+  }
+  told_ = now;
   const Recovery::Past past = leader_->past();
   const json status = {{"type", "status"},
                        {"nodes", electorate_},
@@ -793,14 +822,20 @@ void Agent::take_stop_requests(double now) {
 
 void Agent::watch_links(Poller& poller) {
   if (listener_) poller.watch(listener_.get(), POLLIN, [] {});
-  for (const auto& link : strangers_) link->watch(poller);
-  for (const auto* links : {&followers_, &waiting_}) {
-    for (const auto& [node, link] : *links) link->watch(poller);
+  for (Link* link : links()) link->watch(poller);
+}
+
+std::vector<Link*> Agent::links() const {
+  std::vector<Link*> all;
+  for (const auto& link : strangers_) all.push_back(link.get());
+  for (const auto* by_node : {&followers_, &waiting_}) {
+    for (const auto& [node, link] : *by_node) all.push_back(link.get());
   }
   for (const auto& [node, candidate] : candidates_) {
-    if (candidate.link) candidate.link->watch(poller);
+    if (candidate.link) all.push_back(candidate.link.get());
   }
-  if (leader_link_) leader_link_->watch(poller);
+  if (leader_link_) all.push_back(leader_link_.get());
+  return all;
 }
 
 }  // namespace

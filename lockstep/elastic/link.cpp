@@ -14,11 +14,26 @@ namespace {
 // Agents tell each other short things; who sends more without a line's end, or does not read, is dropped.
 constexpr std::size_t kMostBytes = std::size_t{8} << 20;
 
+// The kernel's own limit, for a process that does not come to look: it counts from the first time it sends again.
+constexpr int kKernelMilliseconds = 1000;
+constexpr double kLongestLook = 0.2;  // between two looks that count in full
+constexpr double kTick = 0.01;        // how exactly the kernel knows when answers came
+
 }  // namespace
 
 Link::Link(UniqueFd fd, bool connecting)
-    : fd_(std::move(fd)), connecting_(connecting), opened_(monotonic_seconds()), heard_(opened_) {
-  if (fd_) expect_answers_within(fd_.get(), kAnswerMilliseconds);
+    : fd_(std::move(fd)), connecting_(connecting), opened_(monotonic_seconds()), heard_(opened_), checked_(opened_) {
+  if (fd_) expect_answers_within(fd_.get(), kKernelMilliseconds);
+}
+
+void Link::require_answers(double now) {
+  if (!is_connected()) return;
+  const double since = now - std::exchange(checked_, now);
+  const double answered = seconds_since_answer(fd_.get());
+  unanswered_ = answered <= since + kTick ? 0.0 : unanswered_ + std::min(since, kLongestLook);
+  if (unanswered_ < kAnswerSeconds) return;
+  silent_ = true;
+  close();
 }
 
 void Link::send(const nlohmann::json& message) {
@@ -43,7 +58,7 @@ void Link::on_event() {
     refused_ = error == ECONNREFUSED;
     if (error != 0) return close();
     connecting_ = false;
-    heard_ = monotonic_seconds();
+    heard_ = checked_ = monotonic_seconds();
   }
   write();
   if (fd_) read();
@@ -54,7 +69,7 @@ void Link::read() {
   while (fd_) {
     const ssize_t got = recv(fd_.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) break;
-    if (got <= 0) return close();
+    if (got <= 0) return fail(got);
     heard_ = monotonic_seconds();
     in_.append(buffer, static_cast<std::size_t>(got));
     std::size_t begin = 0;
@@ -68,11 +83,17 @@ void Link::read() {
   }
 }
 
+// The kernel has given up on the other machine, or the other end is closed.
+void Link::fail(ssize_t result) {
+  silent_ = result < 0 && (errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH);
+  close();
+}
+
 void Link::write() {
   while (fd_ && !out_.empty()) {
     const ssize_t sent = ::send(fd_.get(), out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (sent <= 0) return close();
+    if (sent <= 0) return fail(sent);
     out_.erase(0, static_cast<std::size_t>(sent));
   }
 }

@@ -90,6 +90,13 @@ void expect_answers_within(int fd, int milliseconds) {
   ::setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof(limit));
 }
 
+double seconds_since_answer(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof(info);
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0 || info.tcpi_unacked == 0) return 0.0;
+  return info.tcpi_last_ack_recv / 1000.0;
+}
+
 bool equal_tokens(std::string_view a, std::string_view b) {
   if (a.size() != b.size()) return false;
   unsigned char difference = 0;

@@ -24,9 +24,11 @@ int port_of(int fd);
 // host is unknown or cannot be reached.
 UniqueFd begin_to_connect(const std::string& host, int port);
 
-// Both ends notice within this time that the other machine does not answer any more, however busy the processes on it
-// are: it is the kernels that answer.
+// The connection is closed when the other machine leaves unanswered for this long what was sent again.
 void expect_answers_within(int fd, int milliseconds);
+
+// How long the other machine has left unanswered what was sent to it over this connection; 0: nothing is.
+double seconds_since_answer(int fd);
 
 // Takes the same time for every wrong token of a length, so that a peer cannot guess it byte by byte.
 bool equal_tokens(std::string_view a, std::string_view b);

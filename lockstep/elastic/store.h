@@ -14,6 +14,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -126,6 +127,9 @@ struct StoreClientOptions {
   std::string token;
   milliseconds connect_timeout{30'000};  // until a server answers; refused connections are retried, it may start later
   milliseconds call_timeout{30'000};     // for calls that do not wait for a key
+  // Asked some times a second, from any thread, while a call waits: a reason ends it with Fault{kAborted}. Ranks that
+  // meet wait for each other, and one that is lost, or whose node serves the store, never comes.
+  std::function<std::optional<std::string>()> aborted;
 };
 
 // A call that blocks (get, wait) does not hold up other threads: each concurrent call has its own connection.

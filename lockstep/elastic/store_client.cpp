@@ -28,17 +28,7 @@ using wire::Status;
 
 // The server answers a wait itself when its time is over; only a server that hangs is caught here.
 constexpr milliseconds kReplyGrace{2000};
-
-bool wait_ready(int fd, short events, Clock::time_point deadline) {
-  while (true) {
-    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
-    if (left <= 0) return false;
-    pollfd entry{fd, events, 0};
-    const int count = ::poll(&entry, 1, static_cast<int>(std::min<std::int64_t>(left, 60'000)));
-    if (count > 0) return true;
-    if (count < 0 && errno != EINTR) return false;
-  }
-}
+constexpr std::int64_t kLookMilliseconds = 100;  // between two looks at whether the call is to end
 
 }  // namespace
 
@@ -57,6 +47,9 @@ class StoreClient::Impl {
   void give_back(Fd fd);
   std::string exchange(int fd, const std::string& frame, Clock::time_point deadline);
   void receive_exactly(int fd, char* data, std::size_t count, Clock::time_point deadline);
+  // False when the time is over. Throws when the calls of this client are to end.
+  bool wait_ready(int fd, short events, Clock::time_point deadline) const;
+  void end_when_aborted() const;
   std::string place() const { return fmt::format("rendezvous store {}:{}", options_.address, options_.port); }
   Fault lost(const std::string& why) const { return Fault(FaultKind::kPeerLost, -1, place() + ": " + why); }
 
@@ -64,6 +57,23 @@ class StoreClient::Impl {
   std::mutex mutex_;
   std::vector<Fd> idle_;
 };
+
+void StoreClient::Impl::end_when_aborted() const {
+  if (!options_.aborted) return;
+  if (const auto reason = options_.aborted()) throw Fault(FaultKind::kAborted, -1, *reason);
+}
+
+bool StoreClient::Impl::wait_ready(int fd, short events, Clock::time_point deadline) const {
+  while (true) {
+    const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now()).count();
+    if (left <= 0) return false;
+    pollfd entry{fd, events, 0};
+    const int count = ::poll(&entry, 1, static_cast<int>(std::min<std::int64_t>(left, kLookMilliseconds)));
+    if (count > 0) return true;
+    if (count < 0 && errno != EINTR) return false;
+    end_when_aborted();  // what is answered at once is done all the same
+  }
+}
 
 Fd StoreClient::Impl::try_connect(Clock::time_point deadline, std::string& problem) {
   addrinfo hints{};
@@ -110,6 +120,7 @@ Fd StoreClient::Impl::connect() {
       greet(fd.get(), deadline);
       return fd;
     }
+    end_when_aborted();
     if (Clock::now() + pause >= deadline) break;
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, milliseconds(500));

@@ -15,7 +15,6 @@
 #include "lockstep/comm/group_settings.h"
 #include "lockstep/comm/local.h"
 #include "lockstep/comm/observed.h"
-#include "lockstep/elastic/abortable_store.h"
 #include "lockstep/elastic/host_address.h"
 #include "lockstep/elastic/root_cause.h"
 #include "lockstep/elastic/run_record.h"
@@ -109,13 +108,12 @@ Joined join_world(const elastic::RankRequest& request, const Membership& members
       joined.server = std::make_unique<elastic::StoreServer>(
           elastic::StoreServerOptions{store_address(ranks), ranks.master_port, token});
     }
-    options.store = std::make_shared<elastic::StoreClient>(
-        elastic::StoreClientOptions{.address = ranks.master_host, .port = ranks.master_port, .token = token});
+    elastic::StoreClientOptions client{.address = ranks.master_host, .port = ranks.master_port, .token = token};
     // A rank that is lost on its way here never comes; whoever hears of it first ends the wait of the others.
     if (membership.control != nullptr) {
-      options.store = std::make_shared<elastic::AbortableStore>(
-          options.store, [membership] { return membership.control->aborted(membership.generation); });
+      client.aborted = [membership] { return membership.control->aborted(membership.generation); };
     }
+    options.store = std::make_shared<elastic::StoreClient>(std::move(client));
     if (!ranks.interface.empty()) {
       options.address = elastic::address_of_interface(ranks.interface);
     } else if (!ranks.one_node) {

@@ -13,8 +13,10 @@
 namespace lockstep::checkpoint {
 namespace {
 
-const LeaseOptions kQuick{.wait_seconds = 0.2, .beat_seconds = 0.05, .silent_seconds = 1.0, .use_lock = true};
-const LeaseOptions kNoLocks{.wait_seconds = 0.2, .beat_seconds = 0.05, .silent_seconds = 1.0, .use_lock = false};
+const LeaseOptions kQuick{
+    .wait_seconds = 0.2, .own_run_seconds = 0.1, .beat_seconds = 0.05, .silent_seconds = 1.0, .use_lock = true};
+const LeaseOptions kNoLocks{
+    .wait_seconds = 0.2, .own_run_seconds = 0.1, .beat_seconds = 0.05, .silent_seconds = 1.0, .use_lock = false};
 
 nlohmann::json lease_file(const std::filesystem::path& folder) {
   return nlohmann::json::parse(read_file(folder / ".lease"));
@@ -58,6 +60,17 @@ TEST(Lease, a_run_that_lost_its_folder_is_told_by_check) {
   const auto first = Lease::take(folder.path(), "first", kQuick);
   write_foreign(folder.path(), 1);
   EXPECT_THROW(first->check(), UserError);
+}
+
+TEST(Lease, a_run_takes_the_folder_from_its_own_rank_that_is_cut_off_and_may_not_write_any_more) {
+  for (const LeaseOptions& options : {kQuick, kNoLocks}) {
+    const TemporaryFolder folder;
+    const auto cut_off = Lease::take(folder.path(), "mine", options);
+    const auto next = Lease::take(folder.path(), "mine", options);
+    EXPECT_THROW(cut_off->check(), UserError);
+    next->check();
+    EXPECT_NE(refusal(folder.path(), options).find("run mine"), std::string::npos);
+  }
 }
 
 TEST(Lease, another_host_that_beats_is_alive) {

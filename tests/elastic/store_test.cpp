@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
-#include "lockstep/elastic/abortable_store.h"
+#include "lockstep/elastic/sockets.h"
 #include "lockstep/elastic/store.h"
 
 namespace lockstep::elastic {
@@ -305,31 +305,46 @@ TEST(StoreServer, survives_random_bytes) {
   EXPECT_EQ(witness->get("alive", kLong), "yes");
 }
 
-TEST(AbortableStore, ends_a_wait_when_told_to) {
-  std::atomic<bool> over{false};
-  AbortableStore store(std::make_shared<MemoryStore>(),
-                       [&] { return over ? std::optional<std::string>("rank 2 is lost") : std::nullopt; });
-  std::thread later([&] {
-    std::this_thread::sleep_for(milliseconds(150));
-    over = true;
-  });
+// "rank 2 is lost", from some time on.
+class Abort {
+ public:
+  Abort() : later_([this] { std::this_thread::sleep_for(milliseconds(150)), over_ = true; }) {}
+  ~Abort() { later_.join(); }
+  StoreClientOptions options(int port) {
+    StoreClientOptions options{.port = port};
+    options.aborted = [this] { return over_ ? std::optional<std::string>("rank 2 is lost") : std::nullopt; };
+    return options;
+  }
+
+ private:
+  std::atomic<bool> over_{false};
+  std::thread later_;
+};
+
+template <typename Call>
+void expect_aborted(const Call& call) {
   try {
-    store.get("never", kLong);
+    call();
     ADD_FAILURE() << "it came";
   } catch (const Fault& fault) {
     EXPECT_EQ(fault.kind(), FaultKind::kAborted);
     EXPECT_STREQ(fault.what(), "rank 2 is lost");
   }
-  later.join();
 }
 
-TEST(AbortableStore, waits_as_long_as_the_store_itself) {
-  AbortableStore store(std::make_shared<MemoryStore>(), [] { return std::nullopt; });
-  store.set("there", "yes");
-  EXPECT_EQ(store.get("there", kLong), "yes");
-  const auto begin = steady_clock::now();
-  EXPECT_THROW(store.wait({"there", "not"}, milliseconds(250)), Fault);
-  EXPECT_GE(steady_clock::now() - begin, milliseconds(250));
+TEST(StoreClient, ends_a_wait_when_told_to) {
+  StoreServer server;
+  Abort abort;
+  StoreClient store(abort.options(server.port()));
+  expect_aborted([&] { store.get("never", kLong); });
+  store.set("key", "of one that leaves");  // what is answered at once is done
+  EXPECT_EQ(store.try_get("key"), "of one that leaves");
+}
+
+TEST(StoreClient, does_not_wait_for_a_server_that_says_nothing_when_told_to_end) {
+  const UniqueFd mute = listen_on({"the test", "127.0.0.1", 0, ""});  // the kernel answers, nobody else
+  Abort abort;
+  expect_aborted([&] { StoreClient(abort.options(port_of(mute.get()))); });
 }
 
 TEST(Token, comes_from_the_environment_and_is_random) {

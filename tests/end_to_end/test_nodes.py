@@ -1,4 +1,7 @@
 """Agents of several nodes keep one run alive: whichever node is lost, the run goes on."""
+import os
+import pathlib
+
 from harness import *
 
 
@@ -34,6 +37,36 @@ class Nodes(SeveralNodes):
         self.assertEqual(self.world(2), [0, 3 - used[1]])
         result = self.ends(lost=[used[1]])
         self.assertEqual(result["final_loss"], whole["final_loss"])
+
+    def test_what_a_node_loses_while_nobody_leads_is_known_to_the_next_leader(self):
+        job = self.text_job(cluster="2x1xcpu", steps=300)
+        whole = self.train(job)
+        self.begin(job, 3)
+        self.world(1)
+        wait_for(lambda: self.recorded_steps() > 3)
+        self.agents[1].send_signal(signal.SIGSTOP)  # its machine takes what node 2 says of its processes, and nobody reads it
+        self.agents[0].kill()
+        time.sleep(1.5)
+        for pid in self.children(self.agents[2]):
+            os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not self.children(self.agents[2]))
+        self.agents[1].send_signal(signal.SIGCONT)
+        self.assertEqual(set(self.world(2)), {1, 2})
+        result = self.ends(lost=[0])
+        self.assertEqual(result["final_loss"], whole["final_loss"])
+
+    @staticmethod
+    def children(process):
+        """Of an agent: its ranks and those that wait, as long as they live."""
+        found = []
+        for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+            try:
+                state, parent = stat.read_text().rsplit(")", 1)[1].split()[:2]
+            except OSError:
+                continue
+            if int(parent) == process.pid and state != "Z":
+                found.append(int(stat.parent.name))
+        return found
 
     def test_the_run_grows_when_a_node_is_back(self):
         job = self.text_job(cluster="2x1xcpu", steps=1000000)
