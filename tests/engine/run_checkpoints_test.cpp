@@ -15,16 +15,20 @@ namespace fs = std::filesystem;
 
 constexpr const char* kEveryStep = "batch: {micro: 4, sequence_length: 64}\nsteps: 6\ncheckpoint: {every_steps: 1}\n";
 
-// Fails writes of checkpoints while `full`, after `sound` of them.
+// Fails writes of checkpoints while `full`, after `sound` files of them.
 class FullDisk : public checkpoint::FileLayer {
  public:
+  UniqueFd create(const fs::path& path) const override {
+    if (path.extension() == ".safetensors") ++created;
+    return FileLayer::create(path);
+  }
   void write(const UniqueFd& file, const fs::path& path, const void* data, std::size_t bytes) const override {
-    if (path.extension() == ".safetensors" && writes++ >= sound && full) {
+    if (path.extension() == ".safetensors" && created > sound && full) {
       throw checkpoint::io_error("write", path, ENOSPC);
     }
     FileLayer::write(file, path, data, bytes);
   }
-  mutable std::atomic<int> writes = 0;
+  mutable std::atomic<int> created = 0;
   int sound = 0;
   std::atomic<bool> full = true;
 };
@@ -54,7 +58,7 @@ TEST(RunCheckpoints, a_failed_save_is_a_warning_and_the_run_goes_on) {
 TEST(RunCheckpoints, the_last_state_must_be_saved_and_the_last_good_one_is_named) {
   TrainingRuns runs;
   FullDisk files;
-  files.sound = 1;  // the first save is one write
+  files.sound = 1;  // that of the first save
   try {
     runs.run(runs.job(kEveryStep), {.checkpoints = "full", .files = &files});
     FAIL() << "the disk is full";
