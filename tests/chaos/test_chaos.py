@@ -45,11 +45,20 @@ class Short(Arena):
         result = self.train(job, "--chaos", "nan rank=3 step=9")
         self.assertEqual((result["skipped_steps"], result["steps"]), (1, 12))
 
-    def test_a_bit_that_flips_changes_the_result(self):
-        job, kept = self.job("dp", 12, "flipped")
-        flipped = self.train(job, "--chaos", "flip rank=1 step=4")
-        if flipped["restarts"] == 0:  # nobody compared the replicas
-            self.assertNotEqual(weights_of(kept), self.reference("dp", 12))
+    def test_a_bit_that_flips_in_one_replica_is_found_and_its_rank_named(self):
+        job, _ = self.job("dp", 14, "flipped")
+        result = self.train(job, "health.replica_check_every=3", "--chaos", "flip rank=1 step=7")
+        events = json.loads(self.run_lockstep("report", result["run"], "--json").stdout)["events"]
+        found = [event for event in events if event["kind"] == "replicas"]
+        self.assertEqual([event["data"]["ranks"] for event in found], [[1]])
+        self.assertIn("silent corruption: rank 1", found[0]["message"])
+        self.assertLessEqual(found[0]["step"] - 7, 3)
+        self.assertEqual((result["steps"], result["restarts"]), (14, 1))
+
+    def test_a_bit_that_flips_unseen_changes_the_result(self):
+        job, kept = self.job("dp", 12, "unseen")
+        self.train(job, "health.replica_check_every=0", "--chaos", "flip rank=1 step=4")
+        self.assertNotEqual(weights_of(kept), self.reference("dp", 12))
 
     def test_the_demo_shows_a_kill_that_changes_nothing(self):
         done = self.run_lockstep("demo", "--chaos", "--json", "steps=20")
