@@ -63,6 +63,28 @@ void sync_fd(int fd, const fs::path& path) {
   }
 }
 
+enum class Sync { kNone, kDisk };
+
+void replace(const fs::path& path, std::string_view bytes, Sync sync) {
+  static std::atomic<unsigned> counter{0};  // two threads may write the same path; each needs its own temporary name
+  const fs::path temporary =
+      folder_of(path) / fmt::format(".{}.{}.{}.tmp", path.filename().string(), ::getpid(), counter.fetch_add(1));
+  struct stat old {};
+  const bool existed = ::stat(path.c_str(), &old) == 0 && S_ISREG(old.st_mode);
+  try {
+    UniqueFd fd = open_or_throw("create", temporary, O_WRONLY | O_CREAT | O_EXCL, 0666);
+    if (existed) (void)::fchmod(fd.get(), old.st_mode & 07777);
+    write_all(fd.get(), bytes, temporary);
+    if (sync == Sync::kDisk) sync_fd(fd.get(), temporary);
+    if (::close(fd.release()) != 0) throw system_error("close", temporary, errno);
+    if (::rename(temporary.c_str(), path.c_str()) != 0) throw system_error("rename a new file to", path, errno);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  if (sync == Sync::kDisk) sync_folder(folder_of(path));
+}
+
 }  // namespace
 
 std::string printable_path(const fs::path& path) { return printable(path.string(), 1000); }
@@ -100,25 +122,9 @@ std::string read_file(const fs::path& path, std::uint64_t max_bytes) {
   return bytes;
 }
 
-void write_file_atomically(const fs::path& path, std::string_view bytes) {
-  static std::atomic<unsigned> counter{0};  // two threads may write the same path; each needs its own temporary name
-  const fs::path temporary =
-      folder_of(path) / fmt::format(".{}.{}.{}.tmp", path.filename().string(), ::getpid(), counter.fetch_add(1));
-  struct stat old {};
-  const bool existed = ::stat(path.c_str(), &old) == 0 && S_ISREG(old.st_mode);
-  try {
-    UniqueFd fd = open_or_throw("create", temporary, O_WRONLY | O_CREAT | O_EXCL, 0666);
-    if (existed) (void)::fchmod(fd.get(), old.st_mode & 07777);
-    write_all(fd.get(), bytes, temporary);
-    sync_fd(fd.get(), temporary);
-    if (::close(fd.release()) != 0) throw system_error("close", temporary, errno);
-    if (::rename(temporary.c_str(), path.c_str()) != 0) throw system_error("rename a new file to", path, errno);
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
-  sync_folder(folder_of(path));
-}
+void write_file_atomically(const fs::path& path, std::string_view bytes) { replace(path, bytes, Sync::kDisk); }
+
+void replace_file(const fs::path& path, std::string_view bytes) { replace(path, bytes, Sync::kNone); }
 
 void sync_folder(const fs::path& folder) {
   const UniqueFd fd = open_or_throw("open", folder, O_RDONLY | O_DIRECTORY);

@@ -18,6 +18,10 @@ std::string read_file(const std::filesystem::path& path, std::uint64_t max_bytes
 // bits are kept. Throws environment_error; the temporary file is removed then.
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
 
+// The same without fsync, for what is told again when it is lost: a reader sees the old file or the new one, but after
+// a power cut it may be either, or empty. Never waits for a slow disk's cache.
+void replace_file(const std::filesystem::path& path, std::string_view bytes);
+
 // Makes renames and new names inside `folder` durable. Throws environment_error.
 void sync_folder(const std::filesystem::path& folder);
 

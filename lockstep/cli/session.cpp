@@ -55,7 +55,7 @@ elastic::RankRequest make_request(const spec::Job& job, const Placement& placeme
   request.verb = options.verb;
   request.job = job;
   request.plan = options.plan;
-  request.resized = options.resized;
+  request.resized = options.smaller.plans;
   request.ranks = placement.launched.value_or(elastic::RankEnvironment{});
   request.ranks.world = placement.world;
   if (!placement.launched) {
@@ -276,12 +276,13 @@ elastic::Prepared prepare_node(const nlohmann::json& facts, const std::optional<
   if (nodes) folder /= fmt::format("node-{}", nodes->self);
   make_folders(folder.string());
   const fs::path file = folder / "request.json";
-  write_file_atomically(file, elastic::to_json(request).dump(1));
+  replace_file(file, elastic::to_json(request).dump(1));
   return {{executable_path().string(), "rank", file.string()}, folder};
 }
 
 elastic::AgentOptions agent_options(const elastic::RankRequest& request, const Placement& placement,
-                                    const std::string& chaos) {
+                                    const SessionOptions& session) {
+  const std::string& chaos = session.chaos;
   elastic::AgentOptions options;
   options.commanded = request.verb == "train";
   elastic::RecoveryLimits& recovery = options.recovery;
@@ -290,6 +291,7 @@ elastic::AgentOptions agent_options(const elastic::RankRequest& request, const P
   for (const plan::Plan& plan : request.resized) {
     recovery.node_counts.push_back(static_cast<int>(plan.best.layout.world()) / recovery.ranks_per_node);
   }
+  recovery.too_few = session.smaller.refused;
   const spec::RecoveryPolicy& policy = request.job.recovery;
   if (!chaos.empty()) options.chaos = elastic::parse_chaos(chaos, request.ranks.world);
   // With chaos every fault may cost a restart, several of them without a step in between.
@@ -298,7 +300,9 @@ elastic::AgentOptions agent_options(const elastic::RankRequest& request, const P
   recovery.restarts_at_one_step += faults;
   recovery.standby = static_cast<int>(policy.standby);
   recovery.wait_seconds = policy.wait_seconds;
+  recovery.silence_seconds = policy.silence_seconds;
   recovery.stall_seconds = 2 * request.job.communication.timeout_seconds;
+  recovery.first_step_seconds = recovery.stall_seconds + request.job.checkpoint.timeout_seconds;
   options.stop_seconds = request.job.checkpoint.stop_seconds;
   for (const char* name : {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}) {
     options.environment[name] = std::to_string(request.threads);
@@ -350,10 +354,11 @@ class Notices {
 // The run of an agent: what it is told and tells, and its record where it leads.
 class AgentSession {
  public:
-  AgentSession(elastic::RankRequest request, const Placement& placement, const std::string& chaos, Listener& listener)
+  AgentSession(elastic::RankRequest request, const Placement& placement, const SessionOptions& session,
+               Listener& listener)
       : request_(std::move(request)),
         placement_(placement),
-        options_(agent_options(request_, placement, chaos)),
+        options_(agent_options(request_, placement, session)),
         listener_(listener),
         notices_(request_.job.checkpoint) {}
 
@@ -580,7 +585,7 @@ SessionResult run_session(const spec::Job& job, const Placement& placement, cons
   } else if (placement.backend == "local") {
     outcome = run_in_process(request, placement, listener);
   } else {
-    outcome = AgentSession(request, placement, options.chaos, listener).run();
+    outcome = AgentSession(request, placement, options, listener).run();
   }
   listener.finish();
   outcome.run_id = request.run_id;

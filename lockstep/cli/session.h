@@ -14,6 +14,7 @@
 #include "lockstep/elastic/rank_request.h"
 #include "lockstep/plan/plan.h"
 #include "lockstep/planner/profile_source.h"
+#include "lockstep/planner/smaller_worlds.h"
 #include "lockstep/spec/job.h"
 
 namespace lockstep::cli {
@@ -30,8 +31,8 @@ struct SessionOptions {
   std::function<void(const nlohmann::json& step)> on_step;  // every step of the first rank; may be empty
   std::string chaos;                                        // faults on purpose (elastic/chaos.h); "": none
   std::string title;
-  std::optional<plan::Plan> plan;   // null: none; its prediction is recorded with the run
-  std::vector<plan::Plan> resized;  // for other numbers of nodes
+  std::optional<plan::Plan> plan;  // null: none; its prediction is recorded with the run
+  planner::SmallerWorlds smaller;  // for when nodes are lost
 };
 
 struct SessionResult {

@@ -15,9 +15,9 @@
 #include "lockstep/cli/train.h"
 #include "lockstep/cli/verbs.h"
 #include "lockstep/elastic/chaos.h"
-#include "lockstep/plan/resize.h"
 #include "lockstep/plan/verdict.h"
 #include "lockstep/planner/planner.h"
+#include "lockstep/planner/smaller_worlds.h"
 #include "lockstep/spec/backends.h"
 
 namespace lockstep::cli {
@@ -183,17 +183,6 @@ void settle_resume(const TrainOptions& options, const spec::Job& job, bool launc
   if (options.resume != "auto" && options.resume != "never") session.resume_from = options.resume;
 }
 
-// Other numbers of nodes that the run can go on with when some are lost.
-std::vector<plan::Plan> smaller_plans(const spec::Job& job, const plan::Plan& plan) {
-  std::vector<plan::Plan> found;
-  std::int64_t nodes = 0;
-  for (const spec::NodeGroup& group : plan.cluster.groups) nodes += group.nodes;
-  while (--nodes > 0) {
-    if (auto smaller = plan::resized(job, plan, nodes)) found.push_back(std::move(*smaller));
-  }
-  return found;
-}
-
 }  // namespace
 
 int train(const TrainOptions& options) {
@@ -222,7 +211,10 @@ int train(const TrainOptions& options) {
   if (options.report_steps) session.on_step = print_step;
   session.title = job.name;
   session.plan = plan;
-  if (placement.nodes) session.resized = smaller_plans(job, plan);
+  if (placement.nodes) {
+    const auto profile = planner::find_profile(job.cluster, job.precision, placement, options.profile);
+    session.smaller = planner::smaller_worlds(job, plan, profile ? &*profile : nullptr);
+  }
   if (!options.export_folder.empty()) {
     session.verb_options.export_folder = std::filesystem::absolute(options.export_folder).string();
   }

@@ -161,6 +161,7 @@ class Agent {
   json facts_;
   bool prepared_ = false;
   bool fenced_ = false;
+  const double started_ = monotonic_seconds();
   double seeking_since_ = 0.0;
   double beaten_ = 0.0, told_ = 0.0;  // the last beat, the last status
   int stops_told_ = 0;
@@ -381,6 +382,7 @@ void Agent::lead(double now) {
   prepare();
   Leader::Meeting meeting;
   meeting.log_folder = workers_.options().log_folder;
+  meeting.started = started_;
   if (!options_.address.empty()) meeting.host = options_.address;
   if (!alone()) {
     store_ = std::make_unique<StoreServer>(StoreServerOptions{.address = listening_address(options_), .token = token_});

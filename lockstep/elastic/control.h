@@ -1,15 +1,17 @@
 // What an agent tells a rank's process, one JSON object per line, by "type":
 //
-//   join    {generation, rank, world, local_rank, local_world, master_host, master_port, one_node, towards?, chaos}
-//                                                               be this rank of this generation; `chaos`: the faults
-//                                                               that are left for it (elastic/chaos.h)
+//   join    {generation, rank, world, local_rank, local_world, master_host, master_port, one_node, towards?, chaos,
+//            restarts, running_seconds}                         be this rank of this generation; `chaos`: the faults
+//                                                               that are left for it (elastic/chaos.h); restarts of the
+//                                                               run, and how long it has been running
 //   abort   {generation, reason}                                a peer failed: leave the generation, keep your state
 //   end     {}                                                  you are not needed any more
 //
 // and what the process says beside the messages of elastic/engine_api.h:
 //
 //   ready      {}                        it waits for `join`
-//   heartbeat  {step, generation}        it lives; after its first step in a generation at once, then now and then
+//   heartbeat  {step, generation, marks} it lives; after its first step in a generation at once, then now and then;
+//                                        `marks` grow while it gets on with something that is not a step
 //   recovered  {lost_steps, step}        the first rank has the state of `step` again; steps that are done again
 //                                        (-1: no rank knows)
 //   lost       {generation, message, kind, suspect_rank}   it has left the generation and waits for `join`

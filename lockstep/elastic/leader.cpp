@@ -6,6 +6,7 @@
 #include <csignal>
 #include <utility>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/elastic/control.h"
@@ -148,6 +149,8 @@ void Leader::carry_out(const Action& action, double now) {
       order_(action.node, {{"do", "kill"}, {"worker", action.worker}});
       return;
     }
+    case Action::Kind::kTell:
+      return note(action.reason);
     case Action::Kind::kGiveUp:
       given_up_ = now;
       give_up_reason_ = action.reason;
@@ -162,17 +165,19 @@ void Leader::join(const Action& action) {
   if (callbacks_.on_start) callbacks_.on_start(action.rank, pids_[action.worker]);
   if (std::exchange(told_generation_, action.generation) != action.generation) workers_by_rank_.clear();
   workers_by_rank_[action.rank] = action.worker;
-  if (static_cast<int>(workers_by_rank_.size()) == action.world) tell_pids();
   const int per_node = options_.recovery.ranks_per_node;
   nlohmann::json line = {
       {"type", command::kJoin},       {"generation", action.generation},      {"rank", action.rank},
       {"world", action.world},        {"local_rank", action.rank % per_node}, {"local_world", per_node},
       {"master_host", meeting_.host}, {"master_port", meeting_.port},         {"one_node", meeting_.one_node}};
+  line["restarts"] = recovery_.restarts();
+  line["running_seconds"] = monotonic_seconds() - meeting_.started;
   std::vector<ChaosEvent> left;
   std::ranges::copy_if(chaos_, std::back_inserter(left), [&](const auto& event) { return event.rank == action.rank; });
   line["chaos"] = to_json(left);
   if (meeting_.towards) line["towards"] = meeting_.towards(action.node);
   tell(action.worker, line, action.rank);
+  if (static_cast<int>(workers_by_rank_.size()) == action.world) tell_pids();
 }
 
 // Which process is which rank, for people and for tools that look at one.
@@ -184,7 +189,7 @@ void Leader::tell_pids() const {
     all["pids"].push_back(pid == pids_.end() ? 0 : pid->second);
     all["nodes"].push_back(recovery_.node_of(worker));
   }
-  write_file_atomically(meeting_.log_folder / "ranks.json", all.dump() + "\n");
+  replace_file(meeting_.log_folder / "ranks.json", all.dump() + "\n");
 }
 
 void Leader::tell(int worker, const nlohmann::json& line, int rank) {
@@ -196,6 +201,10 @@ void Leader::tell(int worker, const nlohmann::json& line, int rank) {
 void Leader::take_beat(int worker, const nlohmann::json& message, double now) {
   if (message.value("generation", 0) != recovery_.generation()) return;
   const std::size_t before = recovery_.recovery_seconds().size();
+  if (const std::int64_t marks = message.value("marks", std::int64_t{0}); seen_[worker].marks != marks) {
+    seen_[worker].marks = marks;
+    recovery_.progressed(worker, now);
+  }
   recovery_.stepped(worker, message.value("step", std::int64_t{-1}), now);
   if (recovery_.recovery_seconds().size() > before) {
     note(fmt::format("recovered in {:.2f} s", recovery_.recovery_seconds().back()));

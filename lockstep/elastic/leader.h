@@ -19,6 +19,7 @@ class Leader {
  public:
   struct Meeting {  // where the ranks find each other
     std::filesystem::path log_folder;
+    double started = 0.0;  // the run, by monotonic_seconds() of this node
     std::string host = "127.0.0.1";
     int port = 0;
     bool one_node = true;
@@ -55,6 +56,7 @@ class Leader {
   struct Seen {
     RankEnd end;         // of the generation it was in last
     int generation = 0;  // that it was in last
+    std::int64_t marks = 0;
     bool over = false;
   };
 

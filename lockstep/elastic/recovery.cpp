@@ -115,6 +115,11 @@ void Recovery::stepped(int worker, std::int64_t step, double now) {
   failed_.reset();
 }
 
+void Recovery::progressed(int worker, double now) {
+  const Worker* const found = find(worker);
+  if (found != nullptr && found->state == State::kMember) progress_ = now;
+}
+
 void Recovery::break_generation(const std::string& why, double now, bool failure) {
   if (broken_ || generation_ == 0) return;
   broken_ = forming_ = true;
@@ -212,13 +217,25 @@ int Recovery::possible_nodes() const {
   return 0;
 }
 
+// "": the layout says it all.
+std::string Recovery::why_not_fewer() const {
+  const auto found = limits_.too_few.find(static_cast<int>(live_.size()));
+  return found == limits_.too_few.end() ? "" : ": " + found->second;
+}
+
 // Which nodes hold the next generation's ranks; false while it is worth waiting for more of them.
-bool Recovery::choose_nodes(double now) {
+bool Recovery::choose_nodes(std::vector<Action>& actions, double now) {
   const int wanted = limits_.node_counts.front(), possible = possible_nodes();
   const int before = generation_ == 0 || nodes_.empty() ? wanted : static_cast<int>(nodes_.size());
   if (possible >= before) {
     short_since_.reset();
   } else {
+    if (!short_since_ && possible == 0 && generation_ > 0) {
+      actions.push_back({.kind = Action::Kind::kTell,
+                         .reason = fmt::format("{} of {} nodes are there and the run waits up to {:.0f} s for another, "
+                                               "since its layout does not do with so few{}",
+                                               live_.size(), wanted, limits_.gather_seconds, why_not_fewer())});
+    }
     if (!short_since_) short_since_ = now;
     if (possible == 0 || now - *short_since_ < (generation_ == 0 ? limits_.gather_seconds : limits_.wait_seconds)) {
       return false;
@@ -270,7 +287,7 @@ bool Recovery::fill(int node, std::vector<Action>& actions, double now) {
 }
 
 void Recovery::form(std::vector<Action>& actions, double now) {
-  if (!forming_ || !choose_nodes(now)) return;
+  if (!forming_ || !choose_nodes(actions, now)) return;
   bool complete = true;
   for (const int node : nodes_) complete = fill(node, actions, now) && complete;
   if (!complete || broken_ || now < not_before_) return;
@@ -347,8 +364,8 @@ std::optional<Action> Recovery::give_up(double now) {
     return because(fmt::format("{} processes in a row ended before they were ready", failed_starts_));
   }
   if (forming_ && short_since_ && possible_nodes() == 0 && now - *short_since_ > limits_.gather_seconds) {
-    return because(fmt::format("{} of {} nodes are there, and no layout of the run does with so few", live_.size(),
-                               limits_.node_counts.front()));
+    return because(fmt::format("{} of {} nodes are there, and no layout of the run does with so few{}", live_.size(),
+                               limits_.node_counts.front(), why_not_fewer()));
   }
   return std::nullopt;
 }
@@ -356,12 +373,14 @@ std::optional<Action> Recovery::give_up(double now) {
 std::vector<Action> Recovery::decide(double now) {
   std::vector<Action> actions;
   end_the_silent(actions, now);
-  if (!forming_ && !finishing_ && now - progress_ > limits_.stall_seconds) {
+  const double longest =
+      step_ < 0 ? std::max(limits_.first_step_seconds, limits_.stall_seconds) : limits_.stall_seconds;
+  if (!forming_ && !finishing_ && now - progress_ > longest) {
     for (const auto& [number, worker] : workers_) {
       if (worker.state != State::kMember) continue;
       actions.push_back({.kind = Action::Kind::kStacks, .worker = number, .node = worker.node, .rank = worker.rank});
     }
-    break_generation(fmt::format("no step was done in {:.0f} s", limits_.stall_seconds), now);
+    break_generation(fmt::format("no step was done in {:.0f} s", longest), now);
   }
   if (auto end = give_up(now)) {
     over_ = true;

@@ -26,6 +26,7 @@ namespace lockstep::elastic {
 struct RecoveryLimits {
   int ranks_per_node = 1;
   std::vector<int> node_counts = {1};  // that the run can have, largest first; the first is what it wants
+  std::map<int, std::string> too_few;  // numbers of nodes on which its layout would not fit, and why
   int standby = 0;                     // processes that each node keeps ready beside its ranks
   int restarts = 0;                    // failures that are recovered from before the run is given up
   int restarts_at_one_step = 3;        // of them, without a step done in between
@@ -35,6 +36,7 @@ struct RecoveryLimits {
   double leave_seconds = 10.0;         // for a survivor to leave a broken generation
   double silence_seconds = 30.0;       // without a word of a process: it hangs
   double stall_seconds = 600.0;        // without a step anywhere
+  double first_step_seconds = 0.0;     // the same before the first one of a generation, which waits for disks
 };
 
 struct Action {
@@ -44,6 +46,7 @@ struct Action {
     kAbort,   // tell it: leave `generation`
     kStacks,  // write down where its threads are: nobody makes a step
     kKill,    // it hangs: the same, and end it
+    kTell,    // the user: `reason`
     kGiveUp,  // end everything; `reason` is why no more is tried ("" where a failure was not one to recover from)
   };
   Kind kind = Kind::kSpawn;
@@ -84,6 +87,7 @@ class Recovery {
   void heard(int worker, double now);  // any sign of life
   void ready(int worker, double now);  // it waits to join
   void stepped(int worker, std::int64_t step, double now);
+  void progressed(int worker, double now);  // it does what is not a step and ends: evaluates, waits for a save
   // It met a fault, left the generation and waits to join the next one.
   void left(int worker, int generation, const std::string& why, double now);
   // The process ended. `finished`: it did all its work. `recoverable`: another process may do better.
@@ -124,7 +128,8 @@ class Recovery {
   void clear_broken(std::vector<Action>& actions, double now);
   std::optional<Action> give_up(double now);
   int possible_nodes() const;
-  bool choose_nodes(double now);
+  bool choose_nodes(std::vector<Action>& actions, double now);
+  std::string why_not_fewer() const;
   void resize(int count);
   bool fill(int node, std::vector<Action>& actions, double now);
   void form(std::vector<Action>& actions, double now);

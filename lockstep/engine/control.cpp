@@ -40,7 +40,8 @@ void Control::beat() {
     const std::lock_guard lock(mutex_);
     generation = generation_;
   }
-  host_.send({{"type", command::kHeartbeat}, {"step", step_.load()}, {"generation", generation}});
+  host_.send(
+      {{"type", command::kHeartbeat}, {"step", step_.load()}, {"generation", generation}, {"marks", marks_.load()}});
 }
 
 void Control::obey(const nlohmann::json& command) {
@@ -58,7 +59,8 @@ void Control::obey(const nlohmann::json& command) {
                    .master_port = command.value("master_port", 0),
                    .one_node = command.value("one_node", true),
                    .towards = command.value("towards", ""),
-                   .chaos = elastic::chaos_events_from_json(command.value("chaos", nlohmann::json::array()))};
+                   .chaos = elastic::chaos_events_from_json(command.value("chaos", nlohmann::json::array())),
+                   .endured = {command.value("restarts", std::int64_t{0}), command.value("running_seconds", 0.0)}};
     } else if (type == command::kAbort) {
       aborted_ = std::max(aborted_, command.value("generation", 0));
       abort_reason_ = command.value("reason", "");

@@ -34,6 +34,7 @@ class Control {
     bool one_node = true;
     std::string towards;                     // a host that other nodes are reached like; "": none
     std::vector<elastic::ChaosEvent> chaos;  // that is left for this rank
+    Endured endured;
   };
   // Blocks until the agent wants this process in a generation; nothing when it does not need it any more.
   std::optional<Join> next_join();
@@ -50,6 +51,8 @@ class Control {
   // Optimizer steps done; the first of a generation is told at once. Throws Fault when the agent ended the generation:
   // a rank that is alone has no communicator to learn it from.
   void stepped(std::int64_t step);
+  // This rank gets on with what is not a step: a batch of an evaluation, a round of waiting for a save.
+  void worked() { ++marks_; }
 
  private:
   void run();
@@ -66,7 +69,7 @@ class Control {
   int aborted_ = 0;  // the newest generation that was aborted
   std::string abort_reason_;
   bool ended_ = false;
-  std::atomic<std::int64_t> step_{-1};
+  std::atomic<std::int64_t> step_{-1}, marks_{0};
   std::atomic<bool> closing_{false};
   std::thread thread_;
 };

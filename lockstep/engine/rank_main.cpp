@@ -66,6 +66,7 @@ struct Membership {
   Control* control = nullptr;
   std::vector<checkpoint::CheckpointPart>* held = nullptr;
   Chaos* chaos = nullptr;
+  Endured endured = {};
 };
 
 // The communicator and what must live as long as it.
@@ -152,7 +153,9 @@ void share_facts(elastic::RankRequest& request, comm::Communicator& world, const
                                {"exit_code", settled.error ? static_cast<int>(settled.error->code()) : 0},
                                {"error", settled.error ? settled.error->what() : ""}};
   const std::string text = mine.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  const nlohmann::json shared = nlohmann::json::parse(broadcast_text(world, text, 0));
+  // Peers wait while the first rank takes the folder and looks for what it resumes from.
+  const comm::OpOptions patient = disk_options(request.job, "world: checkpoint folder");
+  const nlohmann::json shared = nlohmann::json::parse(broadcast_text(world, text, 0, patient));
   if (const int code = shared.at("exit_code"); code != 0) {
     world.barrier().wait();  // nobody leaves while a peer still reads
     throw UserError(static_cast<ExitCode>(code), shared.at("error").get<std::string>());
@@ -265,6 +268,7 @@ int run_joined(elastic::RankRequest request, comm::Communicator world, torch::De
   context.chaos = membership.chaos;
   if (context.chaos != nullptr) context.files = &context.chaos->files();
   context.generation = membership.generation;
+  context.endured = membership.endured;
   context.lease = std::move(settled.lease);
   context.recorder = open_run_recorder(context, own_home);
   const bool owner = context.request.owns_run && context.rank() == 0;
@@ -329,7 +333,7 @@ int run_generations(const elastic::RankRequest& request, const Host& host) {
     if (chaos) chaos->enter(join->chaos, join->generation);
     try {
       if (chaos) chaos->joining();
-      const Membership membership{join->generation, &control, &held, chaos.get()};
+      const Membership membership{join->generation, &control, &held, chaos.get(), join->endured};
       Joined joined = join_world(mine, membership);
       control.entered(join->generation, joined.world);
       return run_joined(mine, joined.world, device_of(mine), host, membership);
@@ -356,9 +360,15 @@ plan::Run resolve_run(const spec::Job& job, const std::optional<plan::Plan>& pla
   return run;
 }
 
-std::string broadcast_text(comm::Communicator& group, const std::string& text, int root) {
+comm::OpOptions disk_options(const spec::Job& job, const char* site) {
+  const double seconds = std::max(job.communication.timeout_seconds, job.checkpoint.timeout_seconds);
+  return {.timeout = comm::milliseconds(static_cast<std::int64_t>(seconds * 1e3)), .site = site};
+}
+
+std::string broadcast_text(comm::Communicator& group, const std::string& text, int root,
+                           const comm::OpOptions& options) {
   std::int64_t size = static_cast<std::int64_t>(text.size());
-  group.broadcast({&size, 1, comm::DType::kI64}, root).wait();
+  group.broadcast({&size, 1, comm::DType::kI64}, root, options).wait();
   std::string result = group.rank() == root ? text : std::string(static_cast<std::size_t>(size), '\0');
   group.broadcast({result.data(), size, comm::DType::kU8}, root).wait();
   return result;

@@ -13,20 +13,31 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/engine/chaos.h"
+#include "lockstep/engine/control.h"
 
 namespace lockstep::engine {
 namespace {
 
 constexpr double kFirstPauseSeconds = 5.0, kLongestPauseSeconds = 300.0;
 constexpr int kLastAttempts = 3;  // to save the last state
+// In the facts of a checkpoint: when it was begun (seconds since 1970), and what saves before it were like.
+constexpr const char* kBegunAt = "begun_at";
+constexpr const char* kSaves = "saves";
 
 double pause_after(int failures) {
   return std::min(kLongestPauseSeconds, kFirstPauseSeconds * std::pow(2.0, failures - 1));
 }
 
-double sum_over(comm::Communicator& world, double value) {
-  if (world.size() > 1) world.all_reduce({&value, 1, comm::DType::kF64}).wait();
+double over_all(comm::Communicator& world, double value, comm::ReduceOp op, const comm::OpOptions& options) {
+  if (world.size() > 1) world.all_reduce({&value, 1, comm::DType::kF64}, op, options).wait();
   return value;
+}
+
+CheckpointCadence cadence_of(const RunContext& context) {
+  const std::optional<plan::Plan>& plan = context.request.plan;
+  const spec::CheckpointPolicy& policy = context.job.checkpoint;
+  return {policy, planner::cadence_question(context.job.model, context.job.cluster, 0, policy.max_lost_seconds),
+          plan ? plan->best.checkpoint : std::nullopt};
 }
 
 }  // namespace
@@ -61,7 +72,7 @@ void load_kernels_of_the_look(torch::Device device) {
 }  // namespace
 
 RunCheckpoints::RunCheckpoints(RunContext& context, RunHealth& health, Guard guard)
-    : context_(context), health_(health), guard_(std::move(guard)) {
+    : context_(context), health_(health), guard_(std::move(guard)), cadence_(cadence_of(context)) {
   if (context.request.checkpoint_directory.empty()) return;
   checkpoint::SaverOptions options;
   options.directory = context.request.checkpoint_directory;
@@ -71,17 +82,53 @@ RunCheckpoints::RunCheckpoints(RunContext& context, RunHealth& health, Guard gua
   options.session = broadcast_text(context.world, checkpoint::new_session(), 0);
   options.timeout_seconds = context.job.checkpoint.timeout_seconds;
   options.files = context.files;
-  if (context.lease) options.before_publish = [lease = context.lease] { lease->check(); };
-  checkpoint::probe_directory(options, [&](double value) { return sum_over(context.world, value); });
+  pin_ = std::make_shared<SoundPin>(options.directory, options.files);
+  options.before_publish = [lease = context.lease, pin = pin_] {
+    if (lease) lease->check();
+    pin->settle();
+  };
+  const comm::OpOptions patient = disk_options(context.job, "world: probe of the checkpoint folder");
+  checkpoint::probe_directory(
+      options, [&](double value) { return over_all(context.world, value, comm::ReduceOp::kSum, patient); });
   saver_ = std::make_unique<checkpoint::Saver>(options);
   load_kernels_of_the_look(context.device);
+}
+
+Endured RunCheckpoints::endured() const {
+  return {context_.endured.failures, context_.endured.seconds + since_start_.seconds()};
+}
+
+void RunCheckpoints::remember(const nlohmann::json& extra) {
+  if (extra.is_object() && extra.contains(kSaves)) cadence_.remember(extra.at(kSaves));
+}
+
+// What was done since the newest checkpoint on the disk is in memory alone.
+void RunCheckpoints::recovered_from_memory() {
+  if (!saver_ || context_.rank() != 0) return;
+  age_before_ = endured().seconds;
+  if (context_.request.resume_from.empty()) return;
+  try {
+    const auto reader = checkpoint::CheckpointReader::open(context_.request.resume_from);
+    const nlohmann::json extra = reader.manifest().value("extra", nlohmann::json::object());
+    remember(extra);
+    const double begun = extra.is_object() ? extra.value(kBegunAt, reader.info().created_at) : reader.info().created_at;
+    age_before_ = std::max(0.0, unix_seconds() - begun);
+  } catch (const std::exception&) {
+    // It is gone or damaged: nothing that is newer than the run itself is there.
+  }
+}
+
+void RunCheckpoints::start(const std::string& covered) {
+  covered_ = covered;
+  if (!saver_ || !cadence_.is_chosen() || context_.rank() != 0) return;
+  const bool other = cadence_.begins(endured());
+  tell_cadence(other || context_.generation == 1);
 }
 
 bool RunCheckpoints::wants_save() const {
   if (!saver_ || context_.rank() != 0) return false;
   if (failures_ > 0) return !saver_->busy() && monotonic_seconds() >= retry_at_;
-  const double every = context_.job.checkpoint.every_seconds;
-  return every > 0 && since_save_.seconds() >= every;
+  return cadence_.is_due(age_before_ + since_save_.seconds());
 }
 
 checkpoint::SaveProgress RunCheckpoints::progress() const {
@@ -90,6 +137,7 @@ checkpoint::SaveProgress RunCheckpoints::progress() const {
 
 void RunCheckpoints::after_step(TrainingState& state, const StepResult& result, bool last) {
   if (!saver_) return;
+  cadence_.stepped(result.seconds);
   if (const auto outcome = saver_->advance(result.wishes.saving)) end(*outcome);
   pin_sound();
   if (last) return;
@@ -117,11 +165,15 @@ void RunCheckpoints::prepare(TrainingState& state) {
 void RunCheckpoints::begin(TrainingState& state) {
   pending_ = false;
   if (saved_step_ == state.step) return;
+  since_save_.restart();
+  const double begun_at = unix_seconds();
   const Stopwatch stalled;  // until all ranks have agreed that the values are finite
   checkpoint::CheckpointPart part = checkpoint_part(state, context_.job, context_.world.size());
   part.facts.extra["layout"] = plan::to_string(context_.run.layout);
   part.facts.extra["run"] = context_.request.run_id;
   part.facts.extra["usual_losses"] = health_.usual_losses();
+  part.facts.extra[kBegunAt] = begun_at;
+  part.facts.extra[kSaves] = cadence_.memory();
   // What is in host memory is looked at while it is copied.
   const auto on_device = context_.device.is_cpu() ? std::nullopt : find_not_finite(part);
   saver_->begin(part, [&](const std::optional<std::string>& not_finite) {
@@ -131,17 +183,20 @@ void RunCheckpoints::begin(TrainingState& state) {
     });
   });
   stall_seconds_ = stalled.seconds();
-  since_save_.restart();
+  age_before_ = 0.0;
 }
 
 checkpoint::SaveOutcome RunCheckpoints::wait() {
-  const checkpoint::SaveOutcome outcome = checkpoint::finish_save(
-      *saver_, [&](const checkpoint::SaveProgress& own) { return sum_progress(context_.world, own); });
+  const checkpoint::SaveOutcome outcome = checkpoint::finish_save(*saver_, [&](const checkpoint::SaveProgress& own) {
+    if (context_.control != nullptr) context_.control->worked();
+    return sum_progress(context_.world, own);
+  });
   end(outcome);
   return outcome;
 }
 
 void RunCheckpoints::finish() {
+  ending_ = true;
   if (saver_ && saver_->busy()) wait();
 }
 
@@ -172,7 +227,7 @@ void RunCheckpoints::end(const checkpoint::SaveOutcome& outcome) {
     last_good_ = outcome.path.string();
     health_.saved(outcome.step);
     if (context_.chaos != nullptr) context_.chaos->saved(outcome.path);
-    return tell_saved(outcome);
+    return settle(outcome);
   }
   ++failures_;
   pending_ = true;
@@ -181,23 +236,36 @@ void RunCheckpoints::end(const checkpoint::SaveOutcome& outcome) {
   tell_failed(outcome, pause);
 }
 
-// The newest that proved sound is not rotated out by later ones, which may not be.
-void RunCheckpoints::pin_sound() {
-  const auto sound = health_.pinned_step();
-  if (context_.rank() != 0 || !sound || sound == pinned_) return;
-  const std::filesystem::path folder = context_.request.checkpoint_directory;
-  const auto pin = [&](std::int64_t step, bool pinned) {
-    const std::filesystem::path path = folder / checkpoint::step_folder_name(step);
-    std::error_code ignored;
-    if (std::filesystem::exists(path, ignored)) checkpoint::pin_checkpoint(path, pinned, *context_.files);
-  };
+// The step stalls for the slowest rank.
+void RunCheckpoints::settle(const checkpoint::SaveOutcome& outcome) {
   try {
-    pin(*sound, true);
-    if (pinned_) pin(*pinned_, false);
-    pinned_ = sound;
-  } catch (const UserError& error) {
-    context_.host.note(std::string("warning: ") + error.what());
+    stall_seconds_ = over_all(context_.world, stall_seconds_, comm::ReduceOp::kMax, comm::at_site("world: stall"));
+  } catch (const Fault&) {
+    tell_saved(outcome);  // it is saved all the same
+    throw;
   }
+  tell_saved(outcome);
+  if (context_.rank() != 0 || !cadence_.saved(stall_seconds_, outcome.seconds, endured()) || ending_) return;
+  tell_cadence(true);
+}
+
+// Every generation leaves an event; the user hears of what is new.
+void RunCheckpoints::tell_cadence(bool is_new) {
+  const std::string text = "checkpoints " + cadence_.describe() + covered_;
+  if (is_new) context_.host.note(text);
+  if (!context_.recorder) return;
+  context_.recorder->event({.level = cadence_.keeps_bound() ? telemetry::Level::kInfo : telemetry::Level::kWarning,
+                            .kind = std::string(telemetry::event_kind::kCheckpointCadence),
+                            .rank = 0,
+                            .step = std::max<std::int64_t>(0, saved_step_),
+                            .message = text,
+                            .data = cadence_.figures()});
+}
+
+void RunCheckpoints::pin_sound() {
+  if (context_.rank() != 0) return;
+  if (const auto sound = health_.pinned_step()) pin_->move_to(*sound);
+  if (const std::string problem = pin_->take_problem(); !problem.empty()) context_.host.note("warning: " + problem);
 }
 
 void RunCheckpoints::tell_saved(const checkpoint::SaveOutcome& outcome) {

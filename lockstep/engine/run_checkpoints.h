@@ -13,8 +13,10 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/checkpoint/saver.h"
+#include "lockstep/engine/checkpoint_cadence.h"
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/run_health.h"
+#include "lockstep/engine/sound_pin.h"
 #include "lockstep/engine/step_result.h"
 #include "lockstep/engine/training_state.h"
 
@@ -44,6 +46,12 @@ class RunCheckpoints {
 
   // The state came from a checkpoint of this step: there is nothing to save yet.
   void resumed_at(std::int64_t step) { saved_step_ = step; }
+  // What that checkpoint knows of saves (CheckpointFacts::extra).
+  void remember(const nlohmann::json& extra);
+  // The state came from the memory of the ranks: the newest checkpoint is as old as it is.
+  void recovered_from_memory();
+  // Before the first step. `covered`: for the user, which failures need no checkpoint; "": none.
+  void start(const std::string& covered);
   std::int64_t saved_step() const { return saved_step_; }
 
  private:
@@ -51,6 +59,9 @@ class RunCheckpoints {
   void begin(TrainingState& state);
   checkpoint::SaveOutcome wait();
   void end(const checkpoint::SaveOutcome& outcome);
+  void settle(const checkpoint::SaveOutcome& outcome);
+  Endured endured() const;
+  void tell_cadence(bool is_new);
   void pin_sound();
   void tell_saved(const checkpoint::SaveOutcome& outcome);
   void tell_failed(const checkpoint::SaveOutcome& outcome, double pause_seconds);
@@ -58,9 +69,14 @@ class RunCheckpoints {
   RunContext& context_;
   RunHealth& health_;
   const Guard guard_;
+  std::shared_ptr<SoundPin> pin_;             // shared with the thread that publishes
   std::unique_ptr<checkpoint::Saver> saver_;  // null: nothing is saved
-  Stopwatch since_save_;
-  double stall_seconds_ = 0.0;  // of the newest save
+  CheckpointCadence cadence_;                 // the first rank's counts
+  std::string covered_;
+  bool ending_ = false;  // no save follows
+  Stopwatch since_start_, since_save_;
+  double age_before_ = 0.0;     // of the newest checkpoint when since_save_ began
+  double stall_seconds_ = 0.0;  // of the newest save; once it is complete, the largest of all ranks
   std::int64_t saved_step_ = -1;
   std::string last_good_;  // folder; "": none of this run
   // The same on every rank:
@@ -70,7 +86,6 @@ class RunCheckpoints {
   // The first rank's alone:
   double retry_at_ = 0.0;
   bool told_wait_ = false;
-  std::optional<std::int64_t> pinned_;  // the step whose folder is pinned
 };
 
 }  // namespace lockstep::engine

@@ -16,6 +16,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/elastic/engine_api.h"
 #include "lockstep/elastic/rank_request.h"
+#include "lockstep/engine/checkpoint_cadence.h"
 #include "lockstep/engine/device_step.h"
 #include "lockstep/parallel/parallel_model.h"
 #include "lockstep/plan/run.h"
@@ -61,6 +62,7 @@ struct RunContext {
   parallel::ModelFactory make_model = nn::build_model;
   std::shared_ptr<checkpoint::Lease> lease = nullptr;  // of the checkpoint folder; on the first rank
   int generation = 1;
+  Endured endured = {};        // before this generation, since the run was started
   Control* control = nullptr;  // null: nobody commands this process
   Chaos* chaos = nullptr;      // null: no fault is asked for
   // What this process holds of the run's state, between the generations of the run; null: nobody commands it.
@@ -72,8 +74,12 @@ struct RunContext {
   std::string rank_name() const;
 };
 
+// For an exchange that waits for the disk of another rank: as patient as a save (checkpoint.timeout), not as a step.
+comm::OpOptions disk_options(const spec::Job& job, const char* site);
+
 // Text from `root` to every rank of the group; blocks.
-std::string broadcast_text(comm::Communicator& group, const std::string& text, int root);
+std::string broadcast_text(comm::Communicator& group, const std::string& text, int root,
+                           const comm::OpOptions& options = {});
 
 // {"lockstep", "torch", "threads"}: what this library was built with.
 nlohmann::json engine_versions();

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "lockstep/planner/cadence.h"
+
 namespace lockstep::engine {
 namespace {
 
@@ -48,9 +50,7 @@ bool SnapshotCadence::decide(const Agree& agree) {
   std::int64_t every = static_cast<std::int64_t>(std::clamp(wanted, 1.0, static_cast<double>(kMost)));
   if (every_ == 1 && every > 1) every = kFirst;  // only the stall was seen: look at both kinds of steps
   const bool first = !std::exchange(decided_, true);
-  // A little more or less is noise.
-  const bool differs = static_cast<double>(every) > 1.3 * static_cast<double>(every_) ||
-                       static_cast<double>(every) < 0.7 * static_cast<double>(every_);
+  const bool differs = planner::is_other_cadence(static_cast<double>(every_), static_cast<double>(every));
   if (differs) every_ = every;
   share_ = cost / (step * static_cast<double>(every_));
   return first || differs;

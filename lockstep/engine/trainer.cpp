@@ -12,11 +12,13 @@
 #include "lockstep/base/units.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/health_note.h"
+#include "lockstep/cost/snapshots.h"
 #include "lockstep/engine/chaos.h"
 #include "lockstep/engine/control.h"
 #include "lockstep/engine/peer_state.h"
 #include "lockstep/engine/resume_check.h"
 #include "lockstep/plan/plan.h"
+#include "lockstep/telemetry/run_store.h"
 
 namespace lockstep::engine {
 namespace {
@@ -120,6 +122,7 @@ void Trainer::resume() {
        context_.request.options.accept_changes});
   const std::string remark = restore(state_, SavedState{facts, reader, own}, context_.job, context_.world.size());
   checkpoints_.resumed_at(state_.step);
+  checkpoints_.remember(facts.extra);
   health_.resumed(state_.step, losses_in(facts.extra));
   if (context_.rank() != 0) return;
   for (const std::string& change : changes) context_.host.note(change);
@@ -159,6 +162,15 @@ void Trainer::begin_snapshots() {
   } else if (context_.held != nullptr) {
     context_.held->clear();
   }
+  checkpoints_.start(covered_by_memory());
+}
+
+// Which failures go back to the memory of the ranks and not to a checkpoint.
+std::string Trainer::covered_by_memory() const {
+  const bool recovers = context_.held != nullptr && context_.job.recovery.restarts > 0 && context_.world.size() > 1;
+  if (!recovers || (!snapshots_->active() && cost::snapshot_memory(context_.run).needed)) return "";
+  return fmt::format("; that of a single {} comes from the memory of the others",
+                     context_.request.ranks.one_node ? "rank" : "node");
 }
 
 // In a generation after the first: from the memory of the ranks where they have the whole state together, else from the
@@ -168,6 +180,7 @@ void Trainer::rejoin() {
   if (context_.chaos != nullptr) context_.chaos->recovering();
   if (peers.step()) {
     resume_from(peers);
+    checkpoints_.recovered_from_memory();
   } else if (!context_.request.resume_from.empty()) {
     resume();
   } else {
@@ -189,6 +202,28 @@ void Trainer::rejoin() {
        .step = state_.step,
        .message = fmt::format("generation {}: state from {}", context_.generation, from),
        .data = {{"generation", context_.generation}, {"step", state_.step}, {"lost_steps", lost}}});
+  tell_lost_records();
+}
+
+// Records that a lost rank had not written are gone with it; those of steps that are done again come again.
+void Trainer::tell_lost_records() {
+  std::int64_t recorded = 0;
+  try {
+    const auto store = telemetry::open_run_store(context_.request.home);
+    recorded = store->last_step(context_.request.run_id, std::string(telemetry::metric::kLoss), 0).value_or(0);
+  } catch (const UserError&) {
+    return;  // a store that cannot be read; the recorder says so when it cannot write either
+  }
+  if (recorded >= state_.step) return;
+  const std::string text = recorded + 1 == state_.step
+                               ? fmt::format("step {} has no record", state_.step)
+                               : fmt::format("steps {} to {} have no record", recorded + 1, state_.step);
+  context_.recorder->event({.level = telemetry::Level::kWarning,
+                            .kind = std::string(telemetry::event_kind::kRecordsLost),
+                            .rank = 0,
+                            .step = state_.step,
+                            .message = text + ": the process that was the first rank ended before it had written them",
+                            .data = {{"first_step", recorded + 1}, {"last_step", state_.step}}});
 }
 
 void Trainer::resume_from(PeerState& peers) {
@@ -477,7 +512,7 @@ void Trainer::write_ledger() {
   try {
     const std::filesystem::path file = telemetry::ledger_file(context_.request.home, context_.request.run_id);
     make_folders(file.parent_path());
-    write_file_atomically(file, telemetry::to_json(state_.ledger).dump() + "\n");
+    replace_file(file, telemetry::to_json(state_.ledger).dump() + "\n");
   } catch (const UserError& error) {
     if (!std::exchange(told_ledger_, true)) context_.host.note(std::string("warning: ") + error.what());
   }
@@ -514,7 +549,9 @@ void Trainer::report_step(const StepResult& result) {
 }
 
 void Trainer::run_evaluation() {
-  const EvaluationResult result = evaluate(state_, context_.job, context_.run.layout, context_.world);
+  const EvaluationResult result = evaluate(state_, context_.job, context_.run.layout, context_.world, [this] {
+    if (context_.control != nullptr) context_.control->worked();
+  });
   nlohmann::json entry = {
       {"step", state_.step}, {"loss", result.loss}, {"accuracy", result.accuracy}, {"targets", result.targets}};
   evaluations_.push_back(entry);

@@ -54,9 +54,11 @@ class Trainer {
   void tell_what_it_starts_from() const;
   void resume();
   void rejoin();
+  void tell_lost_records();
   void resume_from(PeerState& peers);
   void hold();
   void begin_snapshots();
+  std::string covered_by_memory() const;
   nlohmann::json train();
   void end_again();
   StepWishes wishes();

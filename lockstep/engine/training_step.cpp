@@ -82,7 +82,7 @@ StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishe
 }
 
 EvaluationResult evaluate(TrainingState& state, const spec::Job& job, const plan::Layout& layout,
-                          comm::Communicator& world) {
+                          comm::Communicator& world, const std::function<void()>& on_batch) {
   state.executor->share_buffers();
   data::LoaderOptions options;
   options.micro = job.batch.micro;
@@ -103,6 +103,7 @@ EvaluationResult evaluate(TrainingState& state, const spec::Job& job, const plan
     sums[0] += part.loss;
     sums[1] += part.targets;
     sums[2] += part.correct;
+    if (on_batch) on_batch();
   }
   world.all_reduce({sums.data(), sums.size(), comm::DType::kF64}).wait();
   const double targets = std::max(1.0, sums[1]);

@@ -21,8 +21,9 @@ struct EvaluationResult {
   std::int64_t targets = 0;
 };
 
-// Collective over `world`. Uses rank 0's buffers (batch norm's running statistics) on every rank.
+// Collective over `world`. Uses rank 0's buffers (batch norm's running statistics) on every rank. `on_batch` may be
+// empty.
 EvaluationResult evaluate(TrainingState& state, const spec::Job& job, const plan::Layout& layout,
-                          comm::Communicator& world);
+                          comm::Communicator& world, const std::function<void()>& on_batch = {});
 
 }  // namespace lockstep::engine

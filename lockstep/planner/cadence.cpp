@@ -15,6 +15,9 @@ constexpr double kRestartSeconds = 300;
 constexpr double kSecondsPerThousandDays = 1000.0 * 86400.0;
 // Where neither failures nor a cap ask for checkpoints.
 constexpr double kLongestInterval = 86400;
+// Runs whose machines are not as assumed, and what they fail like.
+constexpr double kBrokenShare = 0.01;
+constexpr double kBrokenMeanSeconds = 3600;
 // Where a checkpoint costs nothing.
 constexpr double kShortestWork = 1e-3;
 
@@ -31,8 +34,9 @@ struct Save {
 
 Save save_of(const CadenceQuestion& question) {
   const double copy = seconds_to_move(question.state_bytes, question.host_copy_bytes_per_second);
+  const double write = seconds_to_move(question.state_bytes, question.write_bytes_per_second);
   return {.stall = question.stall_seconds >= 0 ? question.stall_seconds : copy,
-          .background = seconds_to_move(question.state_bytes, question.write_bytes_per_second)};
+          .background = question.write_seconds >= 0 ? question.write_seconds : write};
 }
 
 // Seconds of training between two checkpoints: as near to `best` as the bounds allow, in whole steps. At least what the
@@ -58,6 +62,25 @@ double daly_interval(double stall_seconds, double mean_seconds_between_failures)
   const double ratio = stall_seconds / (2 * mean_seconds_between_failures);
   return young_interval(stall_seconds, mean_seconds_between_failures) * (1 + std::sqrt(ratio) / 3 + ratio / 9);
 }
+
+double expected_failure_rate(double assumed_per_second, std::int64_t failures, double seen_seconds) {
+  const double assumed_mean = assumed_per_second > 0 ? 1 / assumed_per_second : 0;
+  if (failures == 0) return assumed_per_second > 0 ? 1 / (assumed_mean + seen_seconds) : 0;
+  const double count = static_cast<double>(failures) + 1;
+  const double broken = count / (kBrokenMeanSeconds + seen_seconds);
+  if (assumed_per_second <= 0) return broken;
+  const double assumed = count / (assumed_mean + seen_seconds);
+  // Logarithms: the powers leave the range of doubles.
+  const auto log_weight = [&](double share, double mean) {
+    return std::log(share * mean) - count * std::log(mean + seen_seconds);
+  };
+  const double odds =
+      std::exp(log_weight(kBrokenShare, kBrokenMeanSeconds) - log_weight(1 - kBrokenShare, assumed_mean));
+  const double share = std::isinf(odds) ? 1 : odds / (1 + odds);
+  return share * broken + (1 - share) * assumed;
+}
+
+bool is_other_cadence(double now, double wanted) { return wanted > 1.3 * now || wanted < 0.7 * now; }
 
 double goodput_of(double interval_seconds, double stall_seconds, double background_seconds, double restart_seconds,
                   double failures_per_second) {

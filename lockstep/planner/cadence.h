@@ -8,6 +8,8 @@
 // not overlap. A failure goes back to the state at the beginning of the newest durable checkpoint.
 #pragma once
 
+#include <cstdint>
+
 #include "lockstep/plan/plan.h"
 #include "lockstep/spec/cluster.h"
 #include "lockstep/spec/model.h"
@@ -19,6 +21,7 @@ struct CadenceQuestion {
   double write_bytes_per_second = 0;      // of the storage, all nodes together; 0: unknown, writing then takes no time
   double failures_per_second = 0;         // of the whole job
   double stall_seconds = -1;              // measured; negative: the copy to host memory (asynchronous save)
+  double write_seconds = -1;              // measured, after the stall; negative: state_bytes at that rate
   double restart_seconds = 300;           // detect, requeue, start, read back
   double step_seconds = 0;                // checkpoints fall between steps; 0: anywhere
   double max_lost_seconds = 1800;         // cap on the age of the state that a failure goes back to
@@ -44,6 +47,20 @@ CadenceQuestion cadence_question(const spec::Model& model, const spec::Cluster& 
 // mean + stall where a stall takes longer than twice the mean.
 double young_interval(double stall_seconds, double mean_seconds_between_failures);
 double daly_interval(double stall_seconds, double mean_seconds_between_failures);
+
+// Failures per second to expect of a run that was assumed to have `assumed_per_second` and has had `failures` in
+// `seen_seconds`: the mean of the rate, given what was seen. The rate of a run is either as assumed, Gamma distributed
+// with shape 1 and mean A = `assumed_per_second`; or, one run in a hundred, something is wrong with the machines and it
+// is about one an hour (shape 1, mean H). With n failures in T seconds
+//
+//   mean = sum of p_i (n + 1) / (1 / r_i + T),   p_i ~ w_i / r_i / (1 / r_i + T)^(n + 1),   r = A, H,   w = 0.99, 0.01
+//
+// A failure in the first hour of a run that was assumed to have one in four months: expect one in 1.1 hours. The same
+// after a day: one in ten days. While nothing has failed the assumption stands, 1 / (1 / A + T).
+double expected_failure_rate(double assumed_per_second, std::int64_t failures, double seen_seconds);
+
+// Whether `wanted` is another cadence than `now`: a little more or less is noise of the measurements.
+bool is_other_cadence(double now, double wanted);
 
 // Share of the wall time that trains and is not lost later, for failures that come as a Poisson process (also while
 // restarting) and checkpoints every `interval_seconds` that become durable `background_seconds` after their stall.

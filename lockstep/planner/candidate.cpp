@@ -138,12 +138,13 @@ plan::Candidate candidate_of(const SearchRequest& request, const plan::Run& run)
   return candidate;
 }
 
-plan::Candidate counted_candidate(const plan::Run& run) {
+plan::Candidate counted_candidate(const plan::Run& run, const cost::Profile* profile) {
   plan::Candidate candidate;
   candidate.layout = run.layout;
   candidate.batch = run.batch;
-  candidate.memory = cost::memory_of(run, nullptr);
+  candidate.memory = cost::memory_of(run, profile);
   judge_memory(run, candidate);
+  if (profile != nullptr) return candidate;
   candidate.reasons.emplace_back("no time prediction without a profile; run `lockstep calibrate` on this machine");
   return candidate;
 }

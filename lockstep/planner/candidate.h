@@ -11,8 +11,9 @@ namespace lockstep::planner {
 // where it needs more memory than a device has: names the largest term, the excess and a fix.
 plan::Candidate candidate_of(const SearchRequest& request, const plan::Run& run);
 
-// What can be said without a profile: memory, as the engine holds it.
-plan::Candidate counted_candidate(const plan::Run& run);
+// Memory alone, as cost::memory_of() counts it (null: what the engine holds): what can be said without a prediction.
+// Throws as candidate_of() does.
+plan::Candidate counted_candidate(const plan::Run& run, const cost::Profile* profile = nullptr);
 
 // The memory of the run's snapshots, with a sentence: copies of the state that lie beside the step's memory, on the CPU
 // in the same, for a GPU in the host's (which the ranks look at when they start). Throws UserError (exit code 3) where

@@ -23,6 +23,7 @@ SearchRequest question_of(const spec::Job& job, const cost::Profile& profile) {
   request.communication = job.communication;
   request.activation_offload = job.activation_offload;
   request.snapshots = job.recovery.snapshots;
+  request.max_lost_seconds = job.checkpoint.max_lost_seconds;
   request.is_job = true;
   request.precisions = {job.precision};
   std::int64_t data_ranks = job.cluster.devices();

@@ -125,9 +125,12 @@ struct Evaluation {
 };
 
 struct CheckpointPolicy {
+  static constexpr double kAuto = -1.0;
   std::string directory;         // "": under the run folder
-  double every_seconds = 600.0;  // `every: 10m`; 0: not by time. Becomes 0 when only every_steps is given
+  double every_seconds = kAuto;  // `every`: kAuto: as the plan says, then as measured; 0: not by time. Becomes 0 when
+                                 // only every_steps is given
   std::int64_t every_steps = 0;  // `every_steps: 100`; 0: not by steps. Both: the earlier one
+  double max_lost_seconds = 1800.0;  // `max_lost: 30m`: the most work that a failure may cost where `every` is auto
   std::int64_t keep = 3;
   bool at_end = true;              // `final: false`: nothing is saved after the last step
   std::string preempt_file;        // once it is there the run saves and ends with exit code 75; "": none
@@ -147,9 +150,10 @@ struct Snapshots {
 
 // What the agent does when ranks fail.
 struct RecoveryPolicy {
-  std::int64_t restarts = 10;  // before the run is given up; 0: the first failure ends it
-  std::int64_t standby = 1;    // processes per node kept ready to take a lost rank's place
-  double wait_seconds = 2.0;   // `wait`: for a lost node to be replaced, before the run goes on with fewer
+  std::int64_t restarts = 10;     // before the run is given up; 0: the first failure ends it
+  std::int64_t standby = 1;       // processes per node kept ready to take a lost rank's place
+  double wait_seconds = 2.0;      // `wait`: for a lost node to be replaced, before the run goes on with fewer
+  double silence_seconds = 30.0;  // `silence`: without a sign of life a rank counts as hung
   Snapshots snapshots;
   bool operator==(const RecoveryPolicy&) const = default;
 };

@@ -19,6 +19,7 @@ namespace {
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 40;
 constexpr std::int64_t kMostTokens = std::int64_t{1} << 60;  // room to add a batch without overflow
 constexpr double kMostSeconds = 366.0 * 86400.0;             // clocks count milliseconds in 64 bits
+constexpr double kLeastSilence = 2.0;                        // a busy machine delays a heartbeat
 
 void require_at_most(MapReader& map, const char* key, double seconds) {
   if (seconds <= kMostSeconds) return;
@@ -186,6 +187,12 @@ void read_evaluation(MapReader& job, Evaluation& evaluation) {
   map->finish();
 }
 
+// Whether a key that otherwise holds a number says `auto`.
+bool is_auto(MapReader& map, const char* key) {
+  const YamlNode* node = map.find(key);
+  return node != nullptr && node->is_scalar() && node->scalar == "auto";
+}
+
 void read_preempt_url(MapReader& map, CheckpointPolicy& policy) {
   const bool given = map.name("preempt_url", policy.preempt_url);
   const std::string& url = policy.preempt_url;
@@ -202,9 +209,14 @@ void read_checkpoint(MapReader& job, CheckpointPolicy& policy) {
   auto map = job.map("checkpoint");
   if (!map) return;
   map->path("directory", policy.directory);
-  const bool by_time = map->seconds("every", policy.every_seconds);
+  const bool automatic = is_auto(*map, "every");
+  const bool by_time = automatic || map->seconds("every", policy.every_seconds);
   const bool by_steps = map->count("every_steps", policy.every_steps, 0, kMostSteps);
+  if (automatic) policy.every_seconds = CheckpointPolicy::kAuto;
   if (by_steps && !by_time) policy.every_seconds = 0.0;
+  map->seconds("max_lost", policy.max_lost_seconds);
+  if (policy.max_lost_seconds <= 0.0) throw map->error_at("max_lost", "no work at all may be lost", "for example 30m");
+  require_at_most(*map, "max_lost", policy.max_lost_seconds);
   map->count("keep", policy.keep, 1, 1 << 20);
   map->boolean("final", policy.at_end);
   map->path("preempt_file", policy.preempt_file);
@@ -234,8 +246,7 @@ void read_health(MapReader& job, Health& health) {
 void read_snapshots(MapReader& recovery, Snapshots& snapshots) {
   auto map = recovery.map("snapshots");
   if (!map) return;
-  const YamlNode* every = map->find("every");
-  if (every != nullptr && every->is_scalar() && every->scalar == "auto") {
+  if (is_auto(*map, "every")) {
     snapshots.every = Snapshots::kAuto;
   } else {
     map->count("every", snapshots.every, 0, kMostSteps);
@@ -250,6 +261,11 @@ void read_recovery(MapReader& job, RecoveryPolicy& policy) {
   map->count("standby", policy.standby, 0, 4096);
   map->seconds("wait", policy.wait_seconds);
   require_at_most(*map, "wait", policy.wait_seconds);
+  map->seconds("silence", policy.silence_seconds);
+  if (policy.silence_seconds < kLeastSilence) {
+    throw map->error_at("silence", "ranks give a sign of life twice a second", "give at least 2s");
+  }
+  require_at_most(*map, "silence", policy.silence_seconds);
   read_snapshots(*map, policy.snapshots);
   map->finish();
 }

@@ -68,10 +68,13 @@ std::string checkpoint_text(const CheckpointPolicy& policy) {
   if (!policy.preempt_file.empty()) text += fmt::format("  preempt_file: {}\n", yaml_quote(policy.preempt_file));
   if (!policy.preempt_url.empty()) text += fmt::format("  preempt_url: {}\n", yaml_quote(policy.preempt_url));
   if (!policy.preempt_text.empty()) text += fmt::format("  preempt_text: {}\n", yaml_quote(policy.preempt_text));
-  return text +
-         fmt::format("  every: {}\n  every_steps: {}\n  keep: {}\n  final: {}\n  timeout: {}\n  stop_timeout: {}\n",
-                     exact_seconds(policy.every_seconds), policy.every_steps, policy.keep, policy.at_end,
-                     exact_seconds(policy.timeout_seconds), exact_seconds(policy.stop_seconds));
+  const bool automatic = policy.every_seconds == CheckpointPolicy::kAuto;
+  return text + fmt::format(
+                    "  every: {}\n  every_steps: {}\n  max_lost: {}\n  keep: {}\n  final: {}\n  timeout: {}\n"
+                    "  stop_timeout: {}\n",
+                    automatic ? "auto" : exact_seconds(policy.every_seconds), policy.every_steps,
+                    exact_seconds(policy.max_lost_seconds), policy.keep, policy.at_end,
+                    exact_seconds(policy.timeout_seconds), exact_seconds(policy.stop_seconds));
 }
 
 std::string health_text(const Health& health) {
@@ -84,9 +87,10 @@ std::string health_text(const Health& health) {
 
 std::string recovery_text(const RecoveryPolicy& policy) {
   const std::int64_t every = policy.snapshots.every;
-  return fmt::format("recovery:\n  restarts: {}\n  standby: {}\n  wait: {}\n  snapshots:\n    every: {}\n",
-                     policy.restarts, policy.standby, exact_seconds(policy.wait_seconds),
-                     every == Snapshots::kAuto ? "auto" : std::to_string(every));
+  return fmt::format(
+      "recovery:\n  restarts: {}\n  standby: {}\n  wait: {}\n  silence: {}\n  snapshots:\n    every: {}\n",
+      policy.restarts, policy.standby, exact_seconds(policy.wait_seconds), exact_seconds(policy.silence_seconds),
+      every == Snapshots::kAuto ? "auto" : std::to_string(every));
 }
 
 std::string layout_text(const LayoutRequest& layout) {

@@ -79,6 +79,10 @@ class HomeRuns : public RunStore {
     return points;
   }
 
+  std::optional<std::int64_t> last_step(const std::string& run, const std::string& metric, int rank) const override {
+    return std::max(tables_->last_step(run, metric, rank), lines_->last_step(run, metric, rank));
+  }
+
   std::vector<Event> events(const std::string& run, Level at_least) const override {
     const auto a = tables_->events(run, at_least), b = lines_->events(run, at_least);
     std::vector<Event> events;
@@ -101,6 +105,11 @@ class HomeRuns : public RunStore {
 std::optional<RunRow> RunStore::find(const std::string& id) const {
   return find_row(id, "runs",
                   [this](std::size_t limit, const std::string& beginning) { return runs(limit, beginning); });
+}
+
+std::optional<std::int64_t> RunStore::last_step(const std::string& run, const std::string& metric, int rank) const {
+  const std::vector<Point> all = points(run, metric, rank);
+  return all.empty() ? std::nullopt : std::optional(all.back().step);
 }
 
 std::vector<Point> RunStore::series(const std::string& run, const std::string& metric, std::size_t max_points) const {

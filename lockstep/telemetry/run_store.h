@@ -61,6 +61,8 @@ class RunStore {
   virtual std::vector<int> ranks(const std::string& run, const std::string& metric) const = 0;
   // Ordered by step.
   virtual std::vector<Point> points(const std::string& run, const std::string& metric, int rank) const = 0;
+  // The last step that points() has; nothing when it has none.
+  virtual std::optional<std::int64_t> last_step(const std::string& run, const std::string& metric, int rank) const;
   virtual std::vector<Event> events(const std::string& run, Level at_least = Level::kDebug) const = 0;  // by time
 
   // `id` may be "last" or the beginning of an id when only one run matches; UserError (bad input) when several do.

@@ -106,6 +106,12 @@ class RunTables : public RunStore {
     return points;
   }
 
+  std::optional<std::int64_t> last_step(const std::string& run, const std::string& metric, int rank) const override {
+    Statement row(database_, std::string("SELECT step") + kOfSeries + "AND rank = ? ORDER BY step DESC LIMIT 1");
+    bind_series(row, run, metric).bind(2, rank);
+    return row.step() ? std::optional(row.integer(0)) : std::nullopt;
+  }
+
   std::vector<Event> events(const std::string& run, Level at_least) const override {
     Statement rows(database_,
                    "SELECT time, level, kind, rank, step, message, data FROM events WHERE run = "

@@ -33,9 +33,14 @@ inline constexpr std::string_view kMfu = "mfu";
 
 // Kinds of events that reports look for.
 namespace event_kind {
-inline constexpr std::string_view kCheckpoint = "checkpoint";               // data: {"path", "bytes", "seconds"}
+inline constexpr std::string_view kCheckpoint = "checkpoint";  // data: {"path", "bytes", "seconds", "stall_seconds"}
 inline constexpr std::string_view kCheckpointFailed = "checkpoint_failed";  // data: {"problem", "last_good"}
-inline constexpr std::string_view kResume = "resume";                       // data: {"path", "step"}
+// How often they are saved from now on; data: {"interval_seconds", "stall_seconds", "durable_seconds",
+// "worst_lost_seconds", "failures", "failures_per_second"}
+inline constexpr std::string_view kCheckpointCadence = "checkpoint_cadence";
+inline constexpr std::string_view kResume = "resume";  // data: {"path", "step"}
+// Steps whose metrics of the first rank were lost with its process; data: {"first_step", "last_step"}
+inline constexpr std::string_view kRecordsLost = "records_lost";
 inline constexpr std::string_view kSnapshots = "snapshots";  // how often, and what they cost: data of the run's summary
 inline constexpr std::string_view kEvaluation = "evaluation";
 inline constexpr std::string_view kSkip = "skip";                 // data: {"loss", "gradient_norm"}

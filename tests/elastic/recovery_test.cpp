@@ -162,6 +162,31 @@ TEST(Recovery, ranks_that_live_but_make_no_step_are_told_to_leave) {
   EXPECT_EQ(of_kind(stalled, Kind::kStacks).size(), 2u) << "where they are is written down first";
 }
 
+TEST(Recovery, ranks_that_get_on_with_something_else_are_left_alone) {
+  World world({.ranks_per_node = 1, .restarts = 1, .silence_seconds = 1e9, .stall_seconds = 60});
+  world.decide();
+  world.recovery.stepped(0, 1, world.now);
+  for (world.now = 50; world.now < 400; world.now += 50) {
+    world.recovery.progressed(0, world.now);  // a long evaluation
+    EXPECT_TRUE(world.decide().empty());
+  }
+  world.now = 411;
+  EXPECT_EQ(of_kind(world.decide(), Kind::kAbort).size(), 1u);
+}
+
+TEST(Recovery, the_first_step_of_a_generation_has_the_time_that_disks_take) {
+  World world(
+      {.ranks_per_node = 1, .restarts = 1, .silence_seconds = 1e9, .stall_seconds = 60, .first_step_seconds = 300});
+  world.decide();
+  world.now = 290;
+  EXPECT_TRUE(world.decide().empty());
+  world.recovery.stepped(0, 1, world.now);
+  world.now = 349;
+  EXPECT_TRUE(world.decide().empty());
+  world.now = 351;
+  EXPECT_EQ(of_kind(world.decide(), Kind::kAbort).size(), 1u);
+}
+
 TEST(Recovery, gives_up_when_the_restarts_are_used_up) {
   World world({.ranks_per_node = 1, .restarts = 1});
   world.decide();
@@ -422,6 +447,53 @@ TEST(Recovery, does_without_a_node_only_while_restarts_are_left) {
   const int used = world.recovery.nodes().at(0);
   EXPECT_FALSE(world.recovery.can_go_on_without(used));
   EXPECT_TRUE(world.recovery.can_go_on_without(1 - used));  // spare: its loss is not a failure
+}
+
+TEST(Recovery, where_fewer_nodes_do_not_fit_the_run_waits_and_tells_why) {
+  World world({.ranks_per_node = 1,
+               .node_counts = {2},
+               .too_few = {{1, "it needs 30 GiB per rank and there are 24"}},
+               .restarts = 3,
+               .gather_seconds = 100,
+               .wait_seconds = 2,
+               .silence_seconds = 1e9,
+               .stall_seconds = 1e9},
+              2);
+  world.decide();
+  ASSERT_EQ(world.recovery.generation(), 1);
+  world.now = 10;
+  world.recovery.node_lost(1, "node 1 is lost", world.now);
+  world.decide();
+  world.leave(0);
+  world.now = 20;
+  EXPECT_TRUE(of_kind(world.decide(), Kind::kJoin).empty()) << "one node is not enough";
+  world.recovery.node_joined(1, world.now);
+  EXPECT_EQ(of_kind(world.decide(), Kind::kJoin).size(), 2u);
+}
+
+TEST(Recovery, what_is_missing_is_told_once_and_again_when_it_is_given_up) {
+  World world({.ranks_per_node = 1,
+               .node_counts = {2},
+               .too_few = {{1, "it needs 30 GiB per rank and there are 24"}},
+               .restarts = 3,
+               .gather_seconds = 100,
+               .silence_seconds = 1e9,
+               .stall_seconds = 1e9},
+              2);
+  world.decide();
+  world.recovery.node_lost(1, "node 1 is lost", world.now);
+  std::vector<Action> told = of_kind(world.decide(), Kind::kTell);
+  world.leave(0);
+  for (world.now = 1; world.now < 90; world.now += 10) {
+    for (const Action& more : of_kind(world.decide(), Kind::kTell)) told.push_back(more);
+  }
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NE(told[0].reason.find("1 of 2 nodes are there and the run waits up to 100 s"), std::string::npos);
+  EXPECT_NE(told[0].reason.find("it needs 30 GiB per rank and there are 24"), std::string::npos);
+  world.now = 101;
+  const auto given_up = of_kind(world.decide(), Kind::kGiveUp);
+  ASSERT_EQ(given_up.size(), 1u);
+  EXPECT_NE(given_up[0].reason.find("it needs 30 GiB per rank and there are 24"), std::string::npos);
 }
 
 }  // namespace

@@ -85,6 +85,23 @@ class Nodes(SeveralNodes):
             out, err = process.communicate(timeout=900)
             self.assertEqual(process.returncode, 130, out + err)
 
+    def test_where_the_state_does_not_fit_on_fewer_nodes_the_run_waits_for_the_lost_one(self):
+        # Weights and optimizer state are sharded: 300 KiB per rank on two nodes, 500 KiB on one.
+        cluster = {"groups": [{"kind": "cpu", "nodes": 2, "devices_per_node": 1, "device": {"memory": "MEMORY"}}]}
+        job = self.text_job(cluster=cluster, layout={"shard": 2, "zero": 3}, steps=120)
+        self.begin(job, 2)
+        self.assertEqual(self.world(1), [0, 1])
+        wait_for(lambda: self.recorded_steps() > 3)
+        self.agents[1].kill()
+        self.agents[1].communicate()
+        told = next(line for line in self.agents[0].stderr if "waits up to" in line)
+        self.assertIn("1 of 2 nodes", told)
+        self.assertIn("per rank and cpu has", told)
+        self.agents[1] = self.agent(job, 1)
+        self.assertEqual(self.world(2), [0, 1])
+        result = self.ends()
+        self.assertEqual((result["restarts"], result["world"]), (1, 2))
+
     def test_a_node_with_another_job_is_refused(self):
         job = self.text_job(cluster="2x1xcpu", steps=5)
         self.begin(job, 1)

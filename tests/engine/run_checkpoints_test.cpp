@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/comm/local.h"
 #include "tests/engine/training_run.h"
 
 namespace lockstep::engine {
@@ -81,6 +84,60 @@ TEST(RunCheckpoints, a_folder_that_cannot_be_written_ends_the_run_before_the_fir
     EXPECT_EQ(error.code(), ExitCode::kEnvironment);
     EXPECT_NE(std::string(error.what()).find("checkpoints cannot be saved"), std::string::npos) << error.what();
   }
+}
+
+// Two ranks as threads save one step; the second one sleeps within its stall.
+TEST(RunCheckpoints, the_stall_that_is_told_is_that_of_the_slowest_rank) {
+  const TrainingRuns runs;
+  spec::Job job = runs.job(kEveryStep);
+  job.cluster = {};  // the ranks are here
+  comm::LocalWorld world(2, comm::milliseconds{300'000});
+  double told = 0;
+  const auto rank = [&](int number) {
+    LockstepEngineHost host{&told,
+                            [](void* context, const char* text) {
+                              const nlohmann::json message = nlohmann::json::parse(text);
+                              if (message.at("type") != "checkpoint") return;
+                              *static_cast<double*>(context) = message.at("stall_seconds");
+                            },
+                            [](void*) { return 0; }};
+    elastic::RankRequest request;
+    request.checkpoint_directory = runs.folder("both").string();
+    plan::Layout layout = one_rank(job);
+    layout.dp = 2;
+    RunContext context{request, job, plan::run_of(job, layout), world.communicator(number), nullptr, Host(&host)};
+    RunHealth health(job.health, false);
+    RunCheckpoints checkpoints(context, health, [&](const std::function<void()>& check) {
+      check();
+      if (number == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    });
+    TrainingState state = build_training_state(job, context.run, context.world);
+    state.step = 1;
+    checkpoints.save_last(state);
+  };
+  std::thread other([&] { rank(1); });
+  rank(0);
+  other.join();
+  EXPECT_GE(told, 0.3);
+}
+
+TEST(RunCheckpoints, the_newest_that_proved_sound_is_pinned_when_others_are_rotated_out) {
+  TrainingRuns runs;
+  const spec::Job job =
+      runs.job("batch: {micro: 4, sequence_length: 64}\nsteps: 40\ncheckpoint: {every_steps: 1, keep: 1}\n");
+  runs.run(job, {.checkpoints = "kept"});
+  int pinned = 0;
+  for (const checkpoint::CheckpointInfo& info : checkpoint::list_checkpoints(runs.folder("kept"))) {
+    pinned += checkpoint::is_pinned(info.path) ? 1 : 0;
+  }
+  EXPECT_EQ(pinned, 1);
+}
+
+TEST(RunCheckpoints, without_a_cadence_of_the_job_it_says_the_one_it_chose) {
+  TrainingRuns runs;
+  const TrainingRun run = runs.run(runs.job(), {.checkpoints = "auto"});
+  EXPECT_TRUE(has_note(run, "checkpoints every 30m")) << "nothing is known of failures: the cap decides";
+  EXPECT_TRUE(has_note(run, "no failures are expected"));
 }
 
 TEST(RunCheckpoints, says_how_much_a_resume_read_and_held) {

@@ -225,5 +225,50 @@ TEST(CadenceQuestion, sums_failures_over_unlike_groups) {
   EXPECT_NEAR(cadence_question(spec::load_model("llama2-7b"), cluster, 1, 1800).failures_per_second, expected, 1e-15);
 }
 
+TEST(FailureRate, is_as_assumed_while_nothing_fails) {
+  EXPECT_DOUBLE_EQ(expected_failure_rate(1e-6, 0, 0), 1e-6);
+  EXPECT_DOUBLE_EQ(expected_failure_rate(1e-6, 0, 1e6), 0.5e-6) << "as long as one was expected in";
+  EXPECT_EQ(expected_failure_rate(0, 0, 1e6), 0);
+}
+
+TEST(FailureRate, of_one_early_failure_is_that_of_machines_with_something_wrong) {
+  // 1 / A = 1e7: weights 0.01 x 3600 / 7200^2 = 6.944e-7 and 0.99 x 1e7 / 10003600^2 = 9.893e-8, so 0.8753 of
+  // 2 / 7200 and 0.1247 of 2 / 10003600.
+  EXPECT_NEAR(expected_failure_rate(1e-7, 1, kHour), 2.4317e-4, 1e-8);
+  // The same after a day: 4.444e-9 and 9.731e-8, 0.04368 of 2 / 90000 and the rest of 2 / 10086400.
+  EXPECT_NEAR(expected_failure_rate(1e-7, 1, kDay), 1.1602e-6, 1e-9);
+}
+
+TEST(FailureRate, of_many_failures_is_their_number_over_the_time) {
+  EXPECT_NEAR(expected_failure_rate(1e-7, 1000, 10 * kDay), 1000 / (10 * kDay), 0.01 * 1000 / (10 * kDay));
+  EXPECT_NEAR(expected_failure_rate(0, 1000, 10 * kDay), 1000 / (10 * kDay), 0.01 * 1000 / (10 * kDay));
+}
+
+TEST(FailureRate, as_often_as_assumed_stays_about_the_same) {
+  for (const double assumed : {1e-4, 1e-5, 1e-6}) {
+    EXPECT_NEAR(expected_failure_rate(assumed, 50, 50 / assumed) / assumed, 1, 0.05) << assumed;
+  }
+}
+
+TEST(FailureRate, rises_with_every_failure_and_falls_with_time) {
+  for (const double assumed : {0.0, 1e-9, 1e-6, 1e-3}) {
+    for (int failures = 1; failures < 2000; failures *= 3) {
+      EXPECT_GT(expected_failure_rate(assumed, failures + 1, kDay), expected_failure_rate(assumed, failures, kDay));
+      EXPECT_LT(expected_failure_rate(assumed, failures, 2 * kDay), expected_failure_rate(assumed, failures, kDay));
+    }
+  }
+}
+
+TEST(Cadence, a_measured_write_counts_instead_of_the_bytes) {
+  CadenceQuestion question;
+  question.state_bytes = 1e12;
+  question.write_bytes_per_second = 1e9;
+  question.stall_seconds = 2;
+  question.write_seconds = 30;
+  const plan::CheckpointCadence cadence = choose_cadence(question);
+  EXPECT_DOUBLE_EQ(cadence.worst_lost_seconds, 1800);
+  EXPECT_DOUBLE_EQ(cadence.interval_seconds, 1800 - 32);
+}
+
 }  // namespace
 }  // namespace lockstep::planner

@@ -88,6 +88,23 @@ class TheFirstRank(Drill):
             self.assertNotRegex(said.split(":", 2)[-1], r"rank [12] (ended|closed|died|did not answer|was killed)")
 
 
+class Silence(Drill):
+    def test_a_rank_that_is_stopped_is_replaced_after_the_silence_that_the_job_allows(self):
+        job = self.text_job(ranks=2, steps=200, recovery={"silence": "3s"})
+        whole = self.train(job)["final_loss"]
+        process = self.start("train", job, "--json")
+        ranks = self.ranks_of(process)
+        before = self.recorded_steps()
+        wait_for(lambda: self.recorded_steps() != before)
+        os.kill(ranks[1], signal.SIGSTOP)
+        (code, out, err), = self.finish([process])
+        self.assertEqual(code, 0, out + err)
+        self.assertIn("rank 1 gave no sign of life for 3 s", err)
+        last = json.loads(out.strip().splitlines()[-1])
+        self.assertGreaterEqual(last["restarts"], 1)
+        self.assertEqual(last["final_loss"], whole)
+
+
 @unittest.skipUnless(os.environ.get("LOCKSTEP_SLOW"), "a minute of waiting: ctest -L slow")
 class Hangs(Drill):
     def stopped(self, choose):

@@ -25,6 +25,16 @@ class Records(Drill):
         self.assertTrue(any("record" in line or "store" in line for line in self.warnings(done.stderr)), done.stderr)
         self.assertEqual(json.loads(done.stdout.strip().splitlines()[-1])["steps"], 400)
 
+    def test_steps_whose_records_a_killed_first_rank_took_with_it_are_named(self):
+        job = self.text_job(ranks=2, steps=120)
+        run = self.train(job, "--chaos", "kill rank=0 step=60; kill rank=0 step=90")["run"]
+        with sqlite3.connect(self.folder / "home" / "runs.db") as store:
+            lost = [json.loads(row[0]) for row in store.execute("SELECT data FROM events WHERE kind = 'records_lost'")]
+        named = {step for hole in lost for step in range(hole["first_step"], hole["last_step"] + 1)}
+        recorded = set(self.losses(run))
+        self.assertEqual(recorded | named, set(range(1, 121)))
+        self.assertFalse(recorded & named)
+
     def test_a_store_locked_in_mid_run_costs_no_record(self):
         self.train(self.text_job(ranks=2, steps=2))  # makes the store
         job = self.text_job(ranks=2, steps=200)

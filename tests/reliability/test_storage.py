@@ -1,4 +1,5 @@
-"""Disks that ranks do not share, and weights that are not numbers."""
+"""Disks that ranks do not share or that are slow, and weights that are not numbers."""
+import shutil
 import struct
 import subprocess
 
@@ -22,6 +23,31 @@ class Disks(Drill):
         self.assertEqual([code for code, _, _ in ended], [4, 4], ended)
         self.assertIn("share", ended[0][2])
         self.assertEqual(self.recorded_steps(), 0)
+
+
+@unittest.skipUnless(os.environ.get("LOCKSTEP_SLOW"), "a minute of waiting: ctest -L slow")
+@unittest.skipUnless(shutil.which("strace"), "needs strace: it delays every fsync")
+class SlowDisk(Drill):
+    def trained(self, **fields):
+        """Every fsync takes two seconds: that of a file and its folder as long as ranks wait for each other."""
+        job = self.text_job(ranks=2, communication={"timeout": "4s"}, **fields)
+        done = self.run_lockstep("train", job, "--json", prefix=(
+            "strace", "-f", "-o", "/dev/null", "-e", "trace=fsync,fdatasync",
+            "-e", "inject=fsync,fdatasync:delay_enter=2000000"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        last = json.loads(done.stdout.strip().splitlines()[-1])
+        self.assertEqual(last["restarts"], 0, done.stderr)
+        return last
+
+    def test_one_slower_than_the_timeout_of_the_communicator_only_takes_longer(self):
+        self.trained(steps=4, checkpoint={"directory": str(self.folder / "ck"), "every_steps": 2})
+        self.assertIn(4, self.saved_steps(self.folder / "ck"))
+
+    def test_no_step_waits_for_it_when_a_checkpoint_proves_sound(self):
+        folder = self.folder / "ck"
+        self.trained(steps=3000, checkpoint={"directory": str(folder), "every_steps": 5, "keep": 1})
+        self.assertIn(3000, self.saved_steps(folder))
+        self.assertTrue(list(folder.glob("step-*/pinned")))
 
 
 class Weights(Drill):

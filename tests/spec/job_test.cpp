@@ -43,9 +43,9 @@ loader: {num_workers: 3, prefetch_factor: 5}
 communication: {backend: mpi, timeout: 1m30s, bucket: 3MB, compression: powersgd, powersgd_rank: 2,
                 reduce_each_micro_step: true, reshard_after_forward: false}
 evaluation: {every: 9, batches: 4}
-checkpoint: {directory: /c, every_steps: 17, keep: 9, preempt_file: /p, preempt_url: aws, preempt_text: terminate,
-             stop_timeout: 90s}
-recovery: {restarts: 4, standby: 2, wait: 7s, snapshots: {every: 6}}
+checkpoint: {directory: /c, every_steps: 17, max_lost: 7m, keep: 9, preempt_file: /p, preempt_url: aws,
+             preempt_text: terminate, stop_timeout: 90s}
+recovery: {restarts: 4, standby: 2, wait: 7s, silence: 9s, snapshots: {every: 6}}
 health: {nonfinite: rollback, skip_limit: 7, spike: stop, gradient_outlier: skip, rollback_steps: 9, max_rollbacks: 1,
          replica_check_every: 7, node_checks: record}
 layout: {pp: 2, dp: 5, tp: 2, zero: 0, schedule: 1f1b, recompute: selective, sequence_parallel: true,
@@ -188,6 +188,30 @@ TEST(Job, errors_give_the_exact_place) {
   EXPECT_HAS(error(demo_with("micro: 4", "micro: 0")), "j.yaml:4:16: `batch.micro` is 0");
   EXPECT_HAS(error("[]"), "a map was expected");
   EXPECT_HAS(error(""), "a map was expected");
+}
+
+TEST(Job, checkpoints_come_as_it_says_or_as_is_best) {
+  const auto read = [](const std::string& value) {
+    return parse_job(demo_with("every: 10m", value), "x").checkpoint.every_seconds;
+  };
+  EXPECT_EQ(read("every: 10m"), 600.0);
+  EXPECT_EQ(read("every: 0s"), 0.0);
+  EXPECT_EQ(read("every: auto"), CheckpointPolicy::kAuto);
+  EXPECT_EQ(read("max_lost: 20m"), CheckpointPolicy::kAuto) << "nothing was said";
+  EXPECT_EQ(read("every_steps: 20"), 0.0) << "by steps alone";
+  EXPECT_EQ(read("every: auto, every_steps: 20"), CheckpointPolicy::kAuto);
+  EXPECT_EQ(parse_job(kDemo, "x").checkpoint.max_lost_seconds, 1800.0);
+  EXPECT_EQ(parse_job(kEverything, "x").checkpoint.max_lost_seconds, 420.0);
+  EXPECT_THROW(read("every: often"), UserError);
+  EXPECT_THROW(read("max_lost: 0s"), UserError);
+}
+
+TEST(Job, says_how_long_a_rank_may_be_silent) {
+  EXPECT_EQ(parse_job(kDemo, "x").recovery.silence_seconds, 30.0);
+  EXPECT_EQ(parse_job(kEverything, "x").recovery.silence_seconds, 9.0);
+  const std::string error =
+      user_error([] { parse_job(std::string(kDemo) + "recovery: {silence: 500ms}\n", "j.yaml"); });
+  EXPECT_HAS(error, "ranks give a sign of life twice a second");
 }
 
 TEST(Job, snapshots_are_taken_as_it_says_or_as_is_cheap) {

@@ -38,6 +38,18 @@ class RunStoreTest : public ::testing::TestWithParam<Kind> {
   TemporaryFolder folder_;
 };
 
+TEST_P(RunStoreTest, knows_the_last_step_that_was_recorded) {
+  const auto store = open();
+  EXPECT_FALSE(store->last_step("r1", "loss", 0));
+  write(*store, "r1",
+        {run_of_this_process("r1", 100.0), MetricBatch{0, 7, 101, {{"loss", 4.0}}},
+         MetricBatch{0, 9, 102, {{"loss", 3.0}}}, MetricBatch{0, 8, 103, {{"loss", 3.5}}},
+         MetricBatch{1, 12, 103, {{"loss", 3.5}}}});
+  EXPECT_EQ(store->last_step("r1", "loss", 0), 9);
+  EXPECT_EQ(store->last_step("r1", "loss", 1), 12);
+  EXPECT_FALSE(store->last_step("r1", "loss", 2));
+}
+
 TEST_P(RunStoreTest, gives_back_what_was_written) {
   const auto store = open();
   const RunInfo info = run_of_this_process("r1", 100.0);
