@@ -37,7 +37,7 @@ class StoreClient::Impl {
   explicit Impl(StoreClientOptions options) : options_(std::move(options)) { give_back(connect()); }
 
   // Sends one request and returns the fields of the reply after the status byte.
-  std::string call(std::string frame, milliseconds timeout, const char* what);
+  std::string call(const std::string& frame, milliseconds timeout, const char* what);
 
  private:
   Fd connect();
@@ -188,13 +188,13 @@ std::string StoreClient::Impl::exchange(int fd, const std::string& frame, Clock:
   return reply;
 }
 
-std::string StoreClient::Impl::call(std::string frame, milliseconds timeout, const char* what) {
+std::string StoreClient::Impl::call(const std::string& frame, milliseconds timeout, const char* what) {
   Fd fd = take();
   // A connection on which anything went wrong is not given back: its next reply might belong to this request.
   const std::string reply = exchange(fd.get(), frame, Clock::now() + timeout + kReplyGrace);
   give_back(std::move(fd));
   const auto status = static_cast<Status>(reply[0]);
-  const std::string fields = reply.substr(1);
+  std::string fields = reply.substr(1);
   if (status == Status::kOk) return fields;
   try {
     wire::Reader reader(fields);

@@ -68,6 +68,17 @@ class Nodes(SeveralNodes):
                 found.append(int(stat.parent.name))
         return found
 
+    def test_an_agent_that_does_not_run_for_a_while_is_not_lost(self):
+        job = self.text_job(cluster="2x1xcpu", steps=300)
+        self.begin(job, 2)
+        self.world(1)
+        wait_for(lambda: self.recorded_steps() > 3)
+        for node in self.agents:
+            self.agents[node].send_signal(signal.SIGSTOP)  # its machine still answers
+            time.sleep(3)
+            self.agents[node].send_signal(signal.SIGCONT)
+        self.assertEqual(self.ends()["restarts"], 0)
+
     def test_the_run_grows_when_a_node_is_back(self):
         job = self.text_job(cluster="2x1xcpu", steps=1000000)
         self.begin(job, 2)
