@@ -63,7 +63,7 @@ class Workers {
     explicit Worker(Process started) : process(std::move(started)) {}
     Process process;
     UniqueFd messages;
-    UniqueFd end;  // readable once the process has ended; none on kernels before 5.3
+    UniqueFd end;         // readable once the process has ended; none on kernels before 5.3
     std::string partial;  // of a message line
     std::ofstream log;
     bool over = false;
