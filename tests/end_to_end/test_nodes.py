@@ -97,8 +97,8 @@ class Nodes(SeveralNodes):
             self.assertEqual(process.returncode, 130, out + err)
 
     def test_where_the_state_does_not_fit_on_fewer_nodes_the_run_waits_for_the_lost_one(self):
-        # Weights and optimizer state are sharded: 300 KiB per rank on two nodes, 500 KiB on one.
-        cluster = {"groups": [{"kind": "cpu", "nodes": 2, "devices_per_node": 1, "device": {"memory": "MEMORY"}}]}
+        # Weights and optimizer state are sharded: a rank needs 927 KiB on two nodes and 1134 KiB on one.
+        cluster = {"groups": [{"kind": "cpu", "nodes": 2, "devices_per_node": 1, "device": {"memory": "1000KiB"}}]}
         job = self.text_job(cluster=cluster, layout={"shard": 2, "zero": 3}, steps=120)
         self.begin(job, 2)
         self.assertEqual(self.world(1), [0, 1])
