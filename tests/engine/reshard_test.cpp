@@ -22,7 +22,7 @@ constexpr std::int64_t kSaved = 3, kSteps = 6;
 struct Told {
   std::vector<double> losses;  // by step
   std::vector<data::Position> positions;
-  std::uint64_t bytes_read = 0;
+  std::uint64_t bytes_read = 0, memory_bytes = 0, checkpoint_bytes = 0;
 };
 
 struct World {
@@ -49,7 +49,11 @@ void run_rank(const spec::Job& job, const plan::Run& run, const World& how, cons
     const checkpoint::CheckpointFacts facts = reader.facts(world.rank());
     const checkpoint::TensorMap own = reader.rank_tensors(world.rank());
     restore(state, SavedState{facts, reader, own}, job, world.size());
-    if (world.rank() == 0) told.bytes_read = reader.bytes_read();
+    if (world.rank() == 0) {
+      told.bytes_read = reader.bytes_read();
+      told.memory_bytes = reader.memory_bytes();
+      told.checkpoint_bytes = reader.info().bytes;
+    }
   }
   const bool saves = state.step == 0;
   while (state.step < kSteps) {
@@ -106,6 +110,12 @@ void expect_goes_on(const spec::Job& job, const fs::path& directory, const World
     EXPECT_EQ(second.positions[i], whole.positions[kSaved + i]) << "step " << kSaved + i + 1;
   }
   EXPECT_GT(second.bytes_read, 0u);
+  double largest = 0.0;
+  for (std::size_t i = 0; i < second.losses.size(); ++i) {
+    largest = std::max(largest, std::abs(second.losses[i] - whole.losses[kSaved + i]));
+  }
+  fmt::print("{} to {}: losses within {:.1e}; rank 0 read {} of {} bytes, with at most {} beside the state\n",
+             from.layout, to.layout, largest, second.bytes_read, second.checkpoint_bytes, second.memory_bytes);
 }
 
 struct Pair {
