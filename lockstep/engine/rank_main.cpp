@@ -298,6 +298,7 @@ int run_threads(const elastic::RankRequest& request, const Host& host) {
   comm::LocalWorld world(request.ranks.world, timeout_of(request.job), nn::device_queues(device));
   std::atomic<int> exit_code{0};
   std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(request.ranks.world));
   for (int rank = 0; rank < request.ranks.world; ++rank) {
     threads.emplace_back([&, rank] {
       const int code = guarded(host, rank, [&] {
@@ -350,7 +351,7 @@ plan::Run resolve_run(const spec::Job& job, const std::optional<plan::Plan>& pla
   plan::Layout replicas;
   replicas.dp = ranks;
   replicas.precision = job.precision;
-  const plan::Run run = plan ? plan::run_of(job, plan->best) : plan::run_of(job, replicas);
+  plan::Run run = plan ? plan::run_of(job, plan->best) : plan::run_of(job, replicas);
   plan::require_runnable(run);
   if (run.layout.world() != ranks) {
     throw bad_input(fmt::format("layout {} has {} ranks and {} were started", plan::to_string(run.layout),

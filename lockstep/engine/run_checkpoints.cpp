@@ -187,7 +187,7 @@ void RunCheckpoints::begin(TrainingState& state) {
 }
 
 checkpoint::SaveOutcome RunCheckpoints::wait() {
-  const checkpoint::SaveOutcome outcome = checkpoint::finish_save(*saver_, [&](const checkpoint::SaveProgress& own) {
+  checkpoint::SaveOutcome outcome = checkpoint::finish_save(*saver_, [&](const checkpoint::SaveProgress& own) {
     if (context_.control != nullptr) context_.control->worked();
     return sum_progress(context_.world, own);
   });

@@ -25,6 +25,7 @@ struct ShardedOptions {
   std::int64_t targets_per_sample = 0;
   std::string why = "";  // why the fused step does not run, for describe()
   parallel::ModelFactory make_model = nn::build_model;
+  bool begin_weights = true;  // false: the caller does, or restores them
 };
 
 class ShardedExecutor : public Executor {

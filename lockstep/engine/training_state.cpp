@@ -49,6 +49,7 @@ std::unique_ptr<Executor> make_executor(const spec::Job& job, const plan::Run& r
   sharded.targets_per_sample = same ? data.targets_per_sample() : 0;
   sharded.why = choice.why_not;
   sharded.make_model = options.make_model;
+  sharded.begin_weights = false;
   return std::make_unique<ShardedExecutor>(job, run, world, sharded);
 }
 
