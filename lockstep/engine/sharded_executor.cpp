@@ -91,7 +91,7 @@ ShardedExecutor::ShardedExecutor(const spec::Job& job, const plan::Run& run, com
   LossScalerOptions scaling;
   scaling.enabled = precision_policy(run.layout.precision, options.device).loss_scaling;
   scaler_ = LossScaler(scaling);
-  if (options.begin_weights) begin_weights();
+  if (options.begin_weights) ShardedExecutor::begin_weights();
 }
 
 void ShardedExecutor::begin_weights() {
