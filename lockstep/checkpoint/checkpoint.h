@@ -107,6 +107,7 @@ class CheckpointReader : public TensorSource {
 
 // A pinned checkpoint is not deleted by retention, whatever its age; a file in its folder says so. Durable.
 void pin_checkpoint(const std::filesystem::path& checkpoint, bool pinned, const FileLayer& files = system_files());
+bool is_pinned_by_run(const std::filesystem::path& checkpoint);  // not by a file of the user's
 bool is_pinned(const std::filesystem::path& checkpoint);
 
 // Deletes the oldest checkpoints until `keep` are left, pinned ones not counted. The newest one that verifies is always

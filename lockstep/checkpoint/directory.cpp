@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <thread>
 
 #include "lockstep/base/clock.h"
@@ -25,6 +26,7 @@ constexpr const char* kTempPrefix = ".tmp-";
 constexpr const char* kTrashPrefix = ".trash-";
 constexpr const char* kProbePrefix = ".probe-";
 constexpr const char* kPinned = "pinned";
+constexpr const char* kPinText = "not deleted by retention\n";
 constexpr double kLockSeconds = 5.0;
 
 bool has_prefix(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
@@ -133,11 +135,17 @@ std::vector<fs::path> retain(const fs::path& directory, std::int64_t keep) {
 void pin_checkpoint(const fs::path& checkpoint, bool pinned, const FileLayer& files) {
   const fs::path file = checkpoint / kPinned;
   if (pinned) {
-    write_durable_file(file, "not deleted by retention\n", files);
+    write_durable_file(file, kPinText, files);
   } else {
     files.remove_all(file);
   }
   files.sync_folder(checkpoint);
+}
+
+bool is_pinned_by_run(const fs::path& checkpoint) {
+  std::ifstream file(checkpoint / kPinned);
+  std::string line;
+  return std::getline(file, line) && line + "\n" == kPinText;
 }
 
 bool is_pinned(const fs::path& checkpoint) {

@@ -123,6 +123,7 @@ class Agent {
   void connect_to(int node, double now);
   bool is_out(const Candidate& candidate, double now) const;
   bool may_lead(double now) const;
+  std::set<int> dead_nodes() const;
   void give_up_seeking(double now);
   json hello() const;
   void fence(const std::string& why, double now);
@@ -155,6 +156,7 @@ class Agent {
   int term_ = 0;              // leaders so far
   int adopted_at_ = 0;        // the generation that was broken when this agent began to lead
   bool established_ = false;  // a generation has formed under this leader
+  std::set<int> other_tokens_;  // nodes that came with one, and were told so
   std::set<int> electorate_;  // nodes that were there last
   Recovery::Past past_;       // as the leader told it
   std::int64_t past_lost_steps_ = 0;
@@ -196,7 +198,7 @@ Agent::Agent(const AgentOptions& options, const AgentCallbacks& callbacks)
   }
   const NodeList& nodes = *options.nodes;
   for (int node = 0; node < static_cast<int>(nodes.nodes.size()); ++node) electorate_.insert(node);
-  if (!nodes.on_loopback() && options.token.empty()) {
+  if (options.token.empty()) {
     throw bad_input("several nodes need a shared secret", "set LOCKSTEP_TOKEN to the same value on every node");
   }
   listener_ = listen_on({"the agent", listening_address(options), address_of(self()).port, token_});
@@ -652,7 +654,10 @@ void Agent::seek(double now) {
     return follow(*found, std::move(link), welcome);
   }
   for (const int node : redirected) connect_to(node, now);
-  if (!fenced_ && may_lead(now)) return lead(now);
+  if (!fenced_ && may_lead(now)) {
+    for (const int node : dead_nodes()) electorate_.erase(node);
+    return lead(now);
+  }
   give_up_seeking(now);
 }
 
@@ -697,17 +702,25 @@ void Agent::try_candidates(double now) {
   connect_to(probed_, now);
 }
 
+// Their machines say that no agent runs there any more, so no rank does either.
+std::set<int> Agent::dead_nodes() const {
+  std::set<int> dead;
+  for (const auto& [node, candidate] : candidates_) {
+    if (term_ > 0 && candidate.refused) dead.insert(node);
+  }
+  return dead;
+}
+
 bool Agent::may_lead(double now) const {
-  std::set<int> with = {self()}, dead;
+  std::set<int> with = {self()};
   for (const int node : electorate_) {
     const auto known = candidates_.find(node);
     if (node < self() && (known == candidates_.end() || !is_out(known->second, now))) return false;
-    if (term_ > 0 && known != candidates_.end() && known->second.refused) dead.insert(node);
   }
   for (const auto& [node, link] : waiting_) {
     if (link->is_open()) with.insert(node);
   }
-  return has_quorum(with, dead, term_ == 0 && self() == 0);
+  return has_quorum(with, dead_nodes(), term_ == 0 && self() == 0);
 }
 
 void Agent::give_up_seeking(double now) {
@@ -762,8 +775,19 @@ void Agent::greet(std::unique_ptr<Link>& stranger, double now) {
   const json& hello = said.front();
   std::unique_ptr<Link> link = std::move(stranger);
   const int node = hello.value("node", -1);
-  const bool known = hello.value("type", "") == "hello" && equal_tokens(hello.value("token", ""), token_);
-  if (!known || node < 0 || node >= static_cast<int>(options_.nodes->nodes.size()) || node == self()) return;
+  if (hello.value("type", "") != "hello" || node < 0 || node >= static_cast<int>(options_.nodes->nodes.size()) ||
+      node == self()) {
+    return;
+  }
+  if (!equal_tokens(hello.value("token", ""), token_)) {
+    if (other_tokens_.insert(node).second) {
+      note(fmt::format("{} has another LOCKSTEP_TOKEN and is not let in", name_of_node(node)));
+    }
+    link->send({{"type", "refused"},
+                {"error", fmt::format("{} has another LOCKSTEP_TOKEN than this node", name_of_node(self()))},
+                {"fix", "set LOCKSTEP_TOKEN to the same value on every node"}});
+    return link->flush(1.0);
+  }
   if (hello.value("job", "") != options_.job) {
     link->send({{"type", "refused"},
                 {"error", fmt::format("{} has another job than {}", name_of_node(node), name_of_node(self()))},

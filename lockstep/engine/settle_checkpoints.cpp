@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lockstep/base/error.h"
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/health_note.h"
@@ -14,7 +16,10 @@ namespace fs = std::filesystem;
 // A checkpoint that the user named: it must be the newest of its folder, or later ones would be found next time.
 void check_named(const elastic::RankRequest& request) {
   const auto found = checkpoint::list_checkpoints(request.checkpoint_directory);
-  if (found.empty() || found.front().path.filename() == fs::path(request.resume_from).filename()) return;
+  const fs::path named = fs::path(request.resume_from).filename();
+  const bool is_listed = std::ranges::any_of(found, [&](const auto& info) { return info.path.filename() == named; });
+  // What is not listed is damaged: who reads it says how.
+  if (!is_listed || found.front().path.filename() == named) return;
   throw bad_input(
       fmt::format("{} also holds step {}, newer than the one named", request.checkpoint_directory, found.front().step),
       "copy the checkpoint you want to a folder of its own and resume there");

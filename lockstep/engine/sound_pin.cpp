@@ -22,7 +22,6 @@ struct SoundPin::State {
   std::mutex mutex;
   std::condition_variable changed;
   std::optional<std::int64_t> wanted, tried;
-  std::optional<std::int64_t> pinned;  // the worker's alone
   bool working = false;
   std::string problem;
 
@@ -30,6 +29,13 @@ struct SoundPin::State {
     const fs::path path = folder / checkpoint::step_folder_name(step);
     std::error_code ignored;
     if (fs::exists(path, ignored)) checkpoint::pin_checkpoint(path, on, *files);
+  }
+
+  // Those of earlier generations and starts of the run too.
+  void unpin_others(std::int64_t step) const {
+    for (const checkpoint::CheckpointInfo& info : checkpoint::list_checkpoints(folder)) {
+      if (info.step != step && checkpoint::is_pinned_by_run(info.path)) pin(info.step, false);
+    }
   }
 
   // Until nothing else is wanted any more.
@@ -42,8 +48,7 @@ struct SoundPin::State {
       std::string failure;
       try {
         pin(step, true);
-        if (pinned) pin(*pinned, false);
-        pinned = step;
+        unpin_others(step);
       } catch (const std::exception& error) {
         failure = error.what();  // the former pin stays; the next step that proves sound is the next try
       }

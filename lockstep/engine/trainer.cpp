@@ -436,6 +436,7 @@ void Trainer::fail_replicas(const ReplicaReport& report) {
   }
   const std::string text = describe(report, state_.step, hosts);
   health_.distrust_after(replicas_agreed_);
+  if (context_.rank() == 0) context_.host.note("warning: " + text);
   if (context_.rank() == 0 && context_.recorder) {
     context_.recorder->event({.level = telemetry::Level::kError,
                               .kind = std::string(telemetry::event_kind::kReplicas),

@@ -67,6 +67,14 @@ class Checkpoint(EndToEnd):
             self.assertEqual((self.folder / "by-checkpoint" / name).read_bytes(),
                              (self.folder / "by-train" / name).read_bytes(), name)
 
+    def test_restarts_leave_one_pinned_checkpoint(self):
+        kept = self.folder / "kept"
+        job = self.text_job(ranks=1, steps=1, checkpoint={"every_steps": 10, "keep": 2, "directory": str(kept)})
+        for steps in (60, 120, 180):
+            self.train(job, f"steps={steps}", "--resume", "auto")
+            self.assertEqual(len(list(kept.glob("step-*/pinned"))), 1, steps)
+        self.assertLessEqual(len(list(kept.glob("step-*"))), 3)
+
     def test_bad_paths_are_one_line_and_nothing_is_overwritten(self):
         self.train(self.job)
         self.expect_error(2, ["there is no checkpoint"], "checkpoint", "inspect", self.folder / "nowhere")

@@ -26,6 +26,32 @@ class Nodes(SeveralNodes):
         self.assertEqual((result["restarts"], result["world"], result["lost_steps"]), (1, 2, 0))
         self.assert_same_losses(result["run"], whole["run"])
 
+    def test_of_two_nodes_the_second_goes_on_when_the_agent_of_the_first_is_killed(self):
+        job = self.text_job(cluster="2x1xcpu", steps=300)
+        whole = self.train(job)
+        self.begin(job, 2)
+        self.world(1)
+        wait_for(lambda: self.recorded_steps() > 3)
+        self.agents[0].kill()
+        self.assertEqual(self.world(2), [1])
+        result = self.ends(lost=[0])
+        self.assertEqual((result["restarts"], result["world"], result["lost_steps"]), (1, 1, 0))
+        self.assert_same_losses(result["run"], whole["run"])
+
+    def test_nodes_without_a_common_secret_do_not_meet_and_say_so(self):
+        job = self.text_job(cluster="2x1xcpu", steps=20)
+        self.expect_error(2, ["LOCKSTEP_TOKEN"], "launch", job, "--nodes", "127.0.0.1:1001,127.0.0.1:1002", "--node", 0)
+        self.begin(job, 1)
+        self.addresses = f"{self.addresses},127.0.0.1:{free_port()}"
+        self.kill(self.agents.pop(0))
+        first = self.agent(job, 0)
+        self.environment["LOCKSTEP_TOKEN"] = "another"
+        second = self.agent(job, 1)
+        _, said = second.communicate(timeout=300)
+        self.assertEqual(second.returncode, 2, said)
+        self.assertIn("another LOCKSTEP_TOKEN", said)
+        self.kill(first)
+
     def test_a_spare_node_takes_the_place_of_a_lost_one(self):
         job = self.text_job(cluster="2x1xcpu", steps=300)
         whole = self.train(job)
