@@ -39,11 +39,11 @@ void refuse(const std::vector<spec::KeyChange>& identity, bool accept_changes) {
                [](const auto& change) { return is_of_model(change.key); });
   if (!model.empty()) {
     throw bad_input("the checkpoint is of another model: " + spec::to_string(model),
-                    "resume with the model it was made with, or start afresh without --resume");
+                    "resume with the model it was made with, or start afresh in another checkpoint.directory");
   }
   if (identity.empty() || accept_changes) return;
   throw bad_input("the checkpoint is of another job, other samples would come: " + spec::to_string(identity),
-                  "put it back as it was, start afresh without --resume, or add --accept-changes");
+                  "put it back as it was, start afresh in another checkpoint.directory, or add --accept-changes");
 }
 
 }  // namespace

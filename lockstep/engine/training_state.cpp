@@ -201,11 +201,11 @@ std::string restore(TrainingState& state, const SavedState& saved, const spec::J
   if (dataset_samples != state.loader->dataset().size()) {
     throw bad_input(fmt::format("the checkpoint was made on a data set of {} samples, this one has {}", dataset_samples,
                                 state.loader->dataset().size()),
-                    "resume on the same data and sequence length, or start afresh without --resume");
+                    "resume on the same data and sequence length, or start afresh in another checkpoint.directory");
   }
   if (!(spec::parse_job(contents.job_yaml, "checkpoint").model == job.model)) {
     throw bad_input("the checkpoint is of another model than the job's",
-                    "resume with the model it was made with, or start afresh without --resume");
+                    "resume with the model it was made with, or start afresh in another checkpoint.directory");
   }
   std::string remark = state.executor->restore(saved, contents.extra.value("world", world) == world);
   state.staged.reset();
