@@ -48,6 +48,11 @@ CheckpointCadence::CheckpointCadence(const spec::CheckpointPolicy& policy, plann
   } else {
     now_ = planner::choose_cadence(assumed_);
   }
+  // How long a write takes is anybody's guess where the specs lack storage: until one was measured, half of the bound.
+  if (assumed.write_seconds < 0 && assumed.write_bytes_per_second <= 0) {
+    now_.interval_seconds = std::min(now_.interval_seconds, policy_.max_lost_seconds / 2);
+    now_.worst_lost_seconds = 2 * now_.interval_seconds;
+  }
 }
 
 // Looked at before a step, and acted on after it: the save begins where the boundary of a step is nearest.
@@ -63,27 +68,31 @@ void CheckpointCadence::stepped(double seconds) {
 bool CheckpointCadence::saved(double stall_seconds, double durable_seconds, const Endured& endured) {
   add_to(stalls_, stall_seconds);
   add_to(durables_, durable_seconds);
-  return choose(endured);
+  count(endured);
+  return choose();
 }
 
+// What a save costs is not known before one was measured: the specs may lack storage, and its cost then looks like
+// none.
 bool CheckpointCadence::begins(const Endured& endured) {
-  if (stalls_.empty() && endured.failures == 0) return false;  // nothing is known but the plan
-  return choose(endured);
+  count(endured);
+  return !stalls_.empty() && choose();
 }
 
-bool CheckpointCadence::choose(const Endured& endured) {
-  if (!automatic_) return false;
+void CheckpointCadence::count(const Endured& endured) {
   endured_ = endured;
-  planner::CadenceQuestion question = assumed_;
-  if (!stalls_.empty()) {
-    question.stall_seconds = median(stalls_);
-    question.write_seconds =
-        std::max(0.0, *std::max_element(durables_.begin(), durables_.end()) - question.stall_seconds);
-  }
-  question.step_seconds = step_seconds_;
-  question.failures_per_second =
+  failures_per_second_ =
       planner::expected_failure_rate(assumed_.failures_per_second, endured.failures, endured.seconds);
-  failures_per_second_ = question.failures_per_second;
+}
+
+bool CheckpointCadence::choose() {
+  if (!automatic_) return false;
+  planner::CadenceQuestion question = assumed_;
+  question.stall_seconds = median(stalls_);
+  question.write_seconds =
+      std::max(0.0, *std::max_element(durables_.begin(), durables_.end()) - question.stall_seconds);
+  question.step_seconds = step_seconds_;
+  question.failures_per_second = failures_per_second_;
   question.max_lost_seconds = std::max(0.0, policy_.max_lost_seconds - step_seconds_);  // it may begin a step late
   plan::CheckpointCadence wanted = planner::choose_cadence(question);
   wanted.worst_lost_seconds += step_seconds_;
@@ -103,10 +112,13 @@ std::string CheckpointCadence::describe() const {
   const std::string failures =
       mean > 0 ? fmt::format("a failure every {} is expected ({} so far)", format_seconds(mean), endured_.failures)
                : "no failures are expected";
+  const std::string cost =
+      stalls_.empty()
+          ? " to begin with"
+          : fmt::format(": a save stalls training for {} and is durable after {}", format_seconds(now_.stall_seconds),
+                        format_seconds(now_.worst_lost_seconds - now_.interval_seconds - step_seconds_));
   return fmt::format(
-      "every {}: a save stalls training for {} and is durable after {}, {}; a failure costs at most {} of work{}",
-      format_seconds(now_.interval_seconds), format_seconds(now_.stall_seconds),
-      format_seconds(now_.worst_lost_seconds - now_.interval_seconds - step_seconds_), failures,
+      "every {}{}, {}; a failure costs at most {} of work{}", format_seconds(now_.interval_seconds), cost, failures,
       format_seconds(now_.worst_lost_seconds),
       keeps_bound() ? "" : fmt::format(", storage is too slow for {}", format_seconds(policy_.max_lost_seconds)));
 }

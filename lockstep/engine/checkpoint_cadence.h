@@ -5,6 +5,8 @@
 //   the write        the longest of the last saves, from their beginning until they were durable
 //   the failures     seen so far, against the rate that was assumed (planner::expected_failure_rate)
 //
+// Where the cluster's storage is not known, the first save begins at half of checkpoint.max_lost.
+//
 // The interval never makes two saves overlap. Otherwise checkpoint.max_lost is a hard bound: the newest durable
 // checkpoint is never older than that, the time that the next one takes to be written and a step included.
 //
@@ -44,7 +46,7 @@ class CheckpointCadence {
   void stepped(double seconds);
   // Whether the interval is another one now.
   bool saved(double stall_seconds, double durable_seconds, const Endured& endured);
-  // Before the first step, after remember(): the same.
+  // Before the first step, after remember(): the same. Without a save that was measured the plan's interval stays.
   bool begins(const Endured& endured);
 
   const plan::CheckpointCadence& now() const { return now_; }
@@ -58,7 +60,8 @@ class CheckpointCadence {
   void remember(const nlohmann::json& memory);
 
  private:
-  bool choose(const Endured& endured);
+  void count(const Endured& endured);
+  bool choose();
 
   const spec::CheckpointPolicy policy_;
   const bool automatic_;

@@ -41,6 +41,16 @@ TEST(CheckpointCadence, does_not_take_a_plan_that_loses_more_than_the_job_allows
   EXPECT_LE(CheckpointCadence(policy, assumed(), planned).now().worst_lost_seconds, 300);
 }
 
+TEST(CheckpointCadence, the_first_write_of_an_unknown_storage_has_half_of_the_bound) {
+  spec::CheckpointPolicy policy;
+  policy.max_lost_seconds = 600;
+  CheckpointCadence cadence(policy, {.state_bytes = 1e9, .host_copy_bytes_per_second = 1e9}, std::nullopt);
+  EXPECT_DOUBLE_EQ(cadence.now().interval_seconds, 300);
+  EXPECT_TRUE(cadence.keeps_bound());
+  EXPECT_TRUE(cadence.saved(1, 20, {}));
+  EXPECT_NEAR(cadence.now().interval_seconds, 580, 1);
+}
+
 TEST(CheckpointCadence, a_dearer_stall_makes_saves_rarer) {
   CheckpointCadence cadence = automatic();
   const double before = cadence.now().interval_seconds;
@@ -54,6 +64,16 @@ TEST(CheckpointCadence, failures_make_saves_more_frequent) {
   const double before = cadence.now().interval_seconds;
   EXPECT_TRUE(cadence.saved(1, 10, {3, 7200}));
   EXPECT_LT(cadence.now().interval_seconds, before / 5);
+}
+
+TEST(CheckpointCadence, failures_count_once_a_save_was_measured) {
+  CheckpointCadence cadence = automatic();
+  const double planned = cadence.now().interval_seconds;
+  EXPECT_FALSE(cadence.begins({3, 7200})) << "what a save costs is not known yet";
+  EXPECT_EQ(cadence.now().interval_seconds, planned);
+  EXPECT_EQ(cadence.figures().at("failures"), 3);
+  EXPECT_TRUE(cadence.saved(1, 10, {3, 7200}));
+  EXPECT_LT(cadence.now().interval_seconds, planned / 5);
 }
 
 TEST(CheckpointCadence, one_slow_copy_among_several_does_not_count) {

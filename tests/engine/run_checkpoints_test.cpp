@@ -136,7 +136,7 @@ TEST(RunCheckpoints, the_newest_that_proved_sound_is_pinned_when_others_are_rota
 TEST(RunCheckpoints, without_a_cadence_of_the_job_it_says_the_one_it_chose) {
   TrainingRuns runs;
   const TrainingRun run = runs.run(runs.job(), {.checkpoints = "auto"});
-  EXPECT_TRUE(has_note(run, "checkpoints every 30m")) << "nothing is known of failures: the cap decides";
+  EXPECT_TRUE(has_note(run, "checkpoints every 15m 0s to begin with")) << "half of the bound";
   EXPECT_TRUE(has_note(run, "no failures are expected"));
 }
 
