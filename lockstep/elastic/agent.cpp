@@ -153,12 +153,12 @@ class Agent {
   std::vector<json> unsaid_;  // to the next leader: what processes did while there was none
   std::unique_ptr<Leader> leader_;
   int leader_node_ = -1;
-  int term_ = 0;              // leaders so far
-  int adopted_at_ = 0;        // the generation that was broken when this agent began to lead
-  bool established_ = false;  // a generation has formed under this leader
+  int term_ = 0;                // leaders so far
+  int adopted_at_ = 0;          // the generation that was broken when this agent began to lead
+  bool established_ = false;    // a generation has formed under this leader
   std::set<int> other_tokens_;  // nodes that came with one, and were told so
-  std::set<int> electorate_;  // nodes that were there last
-  Recovery::Past past_;       // as the leader told it
+  std::set<int> electorate_;    // nodes that were there last
+  Recovery::Past past_;         // as the leader told it
   std::int64_t past_lost_steps_ = 0;
   json facts_;
   bool prepared_ = false;
