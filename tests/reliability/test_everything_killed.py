@@ -79,7 +79,9 @@ class EverythingKilled(Drill):
         shutil.rmtree(self.checkpoints)
         self.assertEqual(last["status"], "done")
         whole = self.losses(self.train(self.job, f"steps={goal}", "--resume", "never")["run"])
-        self.assertEqual(after, {step: loss for step, loss in whole.items() if step in after})
+        both = after.keys() & whole.keys()  # of long runs a report keeps some points
+        self.assertGreater(len(both), 0)
+        self.assertEqual({step: after[step] for step in both}, {step: whole[step] for step in both})
         self.assertIn(goal, after)
 
     def test_five_times(self):
