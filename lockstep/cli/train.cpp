@@ -187,7 +187,7 @@ void settle_resume(const TrainOptions& options, const spec::Job& job, bool launc
 
 int train(const TrainOptions& options) {
   spec::Job job = spec::load_job(options.job_file, options.overrides);
-  const auto nodes = options.launches ? elastic::find_nodes(options.nodes, options.node) : std::nullopt;
+  const auto nodes = options.find_nodes ? options.find_nodes(spec::to_yaml(job)) : std::nullopt;
   Placement placement = place(job, options.backend, options.launches, nodes);
   choose_interface(options.interface, placement);
   const plan::Plan plan = plan_for(job, options, placement);
@@ -224,7 +224,8 @@ int train(const TrainOptions& options) {
   return finish(run_session(job, placement, session), options);
 }
 
-void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& shared, Outcome& outcome) {
+void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& shared, Outcome& outcome,
+                       const std::function<std::optional<int>()>& otherwise) {
   TrainOptions& options = *shared;
   verb.add_option("job", options.job_file, "Job file (docs/reference/job-file.md)")->required();
   verb.add_option("overrides", options.overrides, "key=value for any field of the file: batch.micro=8");
@@ -257,8 +258,12 @@ void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& shar
   verb.add_flag("--report-steps", options.report_steps,
                 "Every step as a JSON line on stdout (step, seconds, tokens_per_second); all else goes to stderr");
   verb.add_flag("--json", options.json, "Last line of stdout is JSON (lockstep.run/1); all else goes to stderr");
-  verb.callback([shared, resume, &outcome] {
+  verb.callback([shared, resume, otherwise, &outcome] {
     outcome.json = shared->json;
+    if (const auto code = otherwise ? otherwise() : std::nullopt) {
+      outcome.exit_code = *code;
+      return;
+    }
     shared->resuming = resume->count() > 0;
     if (shared->resume.find('=') != std::string::npos) {  // `--resume steps=99`: an override, not a folder
       shared->overrides.push_back(std::exchange(shared->resume, ""));

@@ -2,9 +2,13 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "lockstep/elastic/node_list.h"
 
 namespace lockstep::cli {
 
@@ -20,10 +24,14 @@ struct TrainOptions {
   bool launches = false;  // this process is the agent of a node, whatever started it
   std::string nodes;      // "": what a launcher says
   int node = -1;
+  // How the nodes are found; `job`: what must be the same on all of them. Empty: there is one.
+  std::function<std::optional<elastic::NodeList>(const std::string& job)> find_nodes;
 };
 
-// The flags that both verbs have; the callback runs the verb.
-void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& options, Outcome& outcome);
+// The flags that both verbs have; the callback runs the verb. `otherwise`: called first, and where it returns an exit
+// code that is the verb's; may be empty.
+void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& options, Outcome& outcome,
+                       const std::function<std::optional<int>()>& otherwise = {});
 
 int train(const TrainOptions& options);
 
