@@ -172,7 +172,8 @@ class ForeignSession {
     if (!recorder_) return;
     const auto second = static_cast<std::int64_t>(started_.seconds());
     bool first = true;
-    for (const auto& [name, used] : message.value("ranks", json::object()).items()) {
+    const json ranks = message.value("ranks", json::object());
+    for (const auto& [name, used] : ranks.items()) {
       const int rank = std::atoi(name.c_str());
       std::vector<telemetry::Metric> metrics;
       for (const auto& [what, value] : used.items()) metrics.push_back({what, value.get<double>()});

@@ -186,7 +186,7 @@ class Agent {
   double beaten_ = 0.0, told_ = 0.0;  // the last beat, the last status
   int stops_told_ = 0;
   double looked_ = 0.0;                         // at what the health checks found
-  double measured_ = 0.0;                       // what the processes use
+  double measured_ = monotonic_seconds() - kUsageSeconds + 1;  // what the processes use; first a second after the start
   std::string unhealthy_;                       // why this node should not be used; "": it may
   bool told_unhealthy_ = false;                 // to the leader
   std::map<int, std::string> unhealthy_nodes_;  // on the leader: why

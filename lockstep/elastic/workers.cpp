@@ -38,6 +38,7 @@ std::unique_ptr<Workers::Worker> Workers::spawn(SpawnOptions spawn) const {
   spawn.unset = options_.unset;
   for (const auto& [name, value] : options_.environment) spawn.environment.emplace(name, value);
   spawn.environment["LOCKSTEP_MESSAGE_FD"] = std::to_string(theirs.get());
+  spawn.environment["LOCKSTEP_AGENT_PID"] = std::to_string(::getpid());
   spawn.inherited_fds = {theirs.get()};
   spawn.standard_output = spawn.standard_error = StreamMode::kPipe;
   auto worker = std::make_unique<Worker>(Process::spawn(spawn));
