@@ -186,5 +186,130 @@ TEST(Agent, restarts_the_rank_whose_error_on_the_gpu_it_hears_of) {
   EXPECT_EQ(result.restarts, 1);
 }
 
+AgentOptions foreign(const std::string& script, int world, int restarts, const TemporaryFolder& folder) {
+  AgentOptions options = ranks_running(script, world, folder);
+  options.processes = Processes::kForeign;
+  options.recovery.restarts = restarts;
+  options.recovery.leave_seconds = 2.0;
+  return options;
+}
+
+TEST(ForeignProcesses, get_torchruns_variables_and_are_heard_line_by_line) {
+  TemporaryFolder folder;
+  std::map<int, std::string> said;
+  AgentCallbacks callbacks;
+  callbacks.on_output = [&](const PrintedLine& line) { said[line.rank] += line.text + "|"; };
+  const AgentResult result = run_agent(
+      foreign(
+          "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK/$GROUP_WORLD_SIZE "
+          "$ROLE_RANK/$ROLE_WORLD_SIZE $TORCHELASTIC_RESTART_COUNT $MASTER_ADDR ${TORCHELASTIC_USE_AGENT_STORE-none}; "
+          "test $MASTER_PORT -gt 1024 && echo port; printf half",
+          2, 0, folder),
+      callbacks);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(said[1], "1/2 1/2 0/1 1/2 0 127.0.0.1 none|port|half|");
+  EXPECT_NE(read_file(folder.path() / "rank-00001.log").find("--- generation 1: rank 1"), std::string::npos);
+}
+
+TEST(ForeignProcesses, begin_again_as_a_whole_when_one_is_killed) {
+  TemporaryFolder folder;
+  std::vector<int> generations;
+  std::vector<std::string> failures;
+  AgentCallbacks callbacks;
+  callbacks.on_generation = [&](int generation, int world, int) {
+    generations.push_back(generation);
+    EXPECT_EQ(world, 3);
+  };
+  callbacks.on_failure = [&](const RootCause& cause) { failures.push_back(cause.message); };
+  // Of the first generation rank 1 dies; the others would wait for ever.
+  const AgentResult result =
+      run_agent(foreign("echo $MASTER_PORT >>" + folder.path().string() +
+                            "/ports; if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then if [ $RANK = 1 "
+                            "]; then sleep 0.3; kill -9 $$; fi; sleep 600; fi",
+                        3, 3, folder),
+                callbacks);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.restarts, 1);
+  EXPECT_EQ(generations, (std::vector<int>{1, 2}));
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_EQ(failures[0].rfind("rank 1 was killed", 0), 0u) << failures[0];
+  const std::string ports = read_file(folder.path() / "ports");
+  EXPECT_NE(ports.substr(0, 5), ports.substr(ports.size() - 6, 5)) << "a fresh port for each generation: " << ports;
+}
+
+TEST(ForeignProcesses, show_the_first_failure_with_its_exit_code_and_last_words) {
+  TemporaryFolder folder;
+  const AgentResult result =
+      run_agent(foreign("if [ $RANK = 1 ]; then echo 'disk is on fire' >&2; exit 7; fi; sleep 600", 2, 0, folder), {});
+  EXPECT_EQ(result.exit_code, 7);
+  ASSERT_TRUE(result.cause);
+  EXPECT_EQ(result.cause->message, "rank 1: disk is on fire (exit code 7)");
+  EXPECT_EQ(result.cause->details, "disk is on fire\n");
+}
+
+TEST(ForeignProcesses, tell_what_torchs_record_wrote_into_the_error_file) {
+  TemporaryFolder folder;
+  const AgentResult result = run_agent(
+      foreign("echo '{\"message\": {\"message\": \"ValueError: bad shape\", \"extraInfo\": {\"py_callstack\": "
+              "\"line 3\"}}}' > $TORCHELASTIC_ERROR_FILE; echo noise >&2; exit 1",
+              1, 0, folder),
+      {});
+  ASSERT_TRUE(result.cause);
+  EXPECT_EQ(result.cause->message, "rank 0: ValueError: bad shape (exit code 1)");
+  EXPECT_EQ(result.cause->details, "line 3");
+}
+
+TEST(ForeignProcesses, are_killed_when_they_do_not_end_after_sigterm) {
+  TemporaryFolder folder;
+  AgentOptions options = foreign(
+      "if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then exit 0; fi; if [ $RANK = 1 ]; then sleep 0.3; exit 1; fi; trap '' "
+      "TERM; "
+      "while true; do sleep 0.1; done",
+      2, 1, folder);
+  options.recovery.leave_seconds = 0.5;
+  const AgentResult result = run_agent(options, {});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.restarts, 1);
+}
+
+TEST(ForeignProcesses, get_the_signal_that_asked_for_the_stop) {
+  TemporaryFolder folder;
+  AgentCallbacks callbacks;
+  callbacks.stop_requests = [&] { return std::filesystem::exists(folder.path() / "ready") ? 1 : 0; };
+  callbacks.stop_signal = [] { return SIGTERM; };
+  const std::string path = folder.path().string();
+  const AgentResult result = run_agent(foreign("trap 'echo saved > " + path + "/saved; exit 0' TERM; touch " + path +
+                                                   "/ready; while true; do sleep 0.05; done",
+                                               1, 3, folder),
+                                       callbacks);
+  EXPECT_EQ(result.exit_code, 130);
+  EXPECT_FALSE(result.cause);
+  EXPECT_EQ(read_file(folder.path() / "saved"), "saved\n");
+}
+
+TEST(ForeignProcesses, leave_nothing_behind_that_they_started) {
+  TemporaryFolder folder;
+  const std::string file = (folder.path() / "pid").string();
+  run_agent(foreign("sleep 600 & echo $! > " + file + "; exit 0", 1, 0, folder), {});
+  const int pid = std::stoi(read_file(file));
+  const Deadline deadline = Deadline::after(10.0);  // it is init's to reap
+  while (::kill(pid, 0) == 0 && !deadline.expired()) {
+    const std::string state = read_file("/proc/" + std::to_string(pid) + "/stat");
+    if (state.find(") Z") != std::string::npos) break;
+  }
+  EXPECT_FALSE(deadline.expired());
+}
+
+TEST(ForeignProcesses, cannot_say_anything_that_upsets_the_agent) {
+  TemporaryFolder folder;
+  const std::string script =
+      "for line in '{\"type\":\"lost\",\"generation\":1}' '{\"type\":5}' '{\"type\":\"heartbeat\",\"step\":\"x\"}' "
+      "'[1]' "
+      "'nonsense' '{\"type\":\"heartbeat\",\"step\":3,\"generation\":1}'; do eval \"echo '$line' "
+      ">&$LOCKSTEP_MESSAGE_FD\"; done; sleep 0.2";
+  const AgentResult result = run_agent(foreign(script, 1, 0, folder), {});
+  EXPECT_EQ(result.exit_code, 0);
+}
+
 }  // namespace
 }  // namespace lockstep::elastic

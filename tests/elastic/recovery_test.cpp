@@ -496,5 +496,60 @@ TEST(Recovery, what_is_missing_is_told_once_and_again_when_it_is_given_up) {
   EXPECT_NE(given_up[0].reason.find("it needs 30 GiB per rank and there are 24"), std::string::npos);
 }
 
+// Ranks of somebody's program: they do not leave by themselves, they are ended.
+RecoveryLimits whole_generations(int ranks, int restarts) {
+  return {.ranks_per_node = ranks, .restarts = restarts, .restarts_at_one_step = 1000, .whole = true};
+}
+
+TEST(Recovery, of_whole_generations_every_rank_is_a_new_process) {
+  World world(whole_generations(3, 2));
+  world.decide();
+  world.die(1);
+  const auto broken = world.decide();
+  EXPECT_EQ(of_kind(broken, Kind::kAbort).size(), 2u);
+  EXPECT_TRUE(of_kind(broken, Kind::kJoin).empty()) << "the others have not ended";
+  world.die(0, "was ended");
+  world.die(2, "was ended");
+  const auto formed = of_kind(world.decide(), Kind::kJoin);
+  ASSERT_EQ(formed.size(), 3u);
+  for (const Action& action : formed) EXPECT_GE(action.worker, 3);
+  EXPECT_EQ(world.recovery.restarts(), 1);
+}
+
+TEST(Recovery, of_whole_generations_a_rank_that_was_done_runs_again_with_those_that_failed_later) {
+  World world(whole_generations(2, 1));
+  world.decide();
+  world.recovery.ended(0, true, true, "", 1.0);
+  world.die(1);
+  const auto formed = of_kind(world.decide(), Kind::kJoin);
+  EXPECT_EQ(formed.size(), 2u);
+}
+
+TEST(Recovery, of_whole_generations_an_end_with_success_after_the_abort_is_not_the_end_of_the_run) {
+  World world(whole_generations(2, 1));
+  world.decide();
+  world.die(0);
+  world.decide();
+  world.recovery.ended(1, true, true, "", 1.0);
+  EXPECT_EQ(of_kind(world.decide(), Kind::kJoin).size(), 2u);
+}
+
+TEST(Recovery, a_generation_that_lived_long_enough_ends_a_row_of_failures) {
+  RecoveryLimits limits = whole_generations(1, 100);
+  limits.proven_seconds = 5.0;
+  World world(limits);
+  world.decide();
+  for (int worker = 0; worker < 3; ++worker) {
+    world.now += 6.0;
+    world.die(worker);
+    EXPECT_EQ(of_kind(world.decide(), Kind::kJoin).size(), 1u) << "at once";
+  }
+  world.now += 1.0;
+  world.die(3);
+  EXPECT_TRUE(of_kind(world.decide(), Kind::kJoin).empty()) << "a pause, for one that fails at once";
+  world.now += 1.0;
+  EXPECT_EQ(of_kind(world.decide(), Kind::kJoin).size(), 1u);
+}
+
 }  // namespace
 }  // namespace lockstep::elastic
