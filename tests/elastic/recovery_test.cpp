@@ -198,7 +198,7 @@ TEST(Recovery, gives_up_when_the_restarts_are_used_up) {
   const auto actions = world.decide();
   ASSERT_EQ(actions.size(), 1u);
   EXPECT_EQ(actions[0].kind, Kind::kGiveUp);
-  EXPECT_NE(actions[0].reason.find("restarted 1 times"), std::string::npos);
+  EXPECT_NE(actions[0].reason.find("restarted 1 time"), std::string::npos);
 }
 
 TEST(Recovery, gives_up_on_ranks_that_fail_again_and_again_at_one_step) {

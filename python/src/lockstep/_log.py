@@ -19,7 +19,7 @@ import time
 
 __all__ = ["log"]
 
-_FLUSH_SECONDS = 0.5
+_PAUSE_SECONDS = 0.05  # between two writes: what a kill may cost
 _MOST_LINES = 10_000  # that wait to be written; more are dropped
 _BEAT_SECONDS = 1.0
 
@@ -76,6 +76,7 @@ class _Lines:
         with self._mutex:
             if len(self._lines) < _MOST_LINES:
                 self._lines.append(json.dumps(record))
+        self._wake.set()
 
     def close(self, seconds=5.0):
         self._closed = True
@@ -101,6 +102,8 @@ class _Lines:
 
     def _work(self):
         while True:
+            self._wake.wait()
+            self._wake.clear()
             closed = self._closed
             with self._mutex:
                 lines, self._lines = self._lines, []
@@ -111,11 +114,13 @@ class _Lines:
                     text = memoryview(("\n".join(lines) + "\n").encode())
                     while text:
                         text = text[os.write(self._file, text):]
-            except OSError:
-                pass  # a full disk: these are lost, the next ones may not be
+            except OSError:  # a full disk: these are lost, the next ones may not be
+                if self._file is not None:
+                    os.close(self._file)
+                self._file = None  # opened again, without what was cut short
             if closed:
                 return
-            self._wake.wait(_FLUSH_SECONDS)
+            time.sleep(_PAUSE_SECONDS)
 
 
 class _Heart:

@@ -43,10 +43,9 @@ def _hugging_face():
         def on_log(self, args, state, control, logs=None, **ignored):
             if not state.is_world_process_zero or not logs:
                 return
-            # The summary at the end repeats the mean of all losses under the name train_loss.
-            ended = "train_runtime" in logs
-            log(state.global_step, **{name: value for name, value in _renamed(logs).items()
-                                      if name != "step" and not (ended and name == "loss")})
+            # Its own sums over the whole training (train_loss, train_runtime, ...) are not metrics of a step.
+            of_step = {name: value for name, value in logs.items() if not name.startswith("train_") and name != "step"}
+            log(state.global_step, **_renamed(of_step))
 
     return HuggingFaceCallback
 
