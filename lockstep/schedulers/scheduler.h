@@ -37,8 +37,8 @@ struct State {
 
 // By which a submission is found again.
 struct Submitted {
-  std::string id;    // the scheduler's own
-  std::string run;   // Submission::run
+  std::string id;   // the scheduler's own
+  std::string run;  // Submission::run
   std::filesystem::path folder;
   nlohmann::json place;  // what else the scheduler needs: a namespace, an address
 };

@@ -85,6 +85,7 @@ NodeStart node_start_from_json(const std::string& text) {
     if (!value.at("job").is_null()) start.job = value.at("job").get<std::string>();
     value.at("arguments").get_to(start.arguments);
     value.at("environment").get_to(start.environment);
+    start.directory = value.value("directory", "");
     return start;
   } catch (const std::exception& error) {
     throw bad_input(std::string("this is not a submission: ") + printable(error.what(), 120),

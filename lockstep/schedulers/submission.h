@@ -15,18 +15,18 @@
 namespace lockstep::schedulers {
 
 struct Submission {
-  std::string run;   // id of the run in the submitter's store: letters, digits, '-' and '_'
-  std::string name;  // of the job
-  std::optional<std::string> job;      // YAML text of the Job, paths as on the submitter; none: a foreign program
-  std::vector<std::string> flags;      // of `lockstep launch` on the nodes
-  std::vector<std::string> command;    // foreign program: after `--`
-  std::int64_t nodes = 1;              // that hold ranks; settings.spares more are asked for
-  std::int64_t ranks_per_node = 1;     // devices of a node
-  std::string device = "cpu";          // or the kind of GPU: "H100"
-  std::string token;                   // the secret of the agents; goes to the nodes, never into argv or logs
-  std::filesystem::path folder;        // of this submission, on the submitter: files and logs
-  std::filesystem::path directory;     // working directory of the submitter
-  std::string lockstep;                // executable of the submitter
+  std::string run;                   // id of the run in the submitter's store: letters, digits, '-' and '_'
+  std::string name;                  // of the job
+  std::optional<std::string> job;    // YAML text of the Job, paths as on the submitter; none: a foreign program
+  std::vector<std::string> flags;    // of `lockstep launch` on the nodes
+  std::vector<std::string> command;  // foreign program: after `--`
+  std::int64_t nodes = 1;            // that hold ranks; settings.spares more are asked for
+  std::int64_t ranks_per_node = 1;   // devices of a node
+  std::string device = "cpu";        // or the kind of GPU: "H100"
+  std::string token;                 // the secret of the agents; goes to the nodes, never into argv or logs
+  std::filesystem::path folder;      // of this submission, on the submitter: files and logs
+  std::filesystem::path directory;   // working directory of the submitter
+  std::string lockstep;              // executable of the submitter
   LaunchSettings settings;
 
   bool has_gpus() const { return device != "cpu"; }
@@ -47,6 +47,7 @@ struct NodeStart {
   std::string run;
   std::optional<std::string> job;
   std::vector<std::string> arguments;  // after `lockstep launch`; kJobPlaceholder stands for the job file
+  std::string directory;               // to run in; "": where it was started
   std::map<std::string, std::string> environment;
 };
 inline constexpr const char* kJobPlaceholder = "{job}";
@@ -54,7 +55,7 @@ inline constexpr const char* kJobPlaceholder = "{job}";
 NodeStart node_start_from_json(const std::string& text);
 
 // Names that schedulers accept, made from any text; never empty, never beginning with '-'.
-std::string dns_label(const std::string& text, std::size_t most = 63);  // lower case letters, digits and '-'
+std::string dns_label(const std::string& text, std::size_t most = 63);   // lower case letters, digits and '-'
 std::string plain_name(const std::string& text, std::size_t most = 64);  // letters, digits, '-', '_' and '.'
 
 }  // namespace lockstep::schedulers
