@@ -68,7 +68,9 @@ elastic::RankRequest make_request(const spec::Job& job, const Placement& placeme
   request.options = options.verb_options;
   request.options.report_steps = options.on_step != nullptr;
   const fs::path home = home_of(options);
-  request.run_id = telemetry::make_run_id(job.name);
+  // A run that was submitted has its name already, and keeps it when it is started again.
+  const char* const submitted = std::getenv("LOCKSTEP_SUBMITTED_RUN");
+  request.run_id = submitted != nullptr && *submitted != '\0' ? submitted : telemetry::make_run_id(job.name);
   const fs::path folder = telemetry::run_folder(home, request.run_id);
   request.run_directory = folder.string();
   if (options.record) request.home = home.string();

@@ -224,9 +224,10 @@ int train(const TrainOptions& options) {
   return finish(run_session(job, placement, session), options);
 }
 
-void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& shared, Outcome& outcome) {
+void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& shared, Outcome& outcome,
+                       std::function<int(const TrainOptions&)> run) {
   TrainOptions& options = *shared;
-  verb.add_option("job", options.job_file, "Job file (docs/reference/job-file.md)")->required();
+  verb.add_option("job", options.job_file, "Job file (docs/reference/job-file.md)")->required(!options.launches);
   verb.add_option("overrides", options.overrides, "key=value for any field of the file: batch.micro=8");
   verb.add_option("--plan", options.plan_file, "Execute this Plan instead of making one");
   verb.add_option("--profile", options.profile, "Profile that prices the plan (default: this machine's)")
@@ -257,20 +258,20 @@ void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& shar
   verb.add_flag("--report-steps", options.report_steps,
                 "Every step as a JSON line on stdout (step, seconds, tokens_per_second); all else goes to stderr");
   verb.add_flag("--json", options.json, "Last line of stdout is JSON (lockstep.run/1); all else goes to stderr");
-  verb.callback([shared, resume, &outcome] {
+  verb.callback([shared, resume, &outcome, run = std::move(run)] {
     outcome.json = shared->json;
     shared->resuming = resume->count() > 0;
     if (shared->resume.find('=') != std::string::npos) {  // `--resume steps=99`: an override, not a folder
       shared->overrides.push_back(std::exchange(shared->resume, ""));
     }
-    outcome.exit_code = train(*shared);
+    outcome.exit_code = run(*shared);
   });
 }
 
 void add_train(CLI::App& app, Outcome& outcome) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* verb = app.add_subcommand("train", "Trains a job and records the run");
-  add_train_options(*verb, options, outcome);
+  add_train_options(*verb, options, outcome, train);
   set_examples(*verb,
                "  lockstep train specs/jobs/mnist-cnn.yaml\n"
                "  lockstep train job.yaml batch.micro=8 optimizer.learning_rate=1e-3\n"

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,8 +23,9 @@ struct TrainOptions {
   int node = -1;
 };
 
-// The flags that both verbs have; the callback runs the verb.
-void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& options, Outcome& outcome);
+// The flags that both verbs have; `run` is the verb.
+void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& options, Outcome& outcome,
+                       std::function<int(const TrainOptions&)> run);
 
 int train(const TrainOptions& options);
 
