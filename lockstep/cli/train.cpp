@@ -169,10 +169,11 @@ void note_nodes_here(const spec::Cluster& cluster) {
   std::int64_t nodes = 0;
   for (const spec::NodeGroup& group : cluster.groups) nodes += group.nodes;
   if (nodes < 2) return;
-  fmt::print(stderr,
-             "lockstep: note: all {} nodes of {} run on this machine; start it with srun, mpirun or torchrun to use "
-             "several\n",
-             nodes, cluster.name);
+  fmt::print(
+      stderr,
+      "lockstep: note: all {} nodes of {} run on this machine. To use several, start `lockstep launch JOB --nodes "
+      "n1,n2` on each, or once with --on ssh, slurm, ...\n",
+      nodes, cluster.name);
 }
 
 void settle_resume(const TrainOptions& options, const spec::Job& job, bool launched, SessionOptions& session) {
@@ -194,6 +195,7 @@ int train(const TrainOptions& options) {
   plan::follow(job, plan.best);
   const bool speaks =
       placement.nodes ? placement.nodes->self == 0 : !placement.launched || placement.launched->rank == 0;
+  if (speaks) note_discovery(job.cluster);
   check_before_start(job, plan.best, options, speaks);
   if (!placement.launched && !placement.nodes) note_nodes_here(job.cluster);
   if (options.dry_run) {
