@@ -132,7 +132,7 @@ class Follower {
       : scheduler_(scheduler),
         followed_(followed),
         options_(options),
-        screen_(options.json ? stderr : stdout),
+        screen_(options.json && !options.only_log ? stderr : stdout),
         log_(scheduler.open_log(followed.submitted)) {}
 
   int run() {
@@ -160,7 +160,7 @@ class Follower {
     if (!state_.detail.empty()) line += ", " + printable(state_.detail, 200);
     if (state_.starts > 0)
       line += fmt::format(", started again {} {}", state_.starts, state_.starts == 1 ? "time" : "times");
-    screen_.status(line);
+    if (!options_.only_log) screen_.status(line);
   }
 
   void show_log() {
@@ -198,6 +198,7 @@ class Follower {
     if (!rest.empty()) screen_.print(rest);
     screen_.finish();
     const int code = exit_code_of(state_);
+    if (options_.only_log) return code;
     record_end(code);
     json last = lines_.result;
     if (last.is_null()) {

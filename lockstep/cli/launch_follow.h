@@ -22,6 +22,7 @@ Followed load_followed(const std::string& run);
 struct FollowOptions {
   bool json = false;
   bool cancel_on_interrupt = false;
+  bool only_log = false;  // no status line, nothing at the end
 };
 
 // Prints what the run prints. Ctrl-C stops following, and cancels the run where asked for or where it cannot live

@@ -273,6 +273,21 @@ int launch_program_on(const ForeignProgram& program, const LaunchOnOptions& opti
                 {program.dry_run, program.json, program.record});
 }
 
+int run_verb_on(const std::string& verb, const std::vector<std::string>& flags, std::int64_t nodes,
+                const LaunchOnOptions& options, LaunchSettings settings) {
+  const std::string on = scheduler_asked(options, settings);
+  if (nodes == 0) nodes = static_cast<std::int64_t>(settings.hosts.size());
+  settings.spares = 0;
+  Submission submission = make_submission(verb, settings);
+  submission.verb = verb;
+  submission.flags = flags;
+  submission.nodes = nodes;
+  const auto scheduler = schedulers::make_scheduler(on, settings);
+  write_files(scheduler->script(submission), submission);
+  const Followed followed{on, scheduler->submit(submission), verb, false};
+  return follow(*scheduler, followed, {.cancel_on_interrupt = true, .only_log = true});
+}
+
 int attach_to(const LaunchOnOptions& options, bool json) {
   const Followed followed = load_followed(options.attach);
   const auto scheduler = schedulers::make_scheduler(followed.on, {});

@@ -43,6 +43,11 @@ struct ForeignProgram {
 int launch_program_on(const ForeignProgram& program, const LaunchOnOptions& options,
                       const schedulers::LaunchSettings& settings);
 
+// Runs a verb of lockstep on each of `nodes` (0: all machines that are named) and shows what it prints; nothing is
+// recorded.
+int run_verb_on(const std::string& verb, const std::vector<std::string>& flags, std::int64_t nodes,
+                const LaunchOnOptions& options, schedulers::LaunchSettings settings);
+
 int attach_to(const LaunchOnOptions& options, bool json);
 int cancel_submitted(const LaunchOnOptions& options, bool json);
 

@@ -38,7 +38,7 @@ std::string read_line_of_input() {
 }
 
 std::vector<std::string> words_of(const schedulers::NodeStart& start) {
-  std::vector<std::string> words = {executable_path().string(), "launch"};
+  std::vector<std::string> words = {executable_path().string()};
   std::string job_file;
   if (start.job) {
     const std::filesystem::path folder = telemetry::home_directory() / "submissions";

@@ -48,10 +48,10 @@ std::string plain_name(const std::string& text, std::size_t most) {
 std::vector<std::string> Submission::words(const std::string& job_path) const {
   std::string executable = settings.lockstep;
   if (executable.empty()) executable = settings.image.empty() ? lockstep : "lockstep";
-  std::vector<std::string> words = {executable, "launch"};
+  std::vector<std::string> words = {executable, verb};
   if (job) words.push_back(job_path);
   words.insert(words.end(), flags.begin(), flags.end());
-  if (job) return words;
+  if (command.empty()) return words;
   words.emplace_back("--");
   words.insert(words.end(), command.begin(), command.end());
   return words;
@@ -65,7 +65,7 @@ std::map<std::string, std::string> Submission::environment() const {
 
 json to_json(const Submission& submission) {
   std::vector<std::string> words = submission.words(kJobPlaceholder);
-  words.erase(words.begin(), words.begin() + 2);
+  words.erase(words.begin());
   std::map<std::string, std::string> environment = submission.environment();
   environment["LOCKSTEP_TOKEN"] = submission.token;
   return {{"schema", kSchema},

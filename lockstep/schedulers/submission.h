@@ -18,7 +18,8 @@ struct Submission {
   std::string run;                   // id of the run in the submitter's store: letters, digits, '-' and '_'
   std::string name;                  // of the job
   std::optional<std::string> job;    // YAML text of the Job, paths as on the submitter; none: a foreign program
-  std::vector<std::string> flags;    // of `lockstep launch` on the nodes
+  std::string verb = "launch";       // of lockstep on the nodes; another one has neither job nor command
+  std::vector<std::string> flags;    // of that verb
   std::vector<std::string> command;  // foreign program: after `--`
   std::int64_t nodes = 1;            // that hold ranks; settings.spares more are asked for
   std::int64_t ranks_per_node = 1;   // devices of a node
@@ -46,7 +47,7 @@ nlohmann::json to_json(const Submission& submission);
 struct NodeStart {
   std::string run;
   std::optional<std::string> job;
-  std::vector<std::string> arguments;  // after `lockstep launch`; kJobPlaceholder stands for the job file
+  std::vector<std::string> arguments;  // after `lockstep`; kJobPlaceholder stands for the job file
   std::string directory;               // to run in; "": where it was started
   std::map<std::string, std::string> environment;
 };
