@@ -29,6 +29,13 @@ std::string cleaned(const std::string& text, std::size_t most, Allowed allowed) 
   return name;
 }
 
+// As telemetry::make_run_id() writes them: fit to be the name of a file.
+bool is_run_id(const std::string& text) {
+  return !text.empty() && text.size() < kLongestName && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return c < 128 && (std::isalnum(c) || c == '-' || c == '_');
+  });
+}
+
 }  // namespace
 
 std::string dns_label(const std::string& text, std::size_t most) {
@@ -81,7 +88,7 @@ NodeStart node_start_from_json(const std::string& text) {
     if (value.at("schema") != kSchema) throw std::runtime_error("another schema");
     NodeStart start;
     value.at("run").get_to(start.run);
-    if (start.run.empty() || start.run != plain_name(start.run, 255)) throw std::runtime_error("a bad run id");
+    if (!is_run_id(start.run)) throw std::runtime_error("a bad run id");
     if (!value.at("job").is_null()) start.job = value.at("job").get<std::string>();
     value.at("arguments").get_to(start.arguments);
     value.at("environment").get_to(start.environment);

@@ -36,6 +36,9 @@ class LaunchOn(harness.EndToEnd):
         shown = self.run_lockstep("report", "last", "--json", environment={"LOCKSTEP_HOME": home})
         return {int(step): value for step, value, *_ in json.loads(shown.stdout)["loss"]}
 
+    def recorded_status(self):
+        return json.loads(self.run_lockstep("report", "last", "--json").stdout)["run"]["status"]
+
     def launch(self, *arguments, expect=0):
         done = self.run_lockstep("launch", *arguments, "--json")
         self.assertEqual(done.returncode, expect, done.stdout[-2000:] + done.stderr[-4000:])
@@ -122,8 +125,7 @@ class Ssh(LaunchOn):
         process.kill()
         process.communicate()
         self.wait_for(lambda: not self.ranks(), "ranks outlived their submitter")
-        shown = json.loads(self.run_lockstep("report", "last", "--json").stdout)
-        self.assertEqual(shown["status"], "interrupted")
+        self.assertEqual(self.recorded_status(), "interrupted")
 
     def test_hostile_names_and_values_reach_the_nodes_as_they_are(self):
         owned = self.folder / "owned"
@@ -150,7 +152,7 @@ class Ssh(LaunchOn):
         done = self.run_lockstep("launch", "--on", "ssh", "--hostfile", self.hosts, job)
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertIn("onnection refused", done.stdout + done.stderr)
-        self.assertEqual(json.loads(self.run_lockstep("report", "last", "--json").stdout)["status"], "failed")
+        self.assertEqual(self.recorded_status(), "failed")
 
 
 @unittest.skipUnless(shutil.which("mpirun"), "needs mpirun")
@@ -160,7 +162,7 @@ class Mpi(LaunchOn):
         result = self.launch("--on", "mpi", job)
         self.assertEqual(result["status"], "done")
         self.assertEqual(len(list((pathlib.Path(self.environment["LOCKSTEP_HOME"]) / "runs").iterdir())), 1)
-        self.assertEqual(json.loads(self.run_lockstep("report", "last", "--json").stdout)["status"], "done")
+        self.assertEqual(self.recorded_status(), "done")
 
     def test_a_hostfile_names_the_machines(self):
         hosts = self.folder / "hosts"
@@ -171,7 +173,7 @@ class Mpi(LaunchOn):
         job = self.job(cluster="1x2xcpu")
         done = self.run_lockstep("launch", "--on", "mpi", job, "data.path=/nowhere")
         self.assertNotEqual(done.returncode, 0)
-        self.assertEqual(json.loads(self.run_lockstep("report", "last", "--json").stdout)["status"], "failed")
+        self.assertEqual(self.recorded_status(), "failed")
 
 
 class Words(LaunchOn):
@@ -191,7 +193,9 @@ class Words(LaunchOn):
     def test_what_is_missing_or_does_not_belong_is_said(self):
         job = self.job()
         self.expect_error(2, ["2 nodes and 0 machines"], "launch", "--on", "ssh", job)
-        self.expect_error(2, ["--on ssh or --on mpi"], "launch", "--hostfile", "/dev/null", job)
+        hosts = self.folder / "hosts"
+        hosts.write_text("n1\n")
+        self.expect_error(2, ["--on ssh or --on mpi"], "launch", "--hostfile", hosts, job)
         self.expect_error(2, ["was not submitted from here"], "launch", "--attach", "nothing")
         self.expect_error(2, ["unknown key `sssh`"], "launch", job, "launch.sssh.port=1")
         self.expect_error(2, ["launch what?"], "launch")
