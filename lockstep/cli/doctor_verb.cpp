@@ -5,7 +5,7 @@
 #include "lockstep/cli/engine_library.h"
 #include "lockstep/cli/launch_on.h"
 #include "lockstep/cli/verbs.h"
-#include "lockstep/elastic/store.h"
+#include "lockstep/elastic/token_file.h"
 #include "lockstep/spec/job_reader.h"
 #include "lockstep/telemetry/recorder.h"
 
@@ -25,7 +25,8 @@ int doctor_of_nodes(DoctorFlags& flags) {
   const auto nodes = elastic::find_nodes("", -1);
   if (flags.member || (nodes && flags.nodes.empty() && flags.on.on.empty())) {
     if (!nodes) throw bad_input("nothing names the nodes", "write --nodes n1,n2, or start it with srun on each node");
-    return run_doctor_member({.checks = flags.checks, .token = elastic::token_from_environment()}, *nodes);
+    return run_doctor_member({.checks = flags.checks, .token = elastic::shared_token(telemetry::home_directory())},
+                             *nodes);
   }
   std::int64_t count = 0;
   schedulers::LaunchSettings settings;

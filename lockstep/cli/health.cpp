@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/elastic/host_address.h"
@@ -100,22 +101,31 @@ elastic::HealthOptions health_options(const elastic::RankRequest& request, const
     options.folders.push_back({"the checkpoint folder", request.checkpoint_directory, checkpoint_bytes(job)});
   }
   if (!request.home.empty()) options.folders.push_back({"the run store", request.home});
-  watch_usual_folders(options);
+  watch_node(placement, options);
   if (request.plan) {
     const plan::MemoryBreakdown& memory = request.plan->best.memory;
     const double each = (options.gpus ? 0.0 : memory.total()) + memory.snapshots;
     options.needed_memory = each * request.ranks.local_world;
   }
+  return options;
+}
+
+void watch_node(const Placement& placement, elastic::HealthOptions& options) {
+  watch_usual_folders(options);
   options.interfaces = interfaces_of(placement);
   options.nodes = placement.nodes;
-  return options;
 }
 
 std::unique_ptr<elastic::HealthMonitor> start_health_checks(const elastic::RankRequest& request,
                                                             const Placement& placement, std::vector<Finding>& found) {
-  const spec::NodeChecks policy = request.job.health.node_checks;
+  if (request.job.health.node_checks == spec::NodeChecks::kOff) return nullptr;
+  return start_health_checks(health_options(request, placement), request.job.health.node_checks, found);
+}
+
+std::unique_ptr<elastic::HealthMonitor> start_health_checks(const elastic::HealthOptions& options,
+                                                            spec::NodeChecks policy, std::vector<Finding>& found) {
   if (policy == spec::NodeChecks::kOff) return nullptr;
-  auto monitor = std::make_unique<elastic::HealthMonitor>(health_options(request, placement));
+  auto monitor = std::make_unique<elastic::HealthMonitor>(options);
   for (Finding& finding : monitor->first()) {
     if (finding.severity == Severity::kOk) continue;
     if (finding.severity == Severity::kFatal && policy == spec::NodeChecks::kAct) {
@@ -127,6 +137,20 @@ std::unique_ptr<elastic::HealthMonitor> start_health_checks(const elastic::RankR
     found.push_back(std::move(finding));
   }
   return monitor;
+}
+
+std::function<std::vector<elastic::Finding>(const std::vector<int>&)> findings_of(
+    std::shared_ptr<elastic::HealthMonitor> monitor, std::vector<elastic::Finding> earlier, bool acts) {
+  if (monitor == nullptr) return {};
+  return [monitor = std::move(monitor), earlier = std::move(earlier), acts](const std::vector<int>& pids) mutable {
+    monitor->watch_processes(pids);
+    std::vector<elastic::Finding> findings = std::exchange(earlier, {});
+    for (elastic::Finding& finding : monitor->take()) {
+      if (!acts) finding.severity = std::min(finding.severity, elastic::Severity::kWarning);
+      findings.push_back(std::move(finding));
+    }
+    return findings;
+  };
 }
 
 std::string finding_line(const nlohmann::json& message) {

@@ -23,6 +23,18 @@ std::unique_ptr<elastic::HealthMonitor> start_health_checks(const elastic::RankR
                                                             const Placement& placement,
                                                             std::vector<elastic::Finding>& found);
 
+// The same for a run without a job.
+std::unique_ptr<elastic::HealthMonitor> start_health_checks(const elastic::HealthOptions& options,
+                                                            spec::NodeChecks policy,
+                                                            std::vector<elastic::Finding>& found);
+// Adds what every run needs of this node: a temporary folder, the interface towards the other nodes, and them.
+void watch_node(const Placement& placement, elastic::HealthOptions& options);
+
+// New findings of the monitor, for the agent; those of before the start come with the first ones. `acts`: none is fatal
+// otherwise.
+std::function<std::vector<elastic::Finding>(const std::vector<int>&)> findings_of(
+    std::shared_ptr<elastic::HealthMonitor> monitor, std::vector<elastic::Finding> earlier, bool acts);
+
 // One line for people; "" for what is only recorded, and for what was printed before.
 std::string finding_line(const nlohmann::json& message);
 void record_finding(telemetry::Recorder& recorder, const nlohmann::json& message);

@@ -228,7 +228,8 @@ std::string scheduler_asked(const LaunchOnOptions& options, const LaunchSettings
 LaunchSettings launch_settings(const LaunchOnOptions& options, const YamlNode* section) {
   LaunchSettings settings = schedulers::read_settings(section);
   if (!options.hostfile.empty()) settings.hosts = schedulers::read_hostfile(options.hostfile);
-  if (options.on.empty() || options.nodes.empty()) return settings;
+  const bool counts = options.nodes.find_first_not_of("0123456789") == std::string::npos;
+  if (options.on.empty() || counts) return settings;
   if (options.on != "ssh" && options.on != "mpi") {
     throw bad_input(fmt::format("--nodes: {} chooses the nodes itself", options.on), "leave it out");
   }
@@ -250,6 +251,9 @@ int launch_job_on(const TrainOptions& train, const LaunchOnOptions& options) {
   const spec::Job job = spec::read_job(tree, stem);
   if (job.cluster.groups.size() != 1) {
     throw bad_input("the job's cluster has unlike nodes, which agents cannot tell apart yet", "launch on alike nodes");
+  }
+  if (settings.gpus_per_node > 0) {
+    throw bad_input("launch.gpus_per_node is for foreign programs", "the job's cluster says how many GPUs a node has");
   }
   require_runnable(job);
   Submission submission = make_submission(job.name, settings);

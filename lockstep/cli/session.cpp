@@ -27,20 +27,18 @@
 #include "lockstep/elastic/preemption.h"
 #include "lockstep/elastic/run_record.h"
 #include "lockstep/elastic/store.h"
+#include "lockstep/elastic/token_file.h"
 #include "lockstep/telemetry/progress.h"
 #include "lockstep/telemetry/recorder.h"
 #include "lockstep/telemetry/run_store.h"
 
 namespace lockstep::cli {
-namespace {
 
 namespace fs = std::filesystem;
 
-// Without a record nothing need be kept: where the home cannot be written, logs and checkpoints go to a temporary
-// place.
-fs::path home_of(const SessionOptions& options) {
+fs::path run_home(bool record) {
   fs::path home = telemetry::home_directory();
-  if (options.record) return home;
+  if (record) return home;
   try {
     make_folders(home);
     if (::access(home.c_str(), W_OK) == 0) return home;
@@ -49,6 +47,16 @@ fs::path home_of(const SessionOptions& options) {
   }
   return fs::temp_directory_path() / "lockstep";
 }
+
+std::map<std::string, std::string> interface_environment(const std::string& name) {
+  if (name.empty()) return {};
+  return {{"LOCKSTEP_INTERFACE", name},
+          {"NCCL_SOCKET_IFNAME", "=" + name},  // exactly this one, not all that begin so
+          {"GLOO_SOCKET_IFNAME", name},
+          {"OMPI_MCA_btl_tcp_if_include", name}};
+}
+
+namespace {
 
 elastic::RankRequest make_request(const spec::Job& job, const Placement& placement, const SessionOptions& options) {
   elastic::RankRequest request;
@@ -67,7 +75,7 @@ elastic::RankRequest make_request(const spec::Job& job, const Placement& placeme
   request.threads = placement.threads;
   request.options = options.verb_options;
   request.options.report_steps = options.on_step != nullptr;
-  const fs::path home = home_of(options);
+  const fs::path home = run_home(options.record);
   // A run that was submitted has its name already, and keeps it when it is started again.
   const char* const submitted = std::getenv("LOCKSTEP_SUBMITTED_RUN");
   request.run_id = submitted != nullptr && *submitted != '\0' ? submitted : telemetry::make_run_id(job.name);
@@ -174,17 +182,6 @@ std::shared_ptr<telemetry::Recorder> owners_recorder(const elastic::RankRequest&
   return telemetry::open_recorder(request.home, request.run_id, -1);
 }
 
-// What other libraries in the ranks are told about the interface.
-std::map<std::string, std::string> interface_environment(const std::string& name) {
-  if (name.empty()) return {};
-  return {{"LOCKSTEP_INTERFACE", name},
-          {"NCCL_SOCKET_IFNAME", "=" + name},  // exactly this one, not all that begin so
-          {"GLOO_SOCKET_IFNAME", name},
-          {"OMPI_MCA_btl_tcp_if_include", name}};
-}
-
-constexpr const char* kRequeueReason = "stopped to be started again";
-
 bool asks_for_requeue(const nlohmann::json& result) {
   return result.is_object() && result.value("exit_code", 0) == static_cast<int>(ExitCode::kRetry);
 }
@@ -282,19 +279,11 @@ elastic::Prepared prepare_node(const nlohmann::json& facts, const std::optional<
   return {{executable_path().string(), "rank", file.string()}, folder};
 }
 
-// What nodes of one run must agree on. Two machines of the same kind differ by some pages of memory.
-std::string digest_of(spec::Job job) {
-  for (spec::NodeGroup& group : job.cluster.groups) {
-    if (group.device.is_cpu()) group.device.memory_bytes = 0;
-  }
-  return spec::to_yaml(job);
-}
-
 elastic::AgentOptions agent_options(const elastic::RankRequest& request, const Placement& placement,
                                     const SessionOptions& session) {
   const std::string& chaos = session.chaos;
   elastic::AgentOptions options;
-  options.commanded = request.verb == "train";
+  options.processes = request.verb == "train" ? elastic::Processes::kCommanded : elastic::Processes::kFixed;
   elastic::RecoveryLimits& recovery = options.recovery;
   recovery.ranks_per_node = request.ranks.local_world;
   recovery.node_counts = {request.ranks.world / request.ranks.local_world};
@@ -320,25 +309,10 @@ elastic::AgentOptions agent_options(const elastic::RankRequest& request, const P
   for (const auto& [name, value] : interface_environment(placement.interface)) options.environment[name] = value;
   if (!placement.interface.empty()) options.address = elastic::address_of_interface(placement.interface);
   options.nodes = placement.nodes;
-  if (placement.nodes) options.token = elastic::token_from_environment();
-  options.job = digest_of(request.job);
+  if (placement.nodes) options.token = elastic::shared_token(telemetry::home_directory());
+  options.job = job_digest(request.job);
   options.facts = facts_of(request);
   return options;
-}
-
-// New findings of the monitor; those of before the start come with the first ones.
-std::function<std::vector<elastic::Finding>(const std::vector<int>&)> findings_of(
-    std::shared_ptr<elastic::HealthMonitor> monitor, std::vector<elastic::Finding> earlier, bool acts) {
-  if (monitor == nullptr) return {};
-  return [monitor = std::move(monitor), earlier = std::move(earlier), acts](const std::vector<int>& pids) mutable {
-    monitor->watch_processes(pids);
-    std::vector<elastic::Finding> findings = std::exchange(earlier, {});
-    for (elastic::Finding& finding : monitor->take()) {
-      if (!acts) finding.severity = std::min(finding.severity, elastic::Severity::kWarning);
-      findings.push_back(std::move(finding));
-    }
-    return findings;
-  };
 }
 
 // The notice that this machine will be taken away, told once.
@@ -496,6 +470,13 @@ void require_nodes_for(const spec::Cluster& cluster, const elastic::NodeList& no
   throw bad_input(fmt::format("the job's cluster {} has {} nodes and {} are given", cluster.name,
                               cluster.groups.front().nodes, given),
                   "give more nodes, or change the job's cluster");
+}
+
+std::string job_digest(spec::Job job) {
+  for (spec::NodeGroup& group : job.cluster.groups) {
+    if (group.device.is_cpu()) group.device.memory_bytes = 0;
+  }
+  return spec::to_yaml(job);
 }
 
 Placement place(const spec::Job& job, const std::string& backend, bool is_agent,

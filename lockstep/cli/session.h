@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdio>
+#include <filesystem>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -51,10 +53,22 @@ struct Placement : planner::Ranks {
   std::string interface;                             // network interface that was chosen; "": by route
 };
 
+// What nodes of one run must agree on. Two machines of the same kind differ by some pages of memory.
+std::string job_digest(spec::Job job);
+
 // Throws UserError when the launcher's world and the job's differ, or the job needs GPUs that are not here. An agent is
 // not one of the launcher's ranks.
 Placement place(const spec::Job& job, const std::string& backend, bool is_agent = false,
                 const std::optional<elastic::NodeList>& nodes = {});
+
+// Where runs go. Without a record nothing need be kept: where the home cannot be written, logs and checkpoints go to a
+// temporary place.
+std::filesystem::path run_home(bool record);
+
+// What other libraries in the ranks are told about the interface; nothing for "".
+std::map<std::string, std::string> interface_environment(const std::string& name);
+
+inline constexpr const char* kRequeueReason = "stopped to be started again";
 
 // One interface for agents, store and communicators. Throws UserError when there is no such interface, or the nodes
 // were named by addresses of another one. "": nothing is chosen.

@@ -12,8 +12,10 @@ volatile std::sig_atomic_t insistent = 0;  // SIGINT and SIGTERM
 volatile std::sig_atomic_t others = 0;     // 1 when any of the others came
 volatile std::sig_atomic_t requeue = 0;
 volatile std::sig_atomic_t second_exits = 0;
+volatile std::sig_atomic_t first_signal = 0;
 
 void on_signal(int number) {
+  if (first_signal == 0) first_signal = number;
   if (number == SIGUSR1) requeue = 1;
   if (number != SIGINT && number != SIGTERM) {
     others = 1;
@@ -41,6 +43,8 @@ void count_stop_signals(SecondSignal second) {
 }
 
 int stop_signals() { return insistent > 0 ? insistent : others; }
+
+int stop_signal() { return first_signal; }
 
 bool requeue_was_asked() { return requeue != 0; }
 

@@ -16,6 +16,9 @@ void count_stop_signals(SecondSignal second);
 // number: SIGHUP, SIGQUIT and SIGUSR1 together count once.
 int stop_signals();
 
+// The signal that asked first; 0: none did.
+int stop_signal();
+
 // SIGUSR1 came: the scheduler will start the run again.
 bool requeue_was_asked();
 

@@ -188,7 +188,7 @@ void settle_resume(const TrainOptions& options, const spec::Job& job, bool launc
 
 int train(const TrainOptions& options) {
   spec::Job job = spec::load_job(options.job_file, options.overrides);
-  const auto nodes = options.launches ? elastic::find_nodes(options.nodes, options.node) : std::nullopt;
+  const auto nodes = options.find_nodes ? options.find_nodes(job_digest(job)) : std::nullopt;
   Placement placement = place(job, options.backend, options.launches, nodes);
   choose_interface(options.interface, placement);
   const plan::Plan plan = plan_for(job, options, placement);

@@ -4,8 +4,11 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "lockstep/elastic/node_list.h"
 
 namespace lockstep::cli {
 
@@ -21,6 +24,8 @@ struct TrainOptions {
   bool launches = false;  // this process is the agent of a node, whatever started it
   std::string nodes;      // "": what a launcher says
   int node = -1;
+  // How the nodes are found; `job`: what must be the same on all of them. Empty: there is one.
+  std::function<std::optional<elastic::NodeList>(const std::string& job)> find_nodes;
 };
 
 // The flags that both verbs have; `run` is the verb.

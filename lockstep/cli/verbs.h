@@ -9,6 +9,9 @@ namespace lockstep::cli {
 struct Outcome {
   int exit_code = 0;
   bool json = false;  // the chosen verb was asked for JSON: errors go out as JSON too
+  // Of `launch`: the program that follows its flags, taken off the command line before that is parsed.
+  std::vector<std::string> command;
+  bool command_separated = false;  // by `--`
 };
 
 void add_plan(CLI::App& app, Outcome& outcome);

@@ -15,8 +15,10 @@
 #include "lockstep/elastic/host_address.h"
 #include "lockstep/elastic/leader.h"
 #include "lockstep/elastic/link.h"
+#include "lockstep/elastic/roster.h"
 #include "lockstep/elastic/sockets.h"
 #include "lockstep/elastic/store.h"
+#include "lockstep/elastic/token_file.h"
 #include "lockstep/elastic/workers.h"
 
 namespace lockstep::elastic {
@@ -35,12 +37,19 @@ constexpr double kConnectSeconds = 0.4;        // for one connection to it
 constexpr double kRetrySeconds = 0.1;
 constexpr std::size_t kMostStrangers = 256;
 constexpr int kCandidatesAtOnce = 3;
+constexpr double kUsageSeconds = 5.0;
 constexpr double kFindingsSeconds = 0.2;  // between two looks at what the health checks found
 
 RecoveryLimits limits_of(const AgentOptions& options) {
   RecoveryLimits limits = options.recovery;
-  if (options.commanded) return limits;
-  limits.standby = limits.restarts = 0;
+  if (options.processes == Processes::kCommanded) return limits;
+  if (options.processes == Processes::kForeign) {  // they tell nothing of themselves; how often is the user's to say
+    limits.whole = true;
+    limits.restarts_at_one_step = std::numeric_limits<int>::max();
+  } else {
+    limits.restarts = 0;
+  }
+  limits.standby = 0;
   limits.silence_seconds = limits.stall_seconds = std::numeric_limits<double>::infinity();
   return limits;
 }
@@ -80,9 +89,9 @@ class Agent {
   AgentResult run();
 
  private:
-  bool alone() const { return !options_.nodes; }
-  int self() const { return alone() ? 0 : options_.nodes->self; }
-  const NodeAddress& address_of(int node) const { return options_.nodes->nodes[static_cast<std::size_t>(node)]; }
+  bool alone() const { return !nodes_; }
+  int self() const { return alone() ? 0 : nodes_->self; }
+  const NodeAddress& address_of(int node) const { return nodes_->nodes[static_cast<std::size_t>(node)]; }
   std::string name_of_node(int node) const;
   void note(const std::string& text) const;
 
@@ -93,11 +102,17 @@ class Agent {
   void tell_leader(json message);
   void obey(const json& order);
   void spawn(int worker);
+  void reserve(int worker);
+  void start(int worker, const json& order);
+  void told_start(int worker, int pid);
+  void signal(const json& order);
+  bool is_foreign() const { return options_.processes == Processes::kForeign; }
   void leave_generation(const std::string& why);
   void prepare();
 
   // The health of this node.
   void take_findings(double now);
+  void take_usage(double now);
   void tell(const Finding& finding);
   void end_the_wrong(double now);
   AgentResult left_because(const std::string& why) const;
@@ -130,6 +145,8 @@ class Agent {
 
   void accept_strangers();
   void greet(std::unique_ptr<Link>& stranger, double now);
+  void enlist(std::unique_ptr<Link> link, const json& join);
+  void take_nodes(const json& list);
   void beat(double now);
   void take_stop_requests(double now);
   void watch_links(Poller& poller);
@@ -137,6 +154,7 @@ class Agent {
 
   const AgentOptions& options_;
   const AgentCallbacks& callbacks_;
+  std::optional<NodeList> nodes_;  // grows where nodes may come later
   const std::string token_;
   std::unique_ptr<StoreServer> store_;  // on the leader
   Workers workers_;
@@ -168,6 +186,7 @@ class Agent {
   double beaten_ = 0.0, told_ = 0.0;  // the last beat, the last status
   int stops_told_ = 0;
   double looked_ = 0.0;                         // at what the health checks found
+  double measured_ = monotonic_seconds() - kUsageSeconds + 1;  // what the processes use; first a second after the start
   std::string unhealthy_;                       // why this node should not be used; "": it may
   bool told_unhealthy_ = false;                 // to the leader
   std::map<int, std::string> unhealthy_nodes_;  // on the leader: why
@@ -180,24 +199,25 @@ class Agent {
 Agent::Agent(const AgentOptions& options, const AgentCallbacks& callbacks)
     : options_(options),
       callbacks_(callbacks),
+      nodes_(options.nodes),
       token_(options.nodes && !options.token.empty() ? options.token : make_token()),
-      store_(options.nodes ? nullptr
-                           : std::make_unique<StoreServer>(
-                                 StoreServerOptions{.address = listening_address(options), .token = token_})),
+      store_(options.nodes || options.processes == Processes::kForeign
+                 ? nullptr
+                 : std::make_unique<StoreServer>(
+                       StoreServerOptions{.address = listening_address(options), .token = token_})),
       workers_(
           worker_options(), [this](int worker, const json& message) { on_worker_message(worker, message); },
-          [this](int worker, const ExitStatus& status) { on_worker_end(worker, status); }),
+          [this](int worker, const ExitStatus& status) { on_worker_end(worker, status); }, callbacks.on_output),
       facts_(options.facts),
       seeking_since_(monotonic_seconds()) {
   if (alone()) {
     lead(seeking_since_);
     // What cannot be started at all is the caller's to hear of. Processes that take no commands are ranks at once.
-    while (leader_->decide(monotonic_seconds()) && !options_.commanded) {
+    while (leader_->decide(monotonic_seconds()) && options_.processes != Processes::kCommanded) {
     }
     return;
   }
-  const NodeList& nodes = *options.nodes;
-  for (int node = 0; node < static_cast<int>(nodes.nodes.size()); ++node) electorate_.insert(node);
+  for (int node = 0; node < static_cast<int>(nodes_->nodes.size()); ++node) electorate_.insert(node);
   if (options.token.empty()) {
     throw bad_input("several nodes need a shared secret", "set LOCKSTEP_TOKEN to the same value on every node");
   }
@@ -205,7 +225,8 @@ Agent::Agent(const AgentOptions& options, const AgentCallbacks& callbacks)
 }
 
 WorkerOptions Agent::worker_options() const {
-  WorkerOptions workers{options_.argv, options_.environment, options_.log_folder, options_.commanded};
+  WorkerOptions workers{options_.argv, options_.environment, options_.log_folder, options_.processes, options_.unset};
+  if (is_foreign()) return workers;
   const int ranks = options_.recovery.ranks_per_node;
   workers.environment["LOCKSTEP_WORLD_SIZE"] = workers.environment["LOCKSTEP_LOCAL_WORLD_SIZE"] = std::to_string(ranks);
   workers.environment["LOCKSTEP_MASTER_ADDR"] = options_.address.empty() ? "127.0.0.1" : options_.address;
@@ -216,7 +237,7 @@ WorkerOptions Agent::worker_options() const {
 
 std::string Agent::name_of_node(int node) const {
   if (alone()) return "this node";
-  const auto& nodes = options_.nodes->nodes;
+  const auto& nodes = nodes_->nodes;
   const bool alike = std::count_if(nodes.begin(), nodes.end(),
                                    [&](const NodeAddress& other) { return other.host == address_of(node).host; }) > 1;
   return "node " + address_of(node).host + (alike ? fmt::format(":{}", address_of(node).port) : "");
@@ -240,6 +261,7 @@ AgentResult Agent::run() {
     workers_.reap();
     take_stop_requests(now);
     take_findings(now);
+    take_usage(now);
     beat(now);
     if (leader_) {
       lose_silent_followers(now);
@@ -258,7 +280,19 @@ AgentResult Agent::run() {
 
 // --- processes of this node ------------------------------------------------------------------------------------------
 
-void Agent::on_worker_message(int worker, const json& message) {
+// Of what a foreign program may write there, only how far it is counts, and only where it is well formed.
+std::optional<json> heartbeat_in(const json& message) {
+  const auto type = message.find("type"), step = message.find("step"), generation = message.find("generation");
+  if (type == message.end() || *type != command::kHeartbeat) return std::nullopt;
+  if (step == message.end() || generation == message.end()) return std::nullopt;
+  if (!step->is_number_integer() || !generation->is_number_integer()) return std::nullopt;
+  return json{{"type", command::kHeartbeat}, {"step", *step}, {"generation", *generation}};
+}
+
+void Agent::on_worker_message(int worker, const json& said) {
+  const std::optional<json> heartbeat = is_foreign() ? heartbeat_in(said) : std::nullopt;
+  if (is_foreign() && !heartbeat) return;
+  const json& message = heartbeat ? *heartbeat : said;
   const std::string type = message.value("type", "");
   Local& local = local_[worker];
   if (type == command::kReady && local.doing == Recovery::Doing::kStarting) local.doing = Recovery::Doing::kWaiting;
@@ -278,29 +312,58 @@ void Agent::tell_leader(json message) {
 
 void Agent::on_worker_end(int worker, const ExitStatus& status) {
   local_.erase(worker);
-  if (leader_) return leader_->ended(worker, status, monotonic_seconds());
-  tell_leader({{"type", "ended"}, {"worker", worker}, {"code", status.code}, {"signal", status.signal}});
+  const json words = is_foreign() ? workers_.last_words(worker) : json::object();
+  if (leader_) return leader_->ended(worker, status, words, monotonic_seconds());
+  tell_leader(
+      {{"type", "ended"}, {"worker", worker}, {"code", status.code}, {"signal", status.signal}, {"words", words}});
 }
 
 void Agent::spawn(int worker) {
   local_[worker] = {};
   const int pid = workers_.start(worker);
   local_[worker].pid = pid;
+  told_start(worker, pid);
+}
+
+void Agent::told_start(int worker, int pid) {
   if (leader_) return leader_->started(worker, pid);
   leader_link_->send({{"type", "started"}, {"worker", worker}, {"pid", pid}});
+}
+
+// A foreign process starts when it is known which rank it is; here is room for it, and a port for its store.
+void Agent::reserve(int worker) {
+  const json ready = {{"type", command::kReady}, {"port", find_free_port()}};
+  if (leader_) return leader_->heard(worker, ready, monotonic_seconds());
+  tell_leader({{"type", "message"}, {"worker", worker}, {"message", ready}});
+}
+
+void Agent::start(int worker, const json& order) {
+  const Workers::Place place{order.value("rank", 0), order.value("local_rank", 0), order.value("generation", 0),
+                             order.value("environment", std::map<std::string, std::string>())};
+  const int pid = workers_.start(worker, place);
+  local_[worker] = {pid, place.rank, place.generation, Recovery::Doing::kMember};
+  told_start(worker, pid);
+}
+
+void Agent::signal(const json& order) {
+  const int worker = order.value("worker", -1), number = order.value("number", SIGINT);
+  if (worker < 0) return workers_.signal_all(number);
+  if (!is_foreign()) return workers_.signal(worker, number);
+  workers_.signal_group(worker, number);
+  workers_.signal_group(worker, SIGCONT);  // a stopped process cannot end by itself
 }
 
 void Agent::obey(const json& order) {
   const std::string what = order.value("do", "");
   const int worker = order.value("worker", -1);
-  if (what == "spawn") return spawn(worker);
+  if (what == "spawn") return is_foreign() ? reserve(worker) : spawn(worker);
+  if (what == "start") return start(worker, order);
   if (what == "stacks") return workers_.write_stacks(worker);
   if (what == "kill") {
-    workers_.write_stacks(worker);
+    if (!is_foreign()) workers_.write_stacks(worker);
     return workers_.kill(worker);
   }
-  if (what == "signal" && worker >= 0) return workers_.signal(worker, order.value("number", SIGINT));
-  if (what == "signal") return workers_.signal_all(order.value("number", SIGINT));
+  if (what == "signal") return signal(order);
   if (what == "end_all") return workers_.end_all(order.value("grace_seconds", 0.0));
   if (what != "tell") return;
   const json line = order.value("line", json::object());
@@ -317,6 +380,10 @@ void Agent::obey(const json& order) {
 void Agent::leave_generation(const std::string& why) {
   for (const auto& [worker, local] : local_) {
     if (local.doing != Recovery::Doing::kMember) continue;
+    if (is_foreign()) {
+      workers_.signal_group(worker, SIGTERM);
+      continue;
+    }
     workers_.tell(worker, {{"type", command::kAbort}, {"generation", local.generation}, {"reason", why}});
   }
 }
@@ -331,7 +398,7 @@ void Agent::take_findings(double now) {
   for (const Finding& finding : callbacks_.findings(pids)) {
     tell(finding);
     if (finding.severity == Severity::kFatal && unhealthy_.empty()) unhealthy_ = describe(finding);
-    if (finding.severity != Severity::kApplication || !options_.commanded) continue;
+    if (finding.severity != Severity::kApplication || options_.processes == Processes::kFixed) continue;
     for (const auto& [worker, local] : local_) {
       if (local.pid == finding.pid && finding.pid > 0) wrong_.emplace(worker, now + options_.own_end_seconds);
     }
@@ -344,6 +411,20 @@ void Agent::take_findings(double now) {
     }
   }
   if (leader_ && !unhealthy_.empty()) unhealthy_nodes_.emplace(self(), unhealthy_);
+}
+
+void Agent::take_usage(double now) {
+  if (!callbacks_.usage || now - measured_ < kUsageSeconds || local_.empty()) return;
+  measured_ = now;
+  std::map<int, int> pids;
+  for (const auto& [worker, local] : local_) {
+    if (local.rank >= 0) pids[local.rank] = local.pid;
+  }
+  json message = callbacks_.usage(pids);
+  message["type"] = "usage";
+  message["node"] = alone() ? "" : name_of_node(self());
+  if (leader_ && callbacks_.on_message) callbacks_.on_message(-1, message);
+  if (leader_link_) leader_link_->send(message);
 }
 
 void Agent::tell(const Finding& finding) {
@@ -387,17 +468,21 @@ void Agent::lead(double now) {
   meeting.started = started_;
   if (!options_.address.empty()) meeting.host = options_.address;
   if (!alone()) {
-    store_ = std::make_unique<StoreServer>(StoreServerOptions{.address = listening_address(options_), .token = token_});
+    if (!is_foreign()) {
+      store_ =
+          std::make_unique<StoreServer>(StoreServerOptions{.address = listening_address(options_), .token = token_});
+    }
+    meeting.address = [this](int node) { return address_of(node).host; };
     if (options_.address.empty()) meeting.host = address_of(self()).host;
-    meeting.one_node = options_.nodes->on_loopback();
+    meeting.one_node = nodes_->on_loopback();
     meeting.name = [this](int node) { return name_of_node(node).substr(std::string("node ").size()); };
     // Each node finds the way to another one by itself; the leader's own ranks, to the first that is not it.
     meeting.towards = [this](int node) {
       const int other = node == self() ? (node == 0 ? 1 : 0) : self();
-      return options_.nodes->nodes.size() > 1 ? address_of(other).host : std::string();
+      return nodes_->nodes.size() > 1 ? address_of(other).host : std::string();
     };
   }
-  meeting.port = store_->port();
+  meeting.port = store_ ? store_->port() : 0;
   const std::string why = lost >= 0 ? name_of_node(lost) + ", which led the run, is lost" : "";
   Recovery recovery = first ? Recovery(limits_of(options_), now) : Recovery(limits_of(options_), past_, why, now);
   adopted_at_ = recovery.generation();
@@ -437,7 +522,8 @@ void Agent::admit(int node, std::unique_ptr<Link> link, const json& hello, doubl
   if (followers_.contains(node)) leader_->node_lost(node, name_of_node(node) + " started again", now);
   // Processes that were in the generation that broke keep their state; those of older ones have nothing of use.
   const bool kept = term_ > 1 && hello.value("term", -1) == term_ - 1 && !established_;
-  link->send({{"type", "welcome"}, {"term", term_}, {"fresh", !kept}, {"facts", facts_}});
+  link->send(
+      {{"type", "welcome"}, {"term", term_}, {"fresh", !kept}, {"facts", facts_}, {"nodes", to_json(nodes_->nodes)}});
   followers_[node] = std::move(link);
   unhealthy_nodes_.erase(node);
   kept_nodes_.erase(node);
@@ -455,10 +541,15 @@ void Agent::lose_silent_followers(double now) {
       const std::string type = message.value("type", "");
       const int worker = message.value("worker", -1);
       if (type == "message") leader_->heard(worker, message.value("message", json::object()), now);
-      if (type == "ended") leader_->ended(worker, {message.value("code", 1), message.value("signal", 0)}, now);
+      if (type == "ended") {
+        leader_->ended(worker, {message.value("code", 1), message.value("signal", 0)},
+                       message.value("words", json::object()), now);
+      }
       if (type == "started") leader_->started(worker, message.value("pid", 0));
-      if (type == "stop") leader_->stop(message.value("asked", 1), message.value("requeue", false), now);
-      if (type == "finding" && callbacks_.on_message) callbacks_.on_message(-1, message);
+      if (type == "stop") {
+        leader_->stop(message.value("asked", 1), message.value("requeue", false), message.value("signal", SIGINT), now);
+      }
+      if ((type == "finding" || type == "usage") && callbacks_.on_message) callbacks_.on_message(-1, message);
       if (type == "unhealthy") unhealthy_nodes_[node] = message.value("why", "");
     }
     if (!link->is_open()) lost.emplace_back(node, name_of_node(node) + " is lost: " + why_closed(*link));
@@ -551,6 +642,7 @@ void Agent::follow(int node, std::unique_ptr<Link> link, const json& welcome) {
   leader_node_ = node;
   term_ = welcome.value("term", 1);
   fenced_ = told_unhealthy_ = false;
+  take_nodes(welcome.value("nodes", json::array()));
   candidates_.clear();
   waiting_.clear();
   hellos_.clear();
@@ -570,12 +662,14 @@ void Agent::prepare() {
   Prepared prepared = callbacks_.prepare(facts_);
   workers_.options().argv = std::move(prepared.argv);
   workers_.options().log_folder = std::move(prepared.log_folder);
+  for (auto& [name, value] : prepared.environment) workers_.options().environment[name] = value;
 }
 
 void Agent::take_from_leader(double now) {
   for (const json& message : leader_link_->take()) {
     const std::string type = message.value("type", "");
     if (type == "order") obey(message.value("order", json::object()));
+    if (type == "nodes") take_nodes(message.value("nodes", json::array()));
     if (type == "status") {
       electorate_ = message.value("nodes", std::set<int>());
       past_.generation = message.value("generation", 0);
@@ -662,7 +756,7 @@ void Agent::seek(double now) {
 }
 
 void Agent::connect_to(int node, double now) {
-  if (node < 0 || node >= static_cast<int>(options_.nodes->nodes.size()) || node == self()) return;
+  if (node < 0 || node >= static_cast<int>(nodes_->nodes.size()) || node == self()) return;
   Candidate& candidate = candidates_[node];
   const auto& link = candidate.link;
   if (link && link->is_open() && (link->is_connected() || now - link->opened() < kConnectSeconds)) return;
@@ -692,7 +786,7 @@ void Agent::try_candidates(double now) {
     tried += 1;
   }
   if (now - seeking_since_ < kSeekSeconds) return;
-  const int nodes = static_cast<int>(options_.nodes->nodes.size());
+  const int nodes = static_cast<int>(nodes_->nodes.size());
   const auto current = candidates_.find(probed_ % nodes);
   if (current != candidates_.end() && current->second.link && current->second.link->is_open() &&
       now - current->second.link->opened() < kConnectSeconds) {
@@ -727,10 +821,10 @@ void Agent::give_up_seeking(double now) {
   const double limit = term_ == 0 ? options_.recovery.gather_seconds : options_.rejoin_seconds;
   if (now - seeking_since_ < limit) return;
   if (term_ == 0) {
-    throw environment_error(fmt::format("{} found too few of the {} nodes in {:.0f} s", name_of_node(self()),
-                                        options_.nodes->nodes.size(), limit),
-                            "start `lockstep launch` with the same job on every node, and check that they reach each "
-                            "other");
+    throw environment_error(
+        fmt::format("{} found too few of the {} nodes in {:.0f} s", name_of_node(self()), nodes_->nodes.size(), limit),
+        "start `lockstep launch` with the same job on every node, and check that they reach each "
+        "other");
   }
   AgentResult result;
   result.exit_code = static_cast<int>(ExitCode::kRetry);
@@ -774,24 +868,28 @@ void Agent::greet(std::unique_ptr<Link>& stranger, double now) {
   }
   const json& hello = said.front();
   std::unique_ptr<Link> link = std::move(stranger);
+  if (hello.value("type", "") == "join") return enlist(std::move(link), hello);
   const int node = hello.value("node", -1);
-  if (hello.value("type", "") != "hello" || node < 0 || node >= static_cast<int>(options_.nodes->nodes.size()) ||
+  if (hello.value("type", "") != "hello" || node < 0 || node >= static_cast<int>(nodes_->nodes.size()) ||
       node == self()) {
     return;
   }
   if (!equal_tokens(hello.value("token", ""), token_)) {
     if (other_tokens_.insert(node).second) {
-      note(fmt::format("{} has another LOCKSTEP_TOKEN and is not let in", name_of_node(node)));
+      note(fmt::format("{} has another LOCKSTEP_TOKEN (or token file) and is not let in", name_of_node(node)));
     }
-    link->send({{"type", "refused"},
-                {"error", fmt::format("{} has another LOCKSTEP_TOKEN than this node", name_of_node(self()))},
-                {"fix", "set LOCKSTEP_TOKEN to the same value on every node"}});
+    link->send(
+        {{"type", "refused"},
+         {"error", fmt::format("{} has another LOCKSTEP_TOKEN (or token file) than this node", name_of_node(self()))},
+         {"fix", kOtherTokenFix}});
     return link->flush(1.0);
   }
   if (hello.value("job", "") != options_.job) {
     link->send({{"type", "refused"},
-                {"error", fmt::format("{} has another job than {}", name_of_node(node), name_of_node(self()))},
-                {"fix", "start the same job file on every node"}});
+                {"error", fmt::format("{} has another {} than {}", name_of_node(node), is_foreign() ? "command" : "job",
+                                      name_of_node(self()))},
+                {"fix", is_foreign() ? "start the same command with the same flags on every node"
+                                     : "start the same job file on every node"}});
     return link->flush(1.0);
   }
   if (leader_) return admit(node, std::move(link), hello, now);
@@ -801,6 +899,32 @@ void Agent::greet(std::unique_ptr<Link>& stranger, double now) {
   }
   hellos_[node] = hello;
   waiting_[node] = std::move(link);
+}
+
+// A node that nobody knew of comes to the endpoint where the others met (elastic/roster.h). Who leads gives it a
+// number.
+void Agent::enlist(std::unique_ptr<Link> link, const json& join) {
+  json answer = refusal(join, token_, options_.job, name_of_node(self()));
+  if (answer.is_null() && nodes_->source != "endpoint") return;
+  if (answer.is_null() && leader_link_) {
+    answer = {{"type", "elsewhere"}, {"host", address_of(leader_node_).host}, {"port", address_of(leader_node_).port}};
+  }
+  if (answer.is_null() && !leader_) return;  // it asks again
+  if (answer.is_null()) {
+    const std::string address = join.value("address", "");
+    nodes_->nodes.push_back({address.empty() ? link->peer() : address, join.value("port", 0)});
+    const auto number = static_cast<int>(nodes_->nodes.size()) - 1;
+    note(name_of_node(number) + " comes to the run");
+    const json nodes = to_json(nodes_->nodes);
+    for (const auto& [node, follower] : followers_) follower->send({{"type", "nodes"}, {"nodes", nodes}});
+    answer = {{"type", "nodes"}, {"nodes", nodes}, {"self", number}};
+  }
+  link->send(answer);
+  link->flush(0.5);
+}
+
+void Agent::take_nodes(const json& list) {
+  if (list.size() > nodes_->nodes.size()) nodes_->nodes = nodes_from(list);
 }
 
 void Agent::beat(double now) {
@@ -835,10 +959,11 @@ void Agent::beat(double now) {
 void Agent::take_stop_requests(double now) {
   const int asked = callbacks_.stop_requests ? callbacks_.stop_requests() : 0;
   const bool requeue = asked > 0 && callbacks_.requeue_asked && callbacks_.requeue_asked();
-  if (leader_) return leader_->stop(asked, requeue, now);
+  const int number = asked > 0 && callbacks_.stop_signal ? callbacks_.stop_signal() : SIGINT;
+  if (leader_) return leader_->stop(asked, requeue, number, now);
   if (asked > stops_told_ && leader_link_) {
     stops_told_ = asked;
-    leader_link_->send({{"type", "stop"}, {"asked", asked}, {"requeue", requeue}});
+    leader_link_->send({{"type", "stop"}, {"asked", asked}, {"requeue", requeue}, {"signal", number}});
   }
   if (asked >= (leader_link_ ? 3 : 1)) {  // nobody answers for the run
     const ExitCode code = requeue ? ExitCode::kRetry : ExitCode::kInterrupted;

@@ -5,7 +5,8 @@
 // others carry its orders out and tell it what their ranks say. The leader is the first node of the list that lives:
 // when it is lost, the next one takes over with what the others tell it, and the run goes on. An agent leads only while
 // more than half of the nodes that were there last are with it (half, if it led them before), so that of two sides of a
-// broken network one goes on; the other ends its ranks and tries to come back.
+// broken network one goes on; the other ends its ranks and tries to come back. Where the nodes met at an endpoint
+// (roster.h), the agent of node 0 listens there, and nodes that come later are given a number by the leader.
 #pragma once
 
 #include <cstdint>
@@ -22,21 +23,23 @@
 #include "lockstep/elastic/node_list.h"
 #include "lockstep/elastic/recovery.h"
 #include "lockstep/elastic/root_cause.h"
+#include "lockstep/elastic/workers.h"
 
 namespace lockstep::elastic {
 
 struct AgentOptions {
   std::vector<std::string> argv;  // of every process; argv[0] is the executable
-  bool commanded = false;         // processes take commands, and can be replaced; else a failure ends the run
+  Processes processes = Processes::kFixed;
   RecoveryLimits recovery;
   std::vector<ChaosEvent> chaos;                   // faults on purpose; of commanded processes
   std::map<std::string, std::string> environment;  // added for every process
+  std::vector<std::string> unset;                  // removed from what every process inherits
   std::filesystem::path log_folder;
   double grace_seconds = 4.0;     // after a rank failed: for the others to notice by themselves
   double stop_seconds = 300.0;    // after a stop was asked for: to finish the step and save
   double own_end_seconds = 10.0;  // after an error of its own on a GPU: for a process to end by itself
   std::string address;            // to listen on; "": loopback, with nodes beyond it every interface
-  // Several nodes; needs `commanded`. Nothing: this machine alone.
+  // Several nodes; not with kFixed. Nothing: this machine alone.
   std::optional<NodeList> nodes;
   std::string token;             // that agents and ranks of all nodes share; not looked at without nodes
   std::string job;               // a digest: agents of another job are refused
@@ -58,6 +61,7 @@ struct AgentResult {
 struct Prepared {
   std::vector<std::string> argv;
   std::filesystem::path log_folder;
+  std::map<std::string, std::string> environment;  // added
 };
 
 struct AgentCallbacks {
@@ -67,6 +71,8 @@ struct AgentCallbacks {
   std::function<void(int rank, int pid)> on_start;
   // How often the user asked to stop: at 1 the ranks are told (SIGINT), from 2 on they are killed.
   std::function<int()> stop_requests;
+  // The signal that asked: foreign processes get the same. Empty: SIGINT.
+  std::function<int()> stop_signal;
   // Whether the stop is one to be started again after.
   std::function<bool()> requeue_asked;
   // What was found about the health of this node since the last call; `pids`: its processes. Must not block.
@@ -75,6 +81,15 @@ struct AgentCallbacks {
   // Once, before any process of this node is started: the facts of the run, which the first leader gave. May make and
   // fill the log folder. Returns what takes the place of AgentOptions::argv and log_folder.
   std::function<Prepared(const nlohmann::json& facts)> prepare;
+  // What the processes of this node use, every few seconds; the leader hears of it as a message of rank -1:
+  // "usage" {node, and what was returned}. Must not block.
+  std::function<nlohmann::json(const std::map<int, int>& pids_by_rank)> usage;
+  // A line that a foreign process of this node printed.
+  std::function<void(const PrintedLine& line)> on_output;
+  // Foreign processes: a new generation of `world` ranks begins. On the leader.
+  std::function<void(int generation, int world, int restarts)> on_generation;
+  // Foreign processes: this rank failed by itself, before the others of its generation. On the leader.
+  std::function<void(const RootCause& cause)> on_failure;
   // This agent speaks for the run from now on.
   std::function<void()> on_lead;
 };

@@ -25,6 +25,8 @@ struct GpuState {
   std::uint64_t slowdowns = 0;                      // reasons for lower clocks that are faults (kSlow...)
   std::optional<int> temperature, hottest;          // degrees; where it slows down
   std::optional<int> clock_mhz, full_clock_mhz;
+  std::optional<int> busy_percent;          // of the last moment
+  std::optional<std::uint64_t> used_bytes;  // of its memory
 };
 
 // Bits of GpuState::slowdowns, as NVML numbers them.

@@ -9,6 +9,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/text.h"
 #include "lockstep/elastic/control.h"
 
 namespace lockstep::elastic {
@@ -40,6 +41,13 @@ void Leader::node_lost(int node, const std::string& why, double now) {
     seen.over = true;
     seen.end.error = {{"kind", "internal"}, {"message", why}, {"exit_code", 1}};
     seen.end.exit_code = 1;
+  }
+  if (is_foreign() && !first_failure_ && recovery_.generation() > 0) {
+    for (const auto& [rank, worker] : workers_by_rank_) {
+      if (recovery_.node_of(worker) != node || first_failure_) continue;
+      first_failure_ = RootCause{rank, 1, why, ""};
+      if (callbacks_.on_failure && !given_up_) callbacks_.on_failure(*first_failure_);
+    }
   }
   recovery_.node_lost(node, why, now);
 }
@@ -75,7 +83,7 @@ bool Leader::is_over() const {
   for (const auto& [worker, seen] : seen_) {
     running += seen.over ? 0 : 1;
     const bool member = recovery_.rank_of(worker) >= 0 && seen.generation == recovery_.generation();
-    finished += member && seen.over && is_fine(seen.end) ? 1 : 0;
+    finished += member && seen.over && is_fine(seen.end) && !seen.end.ended_by_agent ? 1 : 0;
   }
   if (given_up_) return running == 0;
   return recovery_.generation() > 0 && finished == recovery_.world();
@@ -95,11 +103,11 @@ AgentResult Leader::result() const {
   result.recovery_seconds = recovery_.recovery_seconds();
   result.chaos_left = chaos_;
   const int stopped = requeue_ ? kRetry : kInterrupted;
-  if (stops_obeyed_ >= 2) {
+  if (stops_obeyed_ >= (is_foreign() ? 1 : 2)) {
     result.exit_code = stopped;
     return result;
   }
-  result.cause = find_root_cause(ends, host_of_ranks());
+  result.cause = is_foreign() && first_failure_ ? first_failure_ : find_root_cause(ends, host_of_ranks());
   if (result.cause && !give_up_reason_.empty()) result.cause->message += "; " + give_up_reason_;
   result.exit_code = result.cause ? result.cause->exit_code : interrupted ? stopped : 0;
   if (given_up_ && !result.cause && result.exit_code == 0) {  // before they were ranks
@@ -122,6 +130,7 @@ bool Leader::decide(double now) {
     return false;
   }
   const std::vector<Action> actions = recovery_.decide(now);
+  if (is_foreign()) begin_generation(actions);
   for (const Action& action : actions) carry_out(action, now);
   return !actions.empty();
 }
@@ -130,12 +139,17 @@ void Leader::carry_out(const Action& action, double now) {
   switch (action.kind) {
     case Action::Kind::kSpawn:
       seen_[action.worker] = {};
+      seen_[action.worker].over = is_foreign();  // until it starts
       order_(action.node, {{"do", "spawn"}, {"worker", action.worker}});
-      if (!options_.commanded) recovery_.ready(action.worker, now);
+      if (options_.processes == Processes::kFixed) recovery_.ready(action.worker, now);
       return;
     case Action::Kind::kJoin:
       return join(action);
     case Action::Kind::kAbort:
+      if (is_foreign()) {
+        seen_[action.worker].end.ended_by_agent = true;
+        return order_(action.node, {{"do", "signal"}, {"number", SIGTERM}, {"worker", action.worker}});
+      }
       return tell(action.worker,
                   {{"type", command::kAbort}, {"generation", action.generation}, {"reason", action.reason}});
     case Action::Kind::kStacks:
@@ -143,8 +157,10 @@ void Leader::carry_out(const Action& action, double now) {
     case Action::Kind::kKill: {
       Seen& seen = seen_[action.worker];
       if (seen.over) return;
-      note(fmt::format("{} {}; it is ended, and its log says where its threads were",
-                       rank_name(action.rank, host_of_ranks()), action.reason));
+      note(is_foreign() ? fmt::format("{} did not end in {:.0f} s after SIGTERM; it is killed",
+                                      rank_name(action.rank, host_of_ranks()), options_.recovery.leave_seconds)
+                        : fmt::format("{} {}; it is ended, and its log says where its threads were",
+                                      rank_name(action.rank, host_of_ranks()), action.reason));
       seen.end.error = nlohmann::json{{"kind", "timeout"}, {"message", action.reason}, {"exit_code", 1}};
       order_(action.node, {{"do", "kill"}, {"worker", action.worker}});
       return;
@@ -162,6 +178,7 @@ void Leader::join(const Action& action) {
   Seen& seen = seen_[action.worker];
   seen.generation = action.generation;
   seen.end = RankEnd{.rank = action.rank};
+  if (is_foreign()) return start_foreign(action);
   if (callbacks_.on_start) callbacks_.on_start(action.rank, pids_[action.worker]);
   if (std::exchange(told_generation_, action.generation) != action.generation) workers_by_rank_.clear();
   workers_by_rank_[action.rank] = action.worker;
@@ -178,6 +195,54 @@ void Leader::join(const Action& action) {
   if (meeting_.towards) line["towards"] = meeting_.towards(action.node);
   tell(action.worker, line, action.rank);
   if (static_cast<int>(workers_by_rank_.size()) == action.world) tell_pids();
+}
+
+// Rank 0 of every generation gets a port that is free on its node: a program that opens its store where the last one's
+// was would meet what is left of it.
+void Leader::begin_generation(const std::vector<Action>& actions) {
+  for (const Action& action : actions) {
+    if (action.kind != Action::Kind::kJoin || action.rank != 0) continue;
+    master_host_ = meeting_.address ? meeting_.address(action.node) : meeting_.host;
+    master_port_ = seen_[action.worker].port;
+    first_failure_.reset();
+    workers_by_rank_.clear();
+    told_generation_ = action.generation;
+    if (callbacks_.on_generation) callbacks_.on_generation(action.generation, action.world, recovery_.restarts());
+  }
+}
+
+void Leader::start_foreign(const Action& action) {
+  seen_[action.worker].over = false;
+  workers_by_rank_[action.rank] = action.worker;
+  const int per_node = options_.recovery.ranks_per_node;
+  const auto text = [](int number) { return std::to_string(number); };
+  const nlohmann::json environment = {{"RANK", text(action.rank)},
+                                      {"WORLD_SIZE", text(action.world)},
+                                      {"LOCAL_RANK", text(action.rank % per_node)},
+                                      {"LOCAL_WORLD_SIZE", text(per_node)},
+                                      {"GROUP_RANK", text(action.rank / per_node)},
+                                      {"GROUP_WORLD_SIZE", text(action.world / per_node)},
+                                      {"ROLE_RANK", text(action.rank)},
+                                      {"ROLE_WORLD_SIZE", text(action.world)},
+                                      {"MASTER_ADDR", master_host_},
+                                      {"MASTER_PORT", text(master_port_)},
+                                      {"TORCHELASTIC_RESTART_COUNT", text(recovery_.restarts())},
+                                      {"LOCKSTEP_GENERATION", text(action.generation)}};
+  order_(action.node, {{"do", "start"},
+                       {"worker", action.worker},
+                       {"rank", action.rank},
+                       {"local_rank", action.rank % per_node},
+                       {"generation", action.generation},
+                       {"environment", environment}});
+}
+
+void Leader::started(int worker, int pid) {
+  pids_[worker] = pid;
+  if (!is_foreign()) return;
+  const int rank = recovery_.rank_of(worker);
+  if (callbacks_.on_start) callbacks_.on_start(rank, pid);
+  const bool all = std::ranges::all_of(workers_by_rank_, [&](const auto& entry) { return pids_[entry.second] > 0; });
+  if (all && static_cast<int>(workers_by_rank_.size()) == recovery_.world()) tell_pids();
 }
 
 // Which process is which rank, for people and for tools that look at one.
@@ -214,7 +279,10 @@ void Leader::take_beat(int worker, const nlohmann::json& message, double now) {
 void Leader::heard(int worker, const nlohmann::json& message, double now) {
   recovery_.heard(worker, now);
   const std::string type = message.value("type", "");
-  if (type == command::kReady) return recovery_.ready(worker, now);
+  if (type == command::kReady) {
+    seen_[worker].port = message.value("port", 0);
+    return recovery_.ready(worker, now);
+  }
   if (type == command::kHeartbeat) return take_beat(worker, message, now);
   if (type == command::kRecovered) {
     // Where no rank was left that knew how far the run had come, the heartbeats do.
@@ -265,11 +333,47 @@ void Leader::wake_the_stopped(double now) {
   });
 }
 
-void Leader::ended(int worker, const ExitStatus& status, double now) {
+// One line of what the program itself said, with its exit code; the rest of it for below.
+RootCause Leader::cause_of(const RankEnd& end, const nlohmann::json& words) const {
+  constexpr std::size_t kMostText = 300, kMostDetails = 6000;
+  const std::string printed = words.value("stderr", ""), stack = words.value("stack", "");
+  std::string said = words.value("message", "");
+  if (said.empty()) {
+    for (const std::string& line : split(printed, '\n')) said = trim(line).empty() ? said : std::string(trim(line));
+  }
+  RankEnd told = end;
+  if (!said.empty() && end.signal == 0) {
+    told.error = {{"kind", "internal"},
+                  {"message", fmt::format("{} (exit code {})", printable(said, kMostText), end.exit_code)}};
+  }
+  RootCause cause = find_root_cause({told}, host_of_ranks()).value();
+  cause.exit_code = end.signal != 0 ? 128 + end.signal : end.exit_code;
+  cause.details = stack.empty() ? printed : stack;
+  if (cause.details.size() > kMostDetails) cause.details.erase(0, cause.details.size() - kMostDetails);
+  return cause;
+}
+
+void Leader::foreign_ended(int worker, const nlohmann::json& words, double now) {
+  Seen& seen = seen_[worker];
+  const bool stopped = stops_obeyed_ > 0;
+  const bool done = stopped || (seen.end.exit_code == 0 && seen.end.signal == 0 && !seen.end.ended_by_agent);
+  const bool failed = !done && !seen.end.ended_by_agent;
+  if (stopped) seen.end = RankEnd{.rank = seen.end.rank, .exit_code = kInterrupted};
+  std::string why;
+  if (failed && !first_failure_ && !given_up_) {
+    first_failure_ = cause_of(seen.end, words);
+    why = first_failure_->message;
+    if (callbacks_.on_failure) callbacks_.on_failure(*first_failure_);
+  }
+  recovery_.ended(worker, done, true, why, now);
+}
+
+void Leader::ended(int worker, const ExitStatus& status, const nlohmann::json& words, double now) {
   Seen& seen = seen_[worker];
   seen.over = true;
   seen.end.exit_code = status.code;
   seen.end.signal = status.signal;
+  if (is_foreign()) return foreign_ended(worker, words, now);
   if (stops_obeyed_ > 0 && status.signal == SIGINT) {  // it had no handler yet: stopped as asked all the same
     seen.end.exit_code = kInterrupted;
     seen.end.signal = 0;
@@ -279,16 +383,20 @@ void Leader::ended(int worker, const ExitStatus& status, double now) {
   const std::string why = cause ? cause->message : "";
   const bool member = recovery_.rank_of(worker) >= 0;
   recovery_.ended(worker, is_fine(seen.end), !user, why, now);
-  if (member && cause && !user && options_.commanded && !given_up_) note(why);
+  if (member && cause && !user && options_.processes == Processes::kCommanded && !given_up_) note(why);
 }
 
-void Leader::stop(int asked, bool requeue, double now) {
+void Leader::stop(int asked, bool requeue, int signal, double now) {
+  if (is_foreign() && given_up_ && stops_obeyed_ == 0) {  // they end already
+    if (asked >= 1) end_all(0.0);
+    return;
+  }
   if (asked >= 1 && stops_obeyed_ == 0) {
     stops_obeyed_ = 1;
     stop_asked_ = now;
     requeue_ = requeue_ || requeue;
     recovery_.stop_replacing();
-    order_(-1, {{"do", "signal"}, {"number", SIGINT}});
+    order_(-1, {{"do", "signal"}, {"number", is_foreign() ? signal : SIGINT}});
   }
   const bool too_slow = stop_asked_ && now - *stop_asked_ > options_.stop_seconds;
   if ((asked >= 2 || too_slow) && stops_obeyed_ == 1) {
@@ -298,7 +406,17 @@ void Leader::stop(int asked, bool requeue, double now) {
   }
 }
 
+// Without waiting for them: what they print is read while they end.
+void Leader::end_the_foreign(double now) {
+  if (!std::exchange(terminated_, true)) {
+    for (auto& [worker, seen] : seen_) seen.end.ended_by_agent = seen.end.ended_by_agent || !seen.over;
+    order_(-1, {{"do", "signal"}, {"number", SIGTERM}});
+  }
+  if (now - *given_up_ >= options_.recovery.leave_seconds) end_all(0.0);
+}
+
 void Leader::end_the_rest(double now) {
+  if (is_foreign()) return end_the_foreign(now);
   for (const auto& [worker, seen] : seen_) {
     if (!seen.over && seen.end.error) tell(worker, {{"type", command::kEnd}});  // it has told its part
   }

@@ -1,7 +1,9 @@
 // Leader: decides for the ranks of all nodes of a run. Events come in, orders for the nodes' agents go out.
 //
 // Orders are JSON objects by "do": spawn {worker}, tell {worker, line, rank?} (a command of control.h), stacks
-// {worker}, kill {worker}, signal {number, worker?}, end_all {grace_seconds}.
+// {worker}, kill {worker}, signal {number, worker?}, end_all {grace_seconds}. Of foreign processes spawn only asks for
+// a place, which its agent answers as `ready` {port}; start {worker, rank, local_rank, generation, environment} starts
+// it.
 #pragma once
 
 #include <functional>
@@ -25,6 +27,7 @@ class Leader {
     bool one_node = true;
     std::function<std::string(int node)> towards;  // a host that the ranks of `node` reach others like
     std::function<std::string(int node)> name;     // of its host, for messages; empty: there is one node
+    std::function<std::string(int node)> address;  // of its host; empty: there is one node
   };
   using Order = std::function<void(int node, const nlohmann::json& order)>;
 
@@ -36,11 +39,12 @@ class Leader {
   bool can_go_on_without(int node) const;
   void adopt(int node, const nlohmann::json& worker, double now);  // {worker, rank, generation, doing}
   void heard(int worker, const nlohmann::json& message, double now);
-  void ended(int worker, const ExitStatus& status, double now);
-  void started(int worker, int pid) { pids_[worker] = pid; }
+  // `words`: of a foreign process (Workers::last_words).
+  void ended(int worker, const ExitStatus& status, const nlohmann::json& words, double now);
+  void started(int worker, int pid);
 
-  // Tells every rank to stop, at 2 ends them.
-  void stop(int asked, bool requeue, double now);
+  // Tells every rank to stop, at 2 ends them. `signal`: for foreign processes.
+  void stop(int asked, bool requeue, int signal, double now);
   // Whether there was anything to do.
   bool decide(double now);
   // Every rank has done its work, or nobody is left after a failure.
@@ -58,10 +62,17 @@ class Leader {
     int generation = 0;  // that it was in last
     std::int64_t marks = 0;
     bool over = false;
+    int port = 0;  // that is free on its node; of a foreign one
   };
 
   void carry_out(const Action& action, double now);
   void join(const Action& action);
+  bool is_foreign() const { return options_.processes == Processes::kForeign; }
+  void begin_generation(const std::vector<Action>& actions);
+  void start_foreign(const Action& action);
+  void foreign_ended(int worker, const nlohmann::json& words, double now);
+  RootCause cause_of(const RankEnd& end, const nlohmann::json& words) const;
+  void end_the_foreign(double now);
   void tell(int worker, const nlohmann::json& line, int rank = -1);
   void tell_pids() const;
   void note(const std::string& text) const;
@@ -89,6 +100,11 @@ class Leader {
   int stops_obeyed_ = 0;
   bool requeue_ = false;
   std::int64_t lost_steps_ = 0;
+  // Of foreign processes.
+  std::string master_host_;  // of this generation's rank 0
+  int master_port_ = 0;
+  std::optional<RootCause> first_failure_;  // of this generation
+  bool terminated_ = false;                 // the rest was told to end
 };
 
 }  // namespace lockstep::elastic

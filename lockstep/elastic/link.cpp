@@ -24,6 +24,7 @@ constexpr double kTick = 0.01;        // how exactly the kernel knows when answe
 Link::Link(UniqueFd fd, bool connecting)
     : fd_(std::move(fd)), connecting_(connecting), opened_(monotonic_seconds()), heard_(opened_), checked_(opened_) {
   if (fd_) expect_answers_within(fd_.get(), kKernelMilliseconds);
+  if (fd_ && !connecting_) peer_ = peer_host(fd_.get());
 }
 
 void Link::require_answers(double now) {

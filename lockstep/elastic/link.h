@@ -36,8 +36,9 @@ class Link {
 
   // The other machine said that nobody listens: the agent there is not running.
   bool was_refused() const { return refused_; }
-  double heard() const { return heard_; }    // when something came last
-  double opened() const { return opened_; }  // when it began
+  double heard() const { return heard_; }            // when something came last
+  double opened() const { return opened_; }          // when it began
+  const std::string& peer() const { return peer_; }  // numeric address of who connected to us
   // Waits until everything is sent, at most `seconds`.
   void flush(double seconds);
   void close() { fd_.reset(); }
@@ -54,6 +55,7 @@ class Link {
   double opened_, heard_;
   double checked_;           // last, by require_answers()
   double unanswered_ = 0.0;  // seconds
+  std::string peer_;
   std::string in_, out_;
   std::vector<nlohmann::json> messages_;
 };

@@ -107,6 +107,16 @@ void Nvml::read_speed(Device device, GpuState& gpu) const {
   gpu.temperature = whole("nvmlDeviceGetTemperature", kSensor);
   gpu.hottest = whole("nvmlDeviceGetTemperatureThreshold", kSlowdownLimit);
   gpu.clock_mhz = whole("nvmlDeviceGetClockInfo", kComputeClock);
+  struct Utilization {
+    unsigned int gpu, memory;
+  };
+  if (const auto rates = ask<Utilization>("nvmlDeviceGetUtilizationRates", device)) {
+    gpu.busy_percent = static_cast<int>(rates->gpu);
+  }
+  struct Memory {
+    unsigned long long total, free, used;
+  };
+  if (const auto memory = ask<Memory>("nvmlDeviceGetMemoryInfo", device)) gpu.used_bytes = memory->used;
   gpu.full_clock_mhz = whole("nvmlDeviceGetMaxClockInfo", kComputeClock);
 }
 

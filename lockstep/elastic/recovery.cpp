@@ -54,13 +54,14 @@ void Recovery::node_joined(int node, double /*now*/) { live_.insert(node); }
 
 void Recovery::node_lost(int node, const std::string& why, double now) {
   if (live_.erase(node) == 0) return;
-  bool held = std::find(nodes_.begin(), nodes_.end(), node) != nodes_.end();
+  bool held = std::find(nodes_.begin(), nodes_.end(), node) != nodes_.end(), working = false;
   for (auto& [number, worker] : workers_) {
     if (worker.node != node || worker.state == State::kGone) continue;
-    held = held || worker.state == State::kMember;
+    working = working || worker.state == State::kMember;
     set(worker, State::kGone, now);
   }
-  if (held && !forming_ && !finishing_) break_generation(why, now);
+  held = held || working;
+  if (held && !forming_ && (!finishing_ || (limits_.whole && working))) break_generation(why, now);
 }
 
 bool Recovery::can_go_on_without(int node) const {
@@ -126,8 +127,10 @@ void Recovery::break_generation(const std::string& why, double now, bool failure
   why_ = why;
   failure_ = failure;
   if (!failure) return;
+  if (limits_.whole) finishing_ = false;  // those that were done do it again, with the others
   if (!failed_) failed_ = now;
-  at_one_step_ = furthest_step_ > step_at_failure_ ? 1 : at_one_step_ + 1;
+  const bool got_on = furthest_step_ > step_at_failure_ || now - formed_ > limits_.proven_seconds;
+  at_one_step_ = got_on ? 1 : at_one_step_ + 1;
   step_at_failure_ = furthest_step_;
   if (at_one_step_ > 1) not_before_ = now + std::min(kLongestPause, 0.25 * std::pow(2.0, at_one_step_ - 2));
 }
@@ -146,7 +149,7 @@ void Recovery::ended(int worker, bool finished, bool recoverable, const std::str
   const State before = found->state;
   set(*found, State::kGone, now);
   if (finished) {
-    finishing_ = true;
+    finishing_ = finishing_ || !(limits_.whole && broken_);
     return;
   }
   if (!recoverable) over_ = true;
@@ -295,7 +298,7 @@ void Recovery::form(std::vector<Action>& actions, double now) {
   generation_ += 1;
   forming_ = failure_ = false;
   short_since_.reset();
-  progress_ = now;
+  progress_ = formed_ = now;
   step_ = -1;
   for (std::size_t block = 0; block < nodes_.size(); ++block) {
     for (auto& [number, worker] : workers_) {
@@ -355,7 +358,7 @@ std::optional<Action> Recovery::give_up(double now) {
   const bool waits_for_nodes = possible_nodes() < limits_.node_counts.front();
   if (forming_ && (finishing_ || !replacing_) && (generation_ > 0 || waits_for_nodes)) return because("");
   if (broken_ && failure_ && restarts_ >= limits_.restarts) {
-    return because(limits_.restarts == 0 ? "" : fmt::format("restarted {} times already", restarts_));
+    return because(limits_.restarts == 0 ? "" : fmt::format("restarted {} {} already", restarts_, restarts_ == 1 ? "time" : "times"));
   }
   if (at_one_step_ > limits_.restarts_at_one_step) {
     return because(fmt::format("{} failures in a row without a step", at_one_step_));

@@ -7,6 +7,9 @@
 // lost one, and all join the next generation. Ranks keep their numbers while the number of nodes stays. A node that is
 // lost is replaced by one that is spare; without one the run goes on with fewer nodes, and with more when some come.
 //
+// Processes that take no commands cannot leave (`whole`): those of a broken generation are ended, and new ones take all
+// places. A worker of theirs is a place on a node until it joins; then its process starts.
+//
 //   Recovery recovery({.ranks_per_node = 4, .standby = 1}, now);
 //   recovery.node_joined(0, now);
 //   for (const Action& action : recovery.decide(now)) ...     // spawn workers
@@ -15,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -37,6 +41,9 @@ struct RecoveryLimits {
   double silence_seconds = 30.0;       // without a word of a process: it hangs
   double stall_seconds = 600.0;        // without a step anywhere
   double first_step_seconds = 0.0;     // the same before the first one of a generation, which waits for disks
+  bool whole = false;                  // a broken generation is ended as a whole
+  // A generation that lived for so long got somewhere, whether or not it told of a step.
+  double proven_seconds = std::numeric_limits<double>::infinity();
 };
 
 struct Action {
@@ -155,6 +162,7 @@ class Recovery {
   std::optional<double> short_since_;  // there are fewer nodes than before
   double not_before_ = 0.0;            // failures in a row wait longer and longer
   double progress_ = 0.0;              // last step, or the last forming
+  double formed_ = 0.0;                // the last forming
   std::int64_t step_ = -1, furthest_step_ = -1, step_at_failure_ = -1;
   int at_one_step_ = 0;
   int restarts_ = 0;

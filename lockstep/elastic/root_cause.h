@@ -13,6 +13,7 @@ struct RootCause {
   int rank = -1;
   int exit_code = 1;
   std::string message;  // one line that names the rank
+  std::string details;  // its last words, several lines; "": none are known
 };
 
 // How one rank ended, as its agent saw it.

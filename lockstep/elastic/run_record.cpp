@@ -27,6 +27,13 @@ RunRecord::RunRecord(std::shared_ptr<telemetry::Recorder> recorder, const RankRe
   recorder_->flush(kBeginSeconds);
 }
 
+RunRecord::RunRecord(std::shared_ptr<telemetry::Recorder> recorder, const telemetry::RunInfo& info)
+    : recorder_(std::move(recorder)) {
+  if (!recorder_) return;
+  recorder_->begin_run(telemetry::describe_this_process(info));
+  recorder_->flush(kBeginSeconds);
+}
+
 RunRecord::~RunRecord() { end(1, "could not be started", nullptr); }
 
 void RunRecord::hand_over() {

@@ -16,6 +16,7 @@ class RunRecord {
  public:
   // `recorder` null: nothing is recorded. Waits until the begin is in the store, for some seconds at most.
   RunRecord(std::shared_ptr<telemetry::Recorder> recorder, const RankRequest& request, const nlohmann::json& versions);
+  RunRecord(std::shared_ptr<telemetry::Recorder> recorder, const telemetry::RunInfo& info);
   // As failed, unless end() was called.
   ~RunRecord();
   RunRecord(const RunRecord&) = delete;

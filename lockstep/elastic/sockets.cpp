@@ -7,8 +7,10 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <memory>
+#include <random>
 
 #include "lockstep/base/error.h"
 
@@ -71,6 +73,31 @@ int port_of(int fd) {
   ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
   return ntohs(address.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&address)->sin6_port
                                              : reinterpret_cast<sockaddr_in*>(&address)->sin_port);
+}
+
+std::string peer_host(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  char host[NI_MAXHOST] = {};
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return "";
+  const int code =
+      ::getnameinfo(reinterpret_cast<const sockaddr*>(&address), size, host, sizeof(host), nullptr, 0, NI_NUMERICHOST);
+  return code == 0 ? host : "";
+}
+
+int find_free_port() {
+  constexpr int kFirst = 20000, kLast = 32000, kTries = 1000;
+  std::random_device random;
+  for (int tries = 0; tries < kTries; ++tries) {
+    const int port = kFirst + static_cast<int>(random() % (kLast - kFirst));
+    const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    // Without SO_REUSEADDR: also ports with connections that have just ended are left alone.
+    if (fd && ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return port;
+  }
+  throw environment_error(fmt::format("no free port between {} and {}", kFirst, kLast), "end what uses them");
 }
 
 UniqueFd begin_to_connect(const std::string& host, int port) {

@@ -19,6 +19,12 @@ struct ListenOptions {
 // environment_error when the port is in use or the address is not of this machine.
 UniqueFd listen_on(const ListenOptions& options);
 int port_of(int fd);
+// A port that nobody has now, for a program that will listen on it on every interface; below those that the system
+// hands out, so that no connection takes it in between. Throws environment_error when there is none.
+int find_free_port();
+
+// The numeric address of the other end; "" where it is not known.
+std::string peer_host(int fd);
 
 // Begins to connect and does not wait: the socket is writable when it is done, has_failed() says how. Empty when the
 // host is unknown or cannot be reached.

@@ -11,40 +11,93 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/base/stacks.h"
 
 namespace lockstep::elastic {
 namespace {
 
 constexpr double kStackSeconds = 0.3;  // for threads to write their stacks
+constexpr std::size_t kLastLines = 30;
+constexpr std::size_t kMostLineBytes = 500;
+constexpr std::uint64_t kMostErrorBytes = std::uint64_t{1} << 20;
 
 }  // namespace
 
-Workers::Workers(WorkerOptions options, Heard heard, Ended ended)
-    : options_(std::move(options)), heard_(std::move(heard)), ended_(std::move(ended)) {}
+Workers::Workers(WorkerOptions options, Heard heard, Ended ended, Printed printed)
+    : options_(std::move(options)), heard_(std::move(heard)), ended_(std::move(ended)), printed_(std::move(printed)) {}
 
-int Workers::start(int number) {
+std::unique_ptr<Workers::Worker> Workers::spawn(SpawnOptions spawn) const {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
     throw environment_error(fmt::format("cannot make a socket: {}", std::strerror(errno)), "raise `ulimit -n`");
   }
   UniqueFd mine(ends[0]);
   const UniqueFd theirs(ends[1]);
-  SpawnOptions spawn;
   spawn.argv = options_.argv;
-  spawn.environment = options_.environment;
-  if (!options_.commanded) {
-    spawn.environment["LOCKSTEP_RANK"] = spawn.environment["LOCKSTEP_LOCAL_RANK"] = std::to_string(number);
-  }
+  spawn.unset = options_.unset;
+  for (const auto& [name, value] : options_.environment) spawn.environment.emplace(name, value);
   spawn.environment["LOCKSTEP_MESSAGE_FD"] = std::to_string(theirs.get());
+  spawn.environment["LOCKSTEP_AGENT_PID"] = std::to_string(::getpid());
   spawn.inherited_fds = {theirs.get()};
   spawn.standard_output = spawn.standard_error = StreamMode::kPipe;
   auto worker = std::make_unique<Worker>(Process::spawn(spawn));
   worker->messages = std::move(mine);
-  const int pid = worker->process.pid();
-  worker->end = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  workers_[number] = std::move(worker);
+  worker->end = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, worker->process.pid(), 0)));
+  return worker;
+}
+
+int Workers::start(int number) {
+  SpawnOptions options;
+  if (options_.processes == Processes::kFixed) {
+    options.environment["LOCKSTEP_RANK"] = options.environment["LOCKSTEP_LOCAL_RANK"] = std::to_string(number);
+  }
+  workers_[number] = spawn(std::move(options));
+  return workers_.at(number)->process.pid();
+}
+
+int Workers::start(int number, const Place& place) {
+  const std::filesystem::path error_file =
+      options_.log_folder / fmt::format("error-{:05d}-generation-{}.json", place.rank, place.generation);
+  SpawnOptions options;
+  options.environment = place.environment;
+  options.environment["TORCHELASTIC_ERROR_FILE"] = error_file.string();
+  workers_[number] = spawn(std::move(options));
+  Worker& worker = *workers_.at(number);
+  worker.place = place;
+  worker.error_file = error_file;
+  const int pid = worker.process.pid();
+  name(number, place.rank);
+  write_log(number, worker,
+            fmt::format("--- generation {}: rank {}, process {}, {} ---\n", place.generation, place.rank, pid,
+                        utc_timestamp(unix_seconds())));
   return pid;
+}
+
+nlohmann::json Workers::last_words(int number) const {
+  nlohmann::json words = nlohmann::json::object();
+  const auto found = workers_.find(number);
+  if (found == workers_.end()) return words;
+  const Worker& worker = *found->second;
+  std::string lines;
+  for (const std::string& line : worker.last_lines) lines += line + "\n";
+  words["stderr"] = lines;
+  std::error_code missing;
+  if (!std::filesystem::exists(worker.error_file, missing)) return words;
+  try {
+    const auto told = nlohmann::json::parse(read_file(worker.error_file, kMostErrorBytes), nullptr, false);
+    const nlohmann::json message = told.is_object() ? told.value("message", nlohmann::json()) : nlohmann::json();
+    if (message.is_string()) words["message"] = message;
+    if (!message.is_object()) return words;
+    if (message.value("message", nlohmann::json()).is_string()) words["message"] = message["message"];
+    const nlohmann::json extra = message.value("extraInfo", nlohmann::json::object());
+    if (extra.is_object() && extra.value("py_callstack", nlohmann::json()).is_string()) {
+      words["stack"] = extra["py_callstack"];
+    }
+  } catch (const UserError&) {
+    // Half written, or too large: the last lines have to do.
+  }
+  return words;
 }
 
 void Workers::name(int number, int rank) {
@@ -81,9 +134,18 @@ void Workers::signal(int worker, int number) {
   if (is_left(worker)) workers_.at(worker)->process.signal(number);
 }
 
+void Workers::signal_group(int worker, int number) {
+  if (is_left(worker)) workers_.at(worker)->process.signal_group(number);
+}
+
 void Workers::signal_all(int number) {
   for (const auto& [ignored, worker] : workers_) {
-    if (!worker->over) worker->process.signal(number);
+    if (worker->over) continue;
+    if (options_.processes == Processes::kForeign) {  // what it runs for us may be a script that runs the program
+      worker->process.signal_group(number);
+    } else {
+      worker->process.signal(number);
+    }
   }
 }
 
@@ -98,6 +160,7 @@ void Workers::end_all(double grace_seconds) {
     if (worker->over) continue;
     worker->process.terminate(deadline.remaining());
     worker->over = true;
+    if (options_.processes == Processes::kForeign) drain(number, *worker), end_output(*worker);
   }
 }
 
@@ -119,6 +182,24 @@ void Workers::read_from(int number, Worker& worker, UniqueFd& fd) {
   const std::string_view bytes(buffer, static_cast<std::size_t>(got));
   if (&fd == &worker.messages) return take_messages(number, worker, bytes);
   write_log(number, worker, bytes);
+  if (options_.processes != Processes::kForeign) return;
+  const bool is_error = &fd == &worker.process.stderr_fd();
+  worker.lines[is_error ? 1 : 0].add(bytes, monotonic_seconds(),
+                                     [&](const std::string& line) { print(worker, is_error, line); });
+}
+
+void Workers::print(Worker& worker, bool is_error, const std::string& line) const {
+  if (is_error) {
+    worker.last_lines.push_back(line.substr(0, kMostLineBytes));
+    if (worker.last_lines.size() > kLastLines) worker.last_lines.pop_front();
+  }
+  if (printed_) printed_({worker.place.rank, worker.place.local_rank, is_error, line});
+}
+
+void Workers::end_output(Worker& worker) const {
+  for (const bool is_error : {false, true}) {
+    worker.lines[is_error ? 1 : 0].finish([&](const std::string& line) { print(worker, is_error, line); });
+  }
 }
 
 // What a process that has ended still left in its pipes.
@@ -154,7 +235,9 @@ void Workers::reap() {
     const std::optional<ExitStatus> status = worker->process.poll();
     if (!status) continue;
     worker->over = true;
+    if (options_.processes == Processes::kForeign) worker->process.signal_group(SIGKILL);  // what it left behind
     drain(number, *worker);
+    end_output(*worker);
     ended.emplace_back(number, *status);
   }
   for (const auto& [number, status] : ended) ended_(number, status);

@@ -84,6 +84,7 @@ LaunchSettings read_settings(const YamlNode* launch) {
   reader.seconds("time", settings.time_seconds);
   reader.seconds("notice", settings.notice_seconds);
   reader.boolean("requeue", settings.requeue);
+  reader.count("gpus_per_node", settings.gpus_per_node, 1, 4096);
   reader.count("cpus_per_node", settings.cpus_per_node, 1);
   reader.bytes("memory_per_node", settings.memory_per_node);
   if (const YamlNode* environment = reader.find("environment")) {

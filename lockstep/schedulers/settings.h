@@ -31,6 +31,7 @@ struct LaunchSettings {
   double time_seconds = 0.0;       // limit; 0: the scheduler's own
   double notice_seconds = 90;      // before the limit, for the run to save and be started again
   bool requeue = true;             // after a time limit or a lost node
+  std::int64_t gpus_per_node = 0;  // of a foreign program; a job's cluster says it itself
   std::int64_t cpus_per_node = 0;  // 0: the scheduler's own
   double memory_per_node = 0.0;    // bytes; 0: the scheduler's own
   std::map<std::string, std::string> environment;  // of every node; for anything but secrets

@@ -51,6 +51,8 @@ inline constexpr std::string_view kReplicas = "replicas";         // ranks that 
 inline constexpr std::string_view kChaos = "chaos";  // a fault on purpose; data: {"event", "kind", "text", ...}
 inline constexpr std::string_view kNodeHealth = "node_health";  // data: {"node", "severity", "check", "what", "fix"}
 inline constexpr std::string_view kRankLost = "rank_lost";
+// A new generation of a command's processes; data: {"generation", "world", "restarts"}
+inline constexpr std::string_view kRestart = "restart";
 inline constexpr std::string_view kFailure = "failure";
 inline constexpr std::string_view kInterrupted = "interrupted";
 }  // namespace event_kind

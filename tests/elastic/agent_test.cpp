@@ -105,7 +105,7 @@ TEST(Agent, hands_a_fault_that_happened_to_nobody_else) {
       "eval \"read -r line <&$LOCKSTEP_MESSAGE_FD\"; "
       "if [[ $line == *'\"number\":0'* ]]; then say '{\"type\":\"chaos\",\"event\":0}'; kill -9 $$; fi; exit 0",
       1, folder);
-  options.commanded = true;
+  options.processes = Processes::kCommanded;
   options.recovery.standby = 1;
   options.recovery.restarts = 3;
   options.chaos = parse_chaos("kill rank=0; kill rank=0 step=99", 1);
@@ -136,7 +136,7 @@ TEST(Agent, without_another_node_tells_that_its_node_is_unhealthy_and_goes_on) {
   const std::filesystem::path told = folder.path() / "told";
   AgentOptions options =
       ranks_running(commanded_rank("while [ ! -e " + told.string() + " ]; do sleep 0.05; done; exit 0"), 2, folder);
-  options.commanded = true;
+  options.processes = Processes::kCommanded;
   std::vector<std::string> heard;
   AgentCallbacks callbacks;
   callbacks.on_message = [&](int, const nlohmann::json& message) {
@@ -171,7 +171,7 @@ TEST(Agent, restarts_the_rank_whose_error_on_the_gpu_it_hears_of) {
   const std::string mark = (folder.path() / "once").string();
   // The first process hangs after its error, the one that replaces it does the work.
   AgentOptions options = ranks_running(commanded_rank("if mkdir " + mark + "; then sleep 600; fi; exit 0"), 1, folder);
-  options.commanded = true;
+  options.processes = Processes::kCommanded;
   options.recovery.restarts = 1;
   options.own_end_seconds = 0.2;
   AgentCallbacks callbacks;

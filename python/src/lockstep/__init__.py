@@ -1,4 +1,4 @@
-"""Lockstep for Python: a starting configuration for distributed training.
+"""Lockstep for Python: a starting configuration for distributed training, and metrics of any training program.
 
 >>> from lockstep import suggest
 >>> s = suggest(model_size="7B", gpus=8, dataset_size="1B tokens", studies=False)
@@ -10,23 +10,34 @@ True
 True
 """
 
-from ._suggestion import (
-    Batch,
-    Checkpoint,
-    Cluster,
-    Cost,
-    Interval,
-    Layout,
-    Loader,
-    Memory,
-    Model,
-    Optimizer,
-    Prediction,
-    StudiedKnob,
-    Suggestion,
-    plan,
-    suggest,
-)
+from . import callbacks
+from ._log import log
+
+try:
+    from ._suggestion import (
+        Batch,
+        Checkpoint,
+        Cluster,
+        Cost,
+        Interval,
+        Layout,
+        Loader,
+        Memory,
+        Model,
+        Optimizer,
+        Prediction,
+        StudiedKnob,
+        Suggestion,
+        plan,
+        suggest,
+    )
+except ImportError as _problem:  # the planner needs the compiled module; log() and the callbacks do not
+    _missing = str(_problem)
+
+    def __getattr__(name):
+        if name in __all__:
+            raise ImportError(f"lockstep.{name} needs the compiled module, which is missing: {_missing}")
+        raise AttributeError(f"module 'lockstep' has no attribute {name!r}")
 
 __all__ = [
     "Batch",
@@ -42,6 +53,8 @@ __all__ = [
     "Prediction",
     "StudiedKnob",
     "Suggestion",
+    "callbacks",
+    "log",
     "plan",
     "suggest",
 ]
