@@ -76,9 +76,7 @@ elastic::RankRequest make_request(const spec::Job& job, const Placement& placeme
   request.options = options.verb_options;
   request.options.report_steps = options.on_step != nullptr;
   const fs::path home = run_home(options.record);
-  // A run that was submitted has its name already, and keeps it when it is started again.
-  const char* const submitted = std::getenv("LOCKSTEP_SUBMITTED_RUN");
-  request.run_id = submitted != nullptr && *submitted != '\0' ? submitted : telemetry::make_run_id(job.name);
+  request.run_id = run_id_for(job.name);
   const fs::path folder = telemetry::run_folder(home, request.run_id);
   request.run_directory = folder.string();
   if (options.record) request.home = home.string();
@@ -470,6 +468,11 @@ void require_nodes_for(const spec::Cluster& cluster, const elastic::NodeList& no
   throw bad_input(fmt::format("the job's cluster {} has {} nodes and {} are given", cluster.name,
                               cluster.groups.front().nodes, given),
                   "give more nodes, or change the job's cluster");
+}
+
+std::string run_id_for(const std::string& name) {
+  const char* const submitted = std::getenv("LOCKSTEP_SUBMITTED_RUN");
+  return submitted != nullptr && *submitted != '\0' ? submitted : telemetry::make_run_id(name);
 }
 
 std::string job_digest(spec::Job job) {
