@@ -142,8 +142,11 @@ class Ray : public Scheduler {
 
   Script script(const Submission& submission) const override {
     Script script;
-    script.files = {{"ray_driver.py", std::string(ray_driver()), false},
-                    {"ray_start.json", start_of(submission).dump(1) + "\n", false}};
+    // What travels as base64 is shown as it is.
+    json body = body_of(submission);
+    body["runtime_env"]["env_vars"]["LOCKSTEP_RAY_DRIVER"] = "(lockstep/schedulers/ray_driver.py)";
+    body["runtime_env"]["env_vars"]["LOCKSTEP_RAY_START"] = start_of(submission);
+    script.files = {{"ray_job.json", body.dump(1) + "\n", false}};
     script.notes.push_back(fmt::format("submitted as {} by POST {}", id_of(submission), jobs_url(address_)));
     if (!submission.settings.image.empty()) {
       script.notes.emplace_back("launch.image is not used: Ray's nodes are there already, with `" +

@@ -62,7 +62,7 @@ class Node:
         """Returns the pid of the agent, or a sentence that says why there is none."""
         if directory and os.path.isdir(directory):
             submission["directory"] = directory
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_")}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_RAY_")}
         variables["LOCKSTEP_SUBMISSION"] = json.dumps(submission)
         library = ctypes.CDLL(None)
 

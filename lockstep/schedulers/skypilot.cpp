@@ -17,7 +17,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// LOCKSTEP_START: the executable, a line break, the submission.
+// The executable, a line break, the submission. `sky` takes it from its own environment.
+constexpr const char* kStart = "LOCKSTEP_START";
 constexpr const char* kRun = R"(start=$(printf %s "$LOCKSTEP_START" | base64 --decode) || exit 4
 unset LOCKSTEP_START
 export LOCKSTEP_SUBMISSION="${start#*
@@ -102,7 +103,7 @@ class SkyPilot : public Scheduler {
 
   Script script(const Submission& submission) const override {
     Script script;
-    script.files = {{"task.yaml", yaml_text(task(submission)), true}};
+    script.files = {{"task.yaml", yaml_text(task(submission)), false}};
     script.commands = {launch_words(submission)};
     if (submission.settings.image.empty() && setup_.empty() && submission.settings.lockstep.empty()) {
       script.notes.emplace_back(
@@ -122,7 +123,7 @@ class SkyPilot : public Scheduler {
   }
 
   Submitted submit(const Submission& submission) override {
-    run_tool(launch_words(submission), {}, kLaunchSeconds);
+    run_tool(launch_words(submission), {{kStart, start_of(submission)}}, kLaunchSeconds);
     return {name_of(submission), submission.run, submission.folder,
             nlohmann::json{{"managed", managed_}, {"cluster", cluster_of(submission)}}};
   }
@@ -209,7 +210,7 @@ class SkyPilot : public Scheduler {
     if (idle_minutes_ > 0) {
       words.insert(words.end(), {"--idle-minutes-to-autostop", std::to_string(idle_minutes_), "--down"});
     }
-    words.push_back((submission.folder / "task.yaml").string());
+    words.insert(words.end(), {"--secret", kStart, (submission.folder / "task.yaml").string()});
     return words;
   }
 
@@ -261,7 +262,6 @@ class SkyPilot : public Scheduler {
         {"name", name_of(submission)}, {"num_nodes", submission.all_nodes()}, {"resources", resources(submission)}};
     if (!workdir_.empty()) task["workdir"] = workdir_;
     if (!file_mounts_.empty()) task["file_mounts"] = file_mounts_;
-    task["secrets"] = ordered_json{{"LOCKSTEP_START", start_of(submission)}};
     if (!setup_.empty()) task["setup"] = setup_;
     task["run"] = kRun;
     return task;
