@@ -21,7 +21,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kEntrypoint =
-    "exec \"$LOCKSTEP_RAY_PYTHON\" -c "
+    "exec \"$LOCKSTEP_RAY_PROGRAM\" -c "
     "\"import base64, os; exec(base64.b64decode(os.environ['LOCKSTEP_RAY_DRIVER']))\"";
 constexpr const char* kUsualAddress = "http://127.0.0.1:8265";
 constexpr std::size_t kMostStartBytes = 90'000;  // a variable holds 128 KiB, and base64 makes 4 bytes of 3
@@ -48,8 +48,7 @@ std::string auth_token() {
 // RAY_JOB_HEADERS is a JSON object, as for Ray's own command line.
 std::map<std::string, std::string> headers() {
   std::map<std::string, std::string> headers = {{"Content-Type", "application/json"}};
-  if (const std::string token = variable("RAY_AUTH_TOKEN"); !token.empty())
-    headers["Authorization"] = "Bearer " + token;
+  if (const std::string token = auth_token(); !token.empty()) headers["Authorization"] = "Bearer " + token;
   if (const std::string text = variable("RAY_JOB_HEADERS"); !text.empty()) {
     const json given = json::parse(text, nullptr, false);
     for (const auto& [name, value] : given.items()) {
@@ -251,7 +250,7 @@ class Ray : public Scheduler {
                                   kMostStartBytes),
                       "move what is long into files on the cluster");
     }
-    json environment = {{"LOCKSTEP_RAY_PYTHON", python_},
+    json environment = {{"LOCKSTEP_RAY_PROGRAM", python_},
                         {"LOCKSTEP_RAY_DRIVER", base64_of(ray_driver())},
                         {"LOCKSTEP_RAY_START", base64_of(start)},
                         {"RAY_JOB_STOP_WAIT_TIME_S", std::to_string(kStopSeconds)}};
@@ -274,7 +273,7 @@ class Ray : public Scheduler {
     const auto text = [&](const char* key) {
       return job.contains(key) && job.at(key).is_string() ? job.at(key).get<std::string>() : std::string();
     };
-    state.detail = state.phase == Phase::kFailed ? last_line(text("message")) : to_lower(status);
+    if (state.phase == Phase::kFailed) state.detail = last_line(text("message"));
     if (job.contains("driver_exit_code") && job.at("driver_exit_code").is_number_integer()) {
       state.exit_code = job.at("driver_exit_code").get<int>();
     }

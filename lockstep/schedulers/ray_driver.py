@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import ray
@@ -43,6 +44,14 @@ class Node:
         self.held = None
         self.agent = None
         self.streams = {}
+        threading.Thread(target=self.end_with_parent, args=(os.getppid(),), daemon=True).start()
+
+    @staticmethod
+    def end_with_parent(parent):
+        """Ray gives the place to another actor when it loses this machine's raylet: this one must not go on."""
+        while os.getppid() == parent:
+            time.sleep(POLL_SECONDS)
+        os._exit(1)
 
     def address(self, wanted):
         """Where the agent will be found, (address, port). The port is held until the agent starts."""
