@@ -3,6 +3,8 @@
 // variables: the command that Ray gives to a shell is always the same, and Ray finds no `${...}` to expand.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
 
 #include "lockstep/base/base64.h"
@@ -51,12 +53,10 @@ std::map<std::string, std::string> headers() {
   if (const std::string token = auth_token(); !token.empty()) headers["Authorization"] = "Bearer " + token;
   if (const std::string text = variable("RAY_JOB_HEADERS"); !text.empty()) {
     const json given = json::parse(text, nullptr, false);
-    for (const auto& [name, value] : given.items()) {
-      if (!given.is_object() || !value.is_string()) {
-        throw bad_input("RAY_JOB_HEADERS is not a JSON object of texts", "write {\"name\": \"value\"}");
-      }
-      headers[name] = value.get<std::string>();
-    }
+    const bool is_good = given.is_object() &&
+                         std::all_of(given.begin(), given.end(), [](const json& value) { return value.is_string(); });
+    if (!is_good) throw bad_input("RAY_JOB_HEADERS is not a JSON object of texts", "write {\"name\": \"value\"}");
+    for (const auto& [name, value] : given.items()) headers[name] = value.get<std::string>();
   }
   for (const auto& [name, value] : headers) {
     if (!is_printable(name) || !is_printable(value) || name.find_first_of(": ") != std::string::npos) {
