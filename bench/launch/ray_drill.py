@@ -255,7 +255,7 @@ def main():
     options = parser.parse_args()
     python = find_python(options.python)
     if python is None:
-        print("skipped: no Python with ray[default]; make venv-ray, or set LOCKSTEP_RAY_PYTHON")
+        print("skipped: no Python with ray[default]; make venv-launch, or set LOCKSTEP_RAY_PYTHON")
         sys.exit(SKIPPED)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-ray-"))
     rows = []

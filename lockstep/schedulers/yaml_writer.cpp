@@ -29,7 +29,7 @@ std::string quoted(const std::string& text) {
   }
   out += '"';
   const std::pair<const char*, const char*> marks[] = {
-      {"\xc2\x85", "\\N"}, {"\xe2\x80\xa8", "\\L"}, {"\xe2\x80\xa9", "\\P"}, {"\xef\xbb\xbf", "\\uFEFF"}};
+      {"\xc2\x85", "\\u0085"}, {"\xe2\x80\xa8", "\\u2028"}, {"\xe2\x80\xa9", "\\u2029"}, {"\xef\xbb\xbf", "\\uFEFF"}};
   for (const auto& [mark, escape] : marks) {
     for (std::size_t at = out.find(mark); at != std::string::npos; at = out.find(mark, at)) {
       out.replace(at, std::string_view(mark).size(), escape);
