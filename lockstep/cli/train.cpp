@@ -190,7 +190,7 @@ int train(const TrainOptions& options) {
   spec::Job job = spec::load_job(options.job_file, options.overrides);
   const auto nodes = options.find_nodes ? options.find_nodes(job_digest(job)) : std::nullopt;
   Placement placement = place(job, options.backend, options.launches, nodes);
-  choose_interface(options.interface, placement);
+  choose_interface(options.interface.empty() && nodes ? nodes->interface : options.interface, placement);
   const plan::Plan plan = plan_for(job, options, placement);
   plan::follow(job, plan.best);
   const bool speaks =
