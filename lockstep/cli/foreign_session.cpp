@@ -71,7 +71,7 @@ class ForeignSession {
  public:
   ForeignSession(const ForeignRequest& request, const Shown& shown)
       : request_(request), shown_(shown), home_(run_home(request.record)), options_(agent_options(request)) {
-    run_id_ = telemetry::make_run_id(request.name);
+    run_id_ = run_id_for(request.name);
     options_.facts = {{"run_id", run_id_}, {"home", home_.string()}};
   }
 
@@ -126,6 +126,7 @@ class ForeignSession {
     return {request_.argv,
             folder,
             {{"LOCKSTEP_RUN_ID", run_id_},
+             {"LOCKSTEP_SUBMITTED_RUN", ""},  // a run that the program begins is another one
              {"LOCKSTEP_HOME", home_.string()},
              {"TORCHELASTIC_RUN_ID", request_.id.empty() ? run_id_ : request_.id}}};
   }

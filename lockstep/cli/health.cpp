@@ -175,9 +175,12 @@ void record_finding(telemetry::Recorder& recorder, const nlohmann::json& message
                   .data = message});
 }
 
+std::vector<Finding> health_now(const HealthRequest& request) {
+  return elastic::HealthMonitor(options_of(request)).first();
+}
+
 int show_health(const HealthRequest& request) {
-  elastic::HealthMonitor monitor(options_of(request));
-  const std::vector<Finding> findings = monitor.first();
+  const std::vector<Finding> findings = health_now(request);
   const bool fatal = std::any_of(findings.begin(), findings.end(),
                                  [](const Finding& finding) { return finding.severity == Severity::kFatal; });
   if (request.json) {

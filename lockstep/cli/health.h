@@ -44,7 +44,9 @@ struct HealthRequest {
   std::string interface;
   bool json = false;
 };
-// Every check once, as a table or JSON (schema lockstep.health/1). Returns the exit code: 1 for a fatal finding.
+// Every check once.
+std::vector<elastic::Finding> health_now(const HealthRequest& request);
+// The same, as a table or JSON (schema lockstep.health/1). Returns the exit code: 1 for a fatal finding.
 int show_health(const HealthRequest& request);
 
 }  // namespace lockstep::cli

@@ -26,6 +26,11 @@ bool is_job(const std::string& word) {
   return extension == ".yaml" || extension == ".yml";
 }
 
+// `launch.time=4h`: where a command runs, as a job file would say it.
+bool is_setting(const std::string& word) {
+  return word.rfind("launch.", 0) == 0 && word.find('=') != std::string::npos;
+}
+
 // Whether the word after this flag is its value.
 bool takes_next(const CLI::App& verb, const std::string& flag) {
   if (flag.find('=') != std::string::npos) return false;
@@ -57,7 +62,7 @@ spec::NodeChecks checks_of(const std::string& health) {
 }
 
 // What of a job's flags means nothing for a command.
-void refuse_flags_of_jobs(const TrainOptions& options) {
+void refuse_flags_of_jobs(const TrainOptions& options, bool submits) {
   const std::pair<bool, const char*> given[] = {
       {!options.plan_file.empty(), "--plan"},
       {!options.profile.empty() && std::getenv("LOCKSTEP_PROFILE") == nullptr, "--profile"},
@@ -66,7 +71,7 @@ void refuse_flags_of_jobs(const TrainOptions& options) {
       {options.accept_changes, "--accept-changes"},
       {!options.export_folder.empty(), "--export"},
       {!options.chaos.empty(), "--chaos"},
-      {options.dry_run, "--dry-run"},
+      {options.dry_run && !submits, "--dry-run"},
       {options.report_steps, "--report-steps"},
       {options.general_step, "--general-step"}};
   for (const auto& [is_given, name] : given) {
@@ -111,6 +116,7 @@ int take_command(const CLI::App& app, int argc, char** argv, Outcome& outcome) {
       continue;
     }
     if (!outcome.command_separated && !named && is_job(word)) return argc;
+    if (!outcome.command_separated && is_setting(word)) continue;
     outcome.command.assign(argv + at + (outcome.command_separated ? 1 : 0), argv + argc);
     if (outcome.command.empty()) throw bad_input("there is no command after `--`", "name one: -- python3 train.py");
     return at;
@@ -139,7 +145,7 @@ std::optional<elastic::NodeList> find_launch_nodes(const NodesAsked& asked, cons
 }
 
 int launch_command(const TrainOptions& options, LaunchFlags flags, const Outcome& outcome) {
-  refuse_flags_of_jobs(options);
+  refuse_flags_of_jobs(options, false);
   fill_from_environment(flags);
   require_honoured(flags);
   ForeignRequest request;
@@ -164,6 +170,38 @@ int launch_command(const TrainOptions& options, LaunchFlags flags, const Outcome
   request.node_counts = node_counts(asked, request.nodes);
   if (request.nodes) request.token = elastic::shared_token(telemetry::home_directory());
   return run_foreign(request, shown);
+}
+
+ForeignProgram program_elsewhere(const TrainOptions& options, const LaunchFlags& flags, const Outcome& outcome,
+                                 const schedulers::LaunchSettings& settings) {
+  refuse_flags_of_jobs(options, true);
+  require_honoured(flags);
+  const NodesAsked asked = nodes_asked(flags, options.nodes, options.node);
+  if (asked.meeting)
+    throw bad_input("--rdzv-endpoint: the scheduler's nodes find each other by themselves", "leave it out");
+  ForeignProgram program;
+  program.name = name_of(flags, outcome.command);
+  program.command = program_of(flags, outcome.command, outcome.command_separated);
+  // How the program is found is settled; where nodes meet too.
+  for (const LaunchFlag& flag : launch_flags()) {
+    const std::string name = std::string(flag.names).substr(std::string(flag.names).rfind("--"));
+    const bool settled = flag.on != nullptr || (flag.of_nodes && flag.text != &LaunchFlags::nnodes);
+    if (!settled && !(flags.*flag.text).empty()) program.flags.push_back(name + "=" + flags.*flag.text);
+  }
+  if (options.json) program.flags.emplace_back("--json");
+  if (options.no_record) program.flags.emplace_back("--no-record");
+  if (!options.interface.empty()) program.flags.push_back("--interface=" + options.interface);
+  program.nodes =
+      asked.counted ? asked.most : std::max<std::int64_t>(1, static_cast<std::int64_t>(settings.hosts.size()));
+  program.device = settings.gpus_per_node > 0 ? "gpu" : "cpu";
+  const bool counts_there = flags.nproc.empty() || flags.nproc.find_first_not_of("0123456789") != std::string::npos;
+  program.ranks_per_node = settings.gpus_per_node > 0 ? settings.gpus_per_node
+                           : counts_there             ? 1
+                                                      : processes_per_node(flags.nproc);
+  program.dry_run = options.dry_run;
+  program.json = options.json;
+  program.record = !options.no_record;
+  return program;
 }
 
 }  // namespace lockstep::cli

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "lockstep/cli/launch_flags.h"
+#include "lockstep/cli/launch_on.h"
 #include "lockstep/cli/train.h"
 #include "lockstep/cli/verbs.h"
 
@@ -25,5 +26,9 @@ std::optional<elastic::NodeList> find_launch_nodes(const NodesAsked& asked, cons
 
 // Runs the program that `outcome` has, with the flags of both. Returns the exit code.
 int launch_command(const TrainOptions& options, LaunchFlags flags, const Outcome& outcome);
+
+// The same program, to be started by the agents that a scheduler brings to its nodes.
+ForeignProgram program_elsewhere(const TrainOptions& options, const LaunchFlags& flags, const Outcome& outcome,
+                                 const schedulers::LaunchSettings& settings);
 
 }  // namespace lockstep::cli

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
+#include "lockstep/cli/show.h"
 #include "lockstep/plan/verdict.h"
 #include "lockstep/planner/explain/terms.h"
 #include "lockstep/planner/profile_source.h"
@@ -194,6 +195,7 @@ planner::SearchRequest request_of(const PlanFlags& flags) {
   std::optional<spec::Job> job;
   if (!flags.job_file.empty()) job = planned_job(flags);
   planner::SearchRequest request = job ? request_of_job(flags, *job) : request_of_names(flags);
+  note_discovery(request.cluster);
   if (!flags.precision.empty()) request.precisions = parse_precisions(flags.precision);
   apply_goals(flags, request);
   if (job && job->steps > 0 && flags.tokens.empty()) request.tokens = planner::work_of_steps(job->steps, request);

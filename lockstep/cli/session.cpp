@@ -76,7 +76,7 @@ elastic::RankRequest make_request(const spec::Job& job, const Placement& placeme
   request.options = options.verb_options;
   request.options.report_steps = options.on_step != nullptr;
   const fs::path home = run_home(options.record);
-  request.run_id = telemetry::make_run_id(job.name);
+  request.run_id = run_id_for(job.name);
   const fs::path folder = telemetry::run_folder(home, request.run_id);
   request.run_directory = folder.string();
   if (options.record) request.home = home.string();
@@ -308,7 +308,7 @@ elastic::AgentOptions agent_options(const elastic::RankRequest& request, const P
   if (!placement.interface.empty()) options.address = elastic::address_of_interface(placement.interface);
   options.nodes = placement.nodes;
   if (placement.nodes) options.token = elastic::shared_token(telemetry::home_directory());
-  options.job = spec::to_yaml(request.job);
+  options.job = job_digest(request.job);
   options.facts = facts_of(request);
   return options;
 }
@@ -468,6 +468,18 @@ void require_nodes_for(const spec::Cluster& cluster, const elastic::NodeList& no
   throw bad_input(fmt::format("the job's cluster {} has {} nodes and {} are given", cluster.name,
                               cluster.groups.front().nodes, given),
                   "give more nodes, or change the job's cluster");
+}
+
+std::string run_id_for(const std::string& name) {
+  const char* const submitted = std::getenv("LOCKSTEP_SUBMITTED_RUN");
+  return submitted != nullptr && *submitted != '\0' ? submitted : telemetry::make_run_id(name);
+}
+
+std::string job_digest(spec::Job job) {
+  for (spec::NodeGroup& group : job.cluster.groups) {
+    if (group.device.is_cpu()) group.device.memory_bytes = 0;
+  }
+  return spec::to_yaml(job);
 }
 
 Placement place(const spec::Job& job, const std::string& backend, bool is_agent,

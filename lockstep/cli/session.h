@@ -53,6 +53,12 @@ struct Placement : planner::Ranks {
   std::string interface;                             // network interface that was chosen; "": by route
 };
 
+// A new id, or that of the run that was submitted, which keeps it when it is started again.
+std::string run_id_for(const std::string& name);
+
+// What nodes of one run must agree on. Two machines of the same kind differ by some pages of memory.
+std::string job_digest(spec::Job job);
+
 // Throws UserError when the launcher's world and the job's differ, or the job needs GPUs that are not here. An agent is
 // not one of the launcher's ranks.
 Placement place(const spec::Job& job, const std::string& backend, bool is_agent = false,

@@ -8,6 +8,7 @@
 #include "lockstep/base/units.h"
 #include "lockstep/plan/layout.h"
 #include "lockstep/plan/run.h"
+#include "lockstep/spec/discovery.h"
 
 namespace lockstep::cli {
 namespace {
@@ -128,6 +129,12 @@ void show_run_summary(std::FILE* out, const nlohmann::json& result) {
                     100 * result.at("mfu_or_efficiency").get<double>()));
   }
   row(out, "memory/rank", format_bytes(result.value("peak_memory_bytes", 0.0)) + " at the peak");
+}
+
+void note_discovery(const spec::Cluster& cluster) {
+  if (cluster.name.rfind(spec::kDiscoveredName, 0) != 0) return;
+  fmt::print(stderr, "lockstep: the cluster is {}\n", cluster.name.substr(std::string(spec::kDiscoveredName).size()));
+  for (const std::string& line : spec::discover_cluster().assumptions) fmt::print(stderr, "lockstep:   {}\n", line);
 }
 
 }  // namespace lockstep::cli

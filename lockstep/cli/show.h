@@ -23,4 +23,7 @@ void show_run_summary(std::FILE* out, const nlohmann::json& result);
 // device the cells show the composition alone.
 std::string memory_bar(const plan::MemoryBreakdown& memory, int width);
 
+// On stderr: what `cluster: auto` found and assumed; nothing for a cluster that was written down.
+void note_discovery(const spec::Cluster& cluster);
+
 }  // namespace lockstep::cli

@@ -169,10 +169,11 @@ void note_nodes_here(const spec::Cluster& cluster) {
   std::int64_t nodes = 0;
   for (const spec::NodeGroup& group : cluster.groups) nodes += group.nodes;
   if (nodes < 2) return;
-  fmt::print(stderr,
-             "lockstep: note: all {} nodes of {} run on this machine; start it with srun, mpirun or torchrun to use "
-             "several\n",
-             nodes, cluster.name);
+  fmt::print(
+      stderr,
+      "lockstep: note: all {} nodes of {} run on this machine. To use several, start `lockstep launch JOB --nodes "
+      "n1,n2` on each, or once with --on ssh, slurm, ...\n",
+      nodes, cluster.name);
 }
 
 void settle_resume(const TrainOptions& options, const spec::Job& job, bool launched, SessionOptions& session) {
@@ -187,13 +188,14 @@ void settle_resume(const TrainOptions& options, const spec::Job& job, bool launc
 
 int train(const TrainOptions& options) {
   spec::Job job = spec::load_job(options.job_file, options.overrides);
-  const auto nodes = options.find_nodes ? options.find_nodes(spec::to_yaml(job)) : std::nullopt;
+  const auto nodes = options.find_nodes ? options.find_nodes(job_digest(job)) : std::nullopt;
   Placement placement = place(job, options.backend, options.launches, nodes);
-  choose_interface(options.interface, placement);
+  choose_interface(options.interface.empty() && nodes ? nodes->interface : options.interface, placement);
   const plan::Plan plan = plan_for(job, options, placement);
   plan::follow(job, plan.best);
   const bool speaks =
       placement.nodes ? placement.nodes->self == 0 : !placement.launched || placement.launched->rank == 0;
+  if (speaks) note_discovery(job.cluster);
   check_before_start(job, plan.best, options, speaks);
   if (!placement.launched && !placement.nodes) note_nodes_here(job.cluster);
   if (options.dry_run) {
@@ -225,9 +227,9 @@ int train(const TrainOptions& options) {
 }
 
 void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& shared, Outcome& outcome,
-                       const std::function<std::optional<int>()>& otherwise) {
+                       std::function<int(const TrainOptions&)> run) {
   TrainOptions& options = *shared;
-  verb.add_option("job", options.job_file, "Job file (docs/reference/job-file.md)")->required();
+  verb.add_option("job", options.job_file, "Job file (docs/reference/job-file.md)")->required(!options.launches);
   verb.add_option("overrides", options.overrides, "key=value for any field of the file: batch.micro=8");
   verb.add_option("--plan", options.plan_file, "Execute this Plan instead of making one");
   verb.add_option("--profile", options.profile, "Profile that prices the plan (default: this machine's)")
@@ -258,24 +260,20 @@ void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& shar
   verb.add_flag("--report-steps", options.report_steps,
                 "Every step as a JSON line on stdout (step, seconds, tokens_per_second); all else goes to stderr");
   verb.add_flag("--json", options.json, "Last line of stdout is JSON (lockstep.run/1); all else goes to stderr");
-  verb.callback([shared, resume, otherwise, &outcome] {
+  verb.callback([shared, resume, &outcome, run = std::move(run)] {
     outcome.json = shared->json;
-    if (const auto code = otherwise ? otherwise() : std::nullopt) {
-      outcome.exit_code = *code;
-      return;
-    }
     shared->resuming = resume->count() > 0;
     if (shared->resume.find('=') != std::string::npos) {  // `--resume steps=99`: an override, not a folder
       shared->overrides.push_back(std::exchange(shared->resume, ""));
     }
-    outcome.exit_code = train(*shared);
+    outcome.exit_code = run(*shared);
   });
 }
 
 void add_train(CLI::App& app, Outcome& outcome) {
   auto options = std::make_shared<TrainOptions>();
   CLI::App* verb = app.add_subcommand("train", "Trains a job and records the run");
-  add_train_options(*verb, options, outcome);
+  add_train_options(*verb, options, outcome, train);
   set_examples(*verb,
                "  lockstep train specs/jobs/mnist-cnn.yaml\n"
                "  lockstep train job.yaml batch.micro=8 optimizer.learning_rate=1e-3\n"

@@ -28,10 +28,9 @@ struct TrainOptions {
   std::function<std::optional<elastic::NodeList>(const std::string& job)> find_nodes;
 };
 
-// The flags that both verbs have; the callback runs the verb. `otherwise`: called first, and where it returns an exit
-// code that is the verb's; may be empty.
+// The flags that both verbs have; `run` is the verb.
 void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& options, Outcome& outcome,
-                       const std::function<std::optional<int>()>& otherwise = {});
+                       std::function<int(const TrainOptions&)> run);
 
 int train(const TrainOptions& options);
 

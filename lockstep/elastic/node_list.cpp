@@ -8,20 +8,12 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/elastic/service_nodes.h"
 
 namespace lockstep::elastic {
 namespace {
 
-constexpr int kUsualPort = 29400;
 constexpr std::size_t kMostNodes = 100'000;
-
-std::optional<int> whole_number(const std::string& text) {
-  int value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (text.empty() || error != std::errc() || stop != end || value < 0) return std::nullopt;
-  return value;
-}
 
 [[noreturn]] void refuse(const std::string& list, const std::string& why) {
   throw bad_input(fmt::format("node list \"{}\": {}", list, why),
@@ -85,7 +77,8 @@ int find_self(const std::vector<NodeAddress>& nodes, const std::string& list) {
   return found;
 }
 
-NodeList checked(std::vector<NodeAddress> nodes, int self, const std::string& source, const std::string& list) {
+NodeList checked(std::vector<NodeAddress> nodes, int self, const std::string& source, const std::string& list,
+                 const std::string& interface = "") {
   if (self < 0) self = find_self(nodes, list);
   if (self >= static_cast<int>(nodes.size())) {
     refuse(list, fmt::format("node {} of {}: numbers begin at 0", self, nodes.size()));
@@ -95,10 +88,26 @@ NodeList checked(std::vector<NodeAddress> nodes, int self, const std::string& so
       refuse(list, fmt::format("{}:{} is in it twice", nodes[i].host, nodes[i].port));
     }
   }
-  return {std::move(nodes), self, source};
+  return {std::move(nodes), self, source, interface};
+}
+
+std::optional<NodeList> from_service(const VariableLookup& lookup) {
+  const auto found = nodes_of_service(lookup);
+  if (!found) return std::nullopt;
+  std::vector<std::string> names;
+  for (const NodeAddress& node : found->nodes) names.push_back(node.host);
+  return checked(found->nodes, found->self, found->source, join(names, ","), found->interface);
 }
 
 }  // namespace
+
+std::optional<int> whole_number(const std::string& text) {
+  int value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (text.empty() || error != std::errc() || stop != end || value < 0) return std::nullopt;
+  return value;
+}
 
 bool NodeList::on_loopback() const {
   return std::all_of(nodes.begin(), nodes.end(), [](const NodeAddress& node) {
@@ -141,7 +150,7 @@ std::optional<NodeList> find_nodes(const std::string& nodes, int node, const Var
   const auto tasks = lookup("SLURM_STEP_NUM_TASKS"), count = lookup("SLURM_STEP_NUM_NODES");
   const auto list = lookup("SLURM_STEP_NODELIST"), self = lookup("SLURM_NODEID");
   if (node >= 0) throw bad_input("--node is given and --nodes is not", "name the nodes with --nodes");
-  if (!tasks || !count || !list || !self || *count == "1") return std::nullopt;
+  if (!tasks || !count || !list || !self || *count == "1") return from_service(lookup);
   if (*tasks != *count) {
     throw bad_input(fmt::format("Slurm started {} tasks on {} nodes", *tasks, *count),
                     "start one agent per node: srun --ntasks-per-node=1 lockstep launch JOB.yaml");

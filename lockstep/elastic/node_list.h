@@ -1,7 +1,7 @@
 // Which nodes a run has and which of them this process is the agent of.
 //
-// From flags, else LOCKSTEP_NODES / LOCKSTEP_NODE, else a Slurm step of one task per node. Nodes beyond what the job's
-// cluster needs are spare.
+// From flags, else LOCKSTEP_NODES / LOCKSTEP_NODE, else a Slurm step of one task per node, else a service that says so
+// (service_nodes.h). Nodes beyond what the job's cluster needs are spare.
 #pragma once
 
 #include <optional>
@@ -21,9 +21,16 @@ struct NodeAddress {
 struct NodeList {
   std::vector<NodeAddress> nodes;  // the same order on every node
   int self = 0;
-  std::string source;  // "flags", "lockstep", "slurm"
+  std::string source;     // "flags", "lockstep", "slurm", "skypilot", "sagemaker", "vertex", "tf_config"
+  std::string interface;  // that the nodes are said to reach each other by; "": not said
   bool on_loopback() const;
 };
+
+// Of agents, where nobody says another one.
+inline constexpr int kUsualPort = 29400;
+
+// Of digits alone; nothing for all else, and for what does not fit.
+std::optional<int> whole_number(const std::string& text);
 
 // "n1,n2:29401,n[3-5]"; those without a port get `port`. Throws UserError.
 std::vector<NodeAddress> parse_nodes(const std::string& text, int port);

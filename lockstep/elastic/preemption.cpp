@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/http_request.h"
 #include "lockstep/base/text.h"
-#include "lockstep/elastic/http_request.h"
 
 namespace lockstep::elastic {
 namespace {

@@ -1,7 +1,6 @@
 #include "lockstep/elastic/sockets.h"
 
 #include <fmt/format.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -9,7 +8,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <random>
 
 #include "lockstep/base/error.h"
@@ -17,23 +15,12 @@
 namespace lockstep::elastic {
 namespace {
 
-using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
-
 bool is_loopback(const sockaddr* address) {
   if (address->sa_family == AF_INET) {
     return (ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24) == 127;
   }
   return address->sa_family == AF_INET6 &&
          IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
-}
-
-Addresses find_addresses(const std::string& host, int port, int flags, int& code) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags;
-  addrinfo* found = nullptr;
-  code = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  return {code == 0 ? found : nullptr, &::freeaddrinfo};
 }
 
 }  // namespace
@@ -98,16 +85,6 @@ int find_free_port() {
     if (fd && ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0) return port;
   }
   throw environment_error(fmt::format("no free port between {} and {}", kFirst, kLast), "end what uses them");
-}
-
-UniqueFd begin_to_connect(const std::string& host, int port) {
-  int code = 0;
-  const Addresses found = find_addresses(host, port, 0, code);
-  if (!found) return {};
-  UniqueFd fd(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return {};
-  if (::connect(fd.get(), found->ai_addr, found->ai_addrlen) != 0 && errno != EINPROGRESS) return {};
-  return fd;
 }
 
 void expect_answers_within(int fd, int milliseconds) {

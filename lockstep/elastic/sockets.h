@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/connect.h"
 #include "lockstep/base/file.h"
 
 namespace lockstep::elastic {
@@ -25,10 +26,6 @@ int find_free_port();
 
 // The numeric address of the other end; "" where it is not known.
 std::string peer_host(int fd);
-
-// Begins to connect and does not wait: the socket is writable when it is done, has_failed() says how. Empty when the
-// host is unknown or cannot be reached.
-UniqueFd begin_to_connect(const std::string& host, int port);
 
 // The connection is closed when the other machine leaves unanswered for this long what was sent again.
 void expect_answers_within(int fd, int milliseconds);

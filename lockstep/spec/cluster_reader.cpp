@@ -10,6 +10,7 @@
 #include "lockstep/base/map_reader.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
+#include "lockstep/spec/discovery.h"
 #include "lockstep/spec/machine.h"
 #include "lockstep/spec/presets.h"
 
@@ -239,6 +240,7 @@ Cluster read_cluster(const YamlNode& node, const std::string& path, const std::s
                     node.place());
   }
   const std::string& name = node.scalar;
+  if (name == "auto") return discover_cluster().cluster;
   if (find_embedded(embedded_clusters(), name) != nullptr) {
     const DeviceKind kind = load_device_kind(name, node.place());
     return of_kind(kind, name, 1, kind.node.devices_per_node);
@@ -256,7 +258,7 @@ Cluster read_cluster(const YamlNode& node, const std::string& path, const std::s
   if (auto cluster = from_shape(name, node.place())) return *cluster;
   throw bad_input(
       fmt::format("`{}` is not a cluster", printable(name)),
-      fmt::format("write NODESxGPUSxKIND such as 4x8xH100 (kinds: {}) or a YAML file", join(device_kind_names(), ", ")),
+      fmt::format("write NODESxGPUSxKIND such as 4x8xH100 (kinds: {}), auto, or a YAML file", join(device_kind_names(), ", ")),
       node.place());
 }
 

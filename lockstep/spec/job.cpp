@@ -35,12 +35,16 @@ void drop_replaced(YamlNode& root, const std::string& override_key) {
 
 }  // namespace
 
-Job load_job(const std::string& path, const std::vector<std::string>& overrides) {
+YamlNode load_job_tree(const std::string& path, const std::vector<std::string>& overrides) {
   YamlNode root = read_yaml_file(path);
   // Replaced keys go first, so that of two overrides that exclude each other both stay and are reported.
   for (const std::string& assignment : overrides) drop_replaced(root, assignment.substr(0, assignment.find('=')));
   for (const std::string& assignment : overrides) apply_override(root, assignment, {{"model", "preset"}});
-  return read_job(root, std::filesystem::path(path).stem().string());
+  return root;
+}
+
+Job load_job(const std::string& path, const std::vector<std::string>& overrides) {
+  return read_job(load_job_tree(path, overrides), std::filesystem::path(path).stem().string());
 }
 
 Job parse_job(const std::string& yaml_text, const std::string& name_for_errors) {

@@ -450,7 +450,8 @@ Job read_job(const YamlNode& root, const std::string& default_name) {
   read_goal(reader, job);
   reader.integer("seed", job.seed);
   reader.count("threads_per_rank", job.threads_per_rank, 0, 4096);
-  reader.map("tune");  // the space of a study; `lockstep tune` reads it
+  reader.map("tune");    // the space of a study; `lockstep tune` reads it
+  reader.map("launch");  // where it is submitted; `lockstep launch` reads it
   reader.finish();
   if (job.steps == 0 && job.tokens == 0 && job.epochs == 0.0) {
     throw bad_input("none of steps, tokens and epochs is given", "add one, for example `steps: 200`", root.place());

@@ -25,8 +25,16 @@ struct Run {
   std::vector<Event> events;
 
   void add(const RunInfo& info) {
-    if (row.info.pid != 0) return;  // the first one stays
+    // The first one of a process stays, until the run has ended and is started again.
+    const bool again = row.ended_at > 0 && info.pid != 0 && info.started_at >= row.ended_at;
+    if (row.info.pid != 0 && !again) return;
+    const double began = row.info.pid != 0 ? row.info.started_at : info.started_at;
     row.info = info;
+    row.info.started_at = began;
+    if (!again) return;
+    row.status = RunStatus::kRunning;
+    row.ended_at = 0.0;
+    row.exit_reason.clear();
   }
   void add(const PlanRecord& record) { plan = record.plan; }
   void add(const MetricBatch& batch) {

@@ -148,10 +148,12 @@ class RunTables : public RunStore {
   }
 
   void insert(std::int64_t run, const RunInfo& info) {
-    // pid 0 marks a run that only records of ranks have made so far; the first RunInfo stays.
+    // pid 0 marks a run that only records of ranks or a submitter have made so far; the first RunInfo of a process
+    // stays, until the run has ended and is started again.
     Statement(database_,
-              "UPDATE runs SET name=?, started_at=?, world=?, backend=?, host=?, pid=?, pid_started=?, job_yaml=?, "
-              "versions=? WHERE number=? AND pid=0")
+              "UPDATE runs SET name=?, started_at=CASE WHEN pid=0 THEN ? ELSE started_at END, world=?, backend=?, "
+              "host=?, pid=?, pid_started=?, job_yaml=?, versions=?, status='running', ended_at=0, exit_reason='' "
+              "WHERE number=? AND (pid=0 OR (status<>'running' AND ?<>0))")
         .bind(0, info.name)
         .bind(1, info.started_at)
         .bind(2, info.world)
@@ -162,6 +164,7 @@ class RunTables : public RunStore {
         .bind(7, info.job_yaml)
         .bind(8, one_line(info.versions))
         .bind(9, run)
+        .bind(10, info.pid)
         .run();
   }
 

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
-#include "lockstep/elastic/http_request.h"
+#include "lockstep/base/http_request.h"
 #include "lockstep/elastic/sockets.h"
 
 namespace lockstep::elastic {

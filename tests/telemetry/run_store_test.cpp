@@ -130,6 +130,26 @@ TEST_P(RunStoreTest, fills_in_a_run_whose_ranks_came_first) {
   EXPECT_EQ(store->find("r")->info.started_at, 50.0);
 }
 
+TEST_P(RunStoreTest, goes_on_with_a_run_that_was_submitted_and_started_again) {
+  const auto store = open();
+  RunInfo submitted = run_of_this_process("r", 50.0);
+  submitted.host = "slurm";
+  submitted.pid = submitted.pid_started = 0;
+  write(*store, "r", {submitted});
+  EXPECT_EQ(store->find("r")->status, RunStatus::kRunning);  // queued: nobody's process is gone
+  write(*store, "r",
+        {run_of_this_process("r", 60.0), RunEnd{70.0, RunStatus::kInterrupted, "stopped", {{"steps", 1}}}});
+  write(*store, "r", {submitted});  // a submitter that is late
+  EXPECT_EQ(store->find("r")->status, RunStatus::kInterrupted);
+  write(*store, "r", {run_of_this_process("r", 80.0)});
+  EXPECT_EQ(store->find("r")->status, RunStatus::kRunning);
+  EXPECT_EQ(store->find("r")->info.started_at, 60.0);
+  EXPECT_EQ(store->find("r")->ended_at, 0.0);
+  write(*store, "r", {RunEnd{90.0, RunStatus::kDone, "", {{"steps", 2}}}});
+  EXPECT_EQ(store->find("r")->status, RunStatus::kDone);
+  EXPECT_EQ(store->find("r")->summary.at("steps"), 2);
+}
+
 TEST_P(RunStoreTest, finds_runs_by_last_and_by_the_beginning_of_the_id) {
   const auto store = open();
   EXPECT_FALSE(store->find("last"));

@@ -1,4 +1,4 @@
-#include "lockstep/elastic/http_request.h"
+#include "lockstep/base/http_request.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -8,15 +8,12 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "lockstep/base/clock.h"
+#include "lockstep/base/connect.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/elastic/sockets.h"
 
-namespace lockstep::elastic {
+namespace lockstep {
 namespace {
-
-constexpr std::size_t kMostBytes = std::size_t{64} << 10;
 
 struct Url {
   std::string authority, host, path;
@@ -48,24 +45,6 @@ Url parse(const std::string& text) {
     throw wrong("its port is not 1 to 65535");
   }
   return url;
-}
-
-bool wait_until_ready(int fd, short events, const Deadline& deadline) {
-  pollfd polled{fd, events, 0};
-  while (!deadline.expired()) {
-    if (::poll(&polled, 1, deadline.remaining_milliseconds()) > 0) return true;
-  }
-  return false;
-}
-
-bool send_all(int fd, const std::string& text, const Deadline& deadline) {
-  for (std::size_t done = 0; done < text.size();) {
-    if (!wait_until_ready(fd, POLLOUT, deadline)) return false;
-    const ssize_t sent = ::send(fd, text.data() + done, text.size() - done, MSG_NOSIGNAL);
-    if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
-    if (sent > 0) done += static_cast<std::size_t>(sent);
-  }
-  return true;
 }
 
 // The value of a header; "" where there is none.
@@ -117,25 +96,56 @@ std::optional<HttpAnswer> parse_answer(const std::string& text) {
 
 void require_http_url(const std::string& url) { parse(url); }
 
-std::optional<HttpAnswer> ask_http(const HttpRequest& request) {
+HttpExchange::HttpExchange(const HttpRequest& request)
+    : deadline_(Deadline::after(request.timeout_seconds)), most_bytes_(request.most_bytes) {
   const Url url = parse(request.url);
-  std::string text = fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: 0\r\n",
-                                 request.method, url.path, url.authority);
-  for (const auto& [name, value] : request.headers) text += fmt::format("{}: {}\r\n", name, value);
-  text += "\r\n";
-  const Deadline deadline = Deadline::after(request.timeout_seconds);
-  const UniqueFd fd = begin_to_connect(url.host, url.port);
-  if (!fd || !send_all(fd.get(), text, deadline)) return std::nullopt;
-  std::string answer;
-  while (answer.size() < kMostBytes && !is_complete(answer)) {
-    if (!wait_until_ready(fd.get(), POLLIN, deadline)) return std::nullopt;
-    char buffer[4096];
-    const ssize_t got = ::recv(fd.get(), buffer, sizeof(buffer), 0);
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (got <= 0) break;
-    answer.append(buffer, static_cast<std::size_t>(got));
-  }
-  return parse_answer(answer);
+  out_ = fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Length: {}\r\n", request.method,
+                     url.path, url.authority, request.body.size());
+  for (const auto& [name, value] : request.headers) out_ += fmt::format("{}: {}\r\n", name, value);
+  out_ += "\r\n" + request.body;
+  fd_ = begin_to_connect(url.host, url.port);
+  over_ = !fd_;
 }
 
-}  // namespace lockstep::elastic
+bool HttpExchange::advance() {
+  while (!over_ && (sent_ < out_.size() ? send_more() : receive_more())) {
+  }
+  if (deadline_.expired()) over_ = true;
+  return over_;
+}
+
+// Each returns whether it got further.
+bool HttpExchange::send_more() {
+  pollfd polled{fd_.get(), POLLOUT, 0};
+  if (::poll(&polled, 1, 0) <= 0) return false;  // not connected yet, or no room
+  const ssize_t sent = ::send(fd_.get(), out_.data() + sent_, out_.size() - sent_, MSG_NOSIGNAL);
+  if (sent < 0 && errno != EAGAIN && errno != EINTR) over_ = true;
+  if (sent > 0) sent_ += static_cast<std::size_t>(sent);
+  return sent > 0;
+}
+
+bool HttpExchange::receive_more() {
+  char buffer[65536];
+  const ssize_t got = ::recv(fd_.get(), buffer, sizeof(buffer), 0);
+  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (got > 0) in_.append(buffer, static_cast<std::size_t>(got));
+  complete_ = got <= 0 || in_.size() >= most_bytes_ || is_complete(in_);
+  over_ = complete_;
+  return !over_;
+}
+
+void HttpExchange::wait(int milliseconds) const {
+  if (over_) return;
+  pollfd polled{fd_.get(), static_cast<short>(sent_ < out_.size() ? POLLOUT : POLLIN), 0};
+  ::poll(&polled, 1, deadline_.remaining_milliseconds(milliseconds));
+}
+
+std::optional<HttpAnswer> HttpExchange::answer() const { return complete_ ? parse_answer(in_) : std::nullopt; }
+
+std::optional<HttpAnswer> ask_http(const HttpRequest& request) {
+  HttpExchange exchange(request);
+  while (!exchange.advance()) exchange.wait(1000);
+  return exchange.answer();
+}
+
+}  // namespace lockstep
