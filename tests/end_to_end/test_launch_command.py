@@ -254,6 +254,20 @@ class OneEndpoint(LaunchCommand):
         _, err = self.finish(self.node("train.py", "."), expect=2)
         self.assertIn("copy the file `token`", err)
 
+    def test_when_the_node_that_leads_is_lost_the_others_go_on(self):
+        nodes = ",".join(f"127.0.0.1:{free_port()}" for _ in range(3))
+        for number in range(3):
+            self.nodes.append(self.start("launch", "--nproc", 1, "--nodes", nodes, "--node", number, "--nnodes", "2:3", "--json",
+                                         "train.py", ".", "--steps", 60))
+            self.addCleanup(self.end, self.nodes[-1])
+        wait_for(lambda: len(self.steps()) >= 3)
+        self.nodes[0].kill()
+        ends = [self.finish(process) for process in self.nodes[1:]]
+        self.assertIn("node 127.0.0.1", "".join(err for _, err in ends))
+        self.assertEqual(self.steps()[-1][:2], (60, 2))
+        summaries = [json.loads(out.splitlines()[-1]) for out, _ in ends if out.strip()]
+        self.assertEqual([one["status"] for one in summaries], ["done"])
+
     def test_a_list_of_nodes_serves_commands_as_it_does_jobs(self):
         nodes = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
         for number in range(2):
