@@ -212,7 +212,8 @@ void add_launch_on_options(CLI::App& verb, LaunchOnOptions& options) {
 
 std::string scheduler_asked(const LaunchOnOptions& options, const LaunchSettings& settings) {
   std::string on = options.on;
-  if (on.empty() && std::getenv("LOCKSTEP_SUBMITTED_RUN") == nullptr && !elastic::find_nodes(options.nodes, -1)) {
+  const bool listed = options.nodes.find_first_not_of("0123456789") != std::string::npos;  // else how many, or nothing
+  if (on.empty() && std::getenv("LOCKSTEP_SUBMITTED_RUN") == nullptr && !listed && !elastic::find_nodes("", -1)) {
     on = settings.on;
   }
   if (on != "local" && !on.empty()) return on;

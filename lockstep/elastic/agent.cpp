@@ -185,14 +185,14 @@ class Agent {
   double seeking_since_ = 0.0;
   double beaten_ = 0.0, told_ = 0.0;  // the last beat, the last status
   int stops_told_ = 0;
-  double looked_ = 0.0;                         // at what the health checks found
+  double looked_ = 0.0;                                        // at what the health checks found
   double measured_ = monotonic_seconds() - kUsageSeconds + 1;  // what the processes use; first a second after the start
-  std::string unhealthy_;                       // why this node should not be used; "": it may
-  bool told_unhealthy_ = false;                 // to the leader
-  std::map<int, std::string> unhealthy_nodes_;  // on the leader: why
-  std::set<int> kept_nodes_;                    // of those: the run needs them
-  std::vector<json> untold_;                    // findings that no leader has heard of
-  std::map<int, double> wrong_;                 // workers that should end, and until when they may by themselves
+  std::string unhealthy_;                                      // why this node should not be used; "": it may
+  bool told_unhealthy_ = false;                                // to the leader
+  std::map<int, std::string> unhealthy_nodes_;                 // on the leader: why
+  std::set<int> kept_nodes_;                                   // of those: the run needs them
+  std::vector<json> untold_;                                   // findings that no leader has heard of
+  std::map<int, double> wrong_;  // workers that should end, and until when they may by themselves
   std::optional<AgentResult> result_;
 };
 
