@@ -174,8 +174,8 @@ def write_report(arguments, back, seconds, losses, series):
     if whole:
         lines += ["", f"The losses of all {len(whole)} launches under `lockstep launch` are "
                   + ("the same bit for bit, step by step." if same else "NOT the same.")]
-    lines += ["", "torchrun's restarts begin as they should and then fail: the new ranks read the addresses of the dead ones "
-              "from the store that its agent keeps (`Gloo connectFullMesh failed ... Connection refused`). With "
+    lines += ["", "torchrun --standalone restarts and fails again where the new ranks read the addresses of the dead ones from the "
+              "store that its agent keeps (`Gloo connectFullMesh failed ... Connection refused`). With "
               "`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1` each restart has a store of its own; [recovery.md](recovery.md) has "
               "torchrun measured that way."]
     if series:
