@@ -30,6 +30,7 @@ ALONE_SECONDS = 20.0  # an agent that ended badly is started again when the othe
 END_SECONDS = 120.0  # for the others, after the run has ended
 SHORT_ROUND_SECONDS = 60.0
 MOST_SHORT_ROUNDS = 3
+OWN_VARIABLES = ("LOCKSTEP_RAY_DRIVER", "LOCKSTEP_RAY_START", "LOCKSTEP_RAY_PROGRAM")
 MOST_BAD_ENDS = 3  # of one agent, without the others ending too
 
 
@@ -69,9 +70,11 @@ class Node:
 
     def start(self, executable, submission, directory):
         """Returns the pid of the agent, or a sentence that says why there is none."""
+        if self.agent is not None:  # Ray lost sight of this actor for a moment
+            return self.agent.pid
         if directory and os.path.isdir(directory):
             submission["directory"] = directory
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_RAY_")}
+        variables = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
         variables["LOCKSTEP_SUBMISSION"] = json.dumps(submission)
         library = ctypes.CDLL(None)
 
@@ -233,6 +236,9 @@ class Driver:
     def lost(self, node, what, error):
         if node in self.later or what == "signal":
             return
+        if self.stops:
+            self.codes[node], self.ended[node] = RETRY, time.monotonic()
+            return
         self.later[node] = time.monotonic() + REVIVE_SECONDS
         if self.all_begun and what == "poll":
             note("node %d: its actor was lost (%s); Ray restarts it" % (node, type(error).__name__))
@@ -279,6 +285,8 @@ class Driver:
                     self.lost(node, what, error)
             if not ready and not self.waiting:
                 time.sleep(REVIVE_SECONDS / 4)
+            if self.stops and not self.all_begun:
+                sys.exit(INTERRUPTED)
             now = time.monotonic()
             self.start_again(now)
             self.tell()
