@@ -107,6 +107,8 @@ class Node:
         code = None
         if not self.streams:
             code = self.agent.wait()
+            self.agent.stdout.close()
+            self.agent.stderr.close()
             self.agent = None
         return said[0], said[1], code
 

@@ -19,6 +19,9 @@ HOSTILE = ["$(touch HACKED)", "`touch HACKED`", "'; touch HACKED; '", '"; touch 
            "--flag", "!!python/object:os.system", "${{ secrets.X }}", "a: b", "{a: b}", "# not a comment", "\u00e9\u4e2d"]
 
 
+RESULT = '{"schema": "lockstep.run/1", "status": "done"}\n'  # following a log ends with it
+
+
 class JobsApi(http.server.ThreadingHTTPServer):
     """Answers with the states in turn, then with the last one."""
 
@@ -133,14 +136,14 @@ class Submitting(EndToEnd):
         self.assertEqual(api.submitted[0]["runtime_env"]["pip"], ["x"])
 
     def test_it_is_followed_to_its_end(self):
-        api = self.api(["PENDING", "RUNNING", "RUNNING", "SUCCEEDED"], logs="step 1\nstep 2\n")
+        api = self.api(["PENDING", "RUNNING", "RUNNING", "SUCCEEDED"], logs="step 1\nstep 2\n" + RESULT)
         done = self.launch(self.job(api))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.count("step 1"), 1)
         self.assertIn("step 2", done.stdout)
 
     def test_the_exit_code_is_the_runs(self):
-        done = self.launch(self.job(self.api(["FAILED"], code=3)))
+        done = self.launch(self.job(self.api(["FAILED"], logs=RESULT, code=3)))
         self.assertEqual(done.returncode, 3, done.stderr)
         self.assertIn("it broke", done.stdout)
 

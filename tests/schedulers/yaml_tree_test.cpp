@@ -46,7 +46,7 @@ TEST(YamlTree, keys_are_texts_too) {
 TEST(YamlTree, numbers_booleans_and_empty_things_keep_their_kind) {
   const ordered_json value = {{"n", 3}, {"r", 0.5}, {"t", true}, {"deep", {{"list", {1, {2, 3}, {{"a", 4}}}}}}};
   EXPECT_EQ(read_back(value), value) << yaml_text(value);
-  EXPECT_EQ(yaml_text({{"m", ordered_json::object()}, {"l", ordered_json::array()}}), "m: {}\nl: []\n");
+  EXPECT_EQ(yaml_text(ordered_json{{"m", ordered_json::object()}, {"l", ordered_json::array()}}), "m: {}\nl: []\n");
 }
 
 TEST(YamlTree, quoted_numbers_of_a_file_stay_texts) {
