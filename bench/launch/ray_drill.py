@@ -79,7 +79,10 @@ class Drill:
         out, err = process.communicate(timeout=900)
         if process.returncode != expect:
             raise AssertionError(f"exit {process.returncode} instead of {expect}\n{out[-2000:]}\n{err[-6000:]}")
-        return json.loads(out.strip().splitlines()[-1]), err
+        result = json.loads(out.strip().splitlines()[-1])
+        if expect == 0 and "restarts" not in result:
+            raise AssertionError(f"no result of the run itself: {result}\n{err[-6000:]}")
+        return result, err
 
     def losses(self, run):
         out = subprocess.run([self.lockstep, "report", run, "--json"], capture_output=True, text=True, check=True,

@@ -242,6 +242,21 @@ class Driver(EndToEnd):
         self.assertEqual(host, "10.0.0.7")
         self.assertTrue(20000 <= port <= 29999)
 
+    def test_a_node_that_comes_back_after_the_end_is_not_started(self):
+        start = {"nodes": 2, "submission": {"environment": {}}}
+        run = self.driver.Driver(start)
+        run.waiting, run.later, run.codes, run.ended, run.again, run.all_begun = {}, {}, {1: 0}, {1: 0.0}, set(), True
+        for comes_back in (lambda: run.handle(0, "address", ["10.0.0.8", 20000]), lambda: run.handle(0, "poll", None),
+                           lambda: run.lost(0, "poll", RuntimeError())):
+            run.codes.pop(0, None)
+            comes_back()
+            self.assertEqual(run.codes, {1: 0, 0: 75})
+            self.assertEqual(run.waiting, {})
+        del run.codes[0]
+        run.waiting = {"pending": (0, "address")}
+        run.start_again(time.monotonic())
+        self.assertEqual((run.codes, run.waiting), ({1: 0, 0: 75}, {}))
+
     def test_an_agent_that_did_its_work_speaks_for_the_run(self):
         for codes, code in (([0, 75], 0), ([75, 0], 0), ([75, 3], 3), ([75, 75], 75), ([-9, 4], 4), ([-9, -9], 1), ([130, 130], 130)):
             self.assertEqual(self.driver.code_of_run(codes), code, codes)
