@@ -14,7 +14,7 @@ VENV ?= .cache/venv
 TORCH_REQUIREMENT ?= torch==2.13.0
 WERROR ?=
 
-.PHONY: all build setup demo test test-all timing chaos fuzz lint lint-changed format bench bench-planner bench-recovery bench-tune accuracy profiles install data-mnist data-cifar-like cuda dev tsan pypi venv clean
+.PHONY: all build setup demo test test-all timing chaos fuzz lint lint-changed format bench bench-planner bench-recovery bench-tune accuracy profiles install data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch clean
 all: build
 
 setup:
@@ -62,6 +62,13 @@ venv:
 	@$(VENV)/bin/python3 -c 'from importlib.util import find_spec as f; exit(not (f("accelerate") and f("deepspeed")))' || \
 	  { $(VENV)/bin/pip install --quiet accelerate setuptools wheel && \
 	    DS_BUILD_OPS=0 $(VENV)/bin/pip install --quiet --no-build-isolation deepspeed; }
+
+# What launch tests with real counterparts need (840 MB): ctest -R 'ray_drill|skypilot_parser'.
+venv-launch:
+	@for name in ray skypilot; do \
+	  test -x .cache/venv-$$name/bin/python3 || python3 -m venv .cache/venv-$$name; done
+	@.cache/venv-ray/bin/python3 -c 'import ray, aiohttp' 2>/dev/null || .cache/venv-ray/bin/pip install --quiet 'ray[default]'
+	@.cache/venv-skypilot/bin/python3 -c 'import sky' 2>/dev/null || .cache/venv-skypilot/bin/pip install --quiet skypilot
 
 pypi: setup venv
 	$(call configure,pypi,-DLOCKSTEP_TORCH_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3)

@@ -167,6 +167,7 @@ int launch_command(const TrainOptions& options, LaunchFlags flags, const Outcome
   const NodesAsked asked = nodes_asked(flags, options.nodes, options.node);
   if (asked.counted) request.node_counts = {asked.most, asked.fewest};
   request.nodes = find_launch_nodes(asked, options, digest_of(request));
+  if (request.interface.empty() && request.nodes) request.interface = request.nodes->interface;
   request.node_counts = node_counts(asked, request.nodes);
   if (request.nodes) request.token = elastic::shared_token(telemetry::home_directory());
   return run_foreign(request, shown);

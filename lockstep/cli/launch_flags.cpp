@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/elastic/node_list.h"
+#include "lockstep/elastic/service_nodes.h"
 
 namespace lockstep::cli {
 namespace {
@@ -265,8 +266,15 @@ NodesAsked nodes_asked(const LaunchFlags& flags, const std::string& nodes, int n
     meeting.address = {from_variables ? *master : flags.master_addr,
                        port.empty() ? kUsualMasterPort : number_of(port, "--master-port", 1, 65535)};
   }
+  const auto service = meeting.address.host.empty() ? elastic::endpoint_of_service(lookup) : std::nullopt;
+  if (service) {
+    meeting.address = service->address;
+    meeting.is_host = service->node == 0;
+    if (!asked.counted) read_count(std::to_string(service->nodes), asked);
+  }
   if (meeting.address.host.empty() || asked.most == 1) return asked;
-  const std::string own = !flags.node_rank.empty() ? flags.node_rank : from_variables ? *rank : "";
+  std::string own = !flags.node_rank.empty() ? flags.node_rank : from_variables ? *rank : "";
+  if (own.empty() && service) own = std::to_string(service->node);
   meeting.node = node >= 0 ? node : own.empty() ? -1 : number_of(own, "--node-rank", 0, asked.most - 1);
   meeting.fewest = asked.fewest;
   meeting.most = asked.most;

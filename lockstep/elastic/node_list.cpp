@@ -95,6 +95,7 @@ std::optional<NodeList> from_service(const VariableLookup& lookup) {
   const auto found = nodes_of_service(lookup);
   if (!found) return std::nullopt;
   std::vector<std::string> names;
+  names.reserve(found->nodes.size());
   for (const NodeAddress& node : found->nodes) names.push_back(node.host);
   return checked(found->nodes, found->self, found->source, join(names, ","), found->interface);
 }

@@ -29,6 +29,7 @@ int number(const VariableLookup& lookup, const std::string& name, const std::str
 
 std::vector<NodeAddress> with_port(const std::vector<std::string>& hosts, int port) {
   std::vector<NodeAddress> nodes;
+  nodes.reserve(hosts.size());
   for (const std::string& host : hosts) nodes.push_back({host, port});
   return nodes;
 }

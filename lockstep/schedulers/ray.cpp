@@ -15,7 +15,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/schedulers/all.h"
 #include "lockstep/schedulers/embedded.h"
-#include "lockstep/schedulers/yaml_writer.h"
+#include "lockstep/schedulers/yaml_tree.h"
 
 namespace lockstep::schedulers {
 namespace {
@@ -39,7 +39,7 @@ std::string variable(const char* name) {
 // The cluster's token, where Ray's own programs look for it.
 std::string auth_token() {
   if (variable("RAY_AUTH_MODE") == "disabled") return "";
-  if (const std::string token = variable("RAY_AUTH_TOKEN"); !token.empty()) return token;
+  if (std::string token = variable("RAY_AUTH_TOKEN"); !token.empty()) return token;
   std::filesystem::path file = variable("RAY_AUTH_TOKEN_PATH");
   if (file.empty()) file = std::filesystem::path(variable("HOME")) / ".ray" / "auth_token";
   std::error_code ignored;

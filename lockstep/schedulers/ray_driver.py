@@ -30,6 +30,7 @@ ALONE_SECONDS = 20.0  # an agent that ended badly is started again when the othe
 END_SECONDS = 120.0  # for the others, after the run has ended
 SHORT_ROUND_SECONDS = 60.0
 MOST_SHORT_ROUNDS = 3
+OWN_VARIABLES = ("LOCKSTEP_RAY_DRIVER", "LOCKSTEP_RAY_START", "LOCKSTEP_RAY_PROGRAM")
 MOST_BAD_ENDS = 3  # of one agent, without the others ending too
 
 
@@ -69,9 +70,11 @@ class Node:
 
     def start(self, executable, submission, directory):
         """Returns the pid of the agent, or a sentence that says why there is none."""
+        if self.agent is not None:  # Ray lost sight of this actor for a moment
+            return self.agent.pid
         if directory and os.path.isdir(directory):
             submission["directory"] = directory
-        variables = {name: value for name, value in os.environ.items() if not name.startswith("LOCKSTEP_RAY_")}
+        variables = {name: value for name, value in os.environ.items() if name not in OWN_VARIABLES}
         variables["LOCKSTEP_SUBMISSION"] = json.dumps(submission)
         library = ctypes.CDLL(None)
 
@@ -104,6 +107,8 @@ class Node:
         code = None
         if not self.streams:
             code = self.agent.wait()
+            self.agent.stdout.close()
+            self.agent.stderr.close()
             self.agent = None
         return said[0], said[1], code
 
@@ -205,14 +210,25 @@ class Driver:
         if before and before[0] != address[0]:
             note("node %d is now on %s" % (node, address[0]))
         if self.all_begun:
+            self.again.add(node)
             self.launch(node)
         elif all(self.addresses) and not any(what == "address" for _, what in self.waiting.values()):
             self.all_begun = True
             for one in range(self.count):
                 self.launch(one)
 
+    def over(self):
+        return any(code in (0, INTERRUPTED) for code in self.codes.values())
+
+    def give_up(self, node):
+        """It comes too late: an agent that was started now would begin the run anew."""
+        self.later.pop(node, None)
+        self.codes[node], self.ended[node] = RETRY, time.monotonic()
+
     def handle(self, node, what, answer):
-        if what == "address":
+        if self.over() and (what == "address" or (what == "poll" and answer is None)):
+            self.give_up(node)
+        elif what == "address":
             self.found(node, answer)
         elif what == "start":
             if isinstance(answer, str):
@@ -223,7 +239,8 @@ class Driver:
         elif what == "poll" and answer is None:  # a new actor in the place of a lost one
             self.find(node)
         elif what == "poll":
-            self.lines[node].show(answer[:2], last=answer[2] is not None)
+            hidden = self.over() and node in self.again  # it did not see the end, and says so
+            self.lines[node].show((b"" if hidden else answer[0], answer[1]), last=answer[2] is not None)
             if answer[2] is None:
                 self.ask(node, "poll", POLL_SECONDS)
             else:
@@ -232,6 +249,9 @@ class Driver:
 
     def lost(self, node, what, error):
         if node in self.later or what == "signal":
+            return
+        if self.stops or self.over():
+            self.give_up(node)
             return
         self.later[node] = time.monotonic() + REVIVE_SECONDS
         if self.all_begun and what == "poll":
@@ -247,10 +267,14 @@ class Driver:
                     self.ask(node, "signal", int(signal.SIGTERM))
 
     def start_again(self, now):
+        if self.over():
+            looked_for = [reference for reference, (_, what) in self.waiting.items() if what == "address"]
+            for node in [*self.later, *(self.waiting.pop(reference)[0] for reference in looked_for)]:
+                self.give_up(node)
+            return
         for node in [one for one, at in self.later.items() if now >= at]:
             self.find(node)
-        over = any(code in (0, INTERRUPTED) for code in self.codes.values())
-        if over or self.stops:
+        if self.stops:
             return
         for node, code in list(self.codes.items()):
             if now - self.ended[node] > ALONE_SECONDS and self.bad_ends.get(node, 0) < MOST_BAD_ENDS:
@@ -266,6 +290,7 @@ class Driver:
 
     def round(self):
         self.waiting, self.later, self.codes, self.ended, self.lines, self.bad_ends = {}, {}, {}, {}, {}, {}
+        self.again = set()  # nodes whose agents were started once more
         self.all_begun = False
         for node in range(self.count):
             self.find(node)
@@ -279,6 +304,8 @@ class Driver:
                     self.lost(node, what, error)
             if not ready and not self.waiting:
                 time.sleep(REVIVE_SECONDS / 4)
+            if self.stops and not self.all_begun:
+                sys.exit(INTERRUPTED)
             now = time.monotonic()
             self.start_again(now)
             self.tell()

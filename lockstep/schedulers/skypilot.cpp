@@ -10,7 +10,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/schedulers/all.h"
-#include "lockstep/schedulers/yaml_writer.h"
+#include "lockstep/schedulers/yaml_text.h"
+#include "lockstep/schedulers/yaml_tree.h"
 
 namespace lockstep::schedulers {
 namespace {
@@ -227,6 +228,10 @@ class SkyPilot : public Scheduler {
     const LaunchSettings& settings = submission.settings;
     const bool has_type = resources.contains("instance_type");
     if (submission.has_gpus() && !has_type && !resources.contains("accelerators")) {
+      if (submission.device == "gpu") {
+        throw bad_input("nobody says which GPUs the program needs",
+                        "give launch.skypilot.resources.accelerators=H100:8");
+      }
       resources["accelerators"] = ordered_json{{submission.device, submission.ranks_per_node}};
     }
     if (!has_type && !resources.contains("cpus")) {
@@ -262,7 +267,7 @@ class SkyPilot : public Scheduler {
         {"name", name_of(submission)}, {"num_nodes", submission.all_nodes()}, {"resources", resources(submission)}};
     if (!workdir_.empty()) task["workdir"] = workdir_;
     if (!file_mounts_.empty()) task["file_mounts"] = file_mounts_;
-    if (!setup_.empty()) task["setup"] = setup_;
+    if (!setup_.empty()) task["setup"] = setup_.ends_with('\n') ? setup_ : setup_ + "\n";
     task["run"] = kRun;
     return task;
   }

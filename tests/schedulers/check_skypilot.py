@@ -51,7 +51,7 @@ class Parser(SkyPilotCase):
         self.assertEqual((task["accelerators"], task["cpus"], task["memory"]), ({"H100": 8}, "2+", "8+"))
         self.assertEqual(task["recovery"], {"strategy": "FAILOVER", "max_restarts_on_errors": 2, "recover_on_exit_codes": [75]})
         self.assertEqual(task["mounts"], {"/data": str(self.folder / "data")})
-        self.assertEqual(task["setup"], "echo a\necho b")
+        self.assertEqual(task["setup"], "echo a\necho b\n")
         self.assertIn("docker:ghcr.io/x/y:1", json.dumps(task["image"]))
 
     def test_hostile_values_change_nothing_but_the_secret(self):

@@ -19,6 +19,9 @@ HOSTILE = ["$(touch HACKED)", "`touch HACKED`", "'; touch HACKED; '", '"; touch 
            "--flag", "!!python/object:os.system", "${{ secrets.X }}", "a: b", "{a: b}", "# not a comment", "\u00e9\u4e2d"]
 
 
+RESULT = '{"schema": "lockstep.run/1", "status": "done"}\n'  # following a log ends with it
+
+
 class JobsApi(http.server.ThreadingHTTPServer):
     """Answers with the states in turn, then with the last one."""
 
@@ -133,14 +136,14 @@ class Submitting(EndToEnd):
         self.assertEqual(api.submitted[0]["runtime_env"]["pip"], ["x"])
 
     def test_it_is_followed_to_its_end(self):
-        api = self.api(["PENDING", "RUNNING", "RUNNING", "SUCCEEDED"], logs="step 1\nstep 2\n")
+        api = self.api(["PENDING", "RUNNING", "RUNNING", "SUCCEEDED"], logs="step 1\nstep 2\n" + RESULT)
         done = self.launch(self.job(api))
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.count("step 1"), 1)
         self.assertIn("step 2", done.stdout)
 
     def test_the_exit_code_is_the_runs(self):
-        done = self.launch(self.job(self.api(["FAILED"], code=3)))
+        done = self.launch(self.job(self.api(["FAILED"], logs=RESULT, code=3)))
         self.assertEqual(done.returncode, 3, done.stderr)
         self.assertIn("it broke", done.stdout)
 
@@ -238,6 +241,21 @@ class Driver(EndToEnd):
         host, port = self.node.address(["10.0.0.8", 23456])
         self.assertEqual(host, "10.0.0.7")
         self.assertTrue(20000 <= port <= 29999)
+
+    def test_a_node_that_comes_back_after_the_end_is_not_started(self):
+        start = {"nodes": 2, "submission": {"environment": {}}}
+        run = self.driver.Driver(start)
+        run.waiting, run.later, run.codes, run.ended, run.again, run.all_begun = {}, {}, {1: 0}, {1: 0.0}, set(), True
+        for comes_back in (lambda: run.handle(0, "address", ["10.0.0.8", 20000]), lambda: run.handle(0, "poll", None),
+                           lambda: run.lost(0, "poll", RuntimeError())):
+            run.codes.pop(0, None)
+            comes_back()
+            self.assertEqual(run.codes, {1: 0, 0: 75})
+            self.assertEqual(run.waiting, {})
+        del run.codes[0]
+        run.waiting = {"pending": (0, "address")}
+        run.start_again(time.monotonic())
+        self.assertEqual((run.codes, run.waiting), ({1: 0, 0: 75}, {}))
 
     def test_an_agent_that_did_its_work_speaks_for_the_run(self):
         for codes, code in (([0, 75], 0), ([75, 0], 0), ([75, 3], 3), ([75, 75], 75), ([-9, 4], 4), ([-9, -9], 1), ([130, 130], 130)):

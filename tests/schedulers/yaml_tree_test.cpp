@@ -1,6 +1,8 @@
-#include "lockstep/schedulers/yaml_writer.h"
+#include "lockstep/schedulers/yaml_tree.h"
 
 #include <gtest/gtest.h>
+
+#include "lockstep/schedulers/yaml_text.h"
 
 namespace lockstep::schedulers {
 namespace {
@@ -9,7 +11,7 @@ using nlohmann::ordered_json;
 
 ordered_json read_back(const ordered_json& value) { return json_of(parse_yaml(yaml_text(value), "test")); }
 
-TEST(YamlWriter, texts_come_back_as_they_were_and_never_as_something_else) {
+TEST(YamlTree, texts_come_back_as_they_were_and_never_as_something_else) {
   for (const char* text : {"",           "plain",
                            "true",       "null",
                            "~",          "12",
@@ -36,18 +38,18 @@ TEST(YamlWriter, texts_come_back_as_they_were_and_never_as_something_else) {
   }
 }
 
-TEST(YamlWriter, keys_are_texts_too) {
+TEST(YamlTree, keys_are_texts_too) {
   const ordered_json value = {{"a: b", 1}, {"&x", {{"*y", "z"}}}, {"true", 2}, {"", 3}};
   EXPECT_EQ(read_back(value), value) << yaml_text(value);
 }
 
-TEST(YamlWriter, numbers_booleans_and_empty_things_keep_their_kind) {
+TEST(YamlTree, numbers_booleans_and_empty_things_keep_their_kind) {
   const ordered_json value = {{"n", 3}, {"r", 0.5}, {"t", true}, {"deep", {{"list", {1, {2, 3}, {{"a", 4}}}}}}};
   EXPECT_EQ(read_back(value), value) << yaml_text(value);
-  EXPECT_EQ(yaml_text({{"m", ordered_json::object()}, {"l", ordered_json::array()}}), "m: {}\nl: []\n");
+  EXPECT_EQ(yaml_text(ordered_json{{"m", ordered_json::object()}, {"l", ordered_json::array()}}), "m: {}\nl: []\n");
 }
 
-TEST(YamlWriter, quoted_numbers_of_a_file_stay_texts) {
+TEST(YamlTree, quoted_numbers_of_a_file_stay_texts) {
   EXPECT_EQ(json_of(parse_yaml("{a: 4, b: \"4\", c: 4+, d: true, e: 'true'}", "test")),
             (ordered_json{{"a", 4}, {"b", "4"}, {"c", "4+"}, {"d", true}, {"e", "true"}}));
 }
