@@ -62,6 +62,8 @@ venv:
 	@$(VENV)/bin/python3 -c 'from importlib.util import find_spec as f; exit(not (f("accelerate") and f("deepspeed")))' || \
 	  { $(VENV)/bin/pip install --quiet accelerate setuptools wheel && \
 	    DS_BUILD_OPS=0 $(VENV)/bin/pip install --quiet --no-build-isolation deepspeed; }
+	@$(VENV)/bin/python3 -c 'import kubernetes_validate, jsonschema, yaml' 2>/dev/null || \
+	  $(VENV)/bin/pip install --quiet kubernetes-validate jsonschema pyyaml
 
 pypi: setup venv
 	$(call configure,pypi,-DLOCKSTEP_TORCH_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3)

@@ -149,6 +149,7 @@ class Kubeflow : public Scheduler {
               {"pytorchReplicaSpecs", replicas}}}};
   }
 
+  // Agents know their number by the host name: a pod's is its own name, and those are the names of its service.
   Tree pytorch_pod(const Pods& pods) const {
     Tree variables = Tree::array();
     if (pods.meets()) {
@@ -156,13 +157,7 @@ class Kubeflow : public Scheduler {
       nodes += fmt::format(",{}-worker-[0-{}]:{}", pods.name(), pods.count() - 2, settings_.port);
       variables.push_back(variable("LOCKSTEP_NODES", nodes));
     }
-    Tree pod = pods.pod("pytorch", variables);
-    if (pods.meets()) {
-      // The operator sets RANK to the number of the pod, too late for other variables but in time for the command.
-      Tree& command = pod["spec"]["containers"][0]["command"];
-      command.insert(command.begin() + 2, {"--node", "$(RANK)"});
-    }
-    return pod;
+    return pods.pod("pytorch", variables);
   }
 
   const PodSettings settings_;

@@ -86,8 +86,7 @@ class Kubernetes : public Scheduler {
     job["podFailurePolicy"] = pod_failure_policy(again);
     job["podReplacementPolicy"] = "Failed";  // never two agents of one node
     // An agent that ends well speaks for the run: a node that was lost at the end is not waited for.
-    job["successPolicy"] = {
-        {"rules", Tree::array({{{"succeededIndexes", fmt::format("0-{}", pods.count() - 1)}, {"succeededCount", 1}}})}};
+    job["successPolicy"] = {{"rules", Tree::array({{{"succeededCount", 1}}})}};
     job["template"] = pod_template(pods);
     return job;
   }

@@ -187,6 +187,22 @@ TEST(Kubernetes, every_node_knows_its_number_and_the_names_of_all) {
   EXPECT_EQ(at(container_of(job_set), "resources.limits").find("nvidia.com/gpu")->scalar, "8");
 }
 
+TEST(Kubernetes, exit_codes_decide_what_is_started_again) {
+  const YamlNode job_set = manifests("kubernetes", demo(settings_of("image: i"))).last();
+  const YamlNode& job = at(job_set, "spec.replicatedJobs.0.template.spec");
+  std::map<std::string, std::string> actions;
+  for (const YamlNode& rule : at(job, "podFailurePolicy.rules").items) {
+    if (rule.find("onExitCodes") == nullptr) continue;
+    for (const YamlNode& code : at(rule, "onExitCodes.values").items) actions[code.scalar] = at(rule, "action").scalar;
+  }
+  const std::map<std::string, std::string> expected = {{"1", "FailJob"},   {"2", "FailJob"}, {"3", "FailJob"},
+                                                       {"4", "FailIndex"}, {"75", "Ignore"}, {"130", "Ignore"}};
+  EXPECT_EQ(actions, expected);
+  EXPECT_EQ(at(job, "successPolicy.rules.0.succeededCount").scalar, "1");
+  EXPECT_EQ(at(job, "backoffLimitPerIndex").scalar, "10");
+  EXPECT_EQ(at(job_set, "spec.failurePolicy.maxRestarts").scalar, "0");
+}
+
 TEST(Kubernetes, the_token_is_in_the_secret_alone) {
   for (const char* on : {"kubernetes", "kubeflow"}) {
     const Submission submission = demo(settings_of("image: repo/lockstep:1"));
@@ -309,18 +325,19 @@ TEST(Kubernetes, a_time_limit_starts_the_set_again) {
   EXPECT_EQ(at(job_set, "spec.failurePolicy.rules.0.onJobFailureReasons.0").scalar, "DeadlineExceeded");
 }
 
-TEST(Kubeflow, a_pytorchjob_numbers_its_nodes_by_rank) {
+// Host names of its pods are NAME-master-0 and NAME-worker-N, by which agents know themselves.
+TEST(Kubeflow, a_pytorchjob_names_its_nodes_by_their_host_names) {
   const Submission submission = demo(settings_of("image: i\nkubeflow: {kind: pytorchjob}"));
   const YamlNode job = manifests("kubeflow", submission).last();
   const std::string name = at(job, "metadata.name").scalar;
+  EXPECT_EQ(at(job, "spec.pytorchReplicaSpecs.Master.replicas").scalar, "1");
   EXPECT_EQ(at(job, "spec.pytorchReplicaSpecs.Worker.replicas").scalar, "3");
   for (const char* replica : {"Master", "Worker"}) {
     const YamlNode& container = at(job, fmt::format("spec.pytorchReplicaSpecs.{}.template.spec.containers.0", replica));
-    EXPECT_EQ(at(container, "command.2").scalar, "--node");
-    EXPECT_EQ(at(container, "command.3").scalar, "$(RANK)");
-    EXPECT_EQ(at(container, "command.4").scalar, "/etc/lockstep/job.yaml");
     EXPECT_EQ(environment_of(container)["LOCKSTEP_NODES"],
               fmt::format("{0}-master-0:29400,{0}-worker-[0-2]:29400", name));
+    EXPECT_EQ(command_of(container),
+              std::vector<std::string>({"lockstep", "launch", "/etc/lockstep/job.yaml", "--json"}));
   }
 }
 
@@ -335,6 +352,19 @@ TEST(Kubeflow, a_trainjob_refuses_what_it_has_no_place_for) {
   refused("kubeflow: {restarts: 3}");
   refused("directory: /work");
   refused("requeue: false");
+}
+
+TEST(Kubeflow, another_verb_runs_on_the_same_nodes) {
+  for (const char* on : {"kubernetes", "kubeflow"}) {
+    Submission submission =
+        demo(settings_of(fmt::format("image: i\n{}", on[4] == 'f' ? "kubeflow: {kind: pytorchjob}" : "")));
+    submission.job.reset();
+    submission.verb = "doctor";
+    submission.flags = {"--nodes"};
+    const Manifests found = manifests(on, submission);
+    EXPECT_NE(found.text.find("- lockstep\n"), std::string::npos) << found.text;
+    EXPECT_NE(found.text.find("- doctor\n"), std::string::npos) << found.text;
+  }
 }
 
 TEST(Kubeflow, a_foreign_program_needs_no_config_map) {
