@@ -101,6 +101,11 @@ std::optional<int> exit_code_of(const std::vector<PodState>& pods) {
   return code;
 }
 
+std::size_t running_pods(const std::vector<PodState>& pods) {
+  return static_cast<std::size_t>(
+      std::count_if(pods.begin(), pods.end(), [](const PodState& pod) { return pod.running; }));
+}
+
 State state_of(const json& job, const std::vector<PodState>& pods) {
   const json& status = child(job, "status");
   State state;
@@ -119,8 +124,7 @@ State state_of(const json& job, const std::vector<PodState>& pods) {
     state.exit_code = exit_code_of(pods);
     return state;
   }
-  const auto running = std::count_if(pods.begin(), pods.end(), [](const PodState& pod) { return pod.running; });
-  if (running > 0) {
+  if (const std::size_t running = running_pods(pods); running > 0) {
     state.phase = Phase::kRunning;
     state.detail = fmt::format("{} of {} pods run", running, pods.size());
   } else if (const json* suspended = condition(status, {"Suspended"})) {
@@ -271,10 +275,12 @@ ClusterState read_cluster_state(const std::string& answer, const std::string& ki
   }
   std::stable_sort(cluster.pods.begin(), cluster.pods.end(),
                    [](const PodState& a, const PodState& b) { return a.node < b.node; });
-  if (job == nullptr) {
-    cluster.state = {Phase::kCancelled, "the " + kind + " is gone", std::nullopt, 0};
-  } else {
+  if (job != nullptr) {
     cluster.state = state_of(*job, cluster.pods);
+  } else if (const std::size_t left = running_pods(cluster.pods); left > 0) {
+    cluster.state = {Phase::kRunning, fmt::format("deleted; pods that still save: {}", left), std::nullopt, 0};
+  } else {
+    cluster.state = {Phase::kCancelled, "the " + kind + " is gone", std::nullopt, 0};
   }
   return cluster;
 }

@@ -198,7 +198,9 @@ TEST(Kubernetes, exit_codes_decide_what_is_started_again) {
   const std::map<std::string, std::string> expected = {{"1", "FailJob"},   {"2", "FailJob"}, {"3", "FailJob"},
                                                        {"4", "FailIndex"}, {"75", "Ignore"}, {"130", "Ignore"}};
   EXPECT_EQ(actions, expected);
-  EXPECT_EQ(at(job, "successPolicy.rules.0.succeededCount").scalar, "1");
+  const YamlNode& done = at(job, "successPolicy.rules.0");
+  EXPECT_EQ(at(done, "succeededCount").scalar, "1");
+  EXPECT_EQ(done.entries.size(), 1u);  // of any nodes; "0-0" would not be a range
   EXPECT_EQ(at(job, "backoffLimitPerIndex").scalar, "10");
   EXPECT_EQ(at(job_set, "spec.failurePolicy.maxRestarts").scalar, "0");
 }
@@ -439,6 +441,13 @@ TEST(ClusterStates, done_cancelled_and_nonsense) {
   EXPECT_EQ(answer(status, nlohmann::json::array()).state.phase, Phase::kDone);
   EXPECT_EQ(read_cluster_state(R"({"items": []})", "JobSet").state.phase, Phase::kCancelled);
   expect_user_error([] { read_cluster_state("Error from server", "JobSet"); }, ExitCode::kEnvironment, "not a list");
+}
+
+TEST(ClusterStates, a_deleted_set_runs_until_its_pods_have_saved) {
+  const nlohmann::json list = {{"items", nlohmann::json::array({pod(0, kRunning), pod(1, kRunning)})}};
+  const State state = read_cluster_state(list.dump(), "JobSet").state;
+  EXPECT_EQ(state.phase, Phase::kRunning);
+  EXPECT_EQ(state.detail, "deleted; pods that still save: 2");
 }
 
 TEST(ClusterStates, an_answer_of_another_shape_is_no_reason_to_fall) {

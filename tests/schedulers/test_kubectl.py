@@ -97,7 +97,10 @@ class Kubectl(unittest.TestCase):
         self.put_pod("m", 0, {"running": {}}, kind="PyTorchJob")
         self.assertEqual(probe("state", on)["phase"], "running")
         probe("cancel", on)
-        self.assertEqual([kind for kind in self.objects() if kind != "Pod"], [])
+        self.assertEqual(self.objects(), ["Pod"])
+        state = probe("state", on)
+        self.assertEqual((state["phase"], state["detail"]), ("running", "deleted; pods that still save: 1"))
+        (self.cluster / "Pod-m.json").unlink()
         self.assertEqual(probe("state", on)["phase"], "cancelled")
 
     def test_a_server_that_does_not_answer_is_not_the_end(self):

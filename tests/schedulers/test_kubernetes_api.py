@@ -86,6 +86,18 @@ class Server:
             raise AssertionError(f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done.stderr if fails else done.stdout
 
+    def define_kinds(self):
+        for name in DEFINITIONS.values():
+            made = definition(name)
+            made.pop("status", None)
+            # Debian's server (1.20) does not know the rules in CEL and drops them, and it takes an empty text as a
+            # default for null.
+            fill_empty_defaults(made)
+            self.kubectl("create", "--validate=false", "-f", "-", text=json.dumps(made))
+        for name in DEFINITIONS.values():
+            self.kubectl("wait", "--for=condition=Established", "--timeout=60s",
+                         f"crd/{definition(name)['metadata']['name']}")
+
     def stop(self):
         for process in reversed(self.processes):
             process.terminate()
@@ -129,16 +141,7 @@ class ApiServer(unittest.TestCase):
         cls.addClassCleanup(cls.server.stop)
         os.environ["KUBECONFIG"] = str(cls.server.config)
         os.environ["PATH"] = f"{pathlib.Path(PROGRAMS['kubectl']).parent}:{os.environ['PATH']}"
-        for name in DEFINITIONS.values():
-            made = definition(name)
-            made.pop("status", None)
-            # Debian's server (1.20) does not know the rules in CEL and drops them, and it takes an empty text as a
-            # default for null.
-            fill_empty_defaults(made)
-            cls.server.kubectl("create", "--validate=false", "-f", "-", text=json.dumps(made))
-        for name in DEFINITIONS.values():
-            cls.server.kubectl("wait", "--for=condition=Established", "--timeout=60s",
-                               f"crd/{definition(name)['metadata']['name']}")
+        cls.server.define_kinds()
         cls.server.kubectl("create", "namespace", "team-a")
         print(cls.server.kubectl("version", "--short").strip(), file=sys.stderr)
 
