@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import sys
+import time
 
 import yaml
 
@@ -20,6 +21,13 @@ FLAGS = {"--context", "--namespace", "--filename", "--output", "--selector", "--
 def fail(text):
     print(text, file=sys.stderr)
     sys.exit(1)
+
+
+def write(path, value):
+    """Whole or not at all: others are reading."""
+    part = path.with_suffix(f".{os.getpid()}")
+    part.write_text(json.dumps(value))
+    part.replace(path)
 
 
 def files_of(kinds, labels=None, name=None):
@@ -59,14 +67,26 @@ def main():
     elif words[0] == "patch":
         for file, value in files_of([RESOURCES[words[1]]], name=words[2]):
             value["metadata"].update(json.loads(given["--patch"])["metadata"])
-            file.write_text(json.dumps(value))
+            write(file, value)
     elif words[0] == "delete":
         for file, _ in list(files_of([RESOURCES[name] for name in words[1].split(",")], labels)):
             file.unlink()
     elif words[0] == "logs":
-        print((cluster / f"{words[1]}.log").read_text(), end="")
+        show_log(words[1])
     else:
         fail(f"error: unknown command {words[0]}")
+
+
+def show_log(name):
+    """Until the pod does not run any more."""
+    with open(cluster / f"{name}.log") as log:
+        while True:
+            pods = [value for _, value in files_of(["Pod"], name=name)]
+            running = pods and "running" in pods[0]["status"]["containerStatuses"][0]["state"]
+            print(log.read(), end="", flush=True)
+            if not running:
+                return
+            time.sleep(0.1)
 
 
 def create(path, space):
@@ -75,7 +95,7 @@ def create(path, space):
             fail(f'error: no matches for kind "{value["kind"]}"\nensure CRDs are installed first')
         value["metadata"].setdefault("namespace", space)
         value["metadata"]["uid"] = f"uid-of-{value['kind']}"
-        (cluster / f"{value['kind']}-{value['metadata']['name']}.json").write_text(json.dumps(value))
+        write(cluster / f"{value['kind']}-{value['metadata']['name']}.json", value)
 
 
 main()
