@@ -29,7 +29,7 @@ class Kubeflow : public Scheduler {
     manifest.push_back(kind_ == Kind::kTrainJob ? train_job(pods, submission) : pytorch_job(pods, submission));
     Script script;
     script.files = {{Kubectl::kSecretFile, yaml_text(pods.secret()), true},
-                    {Kubectl::kManifestFile, yaml_text(manifest), false}};
+                    {Kubectl::kManifestFile, yaml_documents(manifest), false}};
     script.commands = {kubectl_.create_words(submission)};
     script.notes = pods.notes();
     if (kind_ == Kind::kTrainJob) {

@@ -27,7 +27,7 @@ class Kubernetes : public Scheduler {
     manifest.push_back(job_set(pods, submission));
     Script script;
     script.files = {{Kubectl::kSecretFile, yaml_text(pods.secret()), true},
-                    {Kubectl::kManifestFile, yaml_text(manifest), false}};
+                    {Kubectl::kManifestFile, yaml_documents(manifest), false}};
     script.commands = {kubectl_.create_words(submission)};
     script.notes = pods.notes();
     if (restart_ == Restart::kContainer) {

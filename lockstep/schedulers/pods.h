@@ -9,7 +9,7 @@
 
 #include "lockstep/base/map_reader.h"
 #include "lockstep/schedulers/scheduler.h"
-#include "lockstep/schedulers/yaml_text.h"
+#include "lockstep/schedulers/yaml_writer.h"
 
 namespace lockstep::schedulers {
 

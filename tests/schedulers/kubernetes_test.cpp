@@ -4,7 +4,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/schedulers/kubectl.h"
 #include "lockstep/schedulers/scheduler.h"
-#include "lockstep/schedulers/yaml_text.h"
+#include "lockstep/schedulers/yaml_writer.h"
 #include "tests/base/expect_user_error.h"
 
 namespace lockstep::schedulers {

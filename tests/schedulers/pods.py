@@ -178,6 +178,10 @@ class Cluster:
             self.finish({"JobSet": "Completed", "TrainJob": "Complete", "PyTorchJob": "Succeeded"}[self.job["kind"]])
         elif action == "FailJob":
             self.finish("Failed")
+        elif action == "FailIndex":
+            pod.over = True
+            if all(other.over for other in self.pods):
+                self.finish("Failed")
         elif action == "again":
             pod.next_start = time.monotonic() + BACKOFF_SECONDS
 
