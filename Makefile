@@ -62,6 +62,8 @@ venv:
 	@$(VENV)/bin/python3 -c 'from importlib.util import find_spec as f; exit(not (f("accelerate") and f("deepspeed")))' || \
 	  { $(VENV)/bin/pip install --quiet accelerate setuptools wheel && \
 	    DS_BUILD_OPS=0 $(VENV)/bin/pip install --quiet --no-build-isolation deepspeed; }
+	@$(VENV)/bin/python3 -c 'import kubernetes_validate, jsonschema, yaml' 2>/dev/null || \
+	  $(VENV)/bin/pip install --quiet kubernetes-validate jsonschema pyyaml
 
 # What launch tests with real counterparts need (840 MB): ctest -R 'ray_drill|skypilot_parser'.
 venv-launch:

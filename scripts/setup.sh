@@ -11,6 +11,7 @@ build_packages=(
   libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libsqlite3-dev libutf8proc-dev
   libgtest-dev
   pybind11-dev python3-dev  # the Python package
+  python3-yaml        # tests read the manifests we write
 )
 bench_packages=(libbenchmark-dev)
 lint_packages=(clang-format clang-tidy)

@@ -25,15 +25,23 @@ bool is_loopback(const std::string& address) { return address.empty() || address
 
 using Addresses = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
 
-Addresses resolve(const std::string& host) {
+// `error` is getaddrinfo's.
+Addresses look_up(const std::string& host, int& error) {
   addrinfo hints{};
   hints.ai_family = AF_INET;
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(host.c_str(), "9", &hints, &found); error != 0) {
+  error = getaddrinfo(host.c_str(), "9", &hints, &found);
+  return {error == 0 ? found : nullptr, freeaddrinfo};
+}
+
+Addresses resolve(const std::string& host) {
+  int error = 0;
+  Addresses found = look_up(host, error);
+  if (error != 0) {
     throw environment_error("host " + host + " is unknown: " + gai_strerror(error), "check MASTER_ADDR or --nodes");
   }
-  return {found, freeaddrinfo};
+  return found;
 }
 
 // Connecting a datagram socket makes the kernel choose a route and sends nothing.
@@ -79,6 +87,12 @@ std::string interface_of_address(const std::string& address) {
     if (interface.address == address) return interface.name;
   }
   return "";
+}
+
+bool is_known_host(const std::string& host) {
+  int error = 0;
+  look_up(host, error);
+  return error == 0;
 }
 
 std::string address_of_this_host(const std::string& peer) {

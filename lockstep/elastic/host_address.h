@@ -20,6 +20,9 @@ std::string address_of_interface(const std::string& name);
 // The name of the interface that has this address; "": none.
 std::string interface_of_address(const std::string& address);
 
+// Whether the name leads to an address now.
+bool is_known_host(const std::string& host);
+
 // Numeric IPv4 address of the interface that leads to `peer`. Where that is loopback (a host's own name often is
 // 127.0.1.1), the first other interface that is up. Throws UserError (environment) when there is none or the name is
 // unknown. Resolves the name, sends nothing.

@@ -83,6 +83,14 @@ std::string store_address(const elastic::RankEnvironment& ranks) {
   return elastic::address_of_interface(ranks.interface);
 }
 
+// The other node may be lost, and its name with it: pods take theirs along.
+std::string address_for_others(const elastic::RankEnvironment& ranks) {
+  if (!ranks.towards.empty() && elastic::is_known_host(ranks.towards)) {
+    return elastic::address_of_this_host(ranks.towards);
+  }
+  return elastic::address_of_this_host(ranks.master_host);
+}
+
 // Store keys of one generation do not meet those of another.
 Joined join_world(const elastic::RankRequest& request, const Membership& membership = {}) {
   const elastic::RankEnvironment& ranks = request.ranks;
@@ -118,7 +126,7 @@ Joined join_world(const elastic::RankRequest& request, const Membership& members
     if (!ranks.interface.empty()) {
       options.address = elastic::address_of_interface(ranks.interface);
     } else if (!ranks.one_node) {
-      options.address = elastic::address_of_this_host(ranks.towards.empty() ? ranks.master_host : ranks.towards);
+      options.address = address_for_others(ranks);
     }
   }
   if (Chaos* const chaos = membership.chaos) {

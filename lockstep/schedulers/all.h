@@ -8,6 +8,8 @@
 
 namespace lockstep::schedulers {
 
+std::unique_ptr<Scheduler> make_kubeflow(const LaunchSettings& settings);
+std::unique_ptr<Scheduler> make_kubernetes(const LaunchSettings& settings);
 std::unique_ptr<Scheduler> make_mpi(const LaunchSettings& settings);
 std::unique_ptr<Scheduler> make_ray(const LaunchSettings& settings);
 std::unique_ptr<Scheduler> make_skypilot(const LaunchSettings& settings);

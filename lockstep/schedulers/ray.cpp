@@ -15,7 +15,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/schedulers/all.h"
 #include "lockstep/schedulers/embedded.h"
-#include "lockstep/schedulers/yaml_tree.h"
+#include "lockstep/schedulers/yaml_writer.h"
 
 namespace lockstep::schedulers {
 namespace {

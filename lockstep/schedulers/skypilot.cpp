@@ -10,8 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/schedulers/all.h"
-#include "lockstep/schedulers/yaml_text.h"
-#include "lockstep/schedulers/yaml_tree.h"
+#include "lockstep/schedulers/yaml_writer.h"
 
 namespace lockstep::schedulers {
 namespace {

@@ -13,6 +13,12 @@ TEST(Interface, loopback_has_its_address) {
   EXPECT_EQ(interface_of_address("203.0.113.7"), "");
 }
 
+TEST(Host, is_known_while_its_name_leads_somewhere) {
+  EXPECT_TRUE(is_known_host("127.0.0.1"));
+  EXPECT_TRUE(is_known_host("localhost"));
+  EXPECT_FALSE(is_known_host("gone.invalid"));
+}
+
 TEST(Interface, that_is_not_there_is_refused_with_those_that_are) {
   try {
     address_of_interface("eth99");

@@ -1,8 +1,7 @@
-#include "lockstep/schedulers/yaml_tree.h"
+#include "lockstep/schedulers/yaml_writer.h"
 
 #include <gtest/gtest.h>
 
-#include "lockstep/schedulers/yaml_text.h"
 
 namespace lockstep::schedulers {
 namespace {

@@ -1,4 +1,4 @@
-#include "lockstep/schedulers/yaml_text.h"
+#include "lockstep/schedulers/yaml_writer.h"
 
 #include <fmt/format.h>
 
@@ -64,18 +64,25 @@ std::string scalar(const std::string& text) {
 
 // Several lines that may stand as they are below `key: |`.
 bool is_block(const std::string& text) {
-  if (text.size() < 2 || text.back() != '\n' || text[text.size() - 2] == '\n' || text.find('\n') == text.size() - 1) {
-    return false;
-  }
-  if (text.front() == ' ' || text.front() == '\n') return false;
+  if (text.find('\n') == std::string::npos || text.find('\n') == text.size() - 1) return false;
+  if (text.front() == ' ' || text.front() == '\n' || text.ends_with("\n\n") || !is_utf8(text)) return false;
   const std::vector<std::string> lines = split(text, '\n');
   return std::all_of(lines.begin(), lines.end(), [](const std::string& line) {
-    std::size_t at = 0;
-    while (at < line.size()) {
+    for (std::size_t at = 0; at < line.size();) {
       if (is_dangerous(next_point(line, at))) return false;
     }
     return is_printable(line);
   });
+}
+
+std::string block(const std::string& text, std::size_t indent) {
+  const bool ends = text.back() == '\n';
+  std::string out = ends ? "|" : "|-";
+  for (const std::string& line : split(ends ? text.substr(0, text.size() - 1) : text, '\n')) {
+    out += '\n';
+    if (!line.empty()) out.append(indent, ' ').append(line);
+  }
+  return out;
 }
 
 class Writer {
@@ -92,7 +99,7 @@ class Writer {
     } else if (tree.is_array() && !tree.empty()) {
       for (const Tree& child : tree) item(child, indent);
     } else {
-      text += leaf(tree) + "\n";
+      text += leaf(tree, indent + 2) + "\n";
     }
   }
 
@@ -108,32 +115,38 @@ class Writer {
   void item(const Tree& child, std::size_t indent) {
     margin(indent);
     text += "- ";
-    if (!child.is_structured() || child.empty()) {
-      text += leaf(child) + "\n";
-      return;
+    at_item_ = child.is_structured() && !child.empty();
+    if (at_item_) {
+      value(child, indent + 2);
+    } else {
+      text += leaf(child, indent + 2) + "\n";
     }
-    at_item_ = true;
-    value(child, indent + 2);
   }
 
   void below(const Tree& child, std::size_t indent) {
     if (child.is_structured() && !child.empty()) {
       text += "\n";
       value(child, indent);
-    } else if (child.is_string() && is_utf8(child.get<std::string>()) && is_block(child.get<std::string>())) {
-      text += " |\n";
-      std::vector<std::string> lines = split(child.get<std::string>(), '\n');
-      lines.pop_back();
-      for (const std::string& line : lines) text += (line.empty() ? "" : std::string(indent, ' ') + line) + "\n";
     } else {
-      text += fmt::format(" {}\n", leaf(child));
+      text += fmt::format(" {}\n", leaf(child, indent));
     }
   }
 
-  static std::string leaf(const Tree& tree) { return tree.is_string() ? scalar(tree.get<std::string>()) : tree.dump(); }
+  static std::string leaf(const Tree& tree, std::size_t indent) {
+    if (!tree.is_string()) return tree.dump();  // a number, a boolean, null, {} or []
+    const std::string content = tree.get<std::string>();
+    return is_block(content) ? block(content, indent) : scalar(content);
+  }
 
   bool at_item_ = false;
 };
+
+Tree scalar_of(const YamlNode& node) {
+  if (node.quoted) return node.scalar;
+  if (node.scalar == "true" || node.scalar == "false") return node.scalar == "true";
+  const Tree number = Tree::parse(node.scalar, nullptr, false);
+  return number.is_number() ? number : Tree(node.scalar);
+}
 
 }  // namespace
 
@@ -143,10 +156,23 @@ std::string yaml_text(const Tree& tree) {
   return writer.text;
 }
 
-std::string yaml_text(const std::vector<Tree>& documents) {
+std::string yaml_documents(const std::vector<Tree>& documents) {
   std::string text;
   for (const Tree& document : documents) text += (text.empty() ? "" : "---\n") + yaml_text(document);
   return text;
+}
+
+Tree json_of(const YamlNode& node) {
+  if (node.is_scalar()) return scalar_of(node);
+  if (node.is_map()) {
+    Tree map = Tree::object();
+    for (const YamlNode::Entry& entry : node.entries) map[entry.key] = json_of(entry.value);
+    return map;
+  }
+  if (!node.is_sequence()) return nullptr;
+  Tree list = Tree::array();
+  for (const YamlNode& item : node.items) list.push_back(json_of(item));
+  return list;
 }
 
 }  // namespace lockstep::schedulers
