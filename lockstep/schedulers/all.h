@@ -11,6 +11,7 @@ namespace lockstep::schedulers {
 std::unique_ptr<Scheduler> make_mpi(const LaunchSettings& settings);
 std::unique_ptr<Scheduler> make_ray(const LaunchSettings& settings);
 std::unique_ptr<Scheduler> make_skypilot(const LaunchSettings& settings);
+std::unique_ptr<Scheduler> make_slurm(const LaunchSettings& settings);
 std::unique_ptr<Scheduler> make_ssh(const LaunchSettings& settings);
 
 }  // namespace lockstep::schedulers

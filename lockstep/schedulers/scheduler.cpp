@@ -18,6 +18,7 @@ struct Entry {
 constexpr Entry kSchedulers[] = {
     {"ray", make_ray},
     {"skypilot", make_skypilot},
+    {"slurm", make_slurm},
     {"ssh", make_ssh},
     {"mpi", make_mpi},
 };

@@ -22,8 +22,8 @@ constexpr double kToolSeconds = 30.0;
 constexpr const char* kCancelled = "cancelled";  // in the folder: asked for, so that nothing is started again
 constexpr const char* kExitCode = "exit-code";
 
-// Runs on the first node. Arguments: the folder, 1 to requeue, srun's own. When a node is lost, srun's exit code says so
-// even if the run was completed; what the agents left behind counts.
+// Runs on the first node. Arguments: the folder, 1 to requeue, srun's own. When a node is lost, srun's exit code says
+// so even if the run was completed; what the agents left behind counts.
 constexpr const char* kBatchScript = R"(#!/bin/bash
 folder=$1 requeue=$2
 shift 2
@@ -169,7 +169,7 @@ class Slurm : public Scheduler {
   }
 
   Submitted submit(const Submission& submission) override {
-    if (!submission.settings.image.empty()) require_pyxis();
+    require_containers(submission.settings);
     std::map<std::string, std::string> environment = submission.environment();
     environment["LOCKSTEP_TOKEN"] = submission.token;
     return {job_id_of(run_tool(command(submission), environment)), submission.run, submission.folder, {}};
@@ -194,8 +194,8 @@ class Slurm : public Scheduler {
     return std::make_unique<SlurmLog>(submitted.folder, submitted.id);
   }
 
-  // Slurm's own order kills after KillWait (30 s), which a save may need longer than. So the agents are asked first; what
-  // has not begun, and whoever asks a second time, gets the order itself.
+  // Slurm's own order kills after KillWait (30 s), which a save may need longer than. So the agents are asked first;
+  // what has not begun, and whoever asks a second time, gets the order itself.
   void cancel(const Submitted& submitted) override {
     looked_for_.clear();
     const bool again = fs::exists(submitted.folder / kCancelled);
@@ -215,19 +215,20 @@ class Slurm : public Scheduler {
     const std::string log = slurm_path(submission.folder) + "/slurm-%j";
     const bool in_image = !settings.image.empty();
     const bool moves = !settings.directory.empty() && !in_image;
-    std::vector<std::string> words = {"sbatch",
-                                      "--parsable",
-                                      fmt::format("--job-name={}", plain_name(submission.name)),
-                                      "--no-kill",
-                                      settings.requeue ? "--requeue" : "--no-requeue",
-                                      "--open-mode=append",
-                                      "--export=ALL",
-                                      fmt::format("--signal=USR1@{:.0f}", settings.notice_seconds),
-                                      fmt::format("--output={}.out", log),
-                                      fmt::format("--chdir={}", moves ? settings.directory : submission.directory.string())};
+    std::vector<std::string> words = {
+        "sbatch",
+        "--parsable",
+        fmt::format("--job-name={}", plain_name(submission.name)),
+        "--no-kill",
+        settings.requeue ? "--requeue" : "--no-requeue",
+        "--open-mode=append",
+        "--export=ALL",
+        fmt::format("--signal=USR1@{:.0f}", settings.notice_seconds),
+        fmt::format("--output={}.out", log),
+        fmt::format("--chdir={}", moves ? settings.directory : submission.directory.string())};
     const auto add = [&](const std::vector<std::string>& more) { words.insert(words.end(), more.begin(), more.end()); };
-    const std::vector<std::string> resources = resource_options(settings, slurm_, submission.all_nodes(),
-                                                                submission.ranks_per_node, submission.has_gpus());
+    const std::vector<std::string> resources =
+        resource_options(settings, slurm_, submission.all_nodes(), submission.ranks_per_node, submission.has_gpus());
     add(resources);
     add({(submission.folder / "slurm-batch.sh").string(), submission.folder.string(), settings.requeue ? "1" : "0"});
     // srun's: each node writes its own file, so that what is printed does not depend on the node of the batch script.
@@ -235,31 +236,11 @@ class Slurm : public Scheduler {
     for (const std::string& word : resources) {
       if (word.starts_with("--cpus-per-task=")) add({word});  // srun does not take it over from sbatch
     }
-    if (in_image) add(container_options(submission));
+    if (in_image) add(container_options(settings, slurm_, submission.folder));
     add({"--"});
     if (!in_image) add({"bash", (submission.folder / "slurm-task.sh").string(), submission.folder.string()});
     add(submission.words(submission.job_file().string()));
     return words;
-  }
-
-  std::vector<std::string> container_options(const Submission& submission) const {
-    const std::string folder = submission.folder.string();
-    if (folder.find_first_of(",:") != std::string::npos) {
-      throw bad_input(fmt::format("{} cannot be mounted: its name holds a comma or a colon", printable_path(folder)),
-                      "set LOCKSTEP_HOME to another folder");
-    }
-    std::vector<std::string> mounts = {folder + ":" + folder};
-    mounts.insert(mounts.end(), slurm_.mounts.begin(), slurm_.mounts.end());
-    std::vector<std::string> words = {"--container-image=" + submission.settings.image,
-                                      "--container-mounts=" + join(mounts, ",")};
-    if (!submission.settings.directory.empty()) words.push_back("--container-workdir=" + submission.settings.directory);
-    return words;
-  }
-
-  static void require_pyxis() {
-    if (run_tool({"srun", "--help"}, {}, kToolSeconds).find("--container-image") != std::string::npos) return;
-    throw environment_error("launch.image needs Slurm's container plugin Pyxis, and this srun has no --container-image",
-                            "ask for Pyxis, or leave launch.image out and install lockstep on the nodes");
   }
 
   State read_state(const std::string& line, const Submitted& submitted) const {

@@ -24,6 +24,12 @@ SlurmSettings read_slurm_settings(const LaunchSettings& settings);
 std::vector<std::string> resource_options(const LaunchSettings& settings, const SlurmSettings& slurm,
                                           std::int64_t nodes, std::int64_t devices, bool has_gpus);
 
+// srun's options for launch.image, which sees `folder` under its own name. Throws UserError for one it cannot mount.
+std::vector<std::string> container_options(const LaunchSettings& settings, const SlurmSettings& slurm,
+                                           const std::filesystem::path& folder);
+// Throws UserError (environment) where launch.image is set and this Slurm cannot start containers.
+void require_containers(const LaunchSettings& settings);
+
 // A path as Slurm reads it in --output: '%' begins a pattern there.
 std::string slurm_path(const std::filesystem::path& path);
 

@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
+#include "lockstep/schedulers/scheduler.h"
 #include "lockstep/schedulers/slurm.h"
 
 namespace lockstep::schedulers {
@@ -15,16 +16,39 @@ namespace {
 constexpr double kLongestNotice = 65535;  // sbatch's own limit of --signal
 
 // What we set ourselves, or what would run something else.
-constexpr const char* kOurs[] = {"array",   "batch",    "chdir",     "clusters",         "cpus-per-task", "error",
-                                 "export",  "help",     "input",     "job-name",         "kill-on-invalid-dep",
-                                 "no-kill", "nodes",    "ntasks",    "ntasks-per-node",  "open-mode",     "output",
-                                 "parsable", "requeue", "no-requeue", "signal",          "test-only",     "time",
-                                 "usage",   "version",  "wait",      "wrap"};
+constexpr const char* kOurs[] = {"array",
+                                 "batch",
+                                 "chdir",
+                                 "clusters",
+                                 "cpus-per-task",
+                                 "error",
+                                 "export",
+                                 "help",
+                                 "input",
+                                 "job-name",
+                                 "kill-on-invalid-dep",
+                                 "no-kill",
+                                 "nodes",
+                                 "ntasks",
+                                 "ntasks-per-node",
+                                 "open-mode",
+                                 "output",
+                                 "parsable",
+                                 "requeue",
+                                 "no-requeue",
+                                 "signal",
+                                 "test-only",
+                                 "time",
+                                 "usage",
+                                 "version",
+                                 "wait",
+                                 "wrap"};
 
 // "--mail-type=END": sbatch takes unique beginnings of names as well.
 void check_option(const MapReader& reader, const std::string& option) {
   const std::string name = option.substr(0, option.find('='));
-  const bool is_long = option.size() > 2 && option.starts_with("--") && std::isalpha(static_cast<unsigned char>(option[2]));
+  const bool is_long =
+      option.size() > 2 && option.starts_with("--") && std::isalpha(static_cast<unsigned char>(option[2]));
   if (!is_long || !is_printable(option)) {
     throw reader.error_at("options", fmt::format("`{}` is not an option of sbatch", printable(option)),
                           "write them as --name=value, one each");
@@ -65,13 +89,17 @@ SlurmSettings read_slurm_settings(const LaunchSettings& settings) {
   reader.finish();
   for (const std::string& option : slurm.options) check_option(reader, option);
   for (const std::string& mount : slurm.mounts) check_mount(reader, mount);
+  if (!settings.hosts.empty()) {
+    throw bad_input("Slurm chooses the nodes itself", "leave the list of machines out, or set launch.slurm.nodelist");
+  }
   if (settings.time_seconds > 0 && settings.notice_seconds >= settings.time_seconds) {
     throw bad_input(fmt::format("launch.notice of {} is not below launch.time of {}",
                                 format_seconds(settings.notice_seconds), format_seconds(settings.time_seconds)),
                     "the run would be stopped as soon as it begins");
   }
   if (settings.notice_seconds > kLongestNotice) {
-    throw bad_input(fmt::format("launch.notice is more than the {:.0f} s that Slurm allows", kLongestNotice), "lower it");
+    throw bad_input(fmt::format("launch.notice is more than the {:.0f} s that Slurm allows", kLongestNotice),
+                    "lower it");
   }
   return slurm;
 }
@@ -100,6 +128,26 @@ std::vector<std::string> resource_options(const LaunchSettings& settings, const 
   if (slurm.exclusive) words.emplace_back("--exclusive");
   words.insert(words.end(), slurm.options.begin(), slurm.options.end());
   return words;
+}
+
+std::vector<std::string> container_options(const LaunchSettings& settings, const SlurmSettings& slurm,
+                                           const std::filesystem::path& folder) {
+  if (folder.string().find_first_of(",:") != std::string::npos) {
+    throw bad_input(fmt::format("{} cannot be mounted: its name holds a comma or a colon", printable_path(folder)),
+                    "set LOCKSTEP_HOME to another folder");
+  }
+  std::vector<std::string> mounts = {folder.string() + ":" + folder.string()};
+  mounts.insert(mounts.end(), slurm.mounts.begin(), slurm.mounts.end());
+  std::vector<std::string> words = {"--container-image=" + settings.image, "--container-mounts=" + join(mounts, ",")};
+  if (!settings.directory.empty()) words.push_back("--container-workdir=" + settings.directory);
+  return words;
+}
+
+void require_containers(const LaunchSettings& settings) {
+  if (settings.image.empty()) return;
+  if (run_tool({"srun", "--help"}).find("--container-image") != std::string::npos) return;
+  throw environment_error("launch.image needs Slurm's container plugin Pyxis, and this srun has no --container-image",
+                          "ask for Pyxis, or leave launch.image out and install lockstep on the nodes");
 }
 
 std::string slurm_path(const std::filesystem::path& path) {
