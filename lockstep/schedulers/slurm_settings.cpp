@@ -50,19 +50,21 @@ void check_option(const MapReader& reader, const std::string& option) {
   const bool is_long =
       option.size() > 2 && option.starts_with("--") && std::isalpha(static_cast<unsigned char>(option[2]));
   if (!is_long || !is_printable(option)) {
-    throw reader.error_at("options", fmt::format("`{}` is not an option of sbatch", printable(option)),
+    throw reader.error_at("options",
+                          fmt::format("launch.slurm.options: `{}` is not an option of sbatch", printable(option)),
                           "write them as --name=value, one each");
   }
   for (const char* ours : kOurs) {
     if (!fmt::format("--{}", ours).starts_with(name)) continue;
-    throw reader.error_at("options", fmt::format("--{} is set by lockstep", ours),
+    throw reader.error_at("options", fmt::format("launch.slurm.options: --{} is set by lockstep", ours),
                           "see docs/reference/launch.md for the key that sets it");
   }
 }
 
 void check_mount(const MapReader& reader, const std::string& mount) {
   if (mount.starts_with('/') && is_printable(mount) && mount.find(',') == std::string::npos) return;
-  throw reader.error_at("mounts", fmt::format("`{}` is not a mount", printable(mount)), "write /here:/there");
+  throw reader.error_at("mounts", fmt::format("launch.slurm.mounts: `{}` is not a mount", printable(mount)),
+                        "write /here:/there");
 }
 
 std::string time_of(double seconds) {
