@@ -15,6 +15,7 @@ import platform
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -55,7 +56,11 @@ class Submitted:
         return next(((when, line) for when, line in list(self.seen) if when >= since and re.search(pattern, line)), None)
 
     def wait_for_line(self, pattern, since=0.0, timeout=180):
-        return self.launches.wait(lambda: self.line(pattern, since), f"{pattern!r} in\n", timeout, self.text)
+        def look():
+            if self.process.poll() is not None and not self.reader.is_alive() and not self.line(pattern, since):
+                raise AssertionError(f"it ended without {pattern!r}:\n{self.text()}")
+            return self.line(pattern, since)
+        return self.launches.wait(look, f"{pattern!r} in\n", timeout, self.text)
 
     def ends(self, code=0, timeout=300):
         """The run's result, the last line."""
@@ -259,8 +264,9 @@ class Launches:
 
     def tune(self):
         """a study of a job with four lanes as a job array; the node of one lane is powered off on the way"""
-        folder = self.job(steps=40, cluster="1x2xcpu", tune={"knobs": {"batch.micro": {"values": [1, 2, 4, 8]},
-                                                                        "threads_per_rank": {"values": [1, 2]}}})
+        folder = self.job(steps=40, cluster="1x2xcpu", tune={
+            "knobs": {"micro_batch": {"choices": [1, 2, 4, 8]}, "accumulation": {"choices": [1, 2, 4, 8]},
+                      "bucket_mib": {"choices": [0.25, 1, 4]}}, "constraints": ["micro_batch * accumulation == 8"]})
         self.cluster.wait_for_nodes()
         command = Submitted(self, "tune", folder / "job.yaml", "--on", "slurm", "--parallel", 4, "--trials", 16, "--trial-seconds", 60,
                             "--json")
@@ -310,6 +316,7 @@ def main():
     parser.add_argument("--only", default=",".join(NAMES), help="drills, of " + ", ".join(NAMES))
     parser.add_argument("--report", help="write the table here too, and .json beside it")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # the cluster goes with us
     folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-launch-"))
     rows = []
     with SlurmCluster(4, **PLACE) as cluster:

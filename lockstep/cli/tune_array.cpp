@@ -115,6 +115,13 @@ schedulers::ArrayRequest array_request(const tune::StoredStudy& study, const Jso
     const TrialDevices devices = devices_of_trial(study.setup);
     request.devices = devices.count;
     request.has_gpus = devices.are_gpus;
+    if (request.settings.gpus_per_node > 0) {
+      throw bad_input("launch.gpus_per_node is for foreign programs",
+                      "the job's cluster says how many GPUs a node has");
+    }
+  } else if (request.settings.gpus_per_node > 0) {
+    request.devices = request.settings.gpus_per_node;
+    request.has_gpus = true;
   }
   std::string executable = request.settings.lockstep;
   if (executable.empty()) executable = request.settings.image.empty() ? executable_path().string() : "lockstep";

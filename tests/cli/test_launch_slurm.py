@@ -250,13 +250,13 @@ class TuneOnSlurm(WithFakeSlurm):
 
     def test_settings_come_from_a_file_where_there_is_no_job(self):
         settings = self.folder / "cluster.yaml"
-        settings.write_text("launch: {time: 1h, slurm: {partition: '$(id)', gres: 'gpu:1'}}\n")
+        settings.write_text("launch: {time: 1h, gpus_per_node: 2, slurm: {partition: '$(id)'}}\n")
         self.tune("--space", self.space, "--worker", self.worker, "--trials", 8, "--on", "slurm", "--launch", settings,
                   "--name", "--wrap=touch pwned")
         words = self.submitted()["words"]
         self.assertIn("--partition=$(id)", words)
         self.assertIn("--time=60", words)
-        self.assertIn("--gres=gpu:1", words)
+        self.assertIn("--gres=gpu:2", words)
         self.assertFalse(any(word.startswith("--wrap") for word in words))
         self.expect_error(2, ["--launch", "--on"], "tune", "--space", self.space, "--worker", self.worker, "--launch", settings)
 

@@ -77,6 +77,7 @@ class Threads : public LaneTasks {
       ServeOptions options;
       options.folder = folder_;
       options.owner_seconds = owner_seconds;
+      options.idle_seconds = idle_seconds;
       options.end_was_asked = [this] { return asked_.load(); };
       serve_trials(evaluator, space_, options);
       ended = true;
@@ -108,7 +109,7 @@ class Threads : public LaneTasks {
 
  public:
   Counting evaluator;
-  double owner_seconds = 180;
+  double owner_seconds = 180, idle_seconds = 600;
   std::atomic<int> started = 0;
   std::atomic<bool> ended = false, refuse = false;
 };
@@ -266,6 +267,17 @@ TEST_F(RemoteEvaluator, workers_end_when_the_study_was_killed) {
   tasks->launch();  // nobody counts
   tasks->join();
   EXPECT_TRUE(tasks->ended);
+}
+
+TEST_F(RemoteEvaluator, a_worker_without_work_gives_its_node_back_and_comes_again) {
+  begin(5);
+  tasks->idle_seconds = 0.3;
+  tasks->launch();
+  tasks->join();
+  tasks->set({LaneTasks::Phase::kGone, "COMPLETED"});
+  tasks->idle_seconds = 600;
+  EXPECT_EQ(evaluator->evaluate(request()).outcome, Outcome::kMeasured);
+  EXPECT_EQ(tasks->started, 1);
 }
 
 TEST_F(RemoteEvaluator, of_two_workers_of_a_lane_the_older_one_ends) {

@@ -62,12 +62,13 @@ class RemoteOwner {
 };
 
 // On the node: answers the requests of a lane with what `evaluator` measures, until the study is over or gone, another
-// worker has the lane, or the scheduler asks.
+// worker has the lane, the scheduler asks, or there is nothing to do: another lane may be waiting for the node.
 enum class WorkerEnd { kNo, kAfterThisTrial, kNow };
 struct ServeOptions {
   std::filesystem::path folder;
   std::size_t lane = 0;
   double owner_seconds = 180;                // without a sign of the study
+  double idle_seconds = 45;                  // without a request
   std::function<WorkerEnd()> end_was_asked;  // by signals; may be empty
 };
 void serve_trials(Evaluator& evaluator, const Space& space, const ServeOptions& options);

@@ -37,9 +37,13 @@ class TrialServer {
         std::this_thread::sleep_for(std::chrono::duration<double>(kRemoteBeatSeconds));
       }
     });
-    while (!ending_) {
+    Stopwatch idle;
+    while (!ending_ && idle.seconds() < options_.idle_seconds) {
       const auto request = read_remote(file("request"));
-      if (request && is_open(*request)) answer(*request);
+      if (request && is_open(*request)) {
+        answer(*request);
+        idle.restart();
+      }
       std::this_thread::sleep_for(std::chrono::duration<double>(kRemotePollSeconds));
     }
     evaluator_.finish();
