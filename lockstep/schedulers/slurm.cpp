@@ -146,6 +146,7 @@ State ended_state(const std::string& state, const std::string& exit_code, const 
   if (!left_behind && (state == "COMPLETED" || state == "FAILED")) ended.exit_code = std::atoi(exit_code.c_str());
   ended.phase = state == "CANCELLED" ? Phase::kCancelled : Phase::kFailed;
   if (ended.exit_code) ended.phase = phase_of_exit(*ended.exit_code);
+  if (ended.phase != Phase::kFailed) ended.detail.clear();  // Slurm calls a run that was stopped FAILED
   return ended;
 }
 
