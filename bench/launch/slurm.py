@@ -240,11 +240,11 @@ class Launches:
 
     def smaller(self):
         """a node is powered off and there is no spare: the run goes on with fewer"""
-        return self.power_off(2, {}, False)
+        return self.power_off(2, {}, False, steps=400)
 
-    def power_off(self, node, launch, same):
-        folder = self.job(steps=1500, launch=launch)
-        self.here(1500)
+    def power_off(self, node, launch, same, steps=1500):
+        folder = self.job(steps=steps, launch=launch)
+        self.here(steps)
         command = self.submit(folder)
         run = command.run()
         self.wait_for_steps(run, 50)
@@ -257,10 +257,13 @@ class Launches:
         figures = {"recovered": recovered - begin, "world": result["world"], "lost_steps": result["lost_steps"],
                    "nodes_free_after": freed}
         if same:
-            return {**figures, **self.check_same(folder, run, result, 1500)}
-        apart = abs(result["final_loss"] - self.here(1500)["final_loss"])
-        assert apart < 1e-2, apart
-        return {**figures, "loss_difference_at_the_end": f"{apart:.1e}"}
+            return {**figures, **self.check_same(folder, run, result, steps)}
+        mine, others = self.losses(run), self.here(steps)["losses"]
+        apart = [step for step in sorted(mine) if mine[step] != others[step]]
+        first = max((abs(mine[step] - others[step]) for step in apart if step < apart[0] + 50), default=0.0)
+        assert first < 1e-4, first  # round-off, which grows with the steps
+        last = abs(result["final_loss"] - self.here(steps)["final_loss"])
+        return {**figures, "loss_difference_in_50_steps": f"{first:.1e}", "at_the_end": f"{last:.1e}"}
 
     def tune(self):
         """a study of a job with four lanes as a job array; the node of one lane is powered off on the way"""
@@ -293,7 +296,11 @@ def shown(figures):
 
 
 def write_report(path, rows):
+    """Drills that were not run this time keep their rows."""
     path = pathlib.Path(path)
+    kept = json.loads(path.with_suffix(".json").read_text())["drills"] if path.with_suffix(".json").exists() else {}
+    kept.update({name: {"what": text, **figures} for name, text, figures in rows})
+    rows = [(name, kept[name].pop("what"), kept[name]) for name in NAMES if name in kept]
     slurm = subprocess.check_output(["slurmctld", "-V"], text=True).strip()
     machine = f"{os.cpu_count()} cores, Linux {platform.release()}, {slurm}"
     path.write_text(
