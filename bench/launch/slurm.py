@@ -307,7 +307,8 @@ def write_report(path, rows):
         "# `--on slurm` on a Slurm cluster of one machine\n\n"
         f"{time.strftime('%Y-%m-%d')}, {machine}. Four nodes in network, PID, mount and host-name namespaces on one bridge, three ranks "
         "(and a spare node where it says so), `sudo python3 bench/launch/slurm.py`. Every run is submitted and followed by `lockstep launch "
-        "--on slurm`. \"identical\": every loss and every weight is bit for bit that of `lockstep train` of the same job on this machine. "
+        "--on slurm`. \"identical\": every weight, and every loss that `lockstep report` keeps (at most 400 of a run), is bit for bit that of `lockstep "
+        "train` of the same job on this machine. "
         "\"Powered off\": the node's link goes down first, then its processes are killed. Seconds are on the submitter's clock, from before "
         "that to the run's own line in what the command prints.\n\n"
         "| drill | figures |\n|---|---|\n" +
