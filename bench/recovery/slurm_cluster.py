@@ -17,9 +17,11 @@ PROGRAMS = ("slurmctld", "slurmd", "srun", "munged", "setpriv", *namespaces.PROG
 
 
 class SlurmCluster(namespaces.Nodes):
-    def __init__(self, nodes, cpus=2):
-        super().__init__(nodes, prefix="lss", network="10.78.0")
-        self.cpus = cpus
+    """`port` and the next one are Slurm's; clusters side by side need others, and another `prefix` and `network`."""
+
+    def __init__(self, nodes, cpus=2, prefix="lss", network="10.78.0", port=16827):
+        super().__init__(nodes, prefix=prefix, network=network)
+        self.cpus, self.port = cpus, port
         self.services = []
         self.environment = {**os.environ, "SLURM_CONF": str(self.folder / "slurm.conf")}
 
@@ -29,7 +31,8 @@ class SlurmCluster(namespaces.Nodes):
         self.folder.chmod(0o755)
         host = socket.gethostname().split(".")[0]
         lines = [
-            "ClusterName=drill", f"SlurmctldHost={host}({self.network}.254)", "SlurmctldPort=16827", "SlurmdPort=16828",
+            "ClusterName=drill", f"SlurmctldHost={host}({self.network}.254)", f"SlurmctldPort={self.port}",
+            f"SlurmdPort={self.port + 1}",
             "AuthType=auth/munge", f"AuthInfo=socket={self.folder}/munge/socket", "CredType=cred/munge",
             "SlurmUser=root", "SlurmdUser=root", f"StateSaveLocation={self.folder}/state",
             f"SlurmdSpoolDir={self.folder}/spool/%n", f"SlurmctldPidFile={self.folder}/ctld.pid",

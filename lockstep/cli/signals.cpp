@@ -8,8 +8,9 @@
 namespace lockstep::cli {
 namespace {
 
-volatile std::sig_atomic_t insistent = 0;  // SIGINT and SIGTERM
-volatile std::sig_atomic_t others = 0;     // 1 when any of the others came
+volatile std::sig_atomic_t interrupts = 0;    // SIGINT
+volatile std::sig_atomic_t terminations = 0;  // SIGTERM
+volatile std::sig_atomic_t others = 0;        // 1 when any of the others came
 volatile std::sig_atomic_t requeue = 0;
 volatile std::sig_atomic_t second_exits = 0;
 volatile std::sig_atomic_t first_signal = 0;
@@ -21,8 +22,9 @@ void on_signal(int number) {
     others = 1;
     return;
   }
-  insistent = insistent + 1;
-  if (insistent > 1 && second_exits != 0) _exit(130);
+  volatile std::sig_atomic_t& count = number == SIGINT ? interrupts : terminations;
+  count = count + 1;
+  if (count > 1 && second_exits != 0) _exit(130);
 }
 
 bool is_ignored(int number) {
@@ -42,7 +44,10 @@ void count_stop_signals(SecondSignal second) {
   if (!is_ignored(SIGHUP)) sigaction(SIGHUP, &action, nullptr);
 }
 
-int stop_signals() { return insistent > 0 ? insistent : others; }
+int stop_signals() {
+  const int insistent = interrupts > terminations ? interrupts : terminations;
+  return insistent > 0 ? insistent : others;
+}
 
 int stop_signal() { return first_signal; }
 

@@ -13,7 +13,8 @@ enum class SecondSignal { kCounts, kExits };
 void count_stop_signals(SecondSignal second);
 
 // How often the user asked to stop. A lost terminal and a time limit are told by several signals at once and in any
-// number: SIGHUP, SIGQUIT and SIGUSR1 together count once.
+// number: SIGHUP, SIGQUIT and SIGUSR1 together count once. A scheduler that ends a job sends SIGTERM to agents and
+// ranks alike, and the agents then tell the ranks with SIGINT: one of each is one wish, told twice.
 int stop_signals();
 
 // The signal that asked first; 0: none did.

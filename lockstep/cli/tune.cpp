@@ -8,6 +8,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/cli/signals.h"
 #include "lockstep/cli/stack_versions.h"
+#include "lockstep/cli/tune_array.h"
 #include "lockstep/cli/tune_evaluators.h"
 #include "lockstep/cli/tune_progress.h"
 #include "lockstep/cli/tune_request.h"
@@ -110,7 +111,8 @@ int report_result(const TuneOptions& options, const Store& store, const std::str
 int run(const TuneOptions& options) {
   const Store store = telemetry::open_study_store(telemetry::home_directory());
   tune::OpenStudy open = open_study(store, options);
-  const TrialSource source = make_trial_source(open.study.space, open.study.setup, open.study.id());
+  TrialSource source = make_trial_source(open.study.space, open.study.setup, open.study.id());
+  const std::unique_ptr<TrialArray> array = move_trials(open.study, source, options.json ? stderr : stdout);
   tune::StrategyOptions strategy_options = open.study.setup.strategy;
   strategy_options.prior = source.prior.get();
   const tune::Strategy strategy(open.study.space, strategy_options);
@@ -161,6 +163,9 @@ void add_source_flags(CLI::App& verb, TuneFlags& flags) {
   verb.add_option("--memory-limit", flags.memory_limit, "--command: more memory than that is out of memory: 8GiB");
   verb.add_flag("--isolate", flags.isolate, "--command: every trial in an empty folder of its own");
   verb.add_option("--backend", flags.backend, "Jobs: communicator")->check(CLI::IsMember(spec::backend_names()));
+  verb.add_option("--on", flags.on, "Run the trials there, --parallel at a time: slurm (as tasks of a job array)")
+      ->check(CLI::IsMember({"slurm"}));
+  verb.add_option("--launch", flags.launch, "--on with --worker or --command: file with a `launch:` section");
   verb.add_option("--profile", flags.profile, "Jobs: profile that prices them (default: by the devices)")
       ->envname("LOCKSTEP_PROFILE");
 }
@@ -190,9 +195,9 @@ void add_past_flags(CLI::App& verb, TuneOptions& options) {
 // The flags of the command line that say what is studied and how.
 std::vector<std::string> given_flags(const CLI::App& verb) {
   static const std::vector<std::string> kNames{
-      "--space",   "--worker",  "--command",  "--simulate",      "--gpus",        "--metric",   "--hang-timeout",
-      "--isolate", "--backend", "--trials",   "--budget",        "--seed",        "--parallel", "--trial-seconds",
-      "--confirm", "--name",    "--no-prior", "--no-importance", "--memory-limit"};
+      "--space",   "--worker",  "--command",  "--simulate",      "--gpus",         "--metric",   "--hang-timeout",
+      "--isolate", "--backend", "--trials",   "--budget",        "--seed",         "--parallel", "--trial-seconds",
+      "--confirm", "--name",    "--no-prior", "--no-importance", "--memory-limit", "--on",       "--launch"};
   std::vector<std::string> given;
   for (const std::string& name : kNames)
     if (verb.count(name) > 0) given.push_back(name);
@@ -217,6 +222,7 @@ void add_tune(CLI::App& app, Outcome& outcome) {
       "  lockstep tune --space space.yaml --worker ./measure.py --trials 45 --budget 2gpu-hours --gpus 8\n"
       "  lockstep tune --space space.yaml --command \"python3 train.py --mb {micro_batch}\" --trial-seconds 90\n"
       "  lockstep tune --space space.yaml --command \"python3 train.py\" --dry-run\n"
+      "  lockstep tune job.yaml --on slurm --parallel 8         (docs/how-to/launch-on-slurm.md)\n"
       "  lockstep tune --resume                     (after Ctrl-C or a crash)\n"
       "  lockstep tune --show last\n"
       "  lockstep tune --export csv:trials.csv");

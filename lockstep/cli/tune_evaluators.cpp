@@ -94,7 +94,7 @@ std::vector<std::string> devices_by_lane(const std::vector<std::string>& visible
 }
 
 TrialSource make_trial_source(const tune::Space& space, const tune::StudySetup& setup, const std::string& study_id,
-                              int lanes) {
+                              int lanes, std::size_t first_lane) {
   const JsonReader reader(setup.evaluator, "study", "evaluator");
   const std::string kind = reader.text("kind");
   if (lanes == 0) lanes = static_cast<int>(reader.integer_or("parallel", 1, 1, 256));
@@ -109,11 +109,14 @@ TrialSource make_trial_source(const tune::Space& space, const tune::StudySetup& 
     throw bad_input(fmt::format("the study's trials come from `{}`, which this build does not know", printable(kind)),
                     "resume it with the version that made it");
   }
-  tune::end_orphans();  // trials of a killed study may still hold the devices
-  const std::vector<std::string> devices =
-      devices_by_lane(visible_devices(), lanes, devices_of_a_trial(reader.text("gpus", "")));
-  for (std::size_t lane = 0; lane < devices.size(); ++lane) {
-    auto environment = lane_environment(lane, devices[lane], study_id);
+  std::vector<std::string> devices(static_cast<std::size_t>(lanes));
+  if (reader.text("on", "").empty()) {
+    tune::end_orphans();  // trials of a killed study may still hold the devices
+    devices = devices_by_lane(visible_devices(), lanes, devices_of_a_trial(reader.text("gpus", "")));
+  }
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const std::size_t lane = first_lane + i;
+    auto environment = lane_environment(lane, devices[i], study_id);
     source.lanes.push_back(kind == "worker" ? make_worker(reader, space, environment, source.logs, lane, setup.unit)
                                             : make_command(reader, space, environment, source.logs));
   }

@@ -20,8 +20,9 @@ struct TrialSource {
 
 // `lanes` 0: as many as the study was set up with. Logs go to a folder of the study under `home`; "" keeps none. Starts
 // nothing yet. Throws UserError for a source that this machine or build cannot be.
+// `first_lane` is the number of the first of them.
 TrialSource make_trial_source(const tune::Space& space, const tune::StudySetup& setup, const std::string& study_id,
-                              int lanes = 0);
+                              int lanes = 0, std::size_t first_lane = 0);
 
 // What is believed before anything ran: the planner's prediction of a job; null where there is none.
 std::unique_ptr<tune::Prior> make_prior(const tune::Space& space, const tune::StudySetup& setup);

@@ -70,6 +70,20 @@ std::unique_ptr<tune::Evaluator> make_engine(const tune::Space& space, const Stu
 
 }  // namespace
 
+TrialDevices devices_of_trial(const tune::StudySetup& setup) {
+  const StudiedJob studied = read_studied_job(setup.evaluator);
+  const spec::NodeGroup& group = studied.job.cluster.groups.front();
+  TrialDevices devices;
+  for (const spec::NodeGroup& each : studied.job.cluster.groups) devices.count += each.nodes * each.devices_per_node;
+  devices.are_gpus = !group.device.is_cpu();
+  const bool several = studied.job.cluster.groups.size() > 1 || group.nodes > 1;
+  if (devices.are_gpus && several) {
+    throw bad_input("a trial runs on one node, and the job's cluster has several",
+                    fmt::format("tune it on one: cluster=1x{}x{}", group.devices_per_node, group.device.kind));
+  }
+  return devices;
+}
+
 TuneRequest make_job_request(const TuneFlags& flags, tune::StudySetup setup) {
   setup.evaluator["job"] = flags.job_file;
   setup.evaluator["overrides"] = flags.overrides;
@@ -81,7 +95,8 @@ TuneRequest make_job_request(const TuneFlags& flags, tune::StudySetup setup) {
   plan::require_runnable(plan::run_of(studied.job, plan::layout_of(studied.job)));
   setup.evaluator["job_yaml"] = spec::to_yaml(studied.job);
   setup.unit = studied.job.model.is_language_model() ? "tokens/s" : "samples/s";
-  if (setup.evaluator["kind"] == "engine") place(studied.job, flags.backend);  // says now what no trial could do
+  if (setup.evaluator["kind"] == "engine" && flags.on.empty())
+    place(studied.job, flags.backend);  // says now what no trial could do
   return {tune::space_for_job(studied.job, studied.file, flags.space), std::move(setup)};
 }
 

@@ -48,7 +48,9 @@ void refuse_unused(const TuneFlags& flags, const std::string& kind) {
                {"--memory-limit", !flags.memory_limit.empty(), kind == "command"},
                {"--hang-timeout", !flags.hang_timeout.empty(), kind == "command"},
                {"--isolate", flags.isolate, kind == "command"},
-               {"--backend", !flags.backend.empty(), kind == "engine"}};
+               {"--backend", !flags.backend.empty(), kind == "engine"},
+               {"--on", !flags.on.empty(), kind != "simulate"},
+               {"--launch", !flags.launch.empty(), !job}};
   for (const auto& rule : rules) {
     if (rule.given && !rule.allowed) {
       throw bad_input(fmt::format("{} means nothing for trials by {}", rule.flag, job ? "a job" : "--" + kind),
@@ -71,6 +73,8 @@ nlohmann::json evaluator_json(const TuneFlags& flags, const std::string& kind) {
     evaluator["hang_seconds"] =
         flags.hang_timeout.empty() ? 0.0 : parse_trial_seconds(flags.hang_timeout, "--hang-timeout");
   }
+  if (!flags.on.empty()) evaluator["on"] = flags.on;
+  if (!flags.launch.empty()) evaluator["launch"] = std::filesystem::absolute(flags.launch).string();
   return evaluator;
 }
 
@@ -117,6 +121,9 @@ double parse_trial_seconds(const std::string& text, const std::string& flag) {
 TuneRequest make_tune_request(const TuneFlags& flags) {
   const std::string kind = kind_of(flags);
   refuse_unused(flags, kind);
+  if (!flags.launch.empty() && flags.on.empty()) {
+    throw bad_input("--launch holds the settings of a scheduler, and trials run here", "add --on slurm");
+  }
   check_numbers(flags);
   tune::StudySetup setup;
   setup.name = name_of(flags);

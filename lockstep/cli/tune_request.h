@@ -14,6 +14,8 @@ struct TuneFlags {
   std::string job_file;
   std::vector<std::string> overrides;
   std::string space, worker, command, name, gpus, metric, memory_limit, hang_timeout, profile, backend;
+  std::string on;      // the scheduler that trials run on; "": this machine
+  std::string launch;  // file with its settings, where there is no job file
   bool simulate = false, isolate = false;
   std::int64_t trials = 45;
   std::string budget;         // "2gpu-hours"; "": trials alone

@@ -13,6 +13,7 @@ std::unique_ptr<Scheduler> make_kubernetes(const LaunchSettings& settings);
 std::unique_ptr<Scheduler> make_mpi(const LaunchSettings& settings);
 std::unique_ptr<Scheduler> make_ray(const LaunchSettings& settings);
 std::unique_ptr<Scheduler> make_skypilot(const LaunchSettings& settings);
+std::unique_ptr<Scheduler> make_slurm(const LaunchSettings& settings);
 std::unique_ptr<Scheduler> make_ssh(const LaunchSettings& settings);
 
 }  // namespace lockstep::schedulers

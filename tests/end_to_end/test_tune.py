@@ -50,6 +50,14 @@ class Tune(harness.EndToEnd):
         runs = self.folder / "home" / "runs"
         self.assertEqual(list(runs.iterdir()) if runs.exists() else [], [])
 
+    def test_trials_leave_the_checkpoints_of_the_job_alone(self):
+        self.job.write_text(JOB + f"checkpoint: {{directory: {self.folder / 'checkpoints'}}}\n")
+        self.train(self.job)
+        before = sorted(path.name for path in (self.folder / "checkpoints").iterdir())
+        self.assertIn("step-00000008", before)
+        self.assertEqual(self.study(self.job, "--trials", 3, "--no-importance")["failed"], 0)
+        self.assertEqual(sorted(path.name for path in (self.folder / "checkpoints").iterdir()), before)
+
     def test_a_cluster_that_is_not_here_is_simulated(self):
         job = harness.SOURCE / "specs" / "jobs" / "7b-instruct.yaml"
         first = self.study(job, "--simulate", "--trials", 30)

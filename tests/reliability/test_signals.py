@@ -32,6 +32,17 @@ class Signals(Drill):
     def test_sigusr1_to_one_rank_of_a_launcher_ends_all_with_75(self):
         self.stopped_by(signal.SIGUSR1, 75, launched=True)
 
+    def test_sigterm_to_every_process_of_the_job_saves(self):
+        job = self.text_job(ranks=2, steps=100000, checkpoint={"directory": str(self.folder / "ck")})
+        process = self.start("train", job)
+        ranks = self.ranks_of(process)
+        wait_for(lambda: self.recorded_steps() > 3)
+        for pid in (*ranks.values(), process.pid):  # as `scancel` does
+            os.kill(pid, signal.SIGTERM)
+        (code, out, err), = self.finish([process])
+        self.assertEqual(code, 130, out + err)
+        self.assertEqual(len(self.saved_steps(self.folder / "ck")), 1)
+
     def test_a_notice_file_saves_and_asks_for_a_requeue(self):
         notice = self.folder / "notice"
         job = self.text_job(ranks=2, steps=100000, checkpoint={"directory": str(self.folder / "ck"),

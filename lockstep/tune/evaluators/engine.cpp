@@ -45,6 +45,8 @@ class EngineEvaluator : public Evaluator {
     CommandTemplate::Filled filled;
     filled.argv = engine_arguments(*knobs_, options_, request.config);
     filled.argv.insert(filled.argv.begin(), options_.executable.string());
+    // One that is stopped saves, and must neither fill the job's folder nor refuse it because of the trial before.
+    filled.argv.push_back(fmt::format("checkpoint.directory={}", (home_->path() / "checkpoints").string()));
     filled.environment = knobs_->environment(request.config);
     filled.environment["LOCKSTEP_HOME"] = home_->path().string();
     // A launcher around the study does not apply to its trials.

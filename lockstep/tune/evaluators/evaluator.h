@@ -26,7 +26,8 @@ struct EvaluationRequest {
 struct Measurement {
   Outcome outcome = Outcome::kMeasured;
   std::vector<double> samples;
-  double seconds = 0;  // as charged to the budget: launch, warm-up and failure included
+  double seconds = 0;         // as charged to the budget: launch, warm-up and failure included
+  double waited_seconds = 0;  // of the evaluation's wall time, while it held no device: not charged
   bool stopped_early = false;
   std::string message;
 };

@@ -157,8 +157,9 @@ class StudyRun {
     Running& running = entry.mapped();
     ledger_.settle(running.trial.number);
     if (result.error && !error_) error_ = result.error;
+    const double held_seconds = result.wall_seconds - result.measurement.waited_seconds;
     if (result.error || error_ || stopping()) {  // cut off: not a result, but its time is gone
-      charge_interrupted(running, result.wall_seconds);
+      charge_interrupted(running, held_seconds);
       return;
     }
     Trial& trial = running.trial;
@@ -166,7 +167,7 @@ class StudyRun {
     trial.samples = std::move(result.measurement.samples);
     trial.stopped_early = result.measurement.stopped_early;
     trial.message = std::move(result.measurement.message);
-    trial.seconds = std::max(result.measurement.seconds, result.wall_seconds);
+    trial.seconds = std::max(result.measurement.seconds, held_seconds);
     trial.gpu_seconds = trial.seconds * running.devices;
     set_figures(trial);
     journal_.end(trial);
