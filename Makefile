@@ -183,7 +183,7 @@ wheel: setup
 	@rm -rf build/wheel-plain && mkdir -p build
 	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(WHEEL_VENV)/bin/pip wheel --no-deps --no-build-isolation \
 	  -Cbuild-dir=$(CURDIR)/build/wheel -w build/wheel-plain ./python >build/wheel.log 2>&1 || { cat build/wheel.log; exit 4; }
-	@PATH="$(CURDIR)/$(WHEEL_VENV)/bin:$$PATH" auditwheel -v repair --only-plat -w dist build/wheel-plain/*.whl >>build/wheel.log 2>&1 || \
+	@PATH="$(abspath $(WHEEL_VENV))/bin:$$PATH" auditwheel -v repair --only-plat -w dist build/wheel-plain/*.whl >>build/wheel.log 2>&1 || \
 	  { cat build/wheel.log; exit 4; }
 	@ls -sh dist/lockstep-*.whl
 

@@ -18,7 +18,7 @@ SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
 PLAN = ("plan", "--model", "llama2-13b", "--cluster", "4x8xH100")
 SUGGEST = ("suggest", "--params", "7e9", "--gpus", "8", "--dataset-tokens", "1e9")
 ROWS = "model,params_b,hardware,n_gpus,seq_len,global_batch\nllama2-7b,6.7,H100,8,4096,128\n"
-SPACE = "knobs:\n  a: {values: [1, 2, 4]}\n  b: {values: [1, 2]}\nmetric: {name: speed, goal: maximize}\n"
+TUNE = SOURCE / "tests" / "tune"
 
 
 def only(pattern):
@@ -47,8 +47,9 @@ class FreshDebian(unittest.TestCase):
         self.assertIn("llama2-7b", ok(lockstep, *SUGGEST))
         self.write("rows.csv", ROWS)
         self.assertIn("predicted_tokens_per_s_per_gpu", ok(lockstep, "predict", "--rows", "rows.csv"))
-        job = self.write("job.yaml", (SOURCE / "specs/jobs/gpt-bytes-demo.yaml").read_text())
-        study = ok(lockstep, "tune", job, "--simulate", "--trials", "8", "--name", "simulated", "--json")
+        self.write("job.yaml", (SOURCE / "specs/jobs/gpt-bytes-demo.yaml").read_text())
+        ok(lockstep, *SUGGEST, "--write", "suggested.yaml")
+        study = ok(lockstep, "tune", "suggested.yaml", "--simulate", "--trials", "8", "--json")
         self.assertEqual(json.loads(study.splitlines()[-1])["schema"], "lockstep.study/1")
         self.assertIn("recipe", ok(lockstep, "recipe", "last").lower())
         ok(lockstep, "report", "--list")
@@ -64,6 +65,10 @@ class FreshDebian(unittest.TestCase):
         self.check_the_torch_free_verbs("venv/bin/lockstep")
         self.assertIn("llama2-7b", self.fresh.ok("venv/bin/python3", "-c", "import lockstep; print(lockstep.suggest("
                                                  "model_size='7B', gpus=8, dataset_size='1B tokens', studies=False))"))
+        for name in ("synthetic_space.yaml", "synthetic_worker.py"):
+            self.write(name, (TUNE / name).read_text())
+        self.fresh.ok("venv/bin/lockstep", "tune", "--space", "synthetic_space.yaml", "--worker", "python3 synthetic_worker.py",
+                      "--trials", "8")
         code, text = self.fresh.run("venv/bin/lockstep", "train", "job.yaml")
         self.assertEqual(code, 4, text)
         self.assertIn("the engine is not part of the Python wheel", text)
