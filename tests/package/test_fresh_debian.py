@@ -54,6 +54,12 @@ class FreshDebian(unittest.TestCase):
         self.assertIn("recipe", ok(lockstep, "recipe", "last").lower())
         ok(lockstep, "report", "--list")
 
+    def install_package(self, *flags):
+        said = self.fresh.install(*flags, f"/home/somebody/{self.deb.name}")
+        packages = re.search(r"(\d+) newly installed", said)
+        used = re.search(r"After this operation, (.*) of additional disk space", said)
+        print(f"{packages[1]} packages, {used[1]}", flush=True)
+
     def write(self, name, text):
         (self.fresh.path / "home" / "somebody" / name).write_text(text)
         return name
@@ -78,7 +84,7 @@ class FreshDebian(unittest.TestCase):
         self.assertLessEqual(libraries, {"linux-vdso", "libm", "libc", "ld-linux-x86-64", "libdl", "libpthread"}, libraries)
 
     def test_2_the_package_alone_plans_and_names_what_training_needs(self):
-        self.fresh.install("--no-install-recommends", f"/home/somebody/{self.deb.name}")
+        self.install_package("--no-install-recommends")
         self.check_the_torch_free_verbs("lockstep")
         code, text = self.fresh.run("lockstep", "train", "job.yaml")
         self.assertEqual(code, 4, text)
@@ -87,7 +93,7 @@ class FreshDebian(unittest.TestCase):
     def test_3_the_package_with_what_it_recommends_trains(self):
         self.fresh.root("apt-get", "purge", "-y", "-q", "lockstep")
         self.assertFalse((self.fresh.path / "usr/bin/lockstep").exists())
-        self.fresh.install(f"/home/somebody/{self.deb.name}")
+        self.install_package()
         text = self.fresh.ok("lockstep", "train", "specs/jobs/gpt-bytes-demo.yaml", "steps=20", "--json",
                              folder="/usr/share/lockstep")
         print(text[-1500:])
