@@ -31,14 +31,23 @@ std::vector<std::string> values_of(const CLI::Option& option) {
   return split(type.substr(begin + 2, end - begin - 2), ',');
 }
 
+// Of two spellings, --max-restarts and --max_restarts, one is enough to offer.
+bool second_spelling(const std::string& name, const std::vector<std::string>& all) {
+  std::string dashed = name;
+  std::replace(dashed.begin(), dashed.end(), '_', '-');
+  return dashed != name && std::find(all.begin(), all.end(), dashed) != all.end();
+}
+
 void add_options_of(const CLI::App& app, Verb& verb) {
   for (const CLI::Option* option : app.get_options()) {
+    if (option->get_group().empty()) continue;  // hidden from --help too
     const std::vector<std::string> values = values_of(*option);
     if (option->get_positional()) {
       if (option->get_name(true) == "job") verb.reads_job = true;
       verb.words.insert(verb.words.end(), values.begin(), values.end());
     }
     for (const std::string& name : option->get_lnames()) {
+      if (second_spelling(name, option->get_lnames())) continue;
       verb.flags.push_back({"--" + name, option->get_items_expected_max() > 0, values});
     }
   }

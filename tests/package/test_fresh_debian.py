@@ -75,6 +75,10 @@ class FreshDebian(unittest.TestCase):
             self.write(name, (TUNE / name).read_text())
         self.fresh.ok("venv/bin/lockstep", "tune", "--space", "synthetic_space.yaml", "--worker", "python3 synthetic_worker.py",
                       "--trials", "8")
+        ranks = self.fresh.ok("venv/bin/lockstep", "launch", "--nproc", "2", "--", "venv/bin/python3", "-c",
+                              "import os; print('this is rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
+        for rank in (0, 1):
+            self.assertIn(f"this is rank {rank} of 2", ranks)
         code, text = self.fresh.run("venv/bin/lockstep", "train", "job.yaml")
         self.assertEqual(code, 4, text)
         self.assertIn("the engine is not part of the Python wheel", text)
