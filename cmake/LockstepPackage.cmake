@@ -1,5 +1,8 @@
 # What an install carries for people (completions, manual page, examples), and the Debian package of it: `make deb`, or
 # `cpack --config build/release/CPackConfig.cmake`. The package is the component `runtime`.
+if(LOCKSTEP_SANITIZE)
+  return()  # such a build is for tests
+endif()
 set(shell_files ${CMAKE_BINARY_DIR}/shell)
 set(manual ${shell_files}/lockstep.1.gz)
 add_custom_command(

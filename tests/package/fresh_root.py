@@ -41,29 +41,45 @@ def call(*command, timeout=3600, **options):
     return done.stdout
 
 
-class FreshRoot:
-    """LOCKSTEP_FRESH_ROOT names a tar file that keeps what debootstrap made, for the next time."""
+def kept_base():
+    """LOCKSTEP_FRESH_ROOT names a tar file that keeps what debootstrap made, for the next time; empty: nothing is kept."""
+    return os.environ.get("LOCKSTEP_FRESH_ROOT", "")
 
+
+def base_tar(folder):
+    """A tar file of what debootstrap makes: the kept one, or a new one in this folder."""
+    tar = pathlib.Path(kept_base() or folder / "base.tgz")
+    if not tar.exists():
+        call("debootstrap", "--variant=minbase", SUITE, folder / "base", mirror())
+        call("tar", "-C", folder / "base", "-caf", tar, ".")
+        shutil.rmtree(folder / "base")
+    return tar
+
+
+def package_settings(folder):
+    """A folder to lay over a fresh root: the package sources of this machine."""
+    apt = folder / "etc" / "apt"
+    apt.mkdir(parents=True)
+    (apt / "sources.list").touch()
+    for entry in ("sources.list", "sources.list.d"):
+        source = pathlib.Path("/etc/apt") / entry
+        if source.is_dir():
+            shutil.copytree(source, apt / entry)
+        elif source.exists():
+            shutil.copy(source, apt / entry)
+    shutil.copy("/etc/resolv.conf", folder / "etc" / "resolv.conf")
+    quick = folder / "etc" / "dpkg" / "dpkg.cfg.d" / "quick"
+    quick.parent.mkdir(parents=True)
+    quick.write_text("force-unsafe-io\n")  # nothing here must survive a power cut
+    return folder
+
+
+class FreshRoot:
     def __init__(self, folder):
-        self.path = pathlib.Path(folder)
-        kept = os.environ.get("LOCKSTEP_FRESH_ROOT", "")
-        if kept and os.path.exists(kept):
-            self.path.mkdir(parents=True)
-            call("tar", "-C", self.path, "-xf", kept)
-        else:
-            call("debootstrap", "--variant=minbase", SUITE, self.path, mirror())
-            if kept:
-                call("tar", "-C", self.path, "-caf", kept, ".")
-        apt = self.path / "etc" / "apt"
-        (apt / "sources.list").unlink(missing_ok=True)
-        for entry in ("sources.list", "sources.list.d"):
-            source = pathlib.Path("/etc/apt") / entry
-            if source.is_dir():
-                shutil.copytree(source, apt / entry, dirs_exist_ok=True)
-            elif source.exists():
-                shutil.copy(source, apt / entry)
-        shutil.copy("/etc/resolv.conf", self.path / "etc" / "resolv.conf")
-        (self.path / "etc/dpkg/dpkg.cfg.d/quick").write_text("force-unsafe-io\n")  # nothing here must survive a power cut
+        self.path = folder / "root"
+        self.path.mkdir(parents=True)
+        call("tar", "-C", self.path, "-xf", base_tar(folder))
+        shutil.copytree(package_settings(folder / "settings"), self.path, dirs_exist_ok=True)
         self.root("useradd", "--create-home", "somebody")
         self.root("apt-get", "update", "-q")
 

@@ -1,7 +1,8 @@
 """packaging/Containerfile built by buildah from a local image of a fresh Debian 12, and run as services run it.
 
-Needs buildah and a fresh root (root, debootstrap, a package mirror); no image registry. The Debian package is the one in
-dist/, so nothing is compiled here. LOCKSTEP_CONTAINER_COMPILE=1 compiles it inside the image, as a user's build does."""
+Needs buildah and a fresh Debian: root, debootstrap and a package mirror; or, without root, what LOCKSTEP_FRESH_ROOT
+keeps of one. No image registry. The Debian package is the one in dist/, so nothing is compiled here.
+LOCKSTEP_CONTAINER_COMPILE=1 compiles it inside the image, as a user's build does."""
 import json
 import os
 import pathlib
@@ -21,7 +22,9 @@ class Container(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-container-"))
-        cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
+        # Without root the files of images belong to ids that only buildah's namespace may remove.
+        cls.addClassCleanup(subprocess.run, ["buildah", "unshare", "rm", "-rf", str(cls.folder)] if os.geteuid() != 0 else
+                            ["rm", "-rf", str(cls.folder)])
         # No storage of this machine is touched, and no kernel feature but chroot is needed.
         cls.environment = {**os.environ, "STORAGE_DRIVER": "vfs", "BUILDAH_ISOLATION": "chroot"}
         cls.storage = ["--root", str(cls.folder / "storage"), "--runroot", str(cls.folder / "runroot")]
@@ -32,11 +35,10 @@ class Container(unittest.TestCase):
                 fresh_root.call("make", "-C", SOURCE, "deb")
             deb = sorted((SOURCE / "dist").glob("lockstep_*.deb"), key=os.path.getmtime)[-1]
             package = ["--build-arg", f"DEB=dist/{deb.name}"]
-        fresh = fresh_root.FreshRoot(cls.folder / "base")
         base = cls.buildah("from", "scratch").strip()
-        cls.buildah("copy", base, fresh.path, "/")
+        cls.buildah("add", base, fresh_root.base_tar(cls.folder), "/")
+        cls.buildah("copy", base, fresh_root.package_settings(cls.folder / "settings"), "/")
         cls.buildah("commit", "--rm", base, "localhost/debian:bookworm")
-        shutil.rmtree(fresh.path)
         cls.buildah("build", "--build-arg", "BASE=localhost/debian:bookworm", *package, "-f", SOURCE / "packaging/Containerfile",
                     "-t", "localhost/lockstep", SOURCE)
         cls.image = json.loads(cls.buildah("inspect", "--type", "image", "localhost/lockstep"))["OCIv1"]["config"]
@@ -97,6 +99,8 @@ class Container(unittest.TestCase):
 def why_not():
     if not shutil.which("buildah"):
         return "buildah is not installed (apt install buildah)"
+    if os.path.exists(fresh_root.kept_base()):
+        return ""  # then nothing needs root
     return fresh_root.why_not()
 
 

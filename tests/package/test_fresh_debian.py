@@ -35,7 +35,7 @@ class FreshDebian(unittest.TestCase):
         if not os.environ.get("LOCKSTEP_PACKAGES_MADE"):
             fresh_root.call("make", "-C", SOURCE, "deb", "wheel")
         cls.deb, cls.wheel = only("lockstep_*.deb"), only("lockstep-*.whl")
-        cls.fresh = fresh_root.FreshRoot(folder / "root")
+        cls.fresh = fresh_root.FreshRoot(folder)
         for file in (cls.deb, cls.wheel):
             shutil.copy(file, cls.fresh.path / "home" / "somebody" / file.name)
             print(f"{file.name}: {file.stat().st_size / 1e6:.1f} MB", flush=True)
