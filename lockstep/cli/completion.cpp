@@ -76,8 +76,8 @@ std::vector<Verb> verbs_of(const CLI::App& app) {
 }
 
 std::string names_of(const std::vector<Flag>& flags) {
-  std::vector<std::string> names;
-  for (const Flag& flag : flags) names.push_back(flag.name);
+  std::vector<std::string> names(flags.size());
+  std::transform(flags.begin(), flags.end(), names.begin(), [](const Flag& flag) { return flag.name; });
   return join(names, " ");
 }
 
@@ -158,8 +158,8 @@ complete -o filenames -F _lockstep lockstep
 )";
 
 std::string bash_script(const std::vector<Verb>& verbs) {
-  std::vector<std::string> names;
-  for (const Verb& verb : verbs) names.push_back(verb.name);
+  std::vector<std::string> names(verbs.size());
+  std::transform(verbs.begin(), verbs.end(), names.begin(), [](const Verb& verb) { return verb.name; });
   const Cases cases = shell_cases(verbs);
   return fmt::format(kBashScript, join(names, " "), cases.verbs, cases.values);
 }
