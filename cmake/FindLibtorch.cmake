@@ -52,7 +52,9 @@ if(_torch_cuda)
   get_filename_component(LOCKSTEP_TORCH_NVIDIA ${_torch_dir}/../nvidia ABSOLUTE)
 endif()
 target_link_libraries(Libtorch::Libtorch INTERFACE ${_torch_link})
-target_link_options(Libtorch::Libtorch INTERFACE -Wl,-rpath,${_torch_libs})
+if(LOCKSTEP_TORCH_PYTHON)  # the system's is where the loader looks
+  target_link_options(Libtorch::Libtorch INTERFACE -Wl,-rpath,${_torch_libs})
+endif()
 target_compile_definitions(Libtorch::Libtorch INTERFACE LOCKSTEP_TORCH_VERSION="${LOCKSTEP_TORCH_VERSION}")
 if(EXISTS ${_torch_dir}/include/fmt/format.h)
   # PyPI's torch brings headers of its own fmt, which come first and find no library of their version to link.

@@ -10,6 +10,9 @@
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
+if(NOT LOCKSTEP_FMT)  # the wheel compiles it in
+  set(LOCKSTEP_FMT fmt::fmt)
+endif()
 
 # How this build compiles; none of it reaches those who link an installed library.
 add_library(lockstep_options INTERFACE)
@@ -22,7 +25,7 @@ if(LOCKSTEP_WERROR)
   endif()
 endif()
 target_compile_options(lockstep_options INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${LOCKSTEP_WARNINGS}>")  # nvcc takes none
-target_link_libraries(lockstep_options INTERFACE Threads::Threads fmt::fmt nlohmann_json::nlohmann_json)
+target_link_libraries(lockstep_options INTERFACE Threads::Threads ${LOCKSTEP_FMT} nlohmann_json::nlohmann_json)
 if(LOCKSTEP_SANITIZE)
   target_compile_options(lockstep_options INTERFACE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -O1 -g)
   target_link_options(lockstep_options INTERFACE -fsanitize=${LOCKSTEP_SANITIZE})
@@ -100,7 +103,7 @@ function(lockstep_folder name)
   lockstep_headers_of(${target} ${folder})
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_link_libraries(${target}
-    PUBLIC $<BUILD_INTERFACE:lockstep_options> Threads::Threads fmt::fmt nlohmann_json::nlohmann_json ${ARG_LIBRARIES}
+    PUBLIC $<BUILD_INTERFACE:lockstep_options> Threads::Threads ${LOCKSTEP_FMT} nlohmann_json::nlohmann_json ${ARG_LIBRARIES}
     PRIVATE ${ARG_PRIVATE_LIBRARIES})
   foreach(dependency ${ARG_DEPENDS})
     target_link_libraries(${target} PUBLIC lockstep_${dependency})

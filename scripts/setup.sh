@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the build needs from Debian's packages: scripts/setup.sh [build] [bench] [lint] [interop] [fuzz]
+# Installs what the build needs from Debian's packages: scripts/setup.sh [build] [bench] [lint] [interop] [fuzz] [package] [containers]
 # Idempotent; takes a fraction of a second when nothing is missing. Set LOCKSTEP_NO_INSTALL=1 to never install.
 set -euo pipefail
 
@@ -17,6 +17,8 @@ bench_packages=(libbenchmark-dev)
 lint_packages=(clang-format clang-tidy)
 interop_packages=(python3-venv)
 fuzz_packages=(clang libclang-rt-14-dev)
+package_packages=(dpkg-dev python3-venv)      # make deb, make wheel
+container_packages=(debootstrap buildah)      # the slow tests of packages and images
 
 wanted=()
 for group in "${@:-build}"; do
@@ -26,7 +28,9 @@ for group in "${@:-build}"; do
     lint) wanted+=("${lint_packages[@]}") ;;
     interop) wanted+=("${interop_packages[@]}") ;;
     fuzz) wanted+=("${fuzz_packages[@]}") ;;
-    *) echo "setup: unknown group '$group'; use build, bench, lint, interop, fuzz" >&2; exit 2 ;;
+    package) wanted+=("${package_packages[@]}") ;;
+    containers) wanted+=("${container_packages[@]}") ;;
+    *) echo "setup: unknown group '$group'; use build, bench, lint, interop, fuzz, package, containers" >&2; exit 2 ;;
   esac
 done
 

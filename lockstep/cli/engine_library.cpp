@@ -13,6 +13,18 @@ namespace {
 
 constexpr const char* kLibraryName = "liblockstep_engine.so";
 
+[[noreturn]] void no_engine() {
+#ifdef LOCKSTEP_WHEEL
+  throw environment_error("the engine is not part of the Python wheel, which plans, tunes, launches and reports",
+                          "install the Debian package or build from source (docs/how-to/install.md), or set "
+                          "LOCKSTEP_ENGINE to the path of " +
+                              std::string(kLibraryName) + " of the same version");
+#else
+  throw environment_error(std::string(kLibraryName) + " is not beside the executable",
+                          "build it with `make`, or set LOCKSTEP_ENGINE to its path");
+#endif
+}
+
 template <typename Function>
 Function* symbol(void* handle, const char* name) {
   void* address = dlsym(handle, name);
@@ -86,14 +98,13 @@ void prepare_compute(int threads) {
 
 EngineLibrary::EngineLibrary() {
   const std::filesystem::path path = find_engine_library();
-  if (path.empty()) {
-    throw environment_error(std::string(kLibraryName) + " is not beside the executable",
-                            "build it with `make`, or set LOCKSTEP_ENGINE to its path");
-  }
+  if (path.empty()) no_engine();
   handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle_ == nullptr) {
-    throw environment_error("cannot open the engine: " + std::string(dlerror()),
-                            "run `lockstep doctor`, or install libtorch (`make setup`)");
+    throw environment_error(
+        "cannot open the engine: " + std::string(dlerror()),
+        "install libtorch (`apt install libtorch1.13 libopenblas0`, in the source tree `make setup`), or "
+        "run `lockstep doctor`");
   }
   const int abi = symbol<int()>(handle_, "lockstep_engine_abi")();
   if (abi != LOCKSTEP_ENGINE_ABI) {

@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/launch_command.h"
+#include "lockstep/cli/managed_job.h"
 #include "lockstep/cli/signals.h"
 #include "lockstep/cli/verbs.h"
 
@@ -45,7 +46,11 @@ int run(CLI::App& app, Outcome& outcome, int argc, char** argv) {
   outcome.json = asks_for_json(argc, argv);  // a line that no verb understands has no verb to say so
   try {
     require_known_verb(app, argc, argv);
-    app.parse(lockstep::cli::take_command(app, argc, argv, outcome), argv);
+    const int count = lockstep::cli::take_command(app, argc, argv, outcome);
+    std::vector<std::string> words(argv + 1, argv + count);
+    if (outcome.command.empty()) words = lockstep::cli::with_managed_job(std::move(words));
+    std::reverse(words.begin(), words.end());  // as CLI11 takes them
+    app.parse(std::move(words));
     return outcome.exit_code;
   } catch (const CLI::ParseError& error) {
     const bool asked_for_help = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);

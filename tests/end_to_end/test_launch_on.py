@@ -198,7 +198,7 @@ class Words(LaunchOn):
         self.expect_error(2, ["--on ssh or --on mpi"], "launch", "--hostfile", hosts, job)
         self.expect_error(2, ["was not submitted from here"], "launch", "--attach", "nothing")
         self.expect_error(2, ["unknown key `sssh`"], "launch", job, "launch.sssh.port=1")
-        self.expect_error(2, ["launch what?"], "launch")
+        self.expect_error(2, ["neither a job nor a command"], "launch")
 
     def test_two_nodes_on_one_machine_are_said_plainly(self):
         done = self.run_lockstep("train", self.job(steps=1))

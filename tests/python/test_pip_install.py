@@ -1,4 +1,4 @@
-"""`pip install ./python` in a fresh environment, then the package from there: example, command, doctests.
+"""`pip install ./python` in a fresh environment, then the package from there: example, executable, command, doctests.
 
 Skips (exit 0, with a line) where there is no venv, pip or package index."""
 import os
@@ -39,12 +39,19 @@ def main() -> int:
             print(f"skipped: no package index: {reached.stderr.strip().splitlines()[-1]}")
             return 0
         start = time.monotonic()
-        subprocess.run([python, "-m", "pip", "install", "-q", str(SOURCE / "python")], check=True, timeout=1500,
+        subprocess.run([python, "-m", "pip", "install", "-q", str(SOURCE / "python")], check=True, timeout=5400,
                        env=environment, cwd=folder)
         print(f"pip install took {time.monotonic() - start:.0f} s")
         subprocess.run([python, "-c", EXAMPLE], check=True, timeout=60, env=environment, cwd=folder)
         subprocess.run([python, "-m", "lockstep.suggest", "--model-size", "7B", "--gpus", "8", "--dataset-size",
                         "1B tokens", "--no-studies"], check=True, timeout=60, env=environment, cwd=folder)
+        lockstep = [str(venv / "bin" / "lockstep")]
+        subprocess.run([*lockstep, "plan", "--model", "llama2-13b", "--cluster", "4x8xH100"], check=True, timeout=60,
+                       env=environment, cwd=folder)
+        job = SOURCE / "specs" / "jobs" / "gpt-bytes-demo.yaml"
+        refused = subprocess.run([*lockstep, "train", str(job)], capture_output=True, text=True, timeout=60, cwd=folder,
+                                 env={**environment, "LOCKSTEP_HOME": folder})
+        assert refused.returncode == 4 and "the engine is not part of the Python wheel" in refused.stderr, refused
         subprocess.run([str(venv / "bin" / "lockstep-suggest"), "--help"], check=True, timeout=60, env=environment)
     return 0
 
