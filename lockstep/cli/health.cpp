@@ -131,7 +131,8 @@ std::unique_ptr<elastic::HealthMonitor> start_health_checks(const elastic::Healt
     if (finding.severity == Severity::kFatal && policy == spec::NodeChecks::kAct) {
       throw environment_error(
           fmt::format("node {} is not fit to train: {}: {}", telemetry::host_name(), finding.check, finding.what),
-          finding.fix + (finding.fix.empty() ? "" : "; ") + "see `lockstep health`; health.node_checks of a job or --health of a command says what they may do");
+          finding.fix + (finding.fix.empty() ? "" : "; ") +
+              "see `lockstep health`; health.node_checks of a job or --health of a command says what they may do");
     }
     if (policy == spec::NodeChecks::kRecord) finding.severity = std::min(finding.severity, Severity::kWarning);
     found.push_back(std::move(finding));

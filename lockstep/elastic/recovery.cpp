@@ -358,7 +358,9 @@ std::optional<Action> Recovery::give_up(double now) {
   const bool waits_for_nodes = possible_nodes() < limits_.node_counts.front();
   if (forming_ && (finishing_ || !replacing_) && (generation_ > 0 || waits_for_nodes)) return because("");
   if (broken_ && failure_ && restarts_ >= limits_.restarts) {
-    return because(limits_.restarts == 0 ? "" : fmt::format("restarted {} {} already", restarts_, restarts_ == 1 ? "time" : "times"));
+    return because(limits_.restarts == 0
+                       ? ""
+                       : fmt::format("restarted {} {} already", restarts_, restarts_ == 1 ? "time" : "times"));
   }
   if (at_one_step_ > limits_.restarts_at_one_step) {
     return because(fmt::format("{} failures in a row without a step", at_one_step_));

@@ -16,8 +16,9 @@ struct Entry {
 
 // In the order they are shown in.
 constexpr Entry kSchedulers[] = {
-    {"slurm", make_slurm},       {"kubernetes", make_kubernetes}, {"kubeflow", make_kubeflow}, {"ray", make_ray},
-    {"skypilot", make_skypilot}, {"ssh", make_ssh},               {"mpi", make_mpi},
+    {"slurm", make_slurm}, {"kubernetes", make_kubernetes}, {"kubeflow", make_kubeflow},
+    {"ray", make_ray},     {"skypilot", make_skypilot},     {"ssh", make_ssh},
+    {"mpi", make_mpi},
 };
 
 std::string last_line(const std::string& text) {

@@ -256,10 +256,10 @@ Cluster read_cluster(const YamlNode& node, const std::string& path, const std::s
     return read_map(root, "", resolved.stem().string());
   }
   if (auto cluster = from_shape(name, node.place())) return *cluster;
-  throw bad_input(
-      fmt::format("`{}` is not a cluster", printable(name)),
-      fmt::format("write NODESxGPUSxKIND such as 4x8xH100 (kinds: {}), auto, or a YAML file", join(device_kind_names(), ", ")),
-      node.place());
+  throw bad_input(fmt::format("`{}` is not a cluster", printable(name)),
+                  fmt::format("write NODESxGPUSxKIND such as 4x8xH100 (kinds: {}), auto, or a YAML file",
+                              join(device_kind_names(), ", ")),
+                  node.place());
 }
 
 }  // namespace lockstep::spec
