@@ -59,6 +59,8 @@ json link_to(int next, const elastic::NodeList& nodes, elastic::KeyValueStore& s
             {"bytes_per_second", figures.bytes_per_second},
             {"clock_offset_seconds", figures.clock_offset_seconds}};
   } catch (const Fault& fault) {
+    // One that did not come is named by the first node.
+    if (!store.try_get(key_of(next, "echo"))) return {{"to", host}, {"absent", true}};
     return {{"to", host}, {"error", fault.what()}};
   }
 }
@@ -95,7 +97,7 @@ void compare(std::vector<json>& reports) {
               " on the first",
           "install the same version everywhere", true);
     }
-    if (!report.contains("link")) continue;
+    if (!report.contains("link") || report["link"].contains("absent")) continue;
     const json& link = report["link"];
     if (link.contains("error")) {
       add(fmt::format("no link to {}: {}", link.value("to", ""), link.value("error", "")),
@@ -116,7 +118,8 @@ void compare(std::vector<json>& reports) {
 }
 
 std::string link_text(const json& report) {
-  if (!report.contains("link") || report["link"].contains("error")) return report.contains("link") ? "none" : "";
+  if (!report.contains("link")) return "";
+  if (!report["link"].contains("bytes_per_second")) return "none";
   const json& link = report["link"];
   return fmt::format("{}, {:.2f} Gb/s", format_seconds(link["latency_seconds"].get<double>()),
                      link["bytes_per_second"].get<double>() * 8 / 1e9);
@@ -151,13 +154,31 @@ void print_table(const std::vector<json>& reports) {
   }
 }
 
+// Or until the patience is over; says so when it takes long.
+void wait_for_all(const elastic::NodeList& nodes, elastic::KeyValueStore& store, double seconds) {
+  std::vector<std::string> keys;
+  for (int node = 0; node < static_cast<int>(nodes.nodes.size()); ++node) keys.push_back(key_of(node, "echo"));
+  const double first = std::min(5.0, seconds);
+  for (const double part : {first, seconds - first}) {
+    try {
+      return store.wait(keys, in_milliseconds(part));
+    } catch (const Fault&) {
+      const auto there =
+          std::count_if(keys.begin(), keys.end(), [&](const auto& key) { return store.try_get(key).has_value(); });
+      fmt::print(stderr, "lockstep: {} of {} nodes have come\n", there, keys.size());
+    }
+  }
+}
+
 // The first node waits for all and prints.
 int conclude(const NodesDoctorOptions& options, const elastic::NodeList& nodes, elastic::KeyValueStore& store) {
   std::vector<json> reports;
   for (int node = 0; node < static_cast<int>(nodes.nodes.size()); ++node) {
     const std::string& host = nodes.nodes[static_cast<std::size_t>(node)].host;
     try {
-      reports.push_back(json::parse(store.get(key_of(node, "report"), in_milliseconds(2 * options.patience_seconds))));
+      // The others had as long to come as this node waited for its own link.
+      const double patience = store.try_get(key_of(node, "echo")) ? 2 * options.patience_seconds : 1.0;
+      reports.push_back(json::parse(store.get(key_of(node, "report"), in_milliseconds(patience))));
     } catch (const Fault&) {
       reports.push_back({{"node", node},
                          {"host", host},
@@ -197,6 +218,7 @@ int run_doctor_member(const NodesDoctorOptions& options, const elastic::NodeList
                               .connect_timeout = in_milliseconds(options.patience_seconds)});
   const elastic::LinkEcho echo(address, options.token);
   store.set(key_of(nodes.self, "echo"), std::to_string(echo.port()));
+  if (nodes.self == 0) wait_for_all(nodes, store, options.patience_seconds);
   store.set(key_of(nodes.self, "report"), report_here(options, nodes, store).dump());
   if (nodes.self == 0) {
     const int code = conclude(options, nodes, store);

@@ -11,7 +11,7 @@ namespace lockstep::cli {
 struct NodesDoctorOptions {
   DoctorOptions checks;  // of each node
   std::string token;
-  double patience_seconds = 60.0;  // for other nodes to come
+  double patience_seconds = 40.0;  // for other nodes to come
 };
 
 // This process is one of the nodes: all meet at the first, look at themselves and measure the link to the next; the

@@ -32,7 +32,12 @@ int doctor_of_nodes(DoctorFlags& flags) {
   schedulers::LaunchSettings settings;
   if (flags.on.on.empty() && (!flags.nodes.empty() || !flags.on.hostfile.empty())) flags.on.on = "ssh";
   flags.on.nodes = flags.nodes;
-  if (!flags.job_file.empty()) {
+  if (flags.job_file.find('=') != std::string::npos) {  // no file: launch.ssh.port=2222
+    YamlNode tree = parse_yaml("{}", "the command line");
+    flags.overrides.insert(flags.overrides.begin(), flags.job_file);
+    for (const std::string& assignment : flags.overrides) apply_override(tree, assignment);
+    settings = launch_settings(flags.on, tree.find("launch"));
+  } else if (!flags.job_file.empty()) {
     const YamlNode tree = spec::load_job_tree(flags.job_file, flags.overrides);
     settings = launch_settings(flags.on, tree.find("launch"));
     if (flags.on.on.empty()) flags.on.on = settings.on;

@@ -61,6 +61,13 @@ spec::NodeChecks checks_of(const std::string& health) {
   return health == "record" ? spec::NodeChecks::kRecord : spec::NodeChecks::kAct;
 }
 
+// A script that is not there would fail on every rank, several times over.
+void require_script(const Outcome& outcome) {
+  const std::filesystem::path script = outcome.command.front();
+  if (script.extension() != ".py" || std::filesystem::exists(script)) return;
+  throw environment_error("there is no script " + printable(script.string(), 200), "check the name and the folder");
+}
+
 // What of a job's flags means nothing for a command.
 void refuse_flags_of_jobs(const TrainOptions& options, bool submits) {
   const std::pair<bool, const char*> given[] = {
@@ -79,6 +86,13 @@ void refuse_flags_of_jobs(const TrainOptions& options, bool submits) {
   }
 }
 
+// Largest first.
+std::vector<int> counts_asked(const NodesAsked& asked) {
+  std::vector<int> counts;
+  for (int count = asked.most; count >= asked.fewest; --count) counts.push_back(count);
+  return counts;
+}
+
 std::vector<int> node_counts(const NodesAsked& asked, const std::optional<elastic::NodeList>& nodes) {
   const bool met = nodes && nodes->source == "endpoint";
   const int listed = nodes ? static_cast<int>(nodes->nodes.size()) : 1;
@@ -88,9 +102,7 @@ std::vector<int> node_counts(const NodesAsked& asked, const std::optional<elasti
         fmt::format("{} nodes are asked for, and {} {} known", asked.fewest, listed, listed == 1 ? "is" : "are"),
         "name them with --nodes n1,n2, or say where they meet with --rdzv-endpoint HOST:PORT");
   }
-  std::vector<int> counts;
-  for (int count = asked.most; count >= asked.fewest; --count) counts.push_back(count);
-  return counts;
+  return counts_asked(asked);
 }
 
 }  // namespace
@@ -148,6 +160,7 @@ int launch_command(const TrainOptions& options, LaunchFlags flags, const Outcome
   refuse_flags_of_jobs(options, false);
   fill_from_environment(flags);
   require_honoured(flags);
+  require_script(outcome);
   ForeignRequest request;
   request.argv = program_of(flags, outcome.command, outcome.command_separated);
   request.name = name_of(flags, outcome.command);
@@ -165,7 +178,7 @@ int launch_command(const TrainOptions& options, LaunchFlags flags, const Outcome
   request.json = options.json;
   const Shown shown(flags);
   const NodesAsked asked = nodes_asked(flags, options.nodes, options.node);
-  if (asked.counted) request.node_counts = {asked.most, asked.fewest};
+  if (asked.counted) request.node_counts = counts_asked(asked);  // what nodes that come later compare
   request.nodes = find_launch_nodes(asked, options, digest_of(request));
   if (request.interface.empty() && request.nodes) request.interface = request.nodes->interface;
   request.node_counts = node_counts(asked, request.nodes);

@@ -210,7 +210,13 @@ class Follower {
       fmt::print("{}\n", last.dump(-1, ' ', false, json::error_handler_t::replace));
     } else {
       if (lines_.result.contains("steps")) show_run_summary(stdout, lines_.result);
-      if (followed_.recorded) fmt::print("\nNext: lockstep report {}\n", followed_.submitted.run);
+      const bool stopped =
+          code == static_cast<int>(ExitCode::kInterrupted) || code == static_cast<int>(ExitCode::kRetry);
+      if (stopped && lines_.result.contains("steps")) {
+        fmt::print("\nNext: the same command with --resume goes on from the checkpoint\n");
+      } else if (followed_.recorded) {
+        fmt::print("\nNext: lockstep report {}\n", followed_.submitted.run);
+      }
     }
     return code;
   }
@@ -223,11 +229,13 @@ class Follower {
     if (row && row->status != telemetry::RunStatus::kRunning && row->status != telemetry::RunStatus::kLost) return;
     const auto recorder = telemetry::open_recorder(home, followed_.submitted.run, -1);
     const bool stopped = code == static_cast<int>(ExitCode::kInterrupted) || code == static_cast<int>(ExitCode::kRetry);
-    recorder->end_run(code == 0 ? telemetry::RunStatus::kDone
-                      : stopped ? telemetry::RunStatus::kInterrupted
-                                : telemetry::RunStatus::kFailed,
-                      code == 0 ? "" : fmt::format("{}: {} {}", followed_.on, name_of(state_.phase), state_.detail),
-                      lines_.result.is_null() ? json::object() : lines_.result);
+    recorder->end_run(
+        code == 0 ? telemetry::RunStatus::kDone
+        : stopped ? telemetry::RunStatus::kInterrupted
+                  : telemetry::RunStatus::kFailed,
+        code == 0 ? ""
+                  : std::string(trim(fmt::format("{}: {} {}", followed_.on, name_of(state_.phase), state_.detail))),
+        lines_.result.is_null() ? json::object() : lines_.result);
     recorder->flush(10.0);
   }
 

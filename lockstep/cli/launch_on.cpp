@@ -16,6 +16,7 @@
 #include "lockstep/elastic/store.h"
 #include "lockstep/plan/verdict.h"
 #include "lockstep/planner/planner.h"
+#include "lockstep/spec/discovery.h"
 #include "lockstep/spec/job.h"
 #include "lockstep/spec/job_reader.h"
 #include "lockstep/telemetry/recorder.h"
@@ -32,6 +33,7 @@ using schedulers::Submission;
 
 // Where relative paths of a job lead that runs in an image; nothing is there.
 constexpr const char* kNowhere = "/lockstep-relative-path";
+constexpr const char* kDeepBelow = "/1/2/3/4/5/6/7/8";  // `..` does not lead out of it
 
 void move_sources(YamlNode& node, const fs::path& directory) {
   if (node.source) node.source = std::make_shared<YamlSource>(YamlSource{node.source->name, directory});
@@ -41,13 +43,13 @@ void move_sources(YamlNode& node, const fs::path& directory) {
 
 // Paths are made absolute here; in an image they must be absolute already, as they are those of the image.
 std::string job_text(YamlNode tree, const std::string& name, bool in_image) {
-  if (in_image) move_sources(tree, kNowhere);
+  if (in_image) move_sources(tree, std::string(kNowhere) + kDeepBelow);
   const std::string text = spec::to_yaml(spec::read_job(tree, name));
   const std::size_t found = text.find(kNowhere);
   if (found == std::string::npos) return text;
-  const std::size_t begin = found + std::string_view(kNowhere).size();
-  throw bad_input(fmt::format("the path {} is relative, and the job runs in an image",
-                              printable(text.substr(begin, text.find_first_of("\"'\n,}", begin) - begin))),
+  const std::string path = text.substr(found, text.find_first_of("\"'\n,}", found) - found);
+  throw bad_input(fmt::format("a path of the job is relative (it ends in `{}`), and the job runs in an image",
+                              printable(fs::path(path).filename().string())),
                   "write paths as they are in the image, from / on");
 }
 
@@ -256,6 +258,10 @@ int launch_job_on(const TrainOptions& train, const LaunchOnOptions& options) {
   if (settings.gpus_per_node > 0) {
     throw bad_input("launch.gpus_per_node is for foreign programs", "the job's cluster says how many GPUs a node has");
   }
+  if (job.cluster.name.rfind(spec::kDiscoveredName, 0) == 0) {
+    throw bad_input("cluster: auto is what this machine sees, and the job runs elsewhere",
+                    "write the cluster of the nodes: cluster=4x8xH100");
+  }
   require_runnable(job);
   Submission submission = make_submission(job.name, settings);
   submission.job = job_text(tree, stem, !settings.image.empty());
@@ -268,6 +274,10 @@ int launch_job_on(const TrainOptions& train, const LaunchOnOptions& options) {
 }
 
 int launch_program_on(const ForeignProgram& program, const LaunchOnOptions& options, const LaunchSettings& settings) {
+  const std::string on = scheduler_asked(options, settings);
+  if (settings.gpus_per_node == 0 && on != "ssh" && on != "mpi") {
+    fmt::print(stderr, "lockstep: note: launch.gpus_per_node is not set: no GPU is asked for\n");
+  }
   Submission submission = make_submission(program.name, settings);
   submission.flags = program.flags;
   submission.command = program.command;
@@ -290,7 +300,11 @@ int run_verb_on(const std::string& verb, const std::vector<std::string>& flags, 
   const auto scheduler = schedulers::make_scheduler(on, settings);
   write_files(scheduler->script(submission), submission);
   const Followed followed{on, scheduler->submit(submission), verb, false};
-  return follow(*scheduler, followed, {.cancel_on_interrupt = true, .only_log = true});
+  const int code = follow(*scheduler, followed, {.cancel_on_interrupt = true, .only_log = true});
+  const bool answered = code == 0 || code == static_cast<int>(ExitCode::kEnvironment);
+  if (answered || code == static_cast<int>(ExitCode::kInterrupted)) return code;
+  throw environment_error(fmt::format("no answer from the first node on {}", on),
+                          "see above what it says; is the machine up, and lockstep installed there?");
 }
 
 int attach_to(const LaunchOnOptions& options, bool json) {

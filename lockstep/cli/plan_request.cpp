@@ -150,6 +150,7 @@ spec::Job planned_job(const PlanFlags& flags) {
 }
 
 planner::SearchRequest request_of_job(const PlanFlags& flags, const spec::Job& job) {
+  note_discovery(job.cluster);
   planner::SearchRequest request = planner::question_of(
       job, planner::require_profile(job.cluster, job.precision, planner::ranks_here(job), flags.profile));
   request.is_job = flags.precision.empty();  // another precision than the job's is a question
@@ -171,6 +172,7 @@ planner::SearchRequest request_of_names(const PlanFlags& flags) {
   planner::SearchRequest request;
   request.model = spec::load_model(flags.model);
   request.cluster = spec::load_cluster(flags.cluster);
+  note_discovery(request.cluster);
   request.precisions = parse_precisions(flags.precision);
   request.sequence_length = flags.sequence_length;
   request.profile = profile_on(request.cluster, request.precisions, flags);
@@ -195,7 +197,6 @@ planner::SearchRequest request_of(const PlanFlags& flags) {
   std::optional<spec::Job> job;
   if (!flags.job_file.empty()) job = planned_job(flags);
   planner::SearchRequest request = job ? request_of_job(flags, *job) : request_of_names(flags);
-  note_discovery(request.cluster);
   if (!flags.precision.empty()) request.precisions = parse_precisions(flags.precision);
   apply_goals(flags, request);
   if (job && job->steps > 0 && flags.tokens.empty()) request.tokens = planner::work_of_steps(job->steps, request);

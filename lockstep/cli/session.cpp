@@ -309,6 +309,7 @@ elastic::AgentOptions agent_options(const elastic::RankRequest& request, const P
   options.nodes = placement.nodes;
   if (placement.nodes) options.token = elastic::shared_token(telemetry::home_directory());
   options.job = job_digest(request.job);
+  options.joining = session.joining;
   options.facts = facts_of(request);
   return options;
 }

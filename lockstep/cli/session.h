@@ -35,6 +35,7 @@ struct SessionOptions {
   std::string title;
   std::optional<plan::Plan> plan;  // null: none; its prediction is recorded with the run
   planner::SmallerWorlds smaller;  // for when nodes are lost
+  std::string joining;             // job_digest() before the plan was followed: what nodes say when they meet
 };
 
 struct SessionResult {

@@ -188,7 +188,8 @@ void settle_resume(const TrainOptions& options, const spec::Job& job, bool launc
 
 int train(const TrainOptions& options) {
   spec::Job job = spec::load_job(options.job_file, options.overrides);
-  const auto nodes = options.find_nodes ? options.find_nodes(job_digest(job)) : std::nullopt;
+  const std::string joining = job_digest(job);
+  const auto nodes = options.find_nodes ? options.find_nodes(joining) : std::nullopt;
   Placement placement = place(job, options.backend, options.launches, nodes);
   choose_interface(options.interface.empty() && nodes ? nodes->interface : options.interface, placement);
   const plan::Plan plan = plan_for(job, options, placement);
@@ -212,6 +213,7 @@ int train(const TrainOptions& options) {
   session.display = only_json ? stderr : stdout;
   if (options.report_steps) session.on_step = print_step;
   session.title = job.name;
+  session.joining = joining;
   session.plan = plan;
   if (placement.nodes) {
     const auto profile = planner::find_profile(job.cluster, job.precision, placement, options.profile);
@@ -252,7 +254,7 @@ void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& shar
                   "At the end write the weights as a Hugging Face folder that transformers loads");
   verb.add_option("--chaos", options.chaos,
                   "Faults on purpose, separated by `;` (docs/reference/chaos.md):\n" + elastic::chaos_help());
-  verb.add_flag("--dry-run", options.dry_run, "Show the plan and stop");
+  verb.add_flag("--dry-run", options.dry_run, "Show the plan and stop; of `launch --on` the submission");
   verb.add_flag("--no-record", options.no_record, "Do not write to the run store");
   verb.add_flag(
       "--general-step", options.general_step,

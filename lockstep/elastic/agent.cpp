@@ -38,7 +38,8 @@ constexpr double kRetrySeconds = 0.1;
 constexpr std::size_t kMostStrangers = 256;
 constexpr int kCandidatesAtOnce = 3;
 constexpr double kUsageSeconds = 5.0;
-constexpr double kFindingsSeconds = 0.2;  // between two looks at what the health checks found
+constexpr double kFirstWaitSeconds = 5.0, kWaitSeconds = 30.0;  // until it is said that nodes are missing, and again
+constexpr double kFindingsSeconds = 0.2;                        // between two looks at what the health checks found
 
 RecoveryLimits limits_of(const AgentOptions& options) {
   RecoveryLimits limits = options.recovery;
@@ -94,6 +95,7 @@ class Agent {
   const NodeAddress& address_of(int node) const { return nodes_->nodes[static_cast<std::size_t>(node)]; }
   std::string name_of_node(int node) const;
   void note(const std::string& text) const;
+  void tell_waiting(double now);
 
   // Processes of this node.
   WorkerOptions worker_options() const;
@@ -183,6 +185,7 @@ class Agent {
   bool fenced_ = false;
   const double started_ = monotonic_seconds();
   double seeking_since_ = 0.0;
+  double tell_waiting_at_ = 0.0;
   double beaten_ = 0.0, told_ = 0.0;  // the last beat, the last status
   int stops_told_ = 0;
   double looked_ = 0.0;                                        // at what the health checks found
@@ -276,6 +279,17 @@ AgentResult Agent::run() {
   }
   workers_.end_all(0.0);  // those that only waited
   return *result_;
+}
+
+// The first generation needs other nodes; who looks at the terminal should know.
+void Agent::tell_waiting(double now) {
+  const bool waits = leader_ ? leader_->generation() == 0 : !leader_link_ && term_ == 0;
+  if (alone() || !waits || now < tell_waiting_at_) return;
+  const bool first = tell_waiting_at_ == 0.0;
+  tell_waiting_at_ = now + (first ? kFirstWaitSeconds : kWaitSeconds);
+  if (first) return;
+  note(leader_ ? fmt::format("waiting for other nodes: {} of {} have come", followers_.size() + 1, nodes_->nodes.size())
+               : "waiting for the other nodes");
 }
 
 // --- processes of this node ------------------------------------------------------------------------------------------
@@ -904,7 +918,7 @@ void Agent::greet(std::unique_ptr<Link>& stranger, double now) {
 // A node that nobody knew of comes to the endpoint where the others met (elastic/roster.h). Who leads gives it a
 // number.
 void Agent::enlist(std::unique_ptr<Link> link, const json& join) {
-  json answer = refusal(join, token_, options_.job, name_of_node(self()));
+  json answer = refusal(join, token_, options_.joining.empty() ? options_.job : options_.joining, name_of_node(self()));
   if (answer.is_null() && nodes_->source != "endpoint") return;
   if (answer.is_null() && leader_link_) {
     answer = {{"type", "elsewhere"}, {"host", address_of(leader_node_).host}, {"port", address_of(leader_node_).port}};

@@ -43,6 +43,7 @@ struct AgentOptions {
   std::optional<NodeList> nodes;
   std::string token;             // that agents and ranks of all nodes share; not looked at without nodes
   std::string job;               // a digest: agents of another job are refused
+  std::string joining;           // what nodes say of the job when they meet (roster.h); "": the same
   nlohmann::json facts;          // that the first leader's processes share with those of other nodes
   double rejoin_seconds = 60.0;  // how long a node that lost the others tries to come back
 };

@@ -107,6 +107,10 @@ AgentResult Leader::result() const {
     result.exit_code = stopped;
     return result;
   }
+  if (stops_obeyed_ > 0 && ends.empty()) {  // while nodes were waited for
+    result.exit_code = stopped;
+    return result;
+  }
   result.cause = is_foreign() && first_failure_ ? first_failure_ : find_root_cause(ends, host_of_ranks());
   if (result.cause && !give_up_reason_.empty()) result.cause->message += "; " + give_up_reason_;
   result.exit_code = result.cause ? result.cause->exit_code : interrupted ? stopped : 0;

@@ -160,7 +160,7 @@ class PodLog {
       text.append(buffer, static_cast<std::size_t>(got));
       heard_ = std::time(nullptr);
     }
-    const std::string lines = whole_lines(text);
+    std::string lines = whole_lines(text);
     if (!process_->stdout_fd()) look_at_end();
     return lines;
   }

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/schedulers/all.h"
@@ -53,7 +56,7 @@ class Mpi : public Scheduler {
       throw bad_input(fmt::format("the job needs {} nodes and {} machines are named", submission.nodes, hosts_.size()),
                       "name more in --hostfile");
     }
-    std::string text;
+    std::vector<Host> merged;  // mpirun takes a machine once
     for (std::int64_t i = 0; i < submission.nodes; ++i) {
       const Host& host = hosts_[static_cast<std::size_t>(i)];
       if (host.slots != 0 && host.slots < submission.ranks_per_node) {
@@ -61,14 +64,20 @@ class Mpi : public Scheduler {
                                     submission.ranks_per_node),
                         "change the hostfile or the job's cluster");
       }
-      text += fmt::format("{} slots={}\n", host.name, submission.ranks_per_node);
+      const auto known =
+          std::find_if(merged.begin(), merged.end(), [&](const Host& one) { return one.name == host.name; });
+      if (known == merged.end()) merged.push_back({host.name, 0});
+      (known == merged.end() ? merged.back() : *known).slots += submission.ranks_per_node;
     }
+    std::string text;
+    for (const Host& host : merged) text += fmt::format("{} slots={}\n", host.name, host.slots);
     return text;
   }
 
   static std::map<std::string, std::string> variables(const Submission& submission) {
     auto variables = submission.environment();
     variables["LOCKSTEP_TOKEN"] = submission.token;
+    if (const char* const home = std::getenv("LOCKSTEP_HOME")) variables.emplace("LOCKSTEP_HOME", home);
     return variables;
   }
 

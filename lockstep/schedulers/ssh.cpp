@@ -3,6 +3,7 @@
 // agent saves and ends too.
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <functional>
 
 #include "lockstep/base/error.h"
@@ -51,6 +52,11 @@ class Ssh : public Scheduler {
       nlohmann::json start = to_json(submission);
       start["environment"]["LOCKSTEP_NODES"] = nodes_variable(submission);
       start["environment"]["LOCKSTEP_NODE"] = std::to_string(i);
+      // Machines of one user see one home more often than not; launch.environment says otherwise.
+      const char* const home = std::getenv("LOCKSTEP_HOME");
+      if (home != nullptr && !submission.settings.environment.contains("LOCKSTEP_HOME")) {
+        start["environment"]["LOCKSTEP_HOME"] = home;
+      }
       start["directory"] =
           submission.settings.directory.empty() ? submission.directory.string() : submission.settings.directory;
       children_.start({words_for(hosts[i]),

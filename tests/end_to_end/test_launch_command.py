@@ -231,6 +231,49 @@ class OneEndpoint(LaunchCommand):
         self.assertGreaterEqual(json.loads(out.splitlines()[-1])["restarts"], 1)
         self.assertEqual({step for step, _, _ in self.steps()}, set(range(1, 151)))
 
+    def test_a_lost_node_of_a_fixed_number_comes_back(self):
+        for _ in range(2):
+            self.node("train.py", ".", "--steps", 60)
+        wait_for(lambda: len(self.steps()) >= 3)
+        host, guest = self.nodes if self.is_host(self.nodes[0]) else reversed(self.nodes)
+        guest.kill()
+        again = self.node("train.py", ".", "--steps", 60)
+        self.finish(again)
+        self.finish(host)
+        self.assertEqual({step for step, _, _ in self.steps()}, set(range(1, 61)))
+
+    def test_a_lost_node_of_a_job_comes_back_to_the_endpoint(self):
+        job = self.text_job(cluster="2x1xcpu", steps=3000)
+        words = ["launch", job, "--json", "--nnodes", 2, "--rdzv-endpoint", self.endpoint, "recovery.wait=600s"]
+        agents = [self.start(*words) for _ in range(2)]
+        wait_for(lambda: self.recorded_steps() >= 3)
+        host, guest = agents if self.is_host(agents[0]) else reversed(agents)
+        guest.kill()
+        agents.append(self.start(*words))
+        for process in agents:
+            self.addCleanup(self.end, process)
+        before = self.recorded_steps()
+        wait_for(lambda: self.recorded_steps() > before + 20)
+        self.assertIsNone(agents[-1].poll())
+        host.send_signal(signal.SIGINT)
+        self.finish(host, expect=130)
+
+    def test_a_node_that_waits_for_others_says_so_and_is_interrupted(self):
+        job = self.text_job(cluster="2x1xcpu", steps=10)
+        nodes = ",".join(f"127.0.0.1:{free_port()}" for _ in range(2))
+        process = self.start("launch", job, "--nodes", nodes, "--node", 0)
+        self.addCleanup(self.end, process)
+        lines = []
+        while "waiting for other nodes: 1 of 2" not in "".join(lines):
+            line = process.stderr.readline()
+            self.assertTrue(line, lines)
+            lines.append(line)
+        process.send_signal(signal.SIGINT)
+        self.finish(process, expect=130)
+
+    def test_a_script_that_is_not_there_is_refused_at_once(self):
+        self.expect_error(4, ["there is no script nothere.py"], "launch", "--nproc", 2, "nothere.py")
+
     def is_host(self, process):
         port = f"{int(self.endpoint.split(':')[1]):04X}"
         sockets = {line.split()[9] for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]

@@ -147,6 +147,21 @@ class Ssh(LaunchOn):
         for node in report["nodes"]:
             self.assertGreater(node["link"]["bytes_per_second"], 0)
 
+    def test_doctor_says_so_when_nobody_answers_and_takes_settings_without_a_job(self):
+        settings = [f"launch.ssh.port={harness.free_port()}", f"launch.ssh.identity={self.ssh['identity']}",
+                    f"launch.ssh.options={json.dumps(self.ssh['options'])}"]
+        done = self.run_lockstep("doctor", *settings, "--hostfile", self.hosts)
+        self.assertEqual(done.returncode, 4, done.stdout + done.stderr)
+        self.assertIn("no answer from the first node", done.stderr)
+
+    def test_the_home_of_the_submitter_is_handed_on(self):
+        job = self.job(ssh=self.ssh, steps=3)
+        tree = json.loads(job.read_text())
+        del tree["launch"]["environment"]
+        job.write_text(json.dumps(tree))
+        result = self.launch("--on", "ssh", "--hostfile", self.hosts, job)
+        self.assertEqual(len(self.losses(result["run"])), 3)
+
     def test_a_machine_that_cannot_be_reached_is_said(self):
         job = self.job(ssh={**self.ssh, "port": harness.free_port()}, steps=2)
         done = self.run_lockstep("launch", "--on", "ssh", "--hostfile", self.hosts, job)
@@ -166,8 +181,9 @@ class Mpi(LaunchOn):
 
     def test_a_hostfile_names_the_machines(self):
         hosts = self.folder / "hosts"
-        hosts.write_text("localhost slots=2\n")
-        self.assertEqual(self.launch("--on", "mpi", "--hostfile", hosts, self.job(cluster="1x2xcpu"))["status"], "done")
+        for text, cluster in (("localhost slots=2\n", "1x2xcpu"), ("localhost\nlocalhost\n", "2x1xcpu")):
+            hosts.write_text(text)
+            self.assertEqual(self.launch("--on", "mpi", "--hostfile", hosts, self.job(cluster=cluster))["status"], "done")
 
     def test_a_failed_run_has_its_exit_code_and_record(self):
         job = self.job(cluster="1x2xcpu")
@@ -196,6 +212,14 @@ class Words(LaunchOn):
         hosts = self.folder / "hosts"
         hosts.write_text("n1\n")
         self.expect_error(2, ["--on ssh or --on mpi"], "launch", "--hostfile", hosts, job)
+        self.expect_error(2, ["cluster: auto"], "launch", "--on", "ssh", "--hostfile", hosts, job, "cluster=auto")
+        for path in ("corpus", "../corpus"):
+            tree = json.loads(job.read_text())
+            tree["data"]["path"] = path
+            relative = self.folder / "relative.yaml"
+            relative.write_text(json.dumps(tree))
+            self.expect_error(2, ["is relative (it ends in `corpus`)"], "launch", "--on", "kubernetes", relative,
+                              "launch.image=x")
         self.expect_error(2, ["was not submitted from here"], "launch", "--attach", "nothing")
         self.expect_error(2, ["unknown key `sssh`"], "launch", job, "launch.sssh.port=1")
         self.expect_error(2, ["neither a job nor a command"], "launch")

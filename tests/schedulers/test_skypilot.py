@@ -106,7 +106,7 @@ class SkyPilot(SkyPilotCase):
         self.assertEqual(call["words"][:4], ["jobs", "launch", "--yes", "--detach-run"])
         for line in ("num_nodes: 3", "  use_spot: true", '  infra: aws/us-east-1', '  - region: b', '  cpus: "2+"',
                      '  memory: "8+"', '  image_id: "docker:ghcr.io/x/y:1"', '    strategy: FAILOVER',
-                     "    max_restarts_on_errors: 2", "    - 75", '  /data: "s3://bucket/data"', "setup: |-",
+                     "    max_restarts_on_errors: 2", "    - 75", '  /data: "s3://bucket/data"', "setup: |",
                      "  pip install lockstep"):
             self.assertIn(line, written.splitlines(), written)
 
