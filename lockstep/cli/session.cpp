@@ -399,7 +399,7 @@ class AgentSession {
     tell_chaos_left(agent, options_.chaos.size(), listener_);
     outcome.result = listener_.result;
     if (agent.cause) outcome.error = fmt::format("{}; logs: {}", agent.cause->message, request_.run_directory);
-    if (agent.leads && is_stopped(agent) && listener_.result.is_null() && request_.verb == "train") {
+    if (agent.leads && agent.began && is_stopped(agent) && listener_.result.is_null() && request_.verb == "train") {
       outcome.error = fmt::format(
           "stopped before the ranks had saved, for which they get checkpoint.stop_timeout ({}); the "
           "work since the last checkpoint is lost",

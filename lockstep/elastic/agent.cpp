@@ -264,6 +264,7 @@ AgentResult Agent::run() {
     workers_.reap();
     take_stop_requests(now);
     take_findings(now);
+    tell_waiting(now);
     take_usage(now);
     beat(now);
     if (leader_) {

@@ -52,6 +52,7 @@ struct AgentResult {
   int exit_code = 0;  // 0, 130 (stopped as asked), 75 (stopped to be started again), or the root cause's
   std::optional<RootCause> cause;
   bool leads = true;         // this agent speaks for the run
+  bool began = true;         // there were ranks
   bool handed_over = false;  // it did, and left because its node is unhealthy: another one goes on
   int restarts = 0;
   std::int64_t lost_steps = 0;           // that were done and had to be done again

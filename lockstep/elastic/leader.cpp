@@ -109,6 +109,7 @@ AgentResult Leader::result() const {
   }
   if (stops_obeyed_ > 0 && ends.empty()) {  // while nodes were waited for
     result.exit_code = stopped;
+    result.began = false;
     return result;
   }
   result.cause = is_foreign() && first_failure_ ? first_failure_ : find_root_cause(ends, host_of_ranks());

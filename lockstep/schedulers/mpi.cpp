@@ -64,10 +64,10 @@ class Mpi : public Scheduler {
                                     submission.ranks_per_node),
                         "change the hostfile or the job's cluster");
       }
-      const auto known =
-          std::find_if(merged.begin(), merged.end(), [&](const Host& one) { return one.name == host.name; });
-      if (known == merged.end()) merged.push_back({host.name, 0});
-      (known == merged.end() ? merged.back() : *known).slots += submission.ranks_per_node;
+      const auto is_it = [&](const Host& one) { return one.name == host.name; };
+      auto known = std::find_if(merged.begin(), merged.end(), is_it);
+      if (known == merged.end()) known = merged.insert(merged.end(), Host{host.name, 0});
+      known->slots += submission.ranks_per_node;
     }
     std::string text;
     for (const Host& host : merged) text += fmt::format("{} slots={}\n", host.name, host.slots);

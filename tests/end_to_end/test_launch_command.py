@@ -265,7 +265,7 @@ class OneEndpoint(LaunchCommand):
         self.addCleanup(self.end, process)
         lines = []
         while "waiting for other nodes: 1 of 2" not in "".join(lines):
-            line = process.stderr.readline()
+            line = process.stdout.readline()
             self.assertTrue(line, lines)
             lines.append(line)
         process.send_signal(signal.SIGINT)
