@@ -157,6 +157,7 @@ void print_table(const std::vector<json>& reports) {
 // Or until the patience is over; says so when it takes long.
 void wait_for_all(const elastic::NodeList& nodes, elastic::KeyValueStore& store, double seconds) {
   std::vector<std::string> keys;
+  keys.reserve(nodes.nodes.size());
   for (int node = 0; node < static_cast<int>(nodes.nodes.size()); ++node) keys.push_back(key_of(node, "echo"));
   const double first = std::min(5.0, seconds);
   for (const double part : {first, seconds - first}) {
