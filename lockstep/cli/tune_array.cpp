@@ -94,8 +94,8 @@ schedulers::LaunchSettings settings_of(const JsonReader& evaluator) {
 }
 
 fs::path new_folder(const std::string& study) {
-  const fs::path folder = fs::absolute(telemetry::home_directory() / "studies" / study) /
-                          fmt::format("array-{}", static_cast<std::int64_t>(1e3 * unix_seconds()));
+  fs::path folder = fs::absolute(telemetry::home_directory() / "studies" / study) /
+                    fmt::format("array-{}", static_cast<std::int64_t>(1e3 * unix_seconds()));
   make_folders(folder);
   return folder;
 }
