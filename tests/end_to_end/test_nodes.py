@@ -93,6 +93,7 @@ class Nodes(SeveralNodes):
                 found.append(int(stat.parent.name))
         return found
 
+    @timing  # on a busy machine about half of the runs count a restart
     def test_an_agent_that_does_not_run_for_a_while_is_not_lost(self):
         job = self.text_job(cluster="2x1xcpu", steps=300)
         self.begin(job, 2)
