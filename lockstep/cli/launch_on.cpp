@@ -44,7 +44,7 @@ void move_sources(YamlNode& node, const fs::path& directory) {
 // Paths are made absolute here; in an image they must be absolute already, as they are those of the image.
 std::string job_text(YamlNode tree, const std::string& name, bool in_image) {
   if (in_image) move_sources(tree, std::string(kNowhere) + kDeepBelow);
-  const std::string text = spec::to_yaml(spec::read_job(tree, name));
+  std::string text = spec::to_yaml(spec::read_job(tree, name));
   const std::size_t found = text.find(kNowhere);
   if (found == std::string::npos) return text;
   const std::string path = text.substr(found, text.find_first_of("\"'\n,}", found) - found);

@@ -104,6 +104,7 @@ class Ssh : public Scheduler {
     const std::vector<Host> hosts = hosts_for(submission);
     std::size_t port = std::hash<std::string>()(submission.run) % kPorts + kFirstPort;
     std::vector<std::string> nodes;
+    nodes.reserve(hosts.size());
     for (const Host& host : hosts) nodes.push_back(fmt::format("{}:{}", host.name, port++));
     return join(nodes, ",");
   }
