@@ -56,6 +56,12 @@ constexpr std::array<const char*, kSchemaVersion> kMigrations = {
     )sql",
     // 4: spans go, which nothing has ever written.
     "DROP TABLE spans",
+    // 5: spans, as one value per rank and step.
+    R"sql(
+      CREATE TABLE spans (
+        run INTEGER NOT NULL, step INTEGER NOT NULL, rank INTEGER NOT NULL, time REAL NOT NULL, data BLOB NOT NULL,
+        PRIMARY KEY (run, step, rank)) WITHOUT ROWID;
+    )sql",
 };
 
 // The version of the file, unless it is not ours to touch.

@@ -27,7 +27,9 @@ constexpr double kPatienceSeconds = 3.0;
 // Short, because the queue tries again by itself and must be able to close in time.
 constexpr double kBusySeconds = 0.5;
 
-bool may_be_dropped(const Record& record) { return std::holds_alternative<MetricBatch>(record); }
+bool may_be_dropped(const Record& record) {
+  return std::holds_alternative<MetricBatch>(record) || std::holds_alternative<SpanBatch>(record);
+}
 
 class QueuedRecorder : public Recorder {
  public:
@@ -55,6 +57,7 @@ class QueuedRecorder : public Recorder {
   void metrics(int rank, std::int64_t step, std::vector<Metric> metrics) override {
     push(MetricBatch{rank, step, unix_seconds(), std::move(metrics)});
   }
+  void spans(SpanBatch batch) override { push(std::move(batch)); }
   void event(Event event) override {
     if (event.time == 0.0) event.time = unix_seconds();
     push(std::move(event));

@@ -21,7 +21,7 @@ namespace lockstep::telemetry {
 
 struct RecorderStats {
   std::uint64_t written = 0;  // records the store has
-  std::uint64_t dropped = 0;  // metric batches refused because the queue was full
+  std::uint64_t dropped = 0;  // batches of metrics or spans refused because the queue was full
   std::uint64_t queued = 0;
   std::uint64_t retries = 0;  // batches that had to be tried again (a busy database, a full disk)
   std::string last_error;     // of the last failed try; "" when none failed
@@ -37,6 +37,8 @@ class Recorder {
   virtual void begin_run(const RunInfo& info) = 0;
   virtual void plan(nlohmann::json plan) = 0;
   virtual void metrics(int rank, std::int64_t step, std::vector<Metric> metrics) = 0;
+  // Of one rank in one step. Dropped like metrics when the store cannot keep up.
+  virtual void spans(SpanBatch batch) = 0;
   virtual void event(Event event) = 0;  // time == 0: now
   // By the owner, once. Does not wait: call flush().
   virtual void end_run(RunStatus status, std::string exit_reason, nlohmann::json summary) = 0;

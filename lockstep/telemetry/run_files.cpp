@@ -23,7 +23,12 @@ struct Run {
   json plan;
   std::map<std::string, std::map<int, std::vector<Point>>> metrics;  // by name and rank
   std::vector<Event> events;
+  std::map<std::pair<std::int64_t, int>, SpanBatch> spans;  // by step and rank; the last one counts
 
+  void add(const SpanBatch& batch) {
+    began_by(batch.time);
+    spans[{batch.step, batch.rank}] = batch;
+  }
   void add(const RunInfo& info) {
     // The first one of a process stays, until the run has ended and is started again.
     const bool again = row.ended_at > 0 && info.pid != 0 && info.started_at >= row.ended_at;
@@ -129,6 +134,29 @@ class RunFiles : public RunStore {
     return events;
   }
 
+  std::vector<std::string> metric_names(const std::string& run) const override {
+    std::vector<std::string> names;
+    for (const auto& [name, ranks] : load(run, Part::kAll).metrics) names.push_back(name);
+    return names;
+  }
+
+  std::vector<std::int64_t> span_steps(const std::string& run, int rank) const override {
+    std::vector<std::int64_t> steps;
+    for (const auto& [key, batch] : load(run, Part::kAll).spans) {
+      if ((rank < 0 || key.second == rank) && (steps.empty() || steps.back() != key.first)) steps.push_back(key.first);
+    }
+    return steps;
+  }
+
+  std::vector<SpanBatch> spans(const std::string& run, std::int64_t first, std::int64_t last, int rank) const override {
+    const auto& all = load(run, Part::kAll).spans;
+    std::vector<SpanBatch> batches;
+    for (auto it = all.lower_bound({first, 0}); it != all.end() && it->first.first <= last; ++it) {
+      if (rank < 0 || it->first.second == rank) batches.push_back(it->second);
+    }
+    return batches;
+  }
+
  private:
   enum class Part { kRow, kAll };
   using Files = std::map<fs::path, std::uintmax_t>;  // and their sizes: a file that grew is read again
@@ -158,7 +186,11 @@ class RunFiles : public RunStore {
     for (const auto& [path, size] : files) {
       read_lines(path, [&](const std::string& line, const SourcePlace& place) {
         // Steps are nearly all of a file and say nothing that a list shows.
-        if (part == Part::kRow && place.line > 1 && line.find(R"("type":"metrics")") != std::string::npos) return;
+        if (part == Part::kRow && place.line > 1 &&
+            (line.find(R"("type":"metrics")") != std::string::npos ||
+             line.find(R"("type":"spans")") != std::string::npos)) {
+          return;
+        }
         add_line(run, id, line, place);
       });
     }

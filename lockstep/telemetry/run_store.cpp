@@ -16,6 +16,7 @@ namespace lockstep::telemetry {
 namespace {
 
 constexpr std::size_t kAll = std::numeric_limits<std::size_t>::max();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 // What the tables know, filled in from the lines: another process may have written the begin or the end there.
 void fill_in(RunRow& row, const RunRow& lines) {
@@ -59,10 +60,7 @@ class HomeRuns : public RunStore {
   }
 
   std::vector<int> ranks(const std::string& run, const std::string& metric) const override {
-    const auto a = tables_->ranks(run, metric), b = lines_->ranks(run, metric);
-    std::vector<int> both;
-    std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
-    return both;
+    return joined(tables_->ranks(run, metric), lines_->ranks(run, metric));
   }
 
   std::vector<Point> points(const std::string& run, const std::string& metric, int rank) const override {
@@ -91,7 +89,49 @@ class HomeRuns : public RunStore {
     return events;
   }
 
+  std::vector<std::string> metric_names(const std::string& run) const override {
+    return joined(tables_->metric_names(run), lines_->metric_names(run));
+  }
+
+  std::vector<Point> points_after(const std::string& run, const std::string& metric, int rank, std::int64_t after_step,
+                                  std::size_t limit) const override {
+    if (lines_->ranks(run, metric).empty()) return tables_->points_after(run, metric, rank, after_step, limit);
+    return RunStore::points_after(run, metric, rank, after_step, limit);
+  }
+
+  std::vector<Bucket> buckets(const std::string& run, const std::string& metric, int rank, std::int64_t first,
+                              std::int64_t last, std::size_t count) const override {
+    if (lines_->ranks(run, metric).empty()) return tables_->buckets(run, metric, rank, first, last, count);
+    return RunStore::buckets(run, metric, rank, first, last, count);
+  }
+
+  std::vector<std::int64_t> span_steps(const std::string& run, int rank) const override {
+    return joined(tables_->span_steps(run, rank), lines_->span_steps(run, rank));
+  }
+
+  std::vector<SpanBatch> spans(const std::string& run, std::int64_t first, std::int64_t last, int rank) const override {
+    std::map<std::pair<std::int64_t, int>, SpanBatch> by_step;
+    for (const RunStore* store : {tables_.get(), lines_.get()}) {
+      for (SpanBatch& batch : store->spans(run, first, last, rank)) {
+        const std::pair key(batch.step, batch.rank);
+        const auto known = by_step.find(key);
+        if (known == by_step.end() || known->second.time <= batch.time) by_step[key] = std::move(batch);
+      }
+    }
+    std::vector<SpanBatch> batches;
+    for (auto& [key, batch] : by_step) batches.push_back(std::move(batch));
+    return batches;
+  }
+
  private:
+  // Two sorted lists as one.
+  template <class Value>
+  static std::vector<Value> joined(const std::vector<Value>& a, const std::vector<Value>& b) {
+    std::vector<Value> both;
+    std::set_union(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
+    return both;
+  }
+
   bool in_tables(const std::string& id) const {
     const auto rows = tables_->runs(kAll, id);
     return std::any_of(rows.begin(), rows.end(), [&](const RunRow& row) { return row.info.id == id; });
@@ -110,6 +150,42 @@ std::optional<RunRow> RunStore::find(const std::string& id) const {
 std::optional<std::int64_t> RunStore::last_step(const std::string& run, const std::string& metric, int rank) const {
   const std::vector<Point> all = points(run, metric, rank);
   return all.empty() ? std::nullopt : std::optional(all.back().step);
+}
+
+std::vector<Point> RunStore::points_after(const std::string& run, const std::string& metric, int rank,
+                                          std::int64_t after_step, std::size_t limit) const {
+  std::vector<Point> all = points(run, metric, rank);
+  const auto first = std::upper_bound(all.begin(), all.end(), after_step,
+                                      [](std::int64_t step, const Point& point) { return step < point.step; });
+  all.erase(all.begin(), first);
+  if (all.size() > limit) all.resize(limit);
+  return all;
+}
+
+std::vector<Bucket> RunStore::buckets(const std::string& run, const std::string& metric, int rank, std::int64_t first,
+                                      std::int64_t last, std::size_t count) const {
+  std::vector<Bucket> buckets;
+  if (last < first || count == 0) return buckets;
+  const auto width = static_cast<std::int64_t>((static_cast<std::uint64_t>(last - first) + count) / count);
+  std::vector<std::int64_t> finite;
+  for (const Point& point : points_after(run, metric, rank, first - 1, std::numeric_limits<std::int64_t>::max())) {
+    if (point.step > last) break;
+    const std::int64_t begin = first + (point.step - first) / width * width;
+    if (buckets.empty() || buckets.back().first_step < begin) {
+      buckets.push_back({point.step, point.step, point.time, 0, kNan, kNan, kNan});
+      finite.push_back(0);
+    }
+    Bucket& bucket = buckets.back();
+    bucket.last_step = point.step;
+    bucket.time = point.time;
+    ++bucket.points;
+    if (!std::isfinite(point.value)) continue;
+    const auto n = static_cast<double>(++finite.back());
+    bucket.minimum = n == 1 ? point.value : std::min(bucket.minimum, point.value);
+    bucket.maximum = n == 1 ? point.value : std::max(bucket.maximum, point.value);
+    bucket.mean = n == 1 ? point.value : bucket.mean + (point.value - bucket.mean) / n;
+  }
+  return buckets;
 }
 
 std::vector<Point> RunStore::series(const std::string& run, const std::string& metric, std::size_t max_points) const {

@@ -35,6 +35,14 @@ struct Point {
   double value = 0.0;
 };
 
+// Neighbouring points of a curve as one: what a chart of limited width needs.
+struct Bucket {
+  std::int64_t first_step = 0, last_step = 0;
+  double time = 0.0;  // of the last point
+  std::int64_t points = 0;
+  double minimum = 0.0, maximum = 0.0, mean = 0.0;  // over the finite values; NaN when there are none
+};
+
 // One metric of one rank.
 struct RankSummary {
   int rank = 0;
@@ -64,6 +72,18 @@ class RunStore {
   // The last step that points() has; nothing when it has none.
   virtual std::optional<std::int64_t> last_step(const std::string& run, const std::string& metric, int rank) const;
   virtual std::vector<Event> events(const std::string& run, Level at_least = Level::kDebug) const = 0;  // by time
+  virtual std::vector<std::string> metric_names(const std::string& run) const = 0;                      // sorted
+  // The points after `after_step`, at most `limit`, by step: what a live chart asks for. Does not read what is before.
+  virtual std::vector<Point> points_after(const std::string& run, const std::string& metric, int rank,
+                                          std::int64_t after_step, std::size_t limit = 100000) const;
+  // Steps first..last (inclusive) in at most `count` buckets of equal numbers of steps.
+  virtual std::vector<Bucket> buckets(const std::string& run, const std::string& metric, int rank, std::int64_t first,
+                                      std::int64_t last, std::size_t count) const;
+  // Steps whose spans of `rank` are kept, ascending; -1: of any rank.
+  virtual std::vector<std::int64_t> span_steps(const std::string& run, int rank = -1) const = 0;
+  // Spans of first..last, ordered by step and rank; `rank` -1: of all ranks.
+  virtual std::vector<SpanBatch> spans(const std::string& run, std::int64_t first, std::int64_t last,
+                                       int rank = -1) const = 0;
 
   // `id` may be "last" or the beginning of an id when only one run matches; UserError (bad input) when several do.
   std::optional<RunRow> find(const std::string& id) const;
@@ -75,7 +95,7 @@ class RunStore {
 };
 
 // The version of the tables that this build writes (PRAGMA user_version).
-inline constexpr int kSchemaVersion = 4;
+inline constexpr int kSchemaVersion = 5;
 
 // Everything under `home`, to read: tables and JSON lines joined, so that a run whose ranks wrote here and there is one
 // run; an empty one where nothing was recorded yet. Tables that cannot be read are an error only when there are no JSON

@@ -6,6 +6,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/telemetry/lines_file.h"
 #include "lockstep/telemetry/run_store.h"
+#include "lockstep/telemetry/span_codec.h"
 #include "lockstep/telemetry/sqlite.h"
 
 namespace lockstep::telemetry {
@@ -54,7 +55,8 @@ class RunTables : public RunStore {
                        "ON CONFLICT DO UPDATE SET time_ms = excluded.time_ms, value = excluded.value"),
         insert_event_(database_,
                       "INSERT OR IGNORE INTO events (run, time, rank, step, level, kind, message, data) "
-                      "VALUES (?,?,?,?,?,?,?,?)") {}
+                      "VALUES (?,?,?,?,?,?,?,?)"),
+        insert_spans_(database_, "INSERT OR REPLACE INTO spans (run, step, rank, time, data) VALUES (?,?,?,?,?)") {}
 
   void write(const std::string& run, std::span<const Record> batch) override {
     Transaction transaction(database_);
@@ -126,6 +128,62 @@ class RunTables : public RunStore {
     return events;
   }
 
+  std::vector<std::string> metric_names(const std::string& run) const override {
+    // One index probe per name.
+    Statement next(database_,
+                   "SELECT name FROM metrics WHERE run = (SELECT number FROM runs WHERE id = ?) AND name > ? "
+                   "ORDER BY name LIMIT 1");
+    Statement word(database_, "SELECT name FROM names WHERE number = ?");
+    std::vector<std::string> names;
+    next.bind(0, run).bind(1, std::int64_t{-1});
+    while (next.step()) {
+      const std::int64_t number = next.integer(0);
+      word.reset();
+      if (word.bind(0, number).step()) names.push_back(word.text(0));
+      next.reset();
+      next.bind(1, number);
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  std::vector<Point> points_after(const std::string& run, const std::string& metric, int rank, std::int64_t after_step,
+                                  std::size_t limit) const override {
+    Statement rows(database_, std::string("SELECT step, time_ms, value") + kOfSeries +
+                                  "AND rank = ? AND step > ? ORDER BY step LIMIT ?");
+    bind_series(rows, run, metric).bind(2, rank).bind(3, after_step).bind(4, static_cast<std::int64_t>(limit));
+    std::vector<Point> points;
+    while (rows.step())
+      points.push_back({rows.integer(0), static_cast<double>(rows.integer(1)) / 1000.0, rows.real(2)});
+    return points;
+  }
+
+  std::vector<std::int64_t> span_steps(const std::string& run, int rank) const override {
+    Statement rows(database_,
+                   "SELECT DISTINCT step FROM spans WHERE run = (SELECT number FROM runs WHERE id = ?1) "
+                   "AND (?2 < 0 OR rank = ?2) ORDER BY step");
+    rows.bind(0, run).bind(1, rank);
+    std::vector<std::int64_t> steps;
+    while (rows.step()) steps.push_back(rows.integer(0));
+    return steps;
+  }
+
+  std::vector<SpanBatch> spans(const std::string& run, std::int64_t first, std::int64_t last, int rank) const override {
+    Statement rows(database_,
+                   "SELECT step, rank, time, data FROM spans WHERE run = (SELECT number FROM runs WHERE id = ?1) "
+                   "AND step BETWEEN ?2 AND ?3 AND (?4 < 0 OR rank = ?4) ORDER BY step, rank");
+    rows.bind(0, run).bind(1, first).bind(2, last).bind(3, rank);
+    std::vector<SpanBatch> batches;
+    while (rows.step()) {
+      SpanBatch& batch = batches.emplace_back();
+      batch.step = rows.integer(0);
+      batch.rank = static_cast<int>(rows.integer(1));
+      batch.time = rows.real(2);
+      decode_spans(rows.bytes(3), batch);
+    }
+    return batches;
+  }
+
  private:
   // Numbers of names and runs, made when they are new.
   std::int64_t number_of_name(const std::string& name) {
@@ -188,6 +246,15 @@ class RunTables : public RunStore {
     }
   }
 
+  void insert(std::int64_t run, const SpanBatch& batch) {
+    insert_spans_.bind(0, run)
+        .bind(1, batch.step)
+        .bind(2, batch.rank)
+        .bind(3, batch.time)
+        .bind_bytes(4, encode_spans(batch))
+        .run();
+  }
+
   void insert(std::int64_t run, const Event& event) {
     insert_event_.bind(0, run)
         .bind(1, event.time)
@@ -211,9 +278,10 @@ class RunTables : public RunStore {
   }
 
   Database database_;
-  // The two that run per record are kept prepared; the others run a few times per run.
+  // Those that run per record are kept prepared; the others run a few times per run.
   Statement insert_metric_;
   Statement insert_event_;
+  Statement insert_spans_;
   std::map<std::string, std::int64_t> names_;
   std::map<std::string, std::int64_t> runs_;
 };

@@ -16,6 +16,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/telemetry/lines_file.h"
+#include "lockstep/telemetry/span_codec.h"
 
 namespace lockstep::telemetry {
 namespace {
@@ -69,6 +70,11 @@ struct ToJson {
     for (const Metric& metric : batch.metrics) values[metric.name] = number(metric.value);
     return {{"type", "metrics"}, {"rank", batch.rank}, {"step", batch.step}, {"time", batch.time}, {"values", values}};
   }
+  json operator()(const SpanBatch& batch) const {
+    json line = spans_to_json(batch);
+    line.update({{"type", "spans"}, {"rank", batch.rank}, {"step", batch.step}, {"time", batch.time}});
+    return line;
+  }
   json operator()(const Event& event) const {
     return {{"type", "event"},    {"time", event.time}, {"level", to_string(event.level)}, {"kind", event.kind},
             {"rank", event.rank}, {"step", event.step}, {"message", event.message},        {"data", event.data}};
@@ -94,6 +100,11 @@ Record record_from(const json& line) {
   if (type == "metrics") {
     MetricBatch batch{line.at("rank"), line.at("step"), line.at("time"), {}};
     for (const auto& [name, value] : line.at("values").items()) batch.metrics.push_back({name, to_number(value)});
+    return batch;
+  }
+  if (type == "spans") {
+    SpanBatch batch{line.at("rank"), line.at("step"), line.at("time"), nullptr, {}};
+    spans_from_json(line, batch);
     return batch;
   }
   if (type == "event") {

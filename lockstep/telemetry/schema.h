@@ -9,6 +9,8 @@
 #include <variant>
 #include <vector>
 
+#include "lockstep/telemetry/span.h"
+
 namespace lockstep::telemetry {
 
 // Names of metrics that more than one folder uses. Others are welcome: lower_snake_case, unit in the name.
@@ -21,14 +23,35 @@ inline constexpr std::string_view kLearningRate = "learning_rate";
 inline constexpr std::string_view kGradientNorm = "gradient_norm";
 inline constexpr std::string_view kTokensPerSecond = "tokens_per_second";    // of the whole job
 inline constexpr std::string_view kSamplesPerSecond = "samples_per_second";  // of the whole job
+// Of every rank and step, under every layout: step = data + compute + comm + optimizer + checkpoint + host.
 inline constexpr std::string_view kStepSeconds = "step_seconds";
-inline constexpr std::string_view kComputeSeconds = "compute_seconds";   // forward + backward of this rank
-inline constexpr std::string_view kExposedCommSeconds = "comm_seconds";  // waited for communication
-inline constexpr std::string_view kDataSeconds = "data_seconds";         // waited for the loader
+inline constexpr std::string_view kComputeSeconds = "compute_seconds";  // forward + backward, without what they waited
+inline constexpr std::string_view kForwardSeconds = "forward_seconds";  // of compute
+inline constexpr std::string_view kBackwardSeconds = "backward_seconds";  // of compute, recomputation included
+inline constexpr std::string_view kExposedCommSeconds = "comm_seconds";   // blocked on communication, waiting included
+inline constexpr std::string_view kWaitSeconds = "wait_seconds";          // of comm: a peer was not there yet
+inline constexpr std::string_view kDataSeconds = "data_seconds";          // waited for the loader
 inline constexpr std::string_view kOptimizerSeconds = "optimizer_seconds";
-inline constexpr std::string_view kMemoryBytes = "memory_bytes";  // peak so far
-inline constexpr std::string_view kEfficiency = "efficiency";
-inline constexpr std::string_view kMfu = "mfu";
+inline constexpr std::string_view kCheckpointSeconds = "checkpoint_seconds";  // stalls: checkpoints, snapshots
+inline constexpr std::string_view kHostSeconds = "host_seconds";              // what is left of the step
+inline constexpr std::string_view kCpuSeconds = "cpu_seconds";                // of all threads of the rank in the step
+inline constexpr std::string_view kPreemptions = "preemptions";  // involuntary context switches in the step
+inline constexpr std::string_view kTargets = "targets";  // that this rank's samples held: uneven data shows here
+inline constexpr std::string_view kExpertImbalance = "expert_imbalance";  // busiest expert over the mean, this step
+inline constexpr std::string_view kMemoryBytes = "memory_bytes";          // peak so far
+inline constexpr std::string_view kAllocatedBytes = "allocated_bytes";    // after the step: creeps where memory leaks
+inline constexpr std::string_view kEfficiency = "efficiency";             // of a calibrated CPU; per step, rank 0
+inline constexpr std::string_view kMfu = "mfu";                           // per step, rank 0
+inline constexpr std::string_view kGoodput = "goodput";  // useful seconds over seconds since the start, rank 0
+// Of a node, by its agent, with the first rank of the node; the step is the second of the run.
+inline constexpr std::string_view kNodeCpuPercent = "node_cpu_percent";
+inline constexpr std::string_view kNodeAvailableBytes = "node_available_bytes";
+inline constexpr std::string_view kNodeDiskFreeBytes = "node_disk_free_bytes";  // where checkpoints go
+inline constexpr std::string_view kGpuPercent = "gpu_percent";
+inline constexpr std::string_view kGpuMemoryBytes = "gpu_memory_bytes";
+inline constexpr std::string_view kGpuClockRatio = "gpu_clock_ratio";  // SM clock over the highest it has
+inline constexpr std::string_view kGpuTemperature = "gpu_temperature_celsius";
+inline constexpr std::string_view kGpuThrottled = "gpu_throttled";  // 1: NVML names a reason that is a fault
 }  // namespace metric
 
 // Kinds of events that reports look for.
@@ -54,6 +77,11 @@ inline constexpr std::string_view kRankLost = "rank_lost";
 // A new generation of a command's processes; data: {"generation", "world", "restarts"}
 inline constexpr std::string_view kRestart = "restart";
 inline constexpr std::string_view kFailure = "failure";
+// A rule fires or is over; data: {"rule", "state": "firing"|"resolved", "value", "limit", "cost_percent", "fix"}
+inline constexpr std::string_view kAlert = "alert";
+// A collective that never ends; data: {"collective", "group", "sequence", "missing": [ranks], "ranks": [{"rank",
+// "where", "stack"}]}
+inline constexpr std::string_view kHang = "hang";
 inline constexpr std::string_view kInterrupted = "interrupted";
 }  // namespace event_kind
 
@@ -115,7 +143,7 @@ struct RunEnd {
   nlohmann::json summary = nlohmann::json::object();
 };
 
-using Record = std::variant<RunInfo, PlanRecord, MetricBatch, Event, RunEnd>;
+using Record = std::variant<RunInfo, PlanRecord, MetricBatch, Event, RunEnd, SpanBatch>;
 
 // One line of a JSON-lines file, without the newline, and back. `run` is the run's id.
 std::string to_json_line(const std::string& run, const Record& record);

@@ -110,6 +110,12 @@ Statement& Statement::bind(int index, std::string_view value) {
   return *this;
 }
 
+Statement& Statement::bind_bytes(int index, std::string_view value) {
+  const char* data = value.data() ? value.data() : "";
+  database_.check(sqlite3_bind_blob64(handle_.get(), index + 1, data, value.size(), SQLITE_TRANSIENT), "bind");
+  return *this;
+}
+
 bool Statement::step() {
   const int code = sqlite3_step(handle_.get());
   if (code != SQLITE_ROW && code != SQLITE_DONE) {
@@ -135,6 +141,12 @@ std::string Statement::text(int column) const {
   const auto* data = sqlite3_column_text(handle_.get(), column);
   if (!data) return {};
   return {reinterpret_cast<const char*>(data), static_cast<std::size_t>(sqlite3_column_bytes(handle_.get(), column))};
+}
+
+std::string Statement::bytes(int column) const {
+  const void* data = sqlite3_column_blob(handle_.get(), column);
+  if (!data) return {};
+  return {static_cast<const char*>(data), static_cast<std::size_t>(sqlite3_column_bytes(handle_.get(), column))};
 }
 
 Transaction::Transaction(Database& database, Kind kind) : database_(database) {

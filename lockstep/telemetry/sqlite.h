@@ -45,6 +45,7 @@ class Statement {
   Statement& bind(int index, int value) { return bind(index, static_cast<std::int64_t>(value)); }
   Statement& bind(int index, double value);  // NaN becomes NULL: SQLite has none
   Statement& bind(int index, std::string_view value);
+  Statement& bind_bytes(int index, std::string_view value);
 
   // True while there is a row.
   bool step();
@@ -55,6 +56,7 @@ class Statement {
   std::int64_t integer(int column) const { return sqlite3_column_int64(handle_.get(), column); }
   double real(int column) const;  // NULL reads as NaN
   std::string text(int column) const;
+  std::string bytes(int column) const;
 
  private:
   struct Finalize {
