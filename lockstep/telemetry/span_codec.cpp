@@ -1,5 +1,6 @@
 #include "lockstep/telemetry/span_codec.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -181,7 +182,7 @@ json spans_to_json(const SpanBatch& batch) {
     const auto rest = rest_of(span, names);
     std::size_t kept = rest.size();
     while (kept > 0 && rest[kept - 1] == kDefaults[kept - 1]) --kept;
-    row.insert(row.end(), rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(kept));
+    for (std::size_t i = 0; i < kept; ++i) row.push_back(rest[i]);
     rows.push_back(std::move(row));
   }
   return {{"names", names.used}, {"spans", std::move(rows)}};
