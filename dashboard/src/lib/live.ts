@@ -1,5 +1,5 @@
-// Server-sent events with a connection that comes back by itself: 1, 2, 4 ... 30 s between attempts, at once when the
-// page is looked at again.
+// Server-sent events with a connection that comes back by itself: 1, 2, 4 ... 30 s between attempts. A page that nobody
+// looks at gives its connection back: a browser has six for all of its tabs.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { apiUrl } from "./api";
 
@@ -13,6 +13,7 @@ export interface Tick {
 type Handlers = Record<string, (data: never) => void>;
 
 const kLongestPauseMs = 30_000;
+const kHiddenMs = 10_000; // how long a hidden page stays connected
 // Without a sign of life for so long the figures on the page are called stale. The server sends at least a comment more
 // often than that, but a browser does not show comments: only a failed connection or this clock tells.
 const kStaleAfterMs = 60_000;
@@ -72,8 +73,18 @@ export function useLive(path: string | null, handlers: Handlers, ended = false):
         });
       }
     };
+    let hiding: ReturnType<typeof setTimeout> | undefined;
     const seen = () => {
-      if (document.visibilityState === "visible" && source?.readyState === EventSource.CLOSED) {
+      clearTimeout(hiding);
+      if (over) return;
+      if (document.visibilityState === "hidden") {
+        hiding = setTimeout(() => {
+          source?.close();
+          clearTimeout(retry);
+          clearTimeout(watchdog);
+          setState("stale");
+        }, kHiddenMs);
+      } else if (source?.readyState === EventSource.CLOSED) {
         pause = 1000;
         open();
       }
@@ -82,8 +93,7 @@ export function useLive(path: string | null, handlers: Handlers, ended = false):
     document.addEventListener("visibilitychange", seen);
     return () => {
       over = true;
-      clearTimeout(retry);
-      clearTimeout(watchdog);
+      for (const timer of [retry, watchdog, hiding]) clearTimeout(timer);
       source?.close();
       document.removeEventListener("visibilitychange", seen);
     };

@@ -40,10 +40,10 @@ export function LivePill({ state }: { state: LiveState }) {
     ended: "The run has ended",
   }[state];
   return (
-    <span class={`pill live-${state}`} role="status" title={meaning}>
+    <output class={`pill live-${state}`} title={meaning}>
       <span class="live-dot" aria-hidden="true" />
       {kLiveWords[state]}
-    </span>
+    </output>
   );
 }
 
@@ -80,10 +80,10 @@ export function Waiting(props: { error: string | null; loading: boolean; reload:
     );
   }
   return (
-    <div class="skeletons" role="status" aria-label={`Loading ${props.what}`}>
-      <div class="skeleton" />
-      <div class="skeleton" />
-    </div>
+    <output class="skeletons" aria-label={`Loading ${props.what}`}>
+      <span class="skeleton" />
+      <span class="skeleton" />
+    </output>
   );
 }
 

@@ -63,7 +63,7 @@ const metricNames = (unit) => [
   "learning_rate",
 ];
 
-export function value(of, metric, step, rank = 0) {
+export function value(_of, metric, step, rank = 0) {
   const slow = rank === 2 ? 1 : 0;
   switch (metric) {
     case "loss":
