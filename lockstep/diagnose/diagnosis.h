@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/enum_names.h"
+#include "lockstep/telemetry/progress.h"
 
 namespace lockstep::diagnose {
 
@@ -63,11 +64,13 @@ struct Diagnosis {
 };
 
 inline constexpr std::size_t kMostFindings = 3;
+inline constexpr double kWorthSayingPercent = 4.0;  // less is within what steps differ by anyway
 
-// Sorts by cost, drops what costs less than is worth saying, keeps the first kMostFindings.
+// Sorts by cost (the surer first among equals), drops what costs less than kWorthSayingPercent and figures that are not
+// numbers, keeps the first kMostFindings.
 void settle(Diagnosis& diagnosis);
 
-std::string to_text(const Diagnosis& diagnosis);
+std::string to_text(const Diagnosis& diagnosis, const telemetry::TerminalStyle& style = {});
 nlohmann::json to_json(const Diagnosis& diagnosis);  // lockstep.diagnosis/1
 
 }  // namespace lockstep::diagnose

@@ -69,11 +69,11 @@ class HomeRuns : public RunStore {
   }
 
   std::vector<Event> events(const std::string& run, Level at_least) const override {
-    const auto a = tables_->events(run, at_least), b = lines_->events(run, at_least);
-    std::vector<Event> events;
-    std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(events),
-               [](const Event& x, const Event& y) { return x.time < y.time; });
-    return events;
+    return merged_events(tables_->events(run, at_least), lines_->events(run, at_least));
+  }
+
+  std::vector<Event> events_after(const std::string& run, double after, std::string_view kind) const override {
+    return merged_events(tables_->events_after(run, after, kind), lines_->events_after(run, after, kind));
   }
 
   std::vector<std::string> metric_names(const std::string& run) const override {
@@ -145,6 +145,13 @@ class HomeRuns : public RunStore {
     const auto same = [](const Point& x, const Point& y) { return x.step == y.step; };
     both.erase(both.begin(), std::unique(both.rbegin(), both.rend(), same).base());
     return both;
+  }
+
+  static std::vector<Event> merged_events(const std::vector<Event>& a, const std::vector<Event>& b) {
+    std::vector<Event> events;
+    std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(events),
+               [](const Event& x, const Event& y) { return x.time < y.time; });
+    return events;
   }
 
   bool in_tables(const std::string& id) const {

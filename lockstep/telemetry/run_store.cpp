@@ -12,6 +12,7 @@
 #include "lockstep/telemetry/recorder.h"
 
 namespace lockstep::telemetry {
+
 std::optional<RunRow> RunStore::find(const std::string& id) const {
   return find_row(id, "runs",
                   [this](std::size_t limit, const std::string& beginning) { return runs(limit, beginning); });
@@ -30,6 +31,13 @@ std::vector<Point> RunStore::points_after(const std::string& run, const std::str
   all.erase(all.begin(), first);
   if (all.size() > limit) all.resize(limit);
   return all;
+}
+
+std::vector<Event> RunStore::events_after(const std::string& run, double after, std::string_view kind) const {
+  std::vector<Event> found = events(run);
+  std::erase_if(found,
+                [&](const Event& event) { return event.time <= after || (!kind.empty() && event.kind != kind); });
+  return found;
 }
 
 std::vector<Bucket> RunStore::buckets(const std::string& run, const std::string& metric, int rank, std::int64_t first,
