@@ -7,6 +7,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/serve/report_values.h"
 #include "lockstep/serve/series_values.h"
 #include "lockstep/serve/study_values.h"
 #include "lockstep/telemetry/recorder.h"
@@ -22,6 +23,7 @@ constexpr std::int64_t kMostRuns = 1000;      // of one answer
 constexpr std::size_t kMostSearched = 20000;  // for a filter
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
 constexpr std::int64_t kMostEvents = 10000;
+constexpr std::int64_t kUsualWindow = 1000;  // steps of a waterfall
 // Tags of a home without tables: a file that no rank of a run writes.
 constexpr int kTagsWriter = 99999;
 
@@ -140,6 +142,8 @@ json Api::of_run(const Request& request, Stores& stores) {
   if (path[4] == "heatmap") return heatmap_json(store, id, heatmap_question(request));
   if (path[4] == "timeline") return timeline_json(store, id, request.integer("step", -1, 0, kMostSteps));
   if (path[4] == "events") return events_of(request, store, id);
+  const std::int64_t window = request.integer("window", kUsualWindow, 0, kMostSteps);
+  if (auto value = report_json(store, id, path[4], window)) return std::move(*value);
   throw NotThere("there is no such page");
 }
 
