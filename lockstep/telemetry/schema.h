@@ -83,8 +83,6 @@ inline constexpr std::string_view kAlert = "alert";
 // "where", "stack"}]}
 inline constexpr std::string_view kHang = "hang";
 inline constexpr std::string_view kInterrupted = "interrupted";
-inline constexpr std::string_view kTags =
-    "tags";  // the user's words for the run; data: {"tags": [...]}, the last counts
 }  // namespace event_kind
 
 enum class Level { kDebug, kInfo, kWarning, kError };
