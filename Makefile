@@ -2,6 +2,7 @@
 # make demo      builds only what the demo opens, then trains a GPT on 4 ranks of this machine
 # make test      builds the tests too and runs them (under 40 minutes on 2 cores); WERROR=1: warnings are errors
 # make test-all  also slow and timing tests, the comparison with PyTorch, and everything again against PyPI's torch
+# make dashboard the page of `lockstep serve` again (make builds it where Node.js and npm are); test-dashboard: in a real browser
 # make lint      clang-format and clang-tidy over everything; lint-changed: over what the last commits touched
 # make accuracy  cross-validates the cost model on published runs (validation/results)
 # make chaos     2,000 faults on real runs of every layout; writes bench/reports/chaos.md
@@ -15,7 +16,7 @@ VENV ?= .cache/venv
 TORCH_REQUIREMENT ?= torch==2.13.0
 WERROR ?=
 
-.PHONY: all build setup demo test test-all timing chaos fuzz lint lint-changed format bench bench-planner bench-recovery bench-tune accuracy profiles install deb wheel image data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch clean
+.PHONY: all build setup demo dashboard lint-dashboard test test-all test-dashboard timing chaos fuzz lint lint-changed format bench bench-planner bench-recovery bench-tune accuracy profiles install deb wheel image data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch clean
 all: build
 
 setup:
@@ -36,6 +37,20 @@ demo: setup
 	$(call configure,release)
 	@cmake --build --preset release -j $(JOBS) --target lockstep_cli
 	@build/release/lockstep demo
+
+# Tries again where npm's registry could not be reached; `make` then puts it into the program.
+dashboard: setup
+	$(call configure,release)
+	@cmake --build --preset release --target dashboard
+
+lint-dashboard:
+	@scripts/setup.sh page
+	@cd dashboard && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error && npm run --silent check
+
+# In Debian's Chromium, against a live run of four ranks and recorded ones.
+test-dashboard: build
+	@scripts/setup.sh page browser
+	ctest --preset release-all -R '^dashboard'
 
 test: setup
 	$(call configure,release)
@@ -78,7 +93,7 @@ pypi: setup venv
 	@cmake --build --preset pypi -j $(JOBS)
 
 test-all: venv
-	@scripts/setup.sh package containers
+	@scripts/setup.sh package containers browser
 	$(call configure,release,-DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_STACKS_PYTHON=$(CURDIR)/$(VENV)/bin/python3)
 	@cmake --build --preset release -j $(JOBS) --target lockstep_tests
 	ctest --preset release-all

@@ -1,12 +1,14 @@
 // `lockstep diagnose RUN|FILE...`: what costs time, and what to do about it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/verbs.h"
 #include "lockstep/diagnose/difference.h"
+#include "lockstep/diagnose/foreign/files.h"
 #include "lockstep/diagnose/run.h"
 #include "lockstep/telemetry/progress.h"
 #include "lockstep/telemetry/recorder.h"
@@ -66,7 +68,28 @@ int print_difference(const telemetry::RunStore& store, const DiagnoseOptions& op
   return 0;
 }
 
+// A run's id is never the name of a file; what is there, or has a folder in its name, is meant as one.
+bool is_file(const std::string& word) {
+  std::error_code ignored;
+  return word.find('/') != std::string::npos || std::filesystem::exists(word, ignored);
+}
+
+diagnose::Diagnosis diagnose_given_files(const DiagnoseOptions& options) {
+  if (options.diff) throw bad_input("--diff compares two recorded runs", "diagnose the files one by one");
+  if (!options.steps.empty()) throw bad_input("--steps is for recorded runs", "leave it out with files");
+  std::vector<std::filesystem::path> paths;
+  for (const std::string& word : options.what) {
+    if (!is_file(word))
+      throw bad_input(fmt::format("there is no file `{}`", printable(word)), "files and runs do not mix");
+    paths.emplace_back(word);
+  }
+  return diagnose::diagnose_files(paths);
+}
+
 int run_diagnose(const DiagnoseOptions& options) {
+  if (std::any_of(options.what.begin(), options.what.end(), is_file)) {
+    return print(diagnose_given_files(options), options.json);
+  }
   const diagnose::StepRange range = parse_steps(options.steps);
   const auto store = telemetry::open_run_store(telemetry::home_directory());
   if (options.diff) return print_difference(*store, options, range);
@@ -82,7 +105,10 @@ int run_diagnose(const DiagnoseOptions& options) {
 void add_diagnose(CLI::App& app, Outcome& outcome) {
   auto options = std::make_shared<DiagnoseOptions>();
   CLI::App* verb = app.add_subcommand("diagnose", "Says what slows a run down, what it costs and what to do about it");
-  verb->add_option("what", options->what, "Run id, its beginning, or `last`; two of them with --diff");
+  verb->add_option(
+      "what", options->what,
+      "Run id, its beginning, or `last`; two of them with --diff. Or files and folders: PyTorch profiler traces, "
+      "flight-recorder dumps, logs (docs/reference/diagnose.md)");
   verb->add_flag("--diff", options->diff, "What changed from the first run to the second");
   verb->add_option("--steps", options->steps, "Only these steps: A..B, A.. or ..B");
   verb->add_flag("--json", options->json, "JSON on stdout (lockstep.diagnosis/1, lockstep.difference/1)");

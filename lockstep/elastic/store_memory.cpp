@@ -1,6 +1,3 @@
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <charconv>
 #include <condition_variable>
 #include <cstdlib>
@@ -9,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/secret.h"
 #include "lockstep/elastic/store.h"
 #include "lockstep/elastic/store_wire.h"
 
@@ -179,15 +177,6 @@ std::string token_from_environment() {
   return token == nullptr ? std::string() : std::string(token);
 }
 
-std::string make_token() {
-  const wire::Fd random(::open("/dev/urandom", O_RDONLY | O_CLOEXEC));
-  unsigned char raw[16];
-  if (!random || ::read(random.get(), raw, sizeof(raw)) != static_cast<ssize_t>(sizeof(raw))) {
-    throw environment_error("cannot read /dev/urandom", "make the random device available");
-  }
-  std::string token;
-  for (const unsigned char byte : raw) token += fmt::format("{:02x}", byte);
-  return token;
-}
+std::string make_token() { return random_hex(16); }
 
 }  // namespace lockstep::elastic

@@ -82,11 +82,11 @@ class HomeRuns : public RunStore {
   }
 
   std::vector<Event> events(const std::string& run, Level at_least) const override {
-    const auto a = tables_->events(run, at_least), b = lines_->events(run, at_least);
-    std::vector<Event> events;
-    std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(events),
-               [](const Event& x, const Event& y) { return x.time < y.time; });
-    return events;
+    return merged(tables_->events(run, at_least), lines_->events(run, at_least));
+  }
+
+  std::vector<Event> events_after(const std::string& run, double after, std::string_view kind) const override {
+    return merged(tables_->events_after(run, after, kind), lines_->events_after(run, after, kind));
   }
 
   std::vector<std::string> metric_names(const std::string& run) const override {
@@ -132,6 +132,13 @@ class HomeRuns : public RunStore {
     return both;
   }
 
+  static std::vector<Event> merged(const std::vector<Event>& a, const std::vector<Event>& b) {
+    std::vector<Event> events;
+    std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(events),
+               [](const Event& x, const Event& y) { return x.time < y.time; });
+    return events;
+  }
+
   bool in_tables(const std::string& id) const {
     const auto rows = tables_->runs(kAll, id);
     return std::any_of(rows.begin(), rows.end(), [&](const RunRow& row) { return row.info.id == id; });
@@ -160,6 +167,13 @@ std::vector<Point> RunStore::points_after(const std::string& run, const std::str
   all.erase(all.begin(), first);
   if (all.size() > limit) all.resize(limit);
   return all;
+}
+
+std::vector<Event> RunStore::events_after(const std::string& run, double after, std::string_view kind) const {
+  std::vector<Event> found = events(run);
+  std::erase_if(found,
+                [&](const Event& event) { return event.time <= after || (!kind.empty() && event.kind != kind); });
+  return found;
 }
 
 std::vector<Bucket> RunStore::buckets(const std::string& run, const std::string& metric, int rank, std::int64_t first,

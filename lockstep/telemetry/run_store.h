@@ -72,7 +72,9 @@ class RunStore {
   // The last step that points() has; nothing when it has none.
   virtual std::optional<std::int64_t> last_step(const std::string& run, const std::string& metric, int rank) const;
   virtual std::vector<Event> events(const std::string& run, Level at_least = Level::kDebug) const = 0;  // by time
-  virtual std::vector<std::string> metric_names(const std::string& run) const = 0;                      // sorted
+  // By time, those later than `after`, of one kind only unless that is "". Does not read what is before.
+  virtual std::vector<Event> events_after(const std::string& run, double after, std::string_view kind = {}) const;
+  virtual std::vector<std::string> metric_names(const std::string& run) const = 0;  // sorted
   // The points after `after_step`, at most `limit`, by step: what a live chart asks for. Does not read what is before.
   virtual std::vector<Point> points_after(const std::string& run, const std::string& metric, int rank,
                                           std::int64_t after_step, std::size_t limit = 100000) const;

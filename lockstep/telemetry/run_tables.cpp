@@ -46,6 +46,20 @@ RunRow run_from(const Statement& row) {
   return run;
 }
 
+constexpr const char* kEventColumns =
+    "SELECT time, level, kind, rank, step, message, data FROM events "
+    "WHERE run = (SELECT number FROM runs WHERE id = ?1) ";
+
+std::vector<Event> events_from(Statement& rows) {
+  std::vector<Event> events;
+  while (rows.step()) {
+    const auto level = std::clamp<std::int64_t>(rows.integer(1), 0, static_cast<int>(Level::kError));
+    events.push_back({rows.real(0), static_cast<Level>(level), rows.text(2), static_cast<int>(rows.integer(3)),
+                      rows.integer(4), rows.text(5), parse_or_null(rows.text(6))});
+  }
+  return events;
+}
+
 class RunTables : public RunStore {
  public:
   explicit RunTables(Database opened)
@@ -115,17 +129,16 @@ class RunTables : public RunStore {
   }
 
   std::vector<Event> events(const std::string& run, Level at_least) const override {
-    Statement rows(database_,
-                   "SELECT time, level, kind, rank, step, message, data FROM events WHERE run = "
-                   "(SELECT number FROM runs WHERE id = ?) AND level >= ? ORDER BY time, number");
+    Statement rows(database_, kEventColumns + std::string("AND level >= ?2 ORDER BY time, number"));
     rows.bind(0, run).bind(1, static_cast<int>(at_least));
-    std::vector<Event> events;
-    while (rows.step()) {
-      const auto level = std::clamp<std::int64_t>(rows.integer(1), 0, static_cast<int>(Level::kError));
-      events.push_back({rows.real(0), static_cast<Level>(level), rows.text(2), static_cast<int>(rows.integer(3)),
-                        rows.integer(4), rows.text(5), parse_or_null(rows.text(6))});
-    }
-    return events;
+    return events_from(rows);
+  }
+
+  std::vector<Event> events_after(const std::string& run, double after, std::string_view kind) const override {
+    Statement rows(database_,
+                   kEventColumns + std::string("AND time > ?2 AND (?3 = '' OR kind = ?3) ORDER BY time, number"));
+    rows.bind(0, run).bind(1, after).bind(2, kind);
+    return events_from(rows);
   }
 
   std::vector<std::string> metric_names(const std::string& run) const override {

@@ -50,6 +50,19 @@ TEST_P(RunStoreTest, knows_the_last_step_that_was_recorded) {
   EXPECT_FALSE(store->last_step("r1", "loss", 2));
 }
 
+TEST_P(RunStoreTest, tells_events_of_a_kind_after_a_moment) {
+  const auto store = open();
+  write(*store, "r1",
+        {run_of_this_process("r1", 100.0), Event{101, Level::kInfo, "tags", -1, -1, "first"},
+         Event{102, Level::kInfo, "alert", 0, 7, "other"}, Event{103, Level::kInfo, "tags", -1, -1, "second"}});
+  EXPECT_EQ(store->events_after("r1", 0).size(), 3u);
+  EXPECT_EQ(store->events_after("r1", 103).size(), 0u);
+  const auto tags = store->events_after("r1", 101, "tags");
+  ASSERT_EQ(tags.size(), 1u);
+  EXPECT_EQ(tags[0].message, "second");
+  EXPECT_TRUE(store->events_after("other", 0).empty());
+}
+
 TEST_P(RunStoreTest, gives_back_what_was_written) {
   const auto store = open();
   const RunInfo info = run_of_this_process("r1", 100.0);
