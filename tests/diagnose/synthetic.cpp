@@ -18,7 +18,7 @@ namespace metric = telemetry::metric;
 
 spec::Job job_of(const MadeRun& made, const plan::Layout& layout) {
   spec::Job job = spec::parse_job(
-      fmt::format("model: {{arch: gpt, layers: {}, hidden: 64, heads: 2, vocab: 64, max_sequence: 64}}\n"
+      fmt::format("model: {{arch: gpt, layers: {}, hidden: 256, heads: 4, vocab: 256, max_sequence: 64}}\n"
                   "cluster: {}\ndata: {{kind: text, path: /tmp/none.txt}}\n"
                   "batch: {{micro: {}, accumulation: {}, sequence_length: 64}}\nsteps: {}\nthreads_per_rank: 1\n",
                   made.layers, made.cluster, made.micro, made.accumulation, made.steps),
