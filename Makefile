@@ -93,7 +93,7 @@ pypi: setup venv
 	@cmake --build --preset pypi -j $(JOBS)
 
 test-all: venv
-	@scripts/setup.sh package containers browser
+	@scripts/setup.sh package containers browser prometheus
 	$(call configure,release,-DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_STACKS_PYTHON=$(CURDIR)/$(VENV)/bin/python3)
 	@cmake --build --preset release -j $(JOBS) --target lockstep_tests
 	ctest --preset release-all
