@@ -5,46 +5,55 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/report/goodput.h"
+#include "lockstep/report/incidents.h"
+#include "lockstep/report/memory_terms.h"
+#include "lockstep/report/run_facts.h"
+#include "lockstep/report/standing.h"
 #include "lockstep/report/terminal/draw.h"
+#include "lockstep/report/waterfall.h"
 #include "lockstep/telemetry/run_store.h"
 
 namespace lockstep::report {
 
-struct RateOfRank {
+// What a rank used of its machine, where its agent looked: programs that are not ours have no steps, but this.
+struct UsageOfRank {
   int rank = 0;
-  double step_seconds = 0.0;     // mean without warm-up
-  double compute_seconds = 0.0;  // mean; 0: not recorded
-  double memory_bytes = 0.0;     // peak; 0: not recorded
-  double slowdown = 0.0;         // compute (else step) time over the median of the ranks, minus 1
-  bool straggler = false;        // slowdown above kStragglerSlowdown
+  double cpu_percent = 0.0;  // of one core, mean
+  double resident_bytes = 0.0;
+  double gpu_percent = 0.0;  // mean; 0: not recorded, as is all of this
+  double gpu_memory_bytes = 0.0;
 };
 
-inline constexpr double kStragglerSlowdown = 0.10;
+// A curve of the first rank that recorded it, thinned.
+struct ReportCurve {
+  std::string metric;
+  std::vector<telemetry::Point> points;
+};
 
-struct RunReport {
-  telemetry::RunRow run;
-  std::string unit = "tokens";        // of the two rates below
-  double predicted_per_second = 0.0;  // 0: the run had no prediction
-  double predicted_low = 0.0, predicted_high = 0.0;
-  double measured_per_second = 0.0;  // the run's own figure, else the median step; 0: not recorded
-  std::int64_t steps = 0;
-  std::vector<telemetry::Point> loss;             // thinned
-  std::vector<telemetry::Point> evaluation_loss;  // thinned
-  std::vector<RateOfRank> ranks;                  // those that recorded anything
-  std::vector<int> missing_ranks;                 // those whose records are not here
-  std::vector<telemetry::Event> events;           // checkpoints included
-  double peak_memory_bytes = 0.0;                 // largest of the ranks
+struct RunReport : RunFacts {
+  double mfu = 0.0;  // at the measured rate; of CPUs efficiency; 0: no peak is known
+  Waterfall waterfall;
+  MemoryTerms memory;
+  Incidents incidents;
+  Goodput goodput;
+  std::vector<Standing> standings;  // one per rank of `ranks`
+  std::vector<UsageOfRank> usage;
+  std::vector<ReportCurve> curves;  // those of kReportCurves that were recorded
 
-  // Measured over predicted, minus 1; 0 when either is missing.
+  // Measured over predicted rate, minus 1; 0 when either is missing.
   double residual() const;
+  // Empty when it was not recorded.
+  const std::vector<telemetry::Point>& curve(std::string_view metric) const;
 };
 
-// `id`: a run id, its unique beginning, or "last". Throws UserError when there is no such run.
-telemetry::RunRow find_run(const telemetry::RunStore& store, const std::string& id);
+// In the order of pages.
+std::vector<std::string> report_curves(const std::string& unit);
+
 RunReport make_run_report(const telemetry::RunStore& store, const std::string& id);
 
 std::string to_text(const RunReport& report, const TerminalStyle& style = {});
-// Schema "lockstep.report/1" (docs/reference/run-store.md).
+// Schema "lockstep.report/1" (docs/reference/report.md).
 nlohmann::json to_json(const RunReport& report);
 
 }  // namespace lockstep::report

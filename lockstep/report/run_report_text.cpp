@@ -3,10 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "lockstep/base/clock.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/report/run_report.h"
+#include "lockstep/report/run_sections.h"
+#include "lockstep/report/study/figures.h"
 #include "lockstep/telemetry/plot.h"
 
 namespace lockstep::report {
@@ -16,6 +17,7 @@ using telemetry::Level;
 using telemetry::RunStatus;
 
 constexpr std::size_t kMostEvents = 20;
+constexpr std::size_t kMostRanks = 32;
 
 // Collects the text.
 class Page {
@@ -34,19 +36,17 @@ class Page {
     line("  " + ink(Ink::kDim, left(name, kNameWidth)) + value);
   }
   void raw(const std::string& text) { text_ += text; }
+  void section(const std::string& name, const std::string& text) {
+    if (text.empty()) return;
+    heading(name);
+    raw(text);
+  }
   std::string take() { return std::move(text_); }
 
  private:
   const TerminalStyle& style_;
   std::string text_;
 };
-
-// "2026-11-15 03:15:00": the second is enough for people.
-std::string moment(double unix_time) {
-  std::string text = utc_timestamp(unix_time).substr(0, 19);
-  std::replace(text.begin(), text.end(), 'T', ' ');
-  return text;
-}
 
 std::string status_text(const Page& page, const telemetry::RunRow& run) {
   const Ink ink = run.status == RunStatus::kDone      ? Ink::kGreen
@@ -76,30 +76,54 @@ void add_header(Page& page, const RunReport& report) {
     }
     page.row("versions", join(versions, ", "));
   }
-  page.row("steps", std::to_string(report.steps));
+  if (report.steps() > 0 || !report.is_foreign()) page.row("steps", std::to_string(report.last_step));
 }
 
-void add_throughput(Page& page, const RunReport& report) {
+// "12.0 (10.0 to 14.0)" as `show` writes figures; "-" where nothing was predicted.
+template <class Show>
+std::string interval_text(const plan::Interval& interval, const Show& show) {
+  if (interval.expected <= 0.0) return "-";
+  std::string text = show(interval.expected);
+  if (interval.low > 0.0 && interval.high > interval.low) {
+    text += fmt::format("  ({} to {})", show(interval.low), show(interval.high));
+  }
+  return text;
+}
+
+void add_measured(Page& page, const RunReport& report) {
+  if (report.is_foreign() && report.measured_per_second <= 0.0) return;
   page.heading("predicted and measured");
   const auto rate = [&](double value) { return value > 0.0 ? format_rate(value, report.unit) : std::string("-"); };
-  std::string predicted = rate(report.predicted_per_second);
-  if (report.predicted_low > 0.0 && report.predicted_high > 0.0) {
-    predicted += fmt::format("  ({} to {})", rate(report.predicted_low), rate(report.predicted_high));
-  }
-  page.row("predicted", predicted);
+  const plan::Interval& predicted = report.predicted.per_second;
+  page.row("predicted", interval_text(predicted, rate));
   page.row("measured", rate(report.measured_per_second));
-  if (report.predicted_per_second > 0.0 && report.measured_per_second > 0.0) {
-    const bool inside = report.predicted_low <= 0.0 || (report.measured_per_second >= report.predicted_low &&
-                                                        report.measured_per_second <= report.predicted_high);
-    page.row("residual",
-             page.ink(inside ? Ink::kGreen : Ink::kYellow, fmt::format("{:+.1f}%", 100.0 * report.residual())));
-  } else if (report.predicted_per_second <= 0.0) {
+  if (predicted.expected > 0.0 && report.measured_per_second > 0.0) {
+    const bool inside = report.measured_per_second >= predicted.low && report.measured_per_second <= predicted.high;
+    page.row("residual", page.ink(inside || predicted.low == predicted.high ? Ink::kGreen : Ink::kYellow,
+                                  fmt::format("{:+.1f}%", 100.0 * report.residual())));
+  } else if (predicted.expected <= 0.0) {
     page.row("residual", "- (the run had no prediction)");
   }
+  const auto percent = [](double share) { return fmt::format("{:.1f}%", 100.0 * share); };
+  if (report.mfu > 0.0) {
+    const bool is_mfu = report.waterfall.measure == Measure::kMfu;
+    page.row(is_mfu ? "MFU" : "efficiency",
+             fmt::format("{}, predicted {}{}", percent(report.mfu), interval_text(report.predicted.mfu, percent),
+                         is_mfu ? "" : "; of the calibrated CPU peak, in place of MFU"));
+  } else if (report.measured_per_second > 0.0) {
+    page.row("MFU", "- (no peak of these devices is known; `lockstep calibrate JOB` measures it)");
+  }
+  if (report.memory.peak_bytes > 0.0 && report.predicted.memory_bytes > 0.0) {
+    page.row("memory", fmt::format("{} at most, predicted {}", format_bytes(report.memory.peak_bytes),
+                                   format_bytes(report.predicted.memory_bytes)));
+  }
+  page.raw(goodput_text(report.goodput, page.style()));
 }
 
 void add_loss(Page& page, const RunReport& report) {
-  if (report.loss.empty()) return;
+  const auto& loss = report.curve(telemetry::metric::kLoss);
+  const auto& evaluation = report.curve(telemetry::metric::kEvaluationLoss);
+  if (loss.empty()) return;
   page.heading("loss");
   std::vector<telemetry::Curve> curves;
   const auto add = [&](const char* label, const std::vector<telemetry::Point>& points) {
@@ -108,29 +132,19 @@ void add_loss(Page& page, const RunReport& report) {
     for (const auto& point : points) curve.points.emplace_back(double(point.step), point.value);
     curves.push_back(std::move(curve));
   };
-  add("training", report.loss);
-  add("evaluation", report.evaluation_loss);
+  add("training", loss);
+  add("evaluation", evaluation);
   page.raw(telemetry::plot(curves, {.width = std::min(page.style().width, 100), .unicode = page.style().unicode}));
-  page.row("first, last", fmt::format("{:.4f}, {:.4f}", report.loss.front().value, report.loss.back().value));
-  if (!report.evaluation_loss.empty()) {
-    page.row("evaluation",
-             fmt::format("{:.4f}, {:.4f}", report.evaluation_loss.front().value, report.evaluation_loss.back().value));
+  page.row("first, last", fmt::format("{:.4f}, {:.4f}", loss.front().value, loss.back().value));
+  if (!evaluation.empty()) {
+    page.row("evaluation", fmt::format("{:.4f}, {:.4f}", evaluation.front().value, evaluation.back().value));
   }
 }
 
 void add_ranks(Page& page, const RunReport& report) {
-  if (report.ranks.empty()) return;
-  page.heading("ranks");
-  page.line(page.ink(Ink::kDim, fmt::format("  {:>5}  {:>12}  {:>12}  {:>9}  {:>12}", "rank", "step", "compute",
-                                            "slower", "peak memory")));
-  const auto seconds = [](double value) { return value > 0.0 ? format_seconds(value) : std::string("-"); };
-  for (const RateOfRank& rank : report.ranks) {
-    const std::string memory = rank.memory_bytes > 0.0 ? format_bytes(rank.memory_bytes) : "-";
-    const std::string text =
-        fmt::format("  {:>5}  {:>12}  {:>12}  {:>+8.1f}%  {:>12}", rank.rank, seconds(rank.step_seconds),
-                    seconds(rank.compute_seconds), 100.0 * rank.slowdown, memory);
-    page.line(rank.straggler ? page.ink(Ink::kYellow, text + "  straggler") : text);
-  }
+  const bool foreign = report.steps() == 0 && !report.usage.empty();
+  page.section("ranks", foreign ? usage_text(report.usage, kMostRanks, page.style())
+                                : ranks_text(report, report.standings, kMostRanks, page.style()));
   if (const std::size_t missing = report.missing_ranks.size(); missing > 0) {
     page.line(
         page.ink(Ink::kYellow, fmt::format("  no records of {} rank{} here, rank {} first: look on their nodes for",
@@ -141,27 +155,27 @@ void add_ranks(Page& page, const RunReport& report) {
 }
 
 void add_checkpoints(Page& page, const RunReport& report) {
-  std::vector<const telemetry::Event*> checkpoints;
-  for (const auto& event : report.events) {
-    if (event.kind == telemetry::event_kind::kCheckpoint) checkpoints.push_back(&event);
-  }
+  const std::vector<SavedCheckpoint>& checkpoints = report.incidents.checkpoints;
   if (checkpoints.empty()) return;
   page.heading("checkpoints");
   double seconds = 0.0;
-  for (const auto* event : checkpoints) {
-    if (event->data.is_object() && event->data.contains("seconds") && event->data["seconds"].is_number()) {
-      seconds += event->data["seconds"].get<double>();
-    }
-  }
-  const telemetry::Event& newest = *checkpoints.back();
+  for (const SavedCheckpoint& checkpoint : checkpoints) seconds += checkpoint.seconds;
   page.row("saved", fmt::format("{}, {} in all", checkpoints.size(), format_seconds(seconds)));
-  page.row("newest", fmt::format("step {}: {}", newest.step, printable(newest.message, 300)));
+  const auto newest = std::find_if(report.events.rbegin(), report.events.rend(), [](const telemetry::Event& event) {
+    return event.kind == telemetry::event_kind::kCheckpoint;
+  });
+  if (newest != report.events.rend()) {
+    page.row("newest", fmt::format("step {}: {}", newest->step, printable(newest->message, 300)));
+  }
 }
 
+// What is not told as an incident already.
 void add_events(Page& page, const RunReport& report) {
   std::vector<const telemetry::Event*> shown;
   for (const auto& event : report.events) {
-    if (event.level >= Level::kInfo && event.kind != telemetry::event_kind::kCheckpoint) shown.push_back(&event);
+    if (event.level >= Level::kInfo && event.kind != telemetry::event_kind::kCheckpoint && !is_of_an_incident(event)) {
+      shown.push_back(&event);
+    }
   }
   if (shown.empty()) return;
   page.heading("events");
@@ -185,9 +199,15 @@ void add_events(Page& page, const RunReport& report) {
 std::string to_text(const RunReport& report, const TerminalStyle& style) {
   Page page(style);
   add_header(page, report);
-  add_throughput(page, report);
+  add_measured(page, report);
+  const std::string title = report.waterfall.measure == Measure::kComputing
+                                ? "where the time goes"
+                                : "from peak to " + measure_title(report.waterfall.measure);
+  page.section(title, waterfall_text(report.waterfall, style));
   add_loss(page, report);
   add_ranks(page, report);
+  page.section("memory", memory_text(report.memory, 8, style));
+  page.section("incidents", incidents_text(report.incidents, kMostEvents, style));
   add_checkpoints(page, report);
   add_events(page, report);
   return page.take();

@@ -52,11 +52,11 @@ TEST_P(Report, puts_prediction_and_measurement_side_by_side) {
   const auto store = open();
   write_run(*store);
   const RunReport report = make_run_report(*store, "last");
-  EXPECT_EQ(report.predicted_per_second, 1000.0);
+  EXPECT_EQ(report.predicted.per_second.expected, 1000.0);
   EXPECT_EQ(report.measured_per_second, 950.0) << "the median of the steps after warm-up";
   EXPECT_NEAR(report.residual(), -0.05, 1e-12);
-  EXPECT_EQ(report.steps, 40);
-  EXPECT_EQ(report.peak_memory_bytes, 1e9 + 3e6);
+  EXPECT_EQ(report.steps(), 40);
+  EXPECT_EQ(report.memory.peak_bytes, 1e9 + 3e6);
 }
 
 TEST_P(Report, names_the_straggler_by_its_compute_time) {
@@ -64,9 +64,9 @@ TEST_P(Report, names_the_straggler_by_its_compute_time) {
   write_run(*store);
   const RunReport report = make_run_report(*store, "run-1");
   ASSERT_EQ(report.ranks.size(), 4u);
-  for (const RateOfRank& rank : report.ranks) EXPECT_EQ(rank.straggler, rank.rank == 2) << rank.rank;
-  EXPECT_NEAR(report.ranks[2].slowdown, 0.3, 1e-9);
-  EXPECT_NEAR(report.ranks[0].step_seconds, 0.5, 0.06) << "without warm-up";
+  for (const Standing& rank : report.standings) EXPECT_EQ(rank.straggler, rank.rank == 2) << rank.rank;
+  EXPECT_NEAR(report.standings[2].slowdown, 0.3, 1e-9);
+  EXPECT_NEAR(report.ranks[0].mean.step, 0.5, 0.06) << "without warm-up";
 }
 
 TEST_P(Report, tells_it_all_in_text_without_control_characters) {
@@ -131,7 +131,7 @@ TEST(JoinedReport, has_the_ranks_of_all_nodes) {
   const RunReport report = make_run_report(*open_run_store(home.path()), "last");
   ASSERT_EQ(report.ranks.size(), 2u);
   EXPECT_EQ(report.ranks[1].rank, 2);
-  EXPECT_EQ(report.ranks[1].step_seconds, 1.5);
+  EXPECT_EQ(report.ranks[1].mean.step, 1.5);
   EXPECT_EQ(report.missing_ranks, (std::vector<int>{1}));
   EXPECT_NE(to_text(report).find("no records of 1 rank"), std::string::npos);
   EXPECT_EQ(report.run.status, RunStatus::kDone);
