@@ -35,7 +35,13 @@ const kWatcher = () => {
       requestAnimationFrame(() => setTimeout(() => window.shown.push({ label, time: performance.now() })));
     }
   }).observe(document, { subtree: true, childList: true, attributes: true, attributeFilter: ["aria-label"] });
-  window.addEventListener("mouseup", () => { window.released = performance.now(); }, true);
+  window.addEventListener(
+    "mouseup",
+    () => {
+      window.released = performance.now();
+    },
+    true,
+  );
 };
 
 const median = (values) => [...values].sort((a, b) => a - b)[values.length >> 1];
@@ -46,7 +52,10 @@ async function firstPaint(address) {
   const page = await context.newPage();
   await page.addInitScript(kWatcher);
   await page.goto(address);
-  await page.waitForFunction((wanted) => window.shown?.filter((one) => one.label.includes(wanted)).length >= 3, `to ${kPoints.toLocaleString("en-US")}`);
+  await page.waitForFunction(
+    (wanted) => window.shown?.filter((one) => one.label.includes(wanted)).length >= 3,
+    `to ${kPoints.toLocaleString("en-US")}`,
+  );
   const found = await page.evaluate(() => ({
     contentful: performance.getEntriesByName("first-contentful-paint")[0]?.startTime ?? 0,
     charts: window.shown.map((one) => one.time),
@@ -57,7 +66,10 @@ async function firstPaint(address) {
 
 async function zoom(page, from, to) {
   const over = await page.locator(".chart-plot .u-over").first().boundingBox();
-  await page.evaluate(() => { window.shown = []; window.released = 0; });
+  await page.evaluate(() => {
+    window.shown = [];
+    window.released = 0;
+  });
   await page.mouse.move(over.x + over.width * from, over.y + 50);
   await page.mouse.down();
   await page.mouse.move(over.x + over.width * to, over.y + 60, { steps: 3 });
@@ -82,7 +94,10 @@ for (let round = 0; round < rounds; round++) {
   contentful.push(found.contentful);
   paints.push(found.charts[2]);
   bytes = found.bytes;
-  for (const [from, to] of [[0.3, 0.6], [0.4, 0.7]]) {
+  for (const [from, to] of [
+    [0.3, 0.6],
+    [0.4, 0.7],
+  ]) {
     const took = await zoom(page, from, to);
     zooms.push(took.one);
     allZooms.push(took.all);
@@ -92,7 +107,9 @@ for (let round = 0; round < rounds; round++) {
 const apiMs = [];
 for (let round = 0; round < 21; round++) {
   const begin = performance.now();
-  await (await fetch(`${server.url}/api/v1/runs/${runs[0].id}/series?metric=loss&points=680&from=300000&to=600000`)).text();
+  await (
+    await fetch(`${server.url}/api/v1/runs/${runs[0].id}/series?metric=loss&points=680&from=300000&to=600000`)
+  ).text();
   apiMs.push(performance.now() - begin);
 }
 const page = await (await theBrowser()).newPage();

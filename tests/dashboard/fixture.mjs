@@ -48,9 +48,22 @@ export const fixture = {
 
   async makeStudy() {
     writeFileSync(join(this.home, "worker.py"), kWorker);
-    writeFileSync(join(this.home, "space.yaml"), "knobs:\n  bucket_mib: {log_int: [1, 64], default: 1}\n  algo: {choices: [Ring, Tree], default: Ring}\n");
+    writeFileSync(
+      join(this.home, "space.yaml"),
+      "knobs:\n  bucket_mib: {log_int: [1, 64], default: 1}\n  algo: {choices: [Ring, Tree], default: Ring}\n",
+    );
     const worker = `python3 ${join(this.home, "worker.py")}`;
-    await runToEnd(this.home, ["tune", "--space", join(this.home, "space.yaml"), "--worker", worker, "--trials", "16", "--name", "buckets"]);
+    await runToEnd(this.home, [
+      "tune",
+      "--space",
+      join(this.home, "space.yaml"),
+      "--worker",
+      worker,
+      "--trials",
+      "16",
+      "--name",
+      "buckets",
+    ]);
   },
 
   async startServer(port) {

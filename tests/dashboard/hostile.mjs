@@ -12,8 +12,11 @@ async function assertHarmless(page, where) {
     hacked: window.hacked,
     scripts: [...document.querySelectorAll("script")].filter((one) => !one.src).length,
     images: document.querySelectorAll("main img").length,
-    handlers: [...document.querySelectorAll("*")].filter((one) => [...one.attributes].some((a) => a.name.startsWith("on"))).length,
-    links: [...document.querySelectorAll("a[href]")].filter((one) => !/^(#|https?:)/.test(one.getAttribute("href"))).length,
+    handlers: [...document.querySelectorAll("*")].filter((one) =>
+      [...one.attributes].some((a) => a.name.startsWith("on")),
+    ).length,
+    links: [...document.querySelectorAll("a[href]")].filter((one) => !/^(#|https?:)/.test(one.getAttribute("href")))
+      .length,
   }));
   assert.deepEqual(found, { hacked: undefined, scripts: 0, images: 0, handlers: 0, links: 0 }, where);
 }
@@ -45,7 +48,12 @@ export const hostile = {
     withPage(at(`#/runs/${encodeURIComponent(kHostileTexts[0])}`), { expected: [/40[04]/] }, async (page) => {
       await page.getByText(/there is no run/).waitFor();
       await assertHarmless(page, "unknown run");
-      for (const hash of ["#/compare?runs=../../etc/passwd,%00", "#/runs/%E0%A4%A", "#/runs?q=%3Cscript%3E", "#javascript:alert(1)"]) {
+      for (const hash of [
+        "#/compare?runs=../../etc/passwd,%00",
+        "#/runs/%E0%A4%A",
+        "#/runs?q=%3Cscript%3E",
+        "#javascript:alert(1)",
+      ]) {
         await page.goto(at(hash));
         await page.locator("main").waitFor();
         await page.waitForTimeout(300);

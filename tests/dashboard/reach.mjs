@@ -10,8 +10,14 @@ const at = (hash) => fixture.at(hash);
 const kTabs = ["overview", "waterfall", "ranks", "timeline", "memory", "incidents", "diagnosis", "job"];
 
 const everyPage = () => [
-  "#/runs", "#/studies", "#/cluster", `#/studies/${fixture.study}`, `#/compare?runs=${kRich},${fixture.recorded}`,
-  ...kTabs.map((tab) => `#/runs/${kRich}/${tab}`), `#/runs/${kHostile}/incidents`, `#/runs/${fixture.live}`,
+  "#/runs",
+  "#/studies",
+  "#/cluster",
+  `#/studies/${fixture.study}`,
+  `#/compare?runs=${kRich},${fixture.recorded}`,
+  ...kTabs.map((tab) => `#/runs/${kRich}/${tab}`),
+  `#/runs/${kHostile}/incidents`,
+  `#/runs/${fixture.live}`,
 ];
 
 async function settled(page) {
@@ -24,7 +30,13 @@ async function seriousFindings(page, where) {
   const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
   return violations
     .filter((one) => ["serious", "critical"].includes(one.impact))
-    .map((one) => `${where}: ${one.id}: ${one.nodes.map((node) => node.target.join(" ") + " " + (node.any[0]?.message ?? "")).slice(0, 3).join(" | ")}`);
+    .map(
+      (one) =>
+        `${where}: ${one.id}: ${one.nodes
+          .map((node) => `${node.target.join(" ")} ${node.any[0]?.message ?? ""}`)
+          .slice(0, 3)
+          .join(" | ")}`,
+    );
 }
 
 const background = (page) => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
@@ -167,7 +179,15 @@ export const reach = {
       const sizes = [];
       page.on("response", (response) => {
         hosts.add(new URL(response.url()).host);
-        if (!response.url().includes("/api/")) sizes.push(response.request().sizes().then((size) => (bytes += size.responseBodySize)));
+        if (!response.url().includes("/api/"))
+          sizes.push(
+            response
+              .request()
+              .sizes()
+              .then((size) => {
+                bytes += size.responseBodySize;
+              }),
+          );
       });
       await page.goto(at("#/runs"));
       await page.getByRole("link", { name: "two-stages" }).waitFor();

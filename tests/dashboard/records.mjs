@@ -3,11 +3,13 @@
 import { execFileSync } from "node:child_process";
 import { mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { kNames, playStep } from "./one_step.mjs";
 import { source, trainer } from "./support.mjs";
+
+export { kSlowRank } from "./one_step.mjs";
 
 export const kRich = "20261101-000000-aaaaaa-two-stages";
 export const kHostile = "20261101-000001-bbbbbb-hostile";
-export const kSlowRank = 2;
 export const kSteps = 120;
 const kBegun = 1793491200;
 
@@ -28,92 +30,171 @@ function writeLines(home, id, files) {
 }
 
 const begin = (name, world, job) => ({
-  type: "run", name, started_at: kBegun, world, backend: "gloo", host: "node-1", pid: 1, pid_started: 1, job, versions: { lockstep: "0.1.0" },
+  type: "run",
+  name,
+  started_at: kBegun,
+  world,
+  backend: "gloo",
+  host: "node-1",
+  pid: 1,
+  pid_started: 1,
+  job,
+  versions: { lockstep: "0.1.0" },
 });
 const event = (time, level, kind, message, more = {}) => ({
-  type: "event", time: kBegun + time, level, kind, rank: -1, step: -1, message, data: {}, ...more,
+  type: "event",
+  time: kBegun + time,
+  level,
+  kind,
+  rank: -1,
+  step: -1,
+  message,
+  data: {},
+  ...more,
 });
 
-// Two stages of two ranks; rank 2 computes a quarter longer than the others.
-function spansOf(rank, step) {
-  const stage = rank >> 1;
-  const slow = rank === kSlowRank ? 1.25 : 1;
-  const names = ["all_reduce", "dp", "send", "receive", "pp"];
-  const spans = [["step", "main", 0, 200_000], ["load", "main", 0, 1000]];
-  let at = 1000 + stage * 21_000;
-  for (let micro = 0; micro < 2; micro++) {
-    spans.push(["forward", "main", at, 20_000 * slow, -1, -1, 0, -1, -1, micro, stage]);
-    at += 20_000 * slow;
-    const message = 2 * micro + (rank & 1);
-    if (stage === 0) spans.push(["collective", "comm", at, 1000, 2, 4, 1_048_576, message, rank + 2, micro, stage]);
-    else spans.push(["collective", "comm", 1000 + 20_000 * (micro + 1), 1000, 3, 4, 1_048_576, message, rank - 2, micro, stage]);
-    spans.push(["backward", "main", at, 40_000 * slow, -1, -1, 0, -1, -1, micro, stage]);
-    at += 40_000 * slow;
+// Somewhat slower than predicted, as real runs are; steps differ by some percent.
+const wobble = (step) => 1 + 0.03 * Math.sin(step * 1.7) + (step % 37 === 0 ? 0.12 : 0);
+
+function metricsOf(one, step, time, prediction) {
+  const { phases } = one;
+  const values = {
+    step_seconds: one.seconds,
+    compute_seconds: phases.compute,
+    forward_seconds: one.forward,
+    backward_seconds: one.backward,
+    comm_seconds: phases.comm,
+    wait_seconds: phases.wait,
+    data_seconds: phases.data,
+    optimizer_seconds: phases.optimizer,
+    checkpoint_seconds: 0,
+    host_seconds: phases.host,
+    memory_bytes: kPeakBytes + one.rank * 1e8,
+    allocated_bytes: 20e9,
+  };
+  if (one.rank === 0) {
+    const speed = prediction.step_seconds / one.seconds;
+    Object.assign(values, {
+      loss: 2 + 8 * Math.exp(-step / 30) + 0.05 * Math.sin(step * 2.3),
+      tokens_per_second: prediction.tokens_per_second * speed,
+      mfu: prediction.mfu * speed,
+      gradient_norm: 1 + 3 / step + 0.1 * Math.sin(step),
+      goodput: 0.95 - 0.6 / (step + 2),
+      learning_rate: 3e-4 * Math.min(1, step / 20),
+    });
   }
-  spans.push(["collective", "comm", at, 190_000 - at, 0, 1, 4_194_304, step * 2 + stage]);
-  spans.push(["wait", "main", at, 190_000 - at, 0, 1]);
-  spans.push(["optimizer", "main", 190_000, 9000]);
-  return { type: "spans", rank, step, time: kBegun + 10 + step * 0.2, names, spans: spans.sort((a, b) => a[2] - b[2]) };
+  return { type: "metrics", rank: one.rank, step, time, values };
 }
 
-function metricsOf(rank, step) {
-  const compute = rank === kSlowRank ? 0.15 : 0.12;
-  const wait = 0.188 - compute - 0.01;
-  const values = {
-    step_seconds: 0.2, compute_seconds: compute, forward_seconds: compute / 3, backward_seconds: (compute * 2) / 3, comm_seconds: wait + 0.01,
-    wait_seconds: wait, data_seconds: 0.001, optimizer_seconds: 0.009, checkpoint_seconds: 0, host_seconds: 0.002,
-    memory_bytes: 6e9 + rank * 1e8, allocated_bytes: 4e9,
-  };
-  if (rank === 0) {
-    const loss = 2 + 8 * Math.exp(-step / 30);
-    Object.assign(values, { loss, tokens_per_second: 40_960 + (step % 7) * 100, mfu: 0.35, gradient_norm: 1 + 1 / step, goodput: 0.9, learning_rate: 3e-4 });
-  }
-  return { type: "metrics", rank, step, time: kBegun + 10 + step * 0.2, values };
-}
+export const kPeakBytes = 30e9;
 
 export function writeRich(home) {
-  const flags = ["plan", "--model", "gpt2-124m", "--cluster", "1x4xH100", "--layout", "pp=2,dp=2", "--micro", "2", "--json"];
-  const plan = JSON.parse(execFileSync(trainer, flags, { cwd: source, env: { ...process.env, LOCKSTEP_HOME: home }, maxBuffer: 1 << 26 }));
-  const job = "model: gpt2-124m\ncluster: 1x4xH100\nlayout: {pp: 2, dp: 2}\nbatch: {micro: 2}\nsteps: 120\nseed: 1\n";
-  const files = {
+  const flags = [
+    "plan",
+    "--model",
+    "llama3.2-1b",
+    "--cluster",
+    "1x4xH100",
+    "--layout",
+    "pp=2,dp=2",
+    "--micro",
+    "2",
+    "--seq",
+    "4096",
+    "--global-batch",
+    "16",
+    "--json",
+  ];
+  const plan = JSON.parse(
+    execFileSync(trainer, flags, { cwd: source, env: { ...process.env, LOCKSTEP_HOME: home }, maxBuffer: 1 << 26 }),
+  );
+  const { prediction } = plan.best;
+  const job =
+    "model: llama3.2-1b\ncluster: 1x4xH100\nlayout: {pp: 2, dp: 2}\nbatch: {micro: 2, accumulation: 4}\nsteps: 120\nseed: 1\n";
+  const unit = ((prediction.step_seconds * 1.08) / playStep(1e6, 0)[0].seconds) * 1e6;
+  const ranks = [[], [], [], []];
+  let time = kBegun + 10;
+  for (let step = 1; step <= kSteps; step++) {
+    const played = playStep(unit * wobble(step), step);
+    for (const one of played) {
+      ranks[one.rank].push(metricsOf(one, step, time + one.seconds, prediction));
+      if (step > kSteps - 20)
+        ranks[one.rank].push({ type: "spans", rank: one.rank, step, time, names: kNames, spans: one.spans });
+    }
+    time += played[0].seconds + (step === 50 ? 4 : 0);
+  }
+  const took = time - kBegun;
+  const saved = (step, share) =>
+    event(took * share, "info", "checkpoint", `saved step ${step}`, {
+      step,
+      data: { path: `runs/x/step-${step}`, bytes: 1.5e10, seconds: 1.5, stall_seconds: 0.2 },
+    });
+  const alert = {
+    rule: "straggler",
+    state: "firing",
+    value: 0.25,
+    limit: 0.1,
+    cost_percent: 6,
+    fix: "lockstep diagnose last",
+  };
+  writeLines(home, kRich, {
     "run.jsonl": [
       begin("two-stages", 4, job),
       { type: "plan", plan },
-      event(12, "info", "checkpoint", "saved step 10", { step: 10, data: { path: "runs/x/step-10", bytes: 1e9, seconds: 1.5, stall_seconds: 0.2 } }),
-      event(20, "error", "rank_lost", "rank 3 was killed by signal 9", { rank: 3, step: 50 }),
-      event(24, "warning", "restart", "generation 2 with 4 ranks", { data: { generation: 2, world: 4, restarts: 1 } }),
-      event(28, "warning", "alert", "rank 2 is 25% slower than the median rank", {
-        rank: 2, step: 90, data: { rule: "straggler", state: "firing", value: 0.25, limit: 0.1, cost_percent: 6, fix: "lockstep diagnose last" },
+      saved(40, 0.36),
+      event(took * 0.44, "error", "rank_lost", "rank 3 was killed by signal 9", { rank: 3, step: 50 }),
+      event(took * 0.44 + 4, "warning", "restart", "generation 2 with 4 ranks", {
+        data: { generation: 2, world: 4, restarts: 1 },
       }),
-      event(30, "info", "checkpoint", "saved step 100", { step: 100, data: { path: "runs/x/step-100", bytes: 1e9, seconds: 1.5, stall_seconds: 0.2 } }),
-      { type: "end", time: kBegun + 40, status: "done", exit_reason: "", summary: { steps: kSteps, final_loss: 2.1, tokens_per_second: 41_000 } },
+      event(took * 0.7, "warning", "alert", "rank 2 is 25% slower than the median rank", {
+        rank: 2,
+        step: 90,
+        data: alert,
+      }),
+      saved(100, 0.84),
+      {
+        type: "end",
+        time: kBegun + took + 2,
+        status: "done",
+        exit_reason: "",
+        summary: { steps: kSteps, final_loss: 2.1, tokens_per_second: prediction.tokens_per_second / 1.08 },
+      },
     ],
-  };
-  for (let rank = 0; rank < 4; rank++) {
-    const lines = [];
-    for (let step = 1; step <= kSteps; step++) {
-      lines.push(metricsOf(rank, step));
-      if (step > kSteps - 20) lines.push(spansOf(rank, step));
-    }
-    files[`rank-0000${rank}.jsonl`] = lines;
-  }
-  writeLines(home, kRich, files);
+    ...Object.fromEntries(ranks.map((lines, rank) => [`rank-0000${rank}.jsonl`, lines])),
+  });
 }
 
 export function writeHostile(home) {
   const text = kHostileTexts.join(" ");
-  const events = kHostileTexts.map((one, at) => event(5 + at, "error", one, one, { data: { rule: one, state: "firing", fix: one, text: one } }));
+  const events = kHostileTexts.map((one, at) =>
+    event(5 + at, "error", one, one, { data: { rule: one, state: "firing", fix: one, text: one } }),
+  );
   writeLines(home, kHostile, {
     "run.jsonl": [
-      { ...begin(text, 1, `model: "${text}"\nname: ${text}\n`), backend: kHostileTexts[0], host: kHostileTexts[1], versions: { [kHostileTexts[0]]: kHostileTexts[2] } },
+      {
+        ...begin(text, 1, `model: "${text}"\nname: ${text}\n`),
+        backend: kHostileTexts[0],
+        host: kHostileTexts[1],
+        versions: { [kHostileTexts[0]]: kHostileTexts[2] },
+      },
       event(1, "info", "tags", text, { data: { tags: kHostileTexts } }),
       ...events.slice(0, 2),
       event(8, "error", "alert", text, { data: { rule: text, state: "firing", fix: text, cost_percent: 1 } }),
       event(9, "error", "failure", text, { rank: 0, step: 2 }),
-      { type: "end", time: kBegun + 10, status: "failed", exit_reason: text, summary: { [kHostileTexts[1]]: kHostileTexts[0] } },
+      {
+        type: "end",
+        time: kBegun + 10,
+        status: "failed",
+        exit_reason: text,
+        summary: { [kHostileTexts[1]]: kHostileTexts[0] },
+      },
     ],
     "rank-00000.jsonl": [1, 2, 3].map((step) => ({
-      type: "metrics", rank: 0, step, time: kBegun + step, values: { loss: step === 2 ? "nan" : 1 / step, step_seconds: 0.1, [kHostileTexts[0]]: 1 },
+      type: "metrics",
+      rank: 0,
+      step,
+      time: kBegun + step,
+      values: { loss: step === 2 ? "nan" : 1 / step, step_seconds: 0.1, [kHostileTexts[0]]: 1 },
     })),
   });
 }

@@ -90,7 +90,15 @@ export async function theBrowser() {
   const { chromium } = createRequire(join(here, "package.json"))("playwright-core");
   browser = await chromium.launch({
     executablePath: kChromium,
-    args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
+    args: [
+      "--no-sandbox",
+      "--disable-gpu",
+      "--disable-quic",
+      "--no-first-run",
+      "--disable-background-networking",
+      "--disable-component-update",
+      "--disable-sync",
+    ],
   });
   return browser;
 }

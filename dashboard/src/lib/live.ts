@@ -1,7 +1,7 @@
 // Server-sent events with a connection that comes back by itself: 1, 2, 4 ... 30 s between attempts. A page that nobody
 // looks at gives its connection back: a browser has six for all of its tabs.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { apiUrl, ask } from "./api";
+import { apiUrl, ask, readJson } from "./api";
 
 export type LiveState = "connecting" | "live" | "stale" | "ended";
 export interface Tick {
@@ -69,7 +69,7 @@ export function useLive(path: string | null, handlers: Handlers, ended = false):
           alive();
           let data: unknown = null;
           try {
-            data = JSON.parse((message as MessageEvent<string>).data);
+            data = readJson((message as MessageEvent<string>).data);
           } catch {
             return; // half a message: the next one is whole
           }
