@@ -75,8 +75,10 @@ void add_serve(CLI::App& app, Outcome& outcome) {
   verb->add_option("--tls-cert", flags->certificate, "Certificate chain, PEM");
   verb->add_option("--tls-key", flags->key, "Its key, PEM");
   verb->add_flag("--behind-proxy", flags->server.behind_proxy,
-                 "A proxy in front of this server does the encryption (docs/how-to/observe.md)");
+                 "A proxy in front of this server does the encryption (docs/reference/http-api.md)");
   verb->add_option("--page", flags->page, "Folder of a built page to serve instead of the one inside this program");
+  verb->add_option("--dcgm", flags->server.dcgm_url,
+                   "URL of a DCGM exporter whose fields the cluster page shows (http://host:9400/metrics)");
   verb->add_flag("--json", flags->json, "One line of JSON on stdout when it is ready (lockstep.serve/1)");
   set_examples(*verb,
                "  lockstep serve\n  lockstep serve --port 0 --json\n"

@@ -1,16 +1,15 @@
 #include "lockstep/serve/api.h"
 
 #include <algorithm>
-#include <array>
-#include <span>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/json.h"
 #include "lockstep/base/text.h"
+#include "lockstep/serve/prometheus.h"
 #include "lockstep/serve/report_values.h"
 #include "lockstep/serve/series_values.h"
 #include "lockstep/serve/study_values.h"
-#include "lockstep/telemetry/recorder.h"
 
 namespace lockstep::serve {
 namespace {
@@ -24,8 +23,6 @@ constexpr std::size_t kMostSearched = 20000;  // for a filter
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 53;
 constexpr std::int64_t kMostEvents = 10000;
 constexpr std::int64_t kUsualWindow = 1000;  // steps of a waterfall
-// Tags of a home without tables: a file that no rank of a run writes.
-constexpr int kTagsWriter = 99999;
 
 class WrongMethod : public std::runtime_error {
  public:
@@ -46,7 +43,7 @@ bool matches(const RunRow& row, const RunFigures& figures, const std::string& wo
   const auto in_tag = [&](const std::string& tag) { return contains_word(tag, word); };
   return contains_word(row.info.id, word) || contains_word(row.info.name, word) || contains_word(row.info.host, word) ||
          contains_word(figures.model, word) || contains_word(figures.layout, word) ||
-         std::any_of(figures.tags.begin(), figures.tags.end(), in_tag);
+         std::any_of(row.tags.begin(), row.tags.end(), in_tag);
 }
 
 SeriesQuestion series_question(const Request& request) {
@@ -100,8 +97,8 @@ json Api::runs(const Request& request, Stores& stores) {
   bool more = false;
   for (const RunRow& row : store.runs(filtered ? kMostSearched : limit + 1)) {
     if (!status.empty() && status != telemetry::to_string(row.status)) continue;
+    if (!tag.empty() && std::find(row.tags.begin(), row.tags.end(), tag) == row.tags.end()) continue;
     const RunFigures figures = figures_.get(store, row);
-    if (!tag.empty() && std::find(figures.tags.begin(), figures.tags.end(), tag) == figures.tags.end()) continue;
     if (!matches(row, figures, word)) continue;
     more = list.size() >= limit;
     if (more) break;
@@ -115,19 +112,12 @@ json Api::set_tags(const Request& request, Stores& stores, const RunRow& row) {
   if (!std::string_view(request.header("content-type")).starts_with("application/json")) {
     throw bad_input("the body is not JSON", "send Content-Type: application/json");
   }
-  const std::vector<std::string> tags = parse_tags(request.body);
-  const std::array<telemetry::Record, 1> batch = {
-      telemetry::Event{.time = unix_seconds(),
-                       .kind = std::string(telemetry::event_kind::kTags),
-                       .message = tags.empty() ? "no tags" : join(tags, ", "),
-                       .data = {{"tags", tags}}}};
-  if (std::filesystem::exists(telemetry::store_file(stores.home())) && telemetry::has_sqlite()) {
-    stores.runs().write(row.info.id, batch);
-  } else {
-    telemetry::make_json_lines_run_store(stores.home(), kTagsWriter)->write(row.info.id, batch);
-  }
-  figures_.forget(row.info.id);
-  return {{"schema", "lockstep.api.tags/1"}, {"id", row.info.id}, {"tags", tags}};
+  const json document = parse_json(request.body, "the request");
+  const JsonReader reader(document, "the request");
+  const std::vector<std::string> tags = reader.texts("tags");
+  reader.finish();
+  stores.runs().set_tags(row.info.id, tags);
+  return {{"schema", "lockstep.api.tags/1"}, {"id", row.info.id}, {"tags", run_of_id(stores.runs(), row.info.id).tags}};
 }
 
 json Api::of_run(const Request& request, Stores& stores) {
@@ -161,6 +151,12 @@ json Api::studies(const Request& request, Stores& stores) {
   throw NotThere("there is no study '" + printable(path[3]) + "'");
 }
 
+Response Api::metrics(const Request& request, Stores& stores) {
+  require_method(request, "GET");
+  const ExpositionFormat format = format_for(request.header("accept"));
+  return answer_text(200, content_type_of(format), metrics_text(stores.runs(), format, unix_seconds()));
+}
+
 Response Api::answer(const Request& request, Stores& stores) {
   try {
     const std::vector<std::string>& path = request.target.path;
@@ -168,7 +164,12 @@ Response Api::answer(const Request& request, Stores& stores) {
       if (path[2] == "runs" && path.size() == 3) return answer_json(runs(request, stores));
       if (path[2] == "runs" && path.size() <= 5) return answer_json(of_run(request, stores));
       if (path[2] == "studies" && path.size() <= 4) return answer_json(studies(request, stores));
+      if (path[2] == "cluster" && path.size() == 3) {
+        require_method(request, "GET");
+        return answer_json(cluster_json(stores.runs(), dcgm_.read()));
+      }
     }
+    if (path.size() == 1 && path[0] == "metrics") return metrics(request, stores);
     return answer_error(404, "there is no such page");
   } catch (const NotThere& error) {
     return answer_error(404, error.what());

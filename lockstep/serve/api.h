@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/serve/cluster_values.h"
 #include "lockstep/serve/request.h"
 #include "lockstep/serve/run_values.h"
 #include "lockstep/serve/stores.h"
@@ -13,6 +14,9 @@ namespace lockstep::serve {
 // Called from several threads, each with its own Stores. Blocks as long as the store takes.
 class Api {
  public:
+  // `dcgm_url` of a DCGM exporter whose fields /api/v1/cluster shows; "": none. Throws UserError when it is no URL.
+  explicit Api(const std::string& dcgm_url = {}) : dcgm_(dcgm_url) {}
+
   // Never throws: what goes wrong is an answer {"error": ...}, with 400 for a bad question, 404 for what is not there,
   // 405 for another method, 503 for a store that cannot be read now.
   Response answer(const Request& request, Stores& stores);
@@ -22,8 +26,10 @@ class Api {
   nlohmann::json of_run(const Request& request, Stores& stores);
   nlohmann::json set_tags(const Request& request, Stores& stores, const telemetry::RunRow& row);
   nlohmann::json studies(const Request& request, Stores& stores);
+  Response metrics(const Request& request, Stores& stores);
 
   FigureCache figures_;
+  DcgmReader dcgm_;
 };
 
 // What is not there: an answer 404.

@@ -14,7 +14,8 @@ namespace lockstep::serve {
 // Thread-safe.
 class Front {
  public:
-  Front(GuardOptions guard, const std::filesystem::path& page) : guard_(std::move(guard)), page_(page) {}
+  Front(GuardOptions guard, const std::filesystem::path& page, const std::string& dcgm_url = {})
+      : guard_(std::move(guard)), page_(page), api_(dcgm_url) {}
 
   // The answer to whatever needs no store: those turned away, files of the page, what is not there.
   std::optional<Response> answer_now(const Request& request) const;

@@ -7,8 +7,6 @@
 #include <limits>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/base/error.h"
-#include "lockstep/base/json.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::serve {
@@ -162,7 +160,6 @@ RunFigures figures_of(const RunStore& store, const RunRow& row) {
   figures.mfu = newest_value(store, run, telemetry::metric::kMfu);
   figures.goodput = newest_value(store, run, telemetry::metric::kGoodput);
   figures.alerts = row.status == telemetry::RunStatus::kRunning ? firing_alerts(store, row) : 0;
-  figures.tags = tags_of(store, run);
   return figures;
 }
 
@@ -184,11 +181,6 @@ RunFigures FigureCache::get(const RunStore& store, const RunRow& row) {
   return figures;
 }
 
-void FigureCache::forget(const std::string& run) {
-  const std::lock_guard lock(mutex_);
-  kept_.erase(run);
-}
-
 json listed_run(const RunRow& row, const RunFigures& figures) {
   return {{"id", row.info.id},
           {"name", row.info.name},
@@ -198,7 +190,7 @@ json listed_run(const RunRow& row, const RunFigures& figures) {
           {"world", row.info.world},
           {"backend", row.info.backend},
           {"host", row.info.host},
-          {"tags", figures.tags},
+          {"tags", row.tags},
           {"model", text_or_null(figures.model)},
           {"layout", text_or_null(figures.layout)},
           {"unit", figures.unit},
@@ -245,36 +237,6 @@ json event_json(const telemetry::Event& event) {
           {"kind", event.kind}, {"rank", event.rank},
           {"step", event.step}, {"message", event.message},
           {"data", event.data}};
-}
-
-std::vector<std::string> tags_of(const RunStore& store, const std::string& run) {
-  const std::vector<telemetry::Event> events = store.events_after(run, 0.0, telemetry::event_kind::kTags);
-  std::vector<std::string> tags;
-  if (events.empty()) return tags;
-  const json* listed = at(events.back().data, {"tags"});
-  if (listed == nullptr || !listed->is_array()) return tags;
-  for (const json& tag : *listed) {
-    if (tag.is_string()) tags.push_back(tag.get<std::string>());
-  }
-  return tags;
-}
-
-std::vector<std::string> parse_tags(const std::string& body) {
-  const json document = parse_json(body, "the request");
-  const JsonReader reader(document, "the request");
-  std::vector<std::string> tags = reader.texts("tags");
-  reader.finish();
-  if (tags.size() > kMostTags)
-    throw bad_input(fmt::format("{} tags", tags.size()), fmt::format("give at most {}", kMostTags));
-  for (const std::string& tag : tags) {
-    if (tag.empty() || tag.size() > kLongestTag || !is_printable(tag)) {
-      throw bad_input("the tag '" + printable(tag) + "'",
-                      fmt::format("use 1 to {} bytes of printable text", kLongestTag));
-    }
-  }
-  std::sort(tags.begin(), tags.end());
-  tags.erase(std::unique(tags.begin(), tags.end()), tags.end());
-  return tags;
 }
 
 }  // namespace lockstep::serve

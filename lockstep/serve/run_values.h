@@ -12,9 +12,6 @@
 
 namespace lockstep::serve {
 
-inline constexpr std::size_t kMostTags = 32;
-inline constexpr std::size_t kLongestTag = 64;  // bytes
-
 // What a list shows beside the run's own row. What is unknown is NaN, "" or -1.
 struct RunFigures {
   std::string model, layout;
@@ -22,7 +19,6 @@ struct RunFigures {
   std::int64_t steps = 0;  // the last one recorded
   double loss, per_second, predicted_per_second, mfu, goodput;
   std::int64_t alerts = 0;  // that are firing
-  std::vector<std::string> tags;
 };
 
 RunFigures figures_of(const telemetry::RunStore& store, const telemetry::RunRow& row);
@@ -31,7 +27,6 @@ RunFigures figures_of(const telemetry::RunStore& store, const telemetry::RunRow&
 class FigureCache {
  public:
   RunFigures get(const telemetry::RunStore& store, const telemetry::RunRow& row);
-  void forget(const std::string& run);
 
  private:
   struct Kept {
@@ -55,10 +50,5 @@ std::optional<telemetry::Point> newest_point(const telemetry::RunStore& store, c
 std::string layout_text(const nlohmann::json& plan);
 // {"low", "expected", "high"} of a prediction, what is unknown null; null when nothing is known.
 nlohmann::json predicted(const nlohmann::json& plan, const std::string& name);
-
-// The newest event of kind `tags` counts.
-std::vector<std::string> tags_of(const telemetry::RunStore& store, const std::string& run);
-// Throws UserError (bad input) unless {"tags": [texts]}, at most kMostTags, each printable and at most kLongestTag.
-std::vector<std::string> parse_tags(const std::string& body);
 
 }  // namespace lockstep::serve

@@ -23,6 +23,25 @@ std::int64_t first_step_of(const RunStore& store, const std::string& run, const 
   return points.empty() ? 0 : points.front().step;
 }
 
+// Buckets of a store that keeps summaries end somewhere near a column's ends: each is shown where its middle is, and
+// in columns that it covers and nothing else does.
+json heatmap_row(const std::vector<Bucket>& buckets, std::int64_t first, std::int64_t width, std::size_t columns) {
+  std::vector<json> row(columns);
+  const auto column_of = [&](std::int64_t step) {
+    return std::min(static_cast<std::size_t>(std::max<std::int64_t>(0, step - first) / width), columns - 1);
+  };
+  for (const Bucket& bucket : buckets) {
+    json& cell = row[column_of(bucket.first_step + (bucket.last_step - bucket.first_step) / 2)];
+    if (cell.is_null()) cell = bucket.mean;
+  }
+  for (const Bucket& bucket : buckets) {
+    for (std::size_t i = column_of(bucket.first_step); i <= column_of(bucket.last_step); ++i) {
+      if (row[i].is_null()) row[i] = bucket.mean;
+    }
+  }
+  return row;
+}
+
 }  // namespace
 
 json series_json(const RunStore& store, const std::string& run, const SeriesQuestion& question) {
@@ -60,10 +79,8 @@ json heatmap_json(const RunStore& store, const std::string& run, const HeatmapQu
     const std::int64_t columns = (last - first) / width + 1;
     for (std::int64_t column = 0; column < columns; ++column) steps.push_back(first + column * width);
     for (const int rank : ranks) {
-      std::vector<json> row(static_cast<std::size_t>(columns));
-      for (const Bucket& bucket : store.buckets(run, question.metric, rank, first, last, question.columns)) {
-        row[static_cast<std::size_t>((bucket.first_step - first) / width)] = bucket.mean;
-      }
+      json row = heatmap_row(store.buckets(run, question.metric, rank, first, last, question.columns), first, width,
+                             static_cast<std::size_t>(columns));
       values.push_back(std::move(row));
     }
   }

@@ -89,7 +89,7 @@ class BeastServer : public Server {
  public:
   explicit BeastServer(const ServerOptions& options)
       : options_(options),
-        front_({.token = options.token, .behind_proxy = options.behind_proxy}, options.page),
+        front_({.token = options.token, .behind_proxy = options.behind_proxy}, options.page, options.dcgm_url),
         connections_(options.limits),
         hub_({.begin = [this](const std::string& topic) { live_->watch(topic); },
               .end = [this](const std::string& topic) { live_->unwatch(topic); }}),

@@ -210,7 +210,8 @@ TEST(Front, answers_carry_what_keeps_pages_safe) {
 
 TEST(Gzip, makes_it_smaller_where_there_is_zlib) {
   const std::string text(10000, 'x');
-  if (const auto packed = gzipped(text, 4)) EXPECT_LT(packed->size(), 200u);
+  const auto packed = gzipped(text, 4);
+  EXPECT_LT(packed.value_or("").size(), 200u);
 }
 
 }  // namespace
