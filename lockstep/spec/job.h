@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/spec/alerts.h"
 #include "lockstep/spec/cluster.h"
 #include "lockstep/spec/model.h"
 
@@ -206,6 +207,7 @@ struct Job {
   CheckpointPolicy checkpoint;
   RecoveryPolicy recovery;
   Health health;
+  Alerts alerts;
   std::optional<LayoutRequest> layout;
   std::string plan_file;  // `plan: FILE`
   std::string weights;    // pretrained weights to start from: Hugging Face folder or file; "": random ones

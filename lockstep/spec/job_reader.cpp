@@ -7,6 +7,7 @@
 #include "lockstep/base/map_reader.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
+#include "lockstep/spec/alerts_reader.h"
 #include "lockstep/spec/backends.h"
 #include "lockstep/spec/cluster_reader.h"
 #include "lockstep/spec/layout_keys.h"
@@ -440,6 +441,7 @@ Job read_job(const YamlNode& root, const std::string& default_name) {
   read_checkpoint(reader, job.checkpoint);
   read_recovery(reader, job.recovery);
   read_health(reader, job.health);
+  read_alerts(reader, job.alerts);
   read_layout(reader, job);
   reader.path("plan", job.plan_file);
   reader.path("weights", job.weights);

@@ -3,6 +3,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/base/yaml.h"
+#include "lockstep/spec/alerts_reader.h"
 #include "lockstep/spec/job.h"
 
 namespace lockstep::spec {
@@ -128,6 +129,7 @@ std::string to_yaml(const Job& job) {
   text += checkpoint_text(job.checkpoint);
   text += recovery_text(job.recovery);
   text += health_text(job.health);
+  text += alerts_text(job.alerts);
   if (job.layout) text += layout_text(*job.layout);
   if (!job.plan_file.empty()) text += fmt::format("plan: {}\n", yaml_quote(job.plan_file));
   if (!job.weights.empty()) text += fmt::format("weights: {}\n", yaml_quote(job.weights));

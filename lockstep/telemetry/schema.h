@@ -86,8 +86,6 @@ inline constexpr std::string_view kHang = "hang";
 inline constexpr std::string_view kInterrupted = "interrupted";
 // On which node each rank is, at the begin of a generation; data: {"nodes": [number of the node, by rank]}
 inline constexpr std::string_view kPlacement = "placement";
-inline constexpr std::string_view kTags =
-    "tags";  // the user's words for the run; data: {"tags": [...]}, the last counts
 }  // namespace event_kind
 
 enum class Level { kDebug, kInfo, kWarning, kError };
