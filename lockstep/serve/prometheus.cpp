@@ -106,7 +106,7 @@ class RunMetrics {
 
   void add_identity() {
     gauge("lockstep_run_info", "What the run is: join on `run`.", 1.0,
-          {{"job", row_.info.name},
+          {{"name", row_.info.name},
            {"model", figures_.model},
            {"layout", figures_.layout},
            {"host", row_.info.host},

@@ -76,7 +76,7 @@ class Metrics(unittest.TestCase):
         self.assertEqual(len(info), 2)  # the one that ended long ago is gone
         for line in self.text.splitlines():
             if not line.startswith(("#", "lockstep_run_info")):
-                self.assertNotIn("job=", line)
+                self.assertNotIn("name=", line)
                 self.assertNotIn("model=", line)
 
     def test_hostile_names_stay_inside_their_label(self):
