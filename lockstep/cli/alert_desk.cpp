@@ -19,16 +19,6 @@ namespace {
 constexpr double kTickSeconds = 1.0;
 constexpr double kRankSeconds = 1.0;  // between two looks at how busy ranks are
 
-telemetry::AlertContext context_of(const elastic::RankRequest& request) {
-  telemetry::AlertContext context;
-  context.settings = request.job.alerts;
-  context.run = request.run_id;
-  for (const spec::NodeGroup& group : request.job.cluster.groups) {
-    context.usd_per_hour += static_cast<double>(group.nodes * group.devices_per_node) * group.price_per_device_hour_usd;
-  }
-  return context;
-}
-
 // Of a rank, as its heartbeats tell.
 struct RankPulse {
   std::int64_t step = -1, marks = -1, looked_step = -1;
@@ -40,7 +30,7 @@ struct RankPulse {
 struct AlertDesk::State {
   State(const elastic::RankRequest& request, Say say_line)
       : say(std::move(say_line)),
-        rules(context_of(request)),
+        rules(telemetry::alert_context(request.job, request.run_id)),
         delivery(request.job.alerts, {.run = request.run_id, .name = request.job.name, .on_problem = say}) {}
 
   Say say;

@@ -10,12 +10,18 @@
 // and what the process says beside the messages of elastic/engine_api.h:
 //
 //   ready      {}                        it waits for `join`
-//   heartbeat  {step, generation, marks} it lives; after its first step in a generation at once, then now and then;
-//                                        `marks` grow while it gets on with something that is not a step
+//   heartbeat  {step, generation, marks, it lives; after its first step in a generation at once, then now and then;
+//               busy_seconds}            `marks` grow while it gets on with something that is not a step;
+//                                        `busy_seconds`: of its steps so far, without what it waited for others
 //   recovered  {lost_steps, step}        the first rank has the state of `step` again; steps that are done again
 //                                        (-1: no rank knows)
 //   lost       {generation, message, kind, suspect_rank}   it has left the generation and waits for `join`
 //   chaos      {event, rank, step, generation}             this fault happens now
+//
+// A heartbeat also says what takes long, for the report of a hang (elastic/hang_report.h): `operations`, exchanges with
+// other ranks, and `phase`, `phase_seconds` of the step. An agent adds of its processes:
+//
+//   stacks     {text}                    where its threads are
 #pragma once
 
 namespace lockstep::elastic::command {
@@ -29,5 +35,7 @@ inline constexpr const char* kHeartbeat = "heartbeat";
 inline constexpr const char* kRecovered = "recovered";
 inline constexpr const char* kLost = "lost";
 inline constexpr const char* kChaos = "chaos";
+inline constexpr const char* kStacks = "stacks";
+inline constexpr const char* kHang = "hang";  // by the leader to whoever listens: {text, line, step, data}
 
 }  // namespace lockstep::elastic::command

@@ -18,6 +18,9 @@
 namespace lockstep::engine {
 namespace {
 
+using telemetry::SpanKind;
+using telemetry::SpanScope;
+
 constexpr double kFirstPauseSeconds = 5.0, kLongestPauseSeconds = 300.0;
 constexpr int kLastAttempts = 3;  // to save the last state
 // In the facts of a checkpoint: when it was begun (seconds since 1970), and what saves before it were like.
@@ -82,6 +85,7 @@ RunCheckpoints::RunCheckpoints(RunContext& context, RunHealth& health, Guard gua
   options.session = broadcast_text(context.world, checkpoint::new_session(), 0);
   options.timeout_seconds = context.job.checkpoint.timeout_seconds;
   options.files = context.files;
+  options.log = context.log;
   pin_ = std::make_shared<SoundPin>(options.directory, options.files);
   options.before_publish = [lease = context.lease, pin = pin_] {
     if (lease) lease->check();
@@ -137,6 +141,7 @@ checkpoint::SaveProgress RunCheckpoints::progress() const {
 
 void RunCheckpoints::after_step(TrainingState& state, const StepResult& result, bool last) {
   if (!saver_) return;
+  const SpanScope span({.kind = SpanKind::kCheckpoint});
   cadence_.stepped(result.seconds);
   if (const auto outcome = saver_->advance(result.wishes.saving)) end(*outcome);
   pin_sound();
@@ -166,6 +171,7 @@ void RunCheckpoints::begin(TrainingState& state) {
   pending_ = false;
   if (saved_step_ == state.step) return;
   since_save_.restart();
+  begun_ = monotonic_seconds();
   const double begun_at = unix_seconds();
   const Stopwatch stalled;  // until all ranks have agreed that the values are finite
   checkpoint::CheckpointPart part = checkpoint_part(state, context_.job, context_.world.size());
@@ -202,6 +208,7 @@ void RunCheckpoints::finish() {
 
 void RunCheckpoints::save_last(TrainingState& state) {
   if (!saver_) return;
+  const SpanScope span({.kind = SpanKind::kCheckpoint, .name = "the last one"});
   finish();
   std::string problem;
   for (int attempt = 0; attempt < kLastAttempts && saved_step_ != state.step; ++attempt) {
@@ -268,7 +275,24 @@ void RunCheckpoints::pin_sound() {
   if (const std::string problem = pin_->take_problem(); !problem.empty()) context_.host.note("warning: " + problem);
 }
 
+bool RunCheckpoints::is_saving() const { return saver_ && saver_->busy(); }
+
+double RunCheckpoints::at_stake_seconds() const {
+  return monotonic_seconds() - (durable_begun_ > 0.0 ? durable_begun_ : started_);
+}
+
+double RunCheckpoints::bound_seconds(double step_seconds) const {
+  if (!saver_) return 0.0;
+  const spec::CheckpointPolicy& policy = context_.job.checkpoint;
+  if (cadence_.is_chosen()) return std::max(policy.max_lost_seconds, cadence_.now().worst_lost_seconds);
+  constexpr double kIntervals = 2.0;
+  const double by_time = policy.every_seconds, by_steps = static_cast<double>(policy.every_steps) * step_seconds;
+  const bool both = by_time > 0.0 && by_steps > 0.0;
+  return kIntervals * (both ? std::min(by_time, by_steps) : std::max(by_time, by_steps));
+}
+
 void RunCheckpoints::tell_saved(const checkpoint::SaveOutcome& outcome) {
+  durable_begun_ = begun_;
   if (context_.rank() != 0) return;
   const std::string path = outcome.path.string();
   if (context_.recorder) {
@@ -284,6 +308,7 @@ void RunCheckpoints::tell_saved(const checkpoint::SaveOutcome& outcome) {
   context_.host.send({{"type", "checkpoint"},
                       {"step", outcome.step},
                       {"path", path},
+                      {"bytes", outcome.bytes},
                       {"seconds", outcome.seconds},
                       {"stall_seconds", stall_seconds_}});
 }

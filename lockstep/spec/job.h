@@ -119,6 +119,12 @@ struct Communication {
   bool operator==(const Communication&) const = default;
 };
 
+// What a run records beside its metrics (docs/reference/run-store.md).
+struct Telemetry {
+  bool spans = true;  // what each rank did when
+  bool operator==(const Telemetry&) const = default;
+};
+
 struct Evaluation {
   std::int64_t every_steps = 0;  // 0: only at the end
   std::int64_t batches = 0;      // 0: the whole evaluation set
@@ -204,6 +210,7 @@ struct Job {
   Loader loader;
   Communication communication;
   Evaluation evaluation;
+  Telemetry telemetry;
   CheckpointPolicy checkpoint;
   RecoveryPolicy recovery;
   Health health;

@@ -180,6 +180,13 @@ void read_communication(MapReader& job, Communication& communication) {
   map->finish();
 }
 
+void read_telemetry(MapReader& job, Telemetry& telemetry) {
+  auto map = job.map("telemetry");
+  if (!map) return;
+  map->boolean("spans", telemetry.spans);
+  map->finish();
+}
+
 void read_evaluation(MapReader& job, Evaluation& evaluation) {
   auto map = job.map("evaluation");
   if (!map) return;
@@ -438,6 +445,7 @@ Job read_job(const YamlNode& root, const std::string& default_name) {
   read_loader(reader, job.loader);
   read_communication(reader, job.communication);
   read_evaluation(reader, job.evaluation);
+  read_telemetry(reader, job.telemetry);
   read_checkpoint(reader, job.checkpoint);
   read_recovery(reader, job.recovery);
   read_health(reader, job.health);

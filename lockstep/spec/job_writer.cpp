@@ -126,6 +126,7 @@ std::string to_yaml(const Job& job) {
                       job.loader.prefetch_factor);
   text += communication_text(job.communication);
   text += fmt::format("evaluation:\n  every: {}\n  batches: {}\n", job.evaluation.every_steps, job.evaluation.batches);
+  text += fmt::format("telemetry:\n  spans: {}\n", yes_no(job.telemetry.spans));
   text += checkpoint_text(job.checkpoint);
   text += recovery_text(job.recovery);
   text += health_text(job.health);
