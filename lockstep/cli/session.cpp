@@ -407,6 +407,9 @@ class AgentSession {
       listener_.speak();
       watch_nodes();
     };
+    callbacks.on_beat = [this](int rank, const nlohmann::json& beat) {
+      if (desk_) desk_->hear(rank, beat);
+    };
     callbacks.on_message = [this](int rank, const nlohmann::json& message) {
       if (desk_) desk_->hear(rank, message);
       if (recorder_ && message.value("type", "") == elastic::command::kChaos) record_chaos(*recorder_, message);
