@@ -24,11 +24,13 @@ void add_checkpoint(CLI::App& app, Outcome& outcome);
 void add_demo(CLI::App& app, Outcome& outcome);
 void add_export(CLI::App& app, Outcome& outcome);
 void add_import(CLI::App& app, Outcome& outcome);
+void add_diagnose(CLI::App& app, Outcome& outcome);
 void add_health(CLI::App& app, Outcome& outcome);
 void add_doctor(CLI::App& app, Outcome& outcome);
 void add_predict(CLI::App& app, Outcome& outcome);
 void add_recipe(CLI::App& app, Outcome& outcome);
 void add_report(CLI::App& app, Outcome& outcome);
+void add_serve(CLI::App& app, Outcome& outcome);
 void add_trial_worker(CLI::App& app, Outcome& outcome);  // hidden: what `tune --on` starts
 void add_tune(CLI::App& app, Outcome& outcome);
 void add_completion(CLI::App& app, Outcome& outcome);
