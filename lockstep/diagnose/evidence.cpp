@@ -233,6 +233,7 @@ RunEvidence read_evidence(const RunStore& store, const telemetry::RunRow& row, c
   read_series(evidence, store);
   read_nodes(evidence, store);
   read_spans(evidence, store);
+  evidence.parts = parts_by_rank(evidence.exchanges, evidence.world());
   evidence.step_seconds = evidence.usual(metric::kStepSeconds);
   return evidence;
 }

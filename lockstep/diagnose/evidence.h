@@ -42,6 +42,7 @@ struct RunEvidence {
   std::map<std::string, std::map<int, std::vector<double>>, std::less<>> nodes;
   std::vector<telemetry::SpanBatch> spans;  // of some of the steady steps
   std::vector<Exchange> exchanges;          // of the same
+  std::vector<Part> parts;                  // by rank, of these exchanges
   std::vector<telemetry::Event> events;
   double step_seconds = 0.0;  // usual; 0: nothing was recorded
 

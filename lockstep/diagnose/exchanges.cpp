@@ -91,16 +91,32 @@ std::vector<Exchange> match_exchanges(std::span<const SpanBatch> batches, bool a
   return exchanges;
 }
 
-std::vector<double> lateness_by_rank(std::span<const Exchange> exchanges, int world) {
-  std::vector<double> late(static_cast<std::size_t>(world), 0.0);
+std::vector<Part> parts_by_rank(std::span<const Exchange> exchanges, int world) {
+  std::vector<Part> parts(static_cast<std::size_t>(world));
   std::set<std::int64_t> steps;
   for (const Exchange& exchange : exchanges) {
     steps.insert(exchange.step);
-    const int rank = exchange.last_rank();
-    if (rank >= 0 && rank < world) late[static_cast<std::size_t>(rank)] += exchange.lateness();
+    const double began = exchange.last_begin();
+    const int last = exchange.last_rank();
+    for (const Member& member : exchange.members) {
+      if (member.rank < 0 || member.rank >= world) continue;
+      std::vector<double> other_ends;
+      for (const Member& other : exchange.members) {
+        if (other.rank != member.rank) other_ends.push_back(other.end);
+      }
+      Part& part = parts[static_cast<std::size_t>(member.rank)];
+      ++part.exchanges;
+      part.waited += std::max(0.0, std::min(began, member.end) - member.begin);
+      part.moved += std::max(0.0, member.end - began);
+      part.moved_beyond += std::max(0.0, member.end - std::max(began, median(other_ends)));
+      if (member.rank == last) part.late += exchange.lateness();
+    }
   }
-  for (double& seconds : late) seconds /= std::max<double>(1.0, static_cast<double>(steps.size()));
-  return late;
+  const double count = std::max<double>(1.0, static_cast<double>(steps.size()));
+  for (Part& part : parts) {
+    for (double* seconds : {&part.late, &part.waited, &part.moved, &part.moved_beyond}) *seconds /= count;
+  }
+  return parts;
 }
 
 }  // namespace lockstep::diagnose

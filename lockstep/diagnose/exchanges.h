@@ -36,7 +36,17 @@ struct Exchange {
 // nodes.
 std::vector<Exchange> match_exchanges(std::span<const telemetry::SpanBatch> batches, bool align);
 
-// Seconds per step that exchanges began later because of each rank; [world], all zero without exchanges.
-std::vector<double> lateness_by_rank(std::span<const Exchange> exchanges, int world);
+// One rank's part in the exchanges, per step.
+struct Part {
+  double late = 0.0;          // they began so much later because of it
+  double waited = 0.0;        // it was there and a peer was not
+  double moved = 0.0;         // everybody was there
+  double moved_beyond = 0.0;  // of that, longer than its peers in the same exchanges
+  int exchanges = 0;          // of all steps
+  // Of the time it was in exchanges.
+  double moved_share() const { return waited + moved > 0.0 ? moved / (waited + moved) : 0.0; }
+};
+// [world]; all zero without exchanges.
+std::vector<Part> parts_by_rank(std::span<const Exchange> exchanges, int world);
 
 }  // namespace lockstep::diagnose

@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "lockstep/engine/chaos.h"
+#include "lockstep/engine/nvtx.h"
 
 namespace lockstep::engine {
 namespace {
@@ -38,6 +39,7 @@ std::shared_ptr<telemetry::SpanLog> start_log(RunContext& context) {
   auto log = std::make_shared<telemetry::SpanLog>(context.rank());
   if (context.chaos != nullptr) context.chaos->slow_down(*log);
   context.world.record_to(log);
+  show_nvtx_ranges(context.device);
   return log;
 }
 
@@ -60,6 +62,7 @@ void StepRecords::begin(std::int64_t step) {
   const Usage usage = usage_of_process();
   cpu_seconds_ = usage.cpu_seconds;
   preemptions_ = usage.preemptions;
+  cpu_wait_seconds_ = cpu_wait_.seconds().value_or(0.0);
   context_.log->begin_step(context_.recorder && context_.job.telemetry.spans && cadence_->keeps(step + 1));
 }
 
@@ -99,6 +102,9 @@ void StepRecords::end(const StepResult& result, const Facts& facts) {
     const Usage usage = usage_of_process();
     add(metric::kCpuSeconds, usage.cpu_seconds - std::exchange(cpu_seconds_, usage.cpu_seconds));
     add(metric::kPreemptions, usage.preemptions - std::exchange(preemptions_, usage.preemptions));
+    if (const auto waited = cpu_wait_.seconds()) {
+      add(metric::kCpuWaitSeconds, *waited - std::exchange(cpu_wait_seconds_, *waited));
+    }
   }
   if (result.expert_imbalance > 0) add(metric::kExpertImbalance, result.expert_imbalance);
   if (result.targets > 0) add(metric::kTargets, static_cast<double>(result.targets));

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "lockstep/engine/cpu_wait.h"
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/step_result.h"
 #include "lockstep/telemetry/span_log.h"
@@ -63,6 +64,8 @@ class StepRecords {
   Stopwatch running_;
   double useful_seconds_ = 0.0, last_seconds_ = 0.0;
   double cpu_seconds_ = 0.0, preemptions_ = 0.0;  // of the process so far
+  CpuWait cpu_wait_;
+  double cpu_wait_seconds_ = 0.0;
   std::uint64_t lost_spans_ = 0;
 };
 

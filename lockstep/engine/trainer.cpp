@@ -16,6 +16,7 @@
 #include "lockstep/engine/chaos.h"
 #include "lockstep/engine/control.h"
 #include "lockstep/engine/peer_state.h"
+#include "lockstep/engine/record_places.h"
 #include "lockstep/engine/resume_check.h"
 #include "lockstep/plan/plan.h"
 #include "lockstep/telemetry/run_store.h"
@@ -79,6 +80,7 @@ Trainer::Trainer(RunContext& context)
   state_ = build_training_state(context.job, context.run, context.world,
                                 {context.device, step_maker(context), context.make_model, batch.data_ranks,
                                  batch.rate_factor, begins, context.log});
+  record_places(context);
   if (context.rank() == 0) tell_what_it_starts_from();
   if (rejoins) rejoin();
   if (!rejoins && !begins) resume();

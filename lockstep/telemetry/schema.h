@@ -84,7 +84,7 @@ inline constexpr std::string_view kAlert = "alert";
 // "where", "stack"}]}
 inline constexpr std::string_view kHang = "hang";
 inline constexpr std::string_view kInterrupted = "interrupted";
-// On which node each rank is, at the begin of a generation; data: {"nodes": [number of the node, by rank]}
+// On which node each rank is, at the begin of a generation; data: {"nodes": [number of the node, by rank], "hosts"}
 inline constexpr std::string_view kPlacement = "placement";
 }  // namespace event_kind
 

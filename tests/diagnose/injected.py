@@ -111,7 +111,7 @@ def environment_of(case, folder):
     environment.update({name: str(value) for name, value in case.get("environment", {}).items()})
     if case.get("nvml"):
         environment["LOCKSTEP_NVML"] = str(BUILD / "tests/fake_nvml/libfake_nvml.so")
-        environment["FAKE_NVML"] = json.dumps(case.get("nvml"))
+        environment["FAKE_NVML"] = f"{case.get('nvml')['hot']}:{case.get('nvml')['clock']}"
     return environment
 
 

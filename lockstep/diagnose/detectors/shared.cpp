@@ -45,18 +45,18 @@ std::string train_with(const RunEvidence& evidence, const std::string& overrides
 }
 
 double transfer_seconds(const RunEvidence& evidence, int rank) {
-  const std::vector<double>& blocked = evidence.of(telemetry::metric::kExposedCommSeconds, rank);
-  const std::vector<double>& waited = evidence.of(telemetry::metric::kWaitSeconds, rank);
-  std::vector<double> moved;
-  for (std::size_t i = 0; i < blocked.size() && i < waited.size(); ++i) moved.push_back(blocked[i] - waited[i]);
-  return std::max(0.0, median(moved));
+  const double blocked = evidence.usual(telemetry::metric::kExposedCommSeconds, rank);
+  if (!evidence.exchanges.empty()) return blocked * evidence.parts[static_cast<std::size_t>(rank)].moved_share();
+  // Without spans a rank can only guess what of it was waiting.
+  return std::max(0.0, blocked - evidence.usual(telemetry::metric::kWaitSeconds, rank));
 }
 
 double transfer_seconds(const RunEvidence& evidence) {
   std::vector<double> of_ranks;
   for (int rank = 0; rank < evidence.world(); ++rank) {
-    if (!evidence.of(telemetry::metric::kWaitSeconds, rank).empty())
+    if (!evidence.of(telemetry::metric::kExposedCommSeconds, rank).empty()) {
       of_ranks.push_back(transfer_seconds(evidence, rank));
+    }
   }
   return median(of_ranks);
 }

@@ -21,48 +21,41 @@ constexpr double kSlowestBytesPerSecond = 125e6;
 constexpr double kSlowestLatency = 1e-3;
 constexpr double kSlowerThanPeers = 1.6;
 
-// Blocked on transfers beyond its peers, for each step: its exchanges end later than theirs.
-std::vector<double> transfer_excess(const RunEvidence& evidence, int rank) {
-  const auto moved = [&](int r) {
-    std::vector<double> values = evidence.of(metric::kExposedCommSeconds, r);
-    const std::vector<double>& waited = evidence.of(metric::kWaitSeconds, r);
-    for (std::size_t i = 0; i < values.size() && i < waited.size(); ++i) values[i] -= waited[i];
-    return values;
-  };
-  std::vector<double> excess = moved(rank);
-  std::vector<std::vector<double>> others;
-  for (int other = 0; other < evidence.world(); ++other) {
-    if (other != rank) others.push_back(moved(other));
-  }
-  for (std::size_t i = 0; i < excess.size(); ++i) {
-    std::vector<double> at;
-    for (const auto& other : others) {
-      if (i < other.size()) at.push_back(other[i]);
-    }
-    excess[i] -= median(at);
-  }
-  return excess;
-}
-
-Findings slow_rank_link(const RunEvidence& evidence) {
-  int worst = -1;
-  double most = 0.0;
-  for (int rank = 0; rank < evidence.world(); ++rank) {
-    const std::vector<double> excess = transfer_excess(evidence, rank);
-    if (!is_clearly_positive(excess) || median(excess) <= most) continue;
-    most = median(excess);
-    worst = rank;
-  }
-  if (worst < 0) return {};
-  const double others = transfer_seconds(evidence, worst) - most;
-  if (transfer_seconds(evidence, worst) < kSlowerThanPeers * others) return {};
-  return {make_finding(
-      Cause::kSlowLink, 0.85, evidence.share(most), {worst},
-      fmt::format("transfers of rank {} take {} a step, those of its peers {}, waiting not counted", worst,
-                  format_seconds(transfer_seconds(evidence, worst)), format_seconds(others)),
+Finding of_rank(const RunEvidence& evidence, int rank, double own, double others, double confidence) {
+  const double blocked = evidence.usual(metric::kExposedCommSeconds);
+  return make_finding(
+      Cause::kSlowLink, confidence, evidence.share(std::min(own - others, blocked)), {rank},
+      fmt::format("transfers of rank {} take {} a step, those of its peers {}, waiting not counted", rank,
+                  format_seconds(own), format_seconds(others)),
       fmt::format(
           "check the network of node {} (`lockstep doctor` there: errors, negotiated speed, cable), or cordon it",
-          evidence.places[static_cast<std::size_t>(worst)].node))};
+          evidence.places[static_cast<std::size_t>(rank)].node));
+}
+
+// Without spans: what each rank guesses of its own transfers, against the others.
+Findings slow_by_guess(const RunEvidence& evidence) {
+  std::vector<double> moved;
+  for (int rank = 0; rank < evidence.world(); ++rank) moved.push_back(transfer_seconds(evidence, rank));
+  const auto worst = static_cast<int>(std::max_element(moved.begin(), moved.end()) - moved.begin());
+  const double own = moved[static_cast<std::size_t>(worst)];
+  moved.erase(moved.begin() + worst);
+  const double others = median(moved);
+  if (own < kSlowerThanPeers * others) return {};
+  return {of_rank(evidence, worst, own, others, 0.6)};
+}
+
+// Exchanges end later for one rank than for the others that take part: its link.
+Findings slow_rank_link(const RunEvidence& evidence) {
+  const auto worst = std::max_element(evidence.parts.begin(), evidence.parts.end(),
+                                      [](const Part& a, const Part& b) { return a.moved_beyond < b.moved_beyond; });
+  const auto rank = static_cast<int>(worst - evidence.parts.begin());
+  std::vector<double> others;
+  for (const Part& part : evidence.parts) {
+    if (&part != &*worst) others.push_back(part.moved);
+  }
+  const double usual = median(others);
+  if (worst->moved < kSlowerThanPeers * usual || worst->moved_beyond < 0.5 * worst->moved) return {};
+  return {of_rank(evidence, rank, worst->moved, usual, 0.85)};
 }
 
 struct Transfers {
@@ -154,12 +147,12 @@ Findings slow_network(const RunEvidence& evidence) {
 
 Findings find_slow_link(const RunEvidence& evidence) {
   if (evidence.world() < 2) return {};
+  if (evidence.exchanges.empty()) return slow_by_guess(evidence);
   Findings found = slow_rank_link(evidence);
   if (found.empty()) found = slow_group(evidence);
   if (found.empty()) found = slow_network(evidence);
-  const auto dearest = std::max_element(found.begin(), found.end(), [](const Finding& a, const Finding& b) {
-    return a.cost_percent < b.cost_percent;
-  });
+  const auto dearest = std::max_element(
+      found.begin(), found.end(), [](const Finding& a, const Finding& b) { return a.cost_percent < b.cost_percent; });
   if (dearest == found.end()) return {};
   return {*dearest};
 }

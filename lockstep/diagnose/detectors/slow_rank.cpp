@@ -83,12 +83,10 @@ Findings find_slow_rank(const RunEvidence& evidence) {
       fmt::format("rank {} takes {} a step for itself, {:.0f}% more than its peers; {:.0f}% of that is in {}",
                   worst.rank, format_seconds(median(evidence.own_seconds(worst.rank))), 100.0 * worst.share,
                   std::min(100.0, 100.0 * in_phase / worst.seconds), phase.name);
-  const std::vector<double> late = lateness_by_rank(evidence.exchanges, evidence.world());
-  const auto latest = std::max_element(late.begin(), late.end()) - late.begin();
-  const bool agrees = !evidence.exchanges.empty() && latest == worst.rank;
-  if (agrees)
-    text += fmt::format("; the others waited {} a step for it in collectives",
-                        format_seconds(late[static_cast<std::size_t>(latest)]));
+  const auto latest = std::max_element(evidence.parts.begin(), evidence.parts.end(),
+                                       [](const Part& a, const Part& b) { return a.late < b.late; });
+  const bool agrees = !evidence.exchanges.empty() && latest - evidence.parts.begin() == worst.rank;
+  if (agrees) text += fmt::format("; the others waited {} a step for it in collectives", format_seconds(latest->late));
   const int node = evidence.places[static_cast<std::size_t>(worst.rank)].node;
   return {make_finding(
       Cause::kSlowRank, agrees ? 0.95 : 0.85, evidence.share(worst.seconds), ranks, text,
