@@ -652,6 +652,7 @@ SessionResult run_session(const spec::Job& job, const Placement& placement, cons
   survive_closed_pipes();
   count_stop_signals(SecondSignal::kCounts);
   const elastic::RankRequest request = make_request(job, placement, options);
+  if (options.on_run) options.on_run(request.run_id);
   const bool shows = request.ranks.rank == 0 && !placement.nodes;
   Listener listener(options, shows, placement.launched || placement.nodes);
   SessionResult outcome;
