@@ -10,6 +10,8 @@
 #include "lockstep/base/json.h"
 #include "lockstep/diagnose/foreign/flight_recorder.h"
 #include "lockstep/diagnose/foreign/kineto.h"
+#include "lockstep/diagnose/foreign/nsight.h"
+#include "lockstep/diagnose/foreign/operations_csv.h"
 #include "lockstep/diagnose/foreign/pickle.h"
 #include "lockstep/diagnose/foreign/source.h"
 #include "lockstep/diagnose/foreign/trace_findings.h"
@@ -20,6 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMostFiles = 100'000;
+constexpr std::uint64_t kLargestTable = std::uint64_t{4} << 30;
 constexpr std::uint64_t kLargestDump = std::uint64_t{512} << 20;
 constexpr const char* kKnownKinds =
     "read are: PyTorch profiler traces, Nsight Systems sqlite exports, NCCL_DEBUG=INFO logs, flight-recorder dumps, "
@@ -98,10 +101,31 @@ class Reading {
       case FileKind::kFlightRecorder:
         dumps_[input.path.parent_path().string()].push_back(read_dump(input.path));
         break;
+      case FileKind::kNsight:
+        ranks = add_devices(read_nsight(input.path));
+        break;
+      case FileKind::kOperations:
+        ranks = read_stragglers(input.path);
+        break;
       default:
         throw bad_input(printable_path(input.path) + " is not of a known kind", kKnownKinds);
     }
     diagnosis_.read.push_back({name, to_string(input.kind), ranks});
+  }
+
+  int add_devices(std::vector<Trace> traces) {
+    const auto count = static_cast<int>(traces.size());
+    std::ranges::move(traces, std::back_inserter(traces_));
+    return count;
+  }
+
+  // How many ranks it tells of.
+  int read_stragglers(const fs::path& path) {
+    const std::string name = path.string();
+    const StragglerFigures figures =
+        straggler_figures(read_operations(read_all(*open_source(path), name, kLargestTable), name));
+    append(straggler_findings(figures));
+    return static_cast<int>(figures.workers.size());
   }
 
   void append(std::vector<Finding> found) {
