@@ -73,7 +73,7 @@ void divide(Figures& sum, double count) {
 }
 
 std::string place_of(const std::vector<Trace>& traces, std::size_t devices) {
-  if (traces.size() > 1) return fmt::format("{} traces", traces.size());
+  if (traces.size() > 1) return fmt::format("{} {}", traces.size(), traces.front().kind == "nsight" ? "GPUs" : "ranks");
   const Trace& trace = traces.front();
   std::string text =
       trace.rank >= 0 ? fmt::format("rank {}{}", trace.rank, trace.world > 0 ? fmt::format(" of {}", trace.world) : "")
@@ -299,6 +299,23 @@ void add_idle(const Job& job, bool collectives_explained, std::vector<Finding>& 
       gain_of(std::min(0.7 * cost, 80.0))));
 }
 
+// What is found twice, for two reasons, is one finding.
+std::vector<Finding> one_of_each(std::vector<Finding> found) {
+  std::vector<Finding> merged;
+  for (Finding& one : found) {
+    const auto same = std::ranges::find(merged, one.cause, &Finding::cause);
+    if (same == merged.end()) {
+      merged.push_back(std::move(one));
+      continue;
+    }
+    if (one.cost_percent > same->cost_percent) std::swap(one, *same);
+    same->cost_percent += one.cost_percent;
+    same->gain_percent += one.gain_percent;
+    same->evidence += "; " + one.evidence;
+  }
+  return merged;
+}
+
 }  // namespace
 
 double gain_of(double percent) {
@@ -316,7 +333,7 @@ std::vector<Finding> trace_findings(const std::vector<Trace>& traces) {
   const bool small = add_communication(job, waited, found);
   add_copies(job, found);
   add_idle(job, small, found);
-  return found;
+  return one_of_each(std::move(found));
 }
 
 }  // namespace lockstep::diagnose
