@@ -11,6 +11,7 @@
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/plan/run.h"
+#include "lockstep/telemetry/span_log.h"
 
 namespace lockstep::engine {
 namespace {
@@ -92,6 +93,8 @@ FusedExecutor::FusedExecutor(const spec::Job& job, std::unique_ptr<DeviceStep> s
 
 StepResult FusedExecutor::step(const StepInput& input) {
   if (input.before_update) input.before_update();
+  // Forward, backward and update are one program of the device.
+  const telemetry::SpanScope span({.name = "fused step"}, telemetry::Phase::kCompute);
   step_->submit(staged_, input.learning_rate);
   staged_.clear();
   const double submitted = monotonic_seconds();
