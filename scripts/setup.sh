@@ -9,7 +9,7 @@ build_packages=(
   libtorch-dev        # the engine
   libopenblas-dev     # Debian's libtorch otherwise falls back to the reference BLAS, some 30 times slower
   libgloo-dev libopenmpi-dev openmpi-bin
-  libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libsqlite3-dev libutf8proc-dev
+  libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libsqlite3-dev libutf8proc-dev zlib1g-dev
   libgtest-dev
   pybind11-dev python3-dev  # the Python package
   python3-yaml        # tests read the manifests we write

@@ -100,7 +100,7 @@ class Drill:
             return 0
         with contextlib.suppress(sqlite3.OperationalError), \
                 contextlib.closing(sqlite3.connect(f"file:{self.folder}/home/runs.db?mode=ro", uri=True, timeout=5)) as store:
-            return store.execute("SELECT count(DISTINCT step) FROM metrics WHERE run = (SELECT number FROM runs WHERE id = ?)",
+            return store.execute("SELECT coalesce(max(steps), 0) FROM run_steps WHERE run = (SELECT number FROM runs WHERE id = ?)",
                                  (folder.name,)).fetchone()[0]
         return 0
 

@@ -136,7 +136,7 @@ class Drill:
             return []
 
     def steps(self):
-        found = self.recorded("SELECT count(DISTINCT step) FROM metrics")
+        found = self.recorded("SELECT coalesce(max(steps), 0) FROM run_steps")
         return found[0][0] if found else 0
 
     def wait_for_steps(self, count, timeout=180):

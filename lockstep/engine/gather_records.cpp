@@ -43,7 +43,10 @@ void gather(RunContext& context, const std::filesystem::path& own_home) {
   const std::string& run = context.request.run_id;
   const int ranks = world.size();
   Records mine;
-  if (context.rank() != 0) mine = last_lines(telemetry::lines_file(own_home, run, context.rank()));
+  if (context.rank() != 0) {
+    mine = last_lines(telemetry::lines_file(own_home, run, context.rank()));
+    mine.text += last_lines(telemetry::spans_file(own_home, run, context.rank())).text;  // readers know them anywhere
+  }
 
   // Of every rank: how much it has, and whether that is all.
   const std::int64_t told[2] = {static_cast<std::int64_t>(mine.text.size()), mine.cut};

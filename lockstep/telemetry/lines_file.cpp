@@ -74,19 +74,25 @@ void LinesFile::append(std::string_view text, bool durable) {
   if (durable && ::fdatasync(file_.get()) != 0) throw failure("fdatasync", path_);
 }
 
-bool read_lines(const std::filesystem::path& path,
-                const std::function<void(const std::string& line, const SourcePlace& place)>& take) {
+bool read_lines(const std::filesystem::path& path, LinesPosition& position, const TakeLine& take) {
   std::ifstream file(path, std::ios::binary);
-  if (!file) throw environment_error("cannot be opened", "check the path", {path.string()});
+  if (!file || !file.seekg(position.bytes))
+    throw environment_error("cannot be opened", "check the path", {path.string()});
   std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
-    const SourcePlace place{path.string(), number};
+  while (std::getline(file, line)) {
+    const SourcePlace place{path.string(), position.lines + 1};
     if (line.size() > kMaxLineBytes) throw bad_input("a line of more than 64 MiB", "remove the line", place);
-    if (line.empty()) continue;
-    if (file.eof()) return true;  // no newline: whoever wrote it was killed
-    take(line, place);
+    if (file.eof()) return !line.empty();  // no newline: whoever wrote it was killed, or is about to go on
+    if (!line.empty()) take(line, place);
+    position.bytes += static_cast<std::int64_t>(line.size()) + 1;
+    ++position.lines;
   }
   return false;
+}
+
+bool read_lines(const std::filesystem::path& path, const TakeLine& take) {
+  LinesPosition position;
+  return read_lines(path, position, take);
 }
 
 }  // namespace lockstep::telemetry

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -37,9 +38,17 @@ class LinesFile {
   off_t end_ = 0;
 };
 
-// Calls `take` for every line that is neither empty nor cut short; returns whether the last one was. UserError:
-// environment when the file cannot be opened, bad input for a line of more than 64 MiB.
-bool read_lines(const std::filesystem::path& path,
-                const std::function<void(const std::string& line, const SourcePlace& place)>& take);
+// How far a file has been read: whole lines only, so that reading goes on where a writer appends.
+struct LinesPosition {
+  std::int64_t bytes = 0;
+  int lines = 0;
+};
+
+// Calls `take` for every line from `position` on that is neither empty nor cut short, and moves `position` behind it;
+// returns whether the last one was cut short. UserError: environment when the file cannot be opened, bad input for a
+// line of more than 64 MiB.
+using TakeLine = std::function<void(const std::string& line, const SourcePlace& place)>;
+bool read_lines(const std::filesystem::path& path, LinesPosition& position, const TakeLine& take);
+bool read_lines(const std::filesystem::path& path, const TakeLine& take);  // from the beginning
 
 }  // namespace lockstep::telemetry

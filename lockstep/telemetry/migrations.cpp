@@ -1,7 +1,10 @@
 #include <array>
+#include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/telemetry/run_store.h"
+#include "lockstep/telemetry/series_tables.h"
 #include "lockstep/telemetry/sqlite.h"
 
 namespace lockstep::telemetry {
@@ -56,11 +59,32 @@ constexpr std::array<const char*, kSchemaVersion> kMigrations = {
     )sql",
     // 4: spans go, which nothing has ever written.
     "DROP TABLE spans",
-    // 5: spans, as one value per rank and step.
+    // 5: spans, as one value per rank and step; tags; curves as rows of whole steps that are packed into chunks (the
+    // points of the table `metrics` are brought there by pack_metrics()).
     R"sql(
       CREATE TABLE spans (
-        run INTEGER NOT NULL, step INTEGER NOT NULL, rank INTEGER NOT NULL, time REAL NOT NULL, data BLOB NOT NULL,
-        PRIMARY KEY (run, step, rank)) WITHOUT ROWID;
+        number INTEGER PRIMARY KEY, run INTEGER NOT NULL, step INTEGER NOT NULL, rank INTEGER NOT NULL,
+        time REAL NOT NULL, data BLOB NOT NULL);
+      CREATE UNIQUE INDEX spans_by_step ON spans (run, step, rank);
+      CREATE TABLE tags (run INTEGER NOT NULL, tag TEXT NOT NULL, PRIMARY KEY (run, tag)) WITHOUT ROWID;
+      CREATE TABLE series (
+        number INTEGER PRIMARY KEY, run INTEGER NOT NULL, name INTEGER NOT NULL, rank INTEGER NOT NULL,
+        UNIQUE (run, name, rank));
+      CREATE TABLE steps (
+        number INTEGER PRIMARY KEY, run INTEGER NOT NULL, rank INTEGER NOT NULL, step INTEGER NOT NULL,
+        time_ms INTEGER NOT NULL, data BLOB NOT NULL);
+      CREATE INDEX steps_by_rank ON steps (run, rank, step);
+      -- Clustered by series, without the points: a chart reads neighbouring pages, and only summaries.
+      CREATE TABLE chunks (
+        series INTEGER NOT NULL, first_step INTEGER NOT NULL, last_step INTEGER NOT NULL, level INTEGER NOT NULL,
+        points_number INTEGER NOT NULL, time_ms INTEGER NOT NULL, points INTEGER NOT NULL, finite INTEGER NOT NULL,
+        minimum REAL, maximum REAL, mean REAL, summaries BLOB NOT NULL,
+        PRIMARY KEY (series, first_step)) WITHOUT ROWID;
+      CREATE TABLE chunk_points (number INTEGER PRIMARY KEY, data BLOB NOT NULL);
+      CREATE VIEW run_steps (run, steps) AS SELECT number,
+        (SELECT count(DISTINCT step) FROM steps WHERE run = runs.number) + coalesce((SELECT max(points) FROM
+          (SELECT sum(points) AS points FROM chunks JOIN series ON series.number = chunks.series
+            WHERE series.run = runs.number GROUP BY series)), 0) FROM runs;
     )sql",
 };
 
@@ -81,6 +105,23 @@ std::int64_t checked_version(Database& database) {
   return version;
 }
 
+// Points of versions 1 to 4, one row each, as chunks.
+void pack_metrics(Database& database) {
+  SeriesTables series(database);
+  Statement rows(database, "SELECT run, name, rank, step, time_ms, value FROM metrics ORDER BY run, name, rank, step");
+  SeriesTables::Key key;
+  std::vector<Point> points;
+  while (rows.step()) {
+    const SeriesTables::Key next{rows.integer(0), rows.integer(1), static_cast<int>(rows.integer(2))};
+    if (next != key) series.append(std::exchange(key, next), std::exchange(points, {}));
+    points.push_back({rows.integer(3), static_cast<double>(rows.integer(4)) / 1000.0, rows.real(5)});
+  }
+  rows.reset();
+  series.append(key, std::move(points));
+  database.execute("DROP TABLE metrics");
+}
+constexpr std::int64_t kPacksMetrics = 4;  // the version before
+
 }  // namespace
 
 void migrate(Database& database) {
@@ -92,6 +133,7 @@ void migrate(Database& database) {
     const std::int64_t version = database.query_integer("PRAGMA user_version");
     if (version == seen) {
       database.execute(kMigrations[static_cast<std::size_t>(version)]);
+      if (version == kPacksMetrics) pack_metrics(database);
       database.execute(("PRAGMA user_version = " + std::to_string(version + 1)).c_str());
       database.execute(("PRAGMA application_id = " + std::to_string(kApplicationId)).c_str());
     }

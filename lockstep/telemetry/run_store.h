@@ -27,6 +27,7 @@ struct RunRow {
   double ended_at = 0.0;  // 0: has not
   std::string exit_reason;
   nlohmann::json summary = nlohmann::json::object();
+  std::vector<std::string> tags;  // sorted
 };
 
 struct Point {
@@ -41,6 +42,7 @@ struct Bucket {
   double time = 0.0;  // of the last point
   std::int64_t points = 0;
   double minimum = 0.0, maximum = 0.0, mean = 0.0;  // over the finite values; NaN when there are none
+  std::int64_t finite = 0;                          // of the points
 };
 
 // One metric of one rank.
@@ -67,7 +69,8 @@ class RunStore {
   virtual nlohmann::json plan(const std::string& run) const = 0;  // null when none was recorded
   // The ranks that recorded a metric, ascending.
   virtual std::vector<int> ranks(const std::string& run, const std::string& metric) const = 0;
-  // Ordered by step.
+  // Ordered by step. Of old steps that are kept as summaries only (run-store.md: Retention) a point is the mean of a
+  // few steps, at the last of them; losses are always whole.
   virtual std::vector<Point> points(const std::string& run, const std::string& metric, int rank) const = 0;
   // The last step that points() has; nothing when it has none.
   virtual std::optional<std::int64_t> last_step(const std::string& run, const std::string& metric, int rank) const;
@@ -78,9 +81,14 @@ class RunStore {
   // The points after `after_step`, at most `limit`, by step: what a live chart asks for. Does not read what is before.
   virtual std::vector<Point> points_after(const std::string& run, const std::string& metric, int rank,
                                           std::int64_t after_step, std::size_t limit = 100000) const;
-  // Steps first..last (inclusive) in at most `count` buckets of equal numbers of steps.
+  // Steps first..last (inclusive) in at most `count` buckets of about equal numbers of steps: a bucket's ends may be
+  // off by a quarter, because summaries are not taken apart; nothing outside first..last is counted. Reads a few
+  // thousand values, however long the series is.
   virtual std::vector<Bucket> buckets(const std::string& run, const std::string& metric, int rank, std::int64_t first,
                                       std::int64_t last, std::size_t count) const;
+  // Replaces the tags of a run that the store has. At most 32, each 1 to 64 bytes of UTF-8 without control characters,
+  // double ones once; UserError (bad input) otherwise.
+  virtual void set_tags(const std::string& run, const std::vector<std::string>& tags) = 0;
   // Steps whose spans of `rank` are kept, ascending; -1: of any rank.
   virtual std::vector<std::int64_t> span_steps(const std::string& run, int rank = -1) const = 0;
   // Spans of first..last, ordered by step and rank; `rank` -1: of all ranks.
@@ -91,7 +99,7 @@ class RunStore {
   std::optional<RunRow> find(const std::string& id) const;
   // points() of the lowest rank that recorded it. `max_points` > 0: thinned evenly, ends kept.
   std::vector<Point> series(const std::string& run, const std::string& metric, std::size_t max_points = 0) const;
-  // Ordered by rank. Steps below `from_step` are left out (warm-up).
+  // Ordered by rank. Steps below `from_step` are left out (warm-up). Exact for thinned series too.
   std::vector<RankSummary> per_rank(const std::string& run, const std::string& metric,
                                     std::int64_t from_step = 0) const;
 };
@@ -115,6 +123,8 @@ bool has_sqlite();
 // home/runs/<id>/*.jsonl. Reads the files of all writers; writes lines_file(home, run, rank), which no other process
 // may write. UserError (bad input, file:line) for a line that is not a record, unless runs are only listed.
 std::unique_ptr<RunStore> make_json_lines_run_store(const std::filesystem::path& home, int rank = -1);
+// Spans lie in a file of their own, thinned like those of the tables: home/runs/<id>/rank-00003.spans.jsonl.
+std::filesystem::path spans_file(const std::filesystem::path& home, const std::string& run, int rank);
 // home/runs/<id>/rank-00003.jsonl; `rank` -1: run.jsonl, of the process that owns the run.
 std::filesystem::path lines_file(const std::filesystem::path& home, const std::string& run, int rank);
 

@@ -1,13 +1,18 @@
 // Runs in the SQLite store.
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <map>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/telemetry/lines_file.h"
 #include "lockstep/telemetry/run_store.h"
+#include "lockstep/telemetry/series_tables.h"
+#include "lockstep/telemetry/span_budget.h"
 #include "lockstep/telemetry/span_codec.h"
 #include "lockstep/telemetry/sqlite.h"
+#include "lockstep/telemetry/tags.h"
 
 namespace lockstep::telemetry {
 namespace {
@@ -17,15 +22,6 @@ using nlohmann::json;
 constexpr const char* kRunColumns =
     "SELECT id, name, started_at, ended_at, status, world, backend, host, pid, pid_started, job_yaml, versions, "
     "exit_reason, summary FROM runs ";
-
-// The points of one metric of one run; bind_series() binds its two placeholders.
-constexpr const char* kOfSeries =
-    " FROM metrics WHERE run = (SELECT number FROM runs WHERE id = ?) "
-    "AND name = (SELECT number FROM names WHERE name = ?) ";
-
-Statement& bind_series(Statement& statement, const std::string& run, const std::string& metric) {
-  return statement.bind(0, run).bind(1, metric);
-}
 
 RunRow run_from(const Statement& row) {
   RunRow run;
@@ -64,9 +60,7 @@ class RunTables : public RunStore {
  public:
   explicit RunTables(Database opened)
       : database_(std::move(opened)),
-        insert_metric_(database_,
-                       "INSERT INTO metrics (run, name, rank, step, time_ms, value) VALUES (?,?,?,?,?,?) "
-                       "ON CONFLICT DO UPDATE SET time_ms = excluded.time_ms, value = excluded.value"),
+        series_(database_),
         insert_event_(database_,
                       "INSERT OR IGNORE INTO events (run, time, rank, step, level, kind, message, data) "
                       "VALUES (?,?,?,?,?,?,?,?)"),
@@ -81,6 +75,8 @@ class RunTables : public RunStore {
     } catch (...) {  // a rollback may have undone the numbers
       names_.clear();
       runs_.clear();
+      span_budgets_.clear();
+      series_.forget();
       throw;
     }
   }
@@ -91,7 +87,19 @@ class RunTables : public RunStore {
     rows.bind(0, beginning).bind(1, static_cast<std::int64_t>(limit));
     std::vector<RunRow> result;
     while (rows.step()) result.push_back(run_from(rows));
+    for (RunRow& row : result) row.tags = tags_of(row.info.id);
     return result;
+  }
+
+  void set_tags(const std::string& run, const std::vector<std::string>& tags) override {
+    const std::vector<std::string> sound = checked_tags(tags);
+    Transaction transaction(database_);
+    const auto number = find_run(run);
+    if (!number) throw bad_input("the run store has no run '" + printable(run) + "'");
+    Statement(database_, "DELETE FROM tags WHERE run = ?").bind(0, *number).run();
+    for (const std::string& tag : sound)
+      Statement(database_, "INSERT INTO tags (run, tag) VALUES (?,?)").bind(0, *number).bind(1, tag).run();
+    transaction.commit();
   }
 
   json plan(const std::string& run) const override {
@@ -101,31 +109,18 @@ class RunTables : public RunStore {
   }
 
   std::vector<int> ranks(const std::string& run, const std::string& metric) const override {
-    // One index probe per rank instead of a scan over all points.
-    Statement next(database_, std::string("SELECT rank") + kOfSeries + "AND rank > ? ORDER BY rank LIMIT 1");
-    std::vector<int> ranks;
-    bind_series(next, run, metric).bind(2, -1);
-    while (next.step()) {
-      ranks.push_back(static_cast<int>(next.integer(0)));
-      next.reset();
-      next.bind(2, ranks.back());
-    }
-    return ranks;
+    const auto key = key_of(run, metric, 0);
+    return key ? series_.ranks(key->run, key->name) : std::vector<int>();
   }
 
   std::vector<Point> points(const std::string& run, const std::string& metric, int rank) const override {
-    Statement rows(database_, std::string("SELECT step, time_ms, value") + kOfSeries + "AND rank = ? ORDER BY step");
-    bind_series(rows, run, metric).bind(2, rank);
-    std::vector<Point> points;
-    while (rows.step())
-      points.push_back({rows.integer(0), static_cast<double>(rows.integer(1)) / 1000.0, rows.real(2)});
-    return points;
+    return points_after(run, metric, rank, std::numeric_limits<std::int64_t>::min(),
+                        std::numeric_limits<std::size_t>::max());
   }
 
   std::optional<std::int64_t> last_step(const std::string& run, const std::string& metric, int rank) const override {
-    Statement row(database_, std::string("SELECT step") + kOfSeries + "AND rank = ? ORDER BY step DESC LIMIT 1");
-    bind_series(row, run, metric).bind(2, rank);
-    return row.step() ? std::optional(row.integer(0)) : std::nullopt;
+    const auto key = key_of(run, metric, rank);
+    return key ? series_.last_step(*key) : std::nullopt;
   }
 
   std::vector<Event> events(const std::string& run, Level at_least) const override {
@@ -142,19 +137,13 @@ class RunTables : public RunStore {
   }
 
   std::vector<std::string> metric_names(const std::string& run) const override {
-    // One index probe per name.
-    Statement next(database_,
-                   "SELECT name FROM metrics WHERE run = (SELECT number FROM runs WHERE id = ?) AND name > ? "
-                   "ORDER BY name LIMIT 1");
-    Statement word(database_, "SELECT name FROM names WHERE number = ?");
+    const auto number = find_run(run);
     std::vector<std::string> names;
-    next.bind(0, run).bind(1, std::int64_t{-1});
-    while (next.step()) {
-      const std::int64_t number = next.integer(0);
+    if (!number) return names;
+    Statement word(database_, "SELECT name FROM names WHERE number = ?");
+    for (const std::int64_t name : series_.names(*number)) {
       word.reset();
-      if (word.bind(0, number).step()) names.push_back(word.text(0));
-      next.reset();
-      next.bind(1, number);
+      if (word.bind(0, name).step()) names.push_back(word.text(0));
     }
     std::sort(names.begin(), names.end());
     return names;
@@ -162,13 +151,15 @@ class RunTables : public RunStore {
 
   std::vector<Point> points_after(const std::string& run, const std::string& metric, int rank, std::int64_t after_step,
                                   std::size_t limit) const override {
-    Statement rows(database_, std::string("SELECT step, time_ms, value") + kOfSeries +
-                                  "AND rank = ? AND step > ? ORDER BY step LIMIT ?");
-    bind_series(rows, run, metric).bind(2, rank).bind(3, after_step).bind(4, static_cast<std::int64_t>(limit));
-    std::vector<Point> points;
-    while (rows.step())
-      points.push_back({rows.integer(0), static_cast<double>(rows.integer(1)) / 1000.0, rows.real(2)});
-    return points;
+    const auto key = key_of(run, metric, rank);
+    return key ? series_.points(*key, after_step, limit) : std::vector<Point>();
+  }
+
+  std::vector<Bucket> buckets(const std::string& run, const std::string& metric, int rank, std::int64_t first,
+                              std::int64_t last, std::size_t count) const override {
+    BucketGrid grid(first, last, count);
+    if (const auto key = key_of(run, metric, rank)) series_.fill(grid, *key);
+    return grid.take();
   }
 
   std::vector<std::int64_t> span_steps(const std::string& run, int rank) const override {
@@ -192,12 +183,31 @@ class RunTables : public RunStore {
       batch.step = rows.integer(0);
       batch.rank = static_cast<int>(rows.integer(1));
       batch.time = rows.real(2);
-      decode_spans(rows.bytes(3), batch);
+      decode_spans(rows.view(3), batch);
     }
     return batches;
   }
 
  private:
+  std::optional<std::int64_t> find_run(const std::string& id) const {
+    Statement find(database_, "SELECT number FROM runs WHERE id = ?");
+    return find.bind(0, id).step() ? std::optional(find.integer(0)) : std::nullopt;
+  }
+
+  std::optional<SeriesTables::Key> key_of(const std::string& run, const std::string& metric, int rank) const {
+    Statement find(database_, "SELECT runs.number, names.number FROM runs, names WHERE runs.id = ? AND names.name = ?");
+    if (!find.bind(0, run).bind(1, metric).step()) return std::nullopt;
+    return SeriesTables::Key{find.integer(0), find.integer(1), rank};
+  }
+
+  std::vector<std::string> tags_of(const std::string& run) const {
+    Statement rows(database_, "SELECT tag FROM tags WHERE run = (SELECT number FROM runs WHERE id = ?) ORDER BY tag");
+    rows.bind(0, run);
+    std::vector<std::string> tags;
+    while (rows.step()) tags.push_back(rows.text(0));
+    return tags;
+  }
+
   // Numbers of names and runs, made when they are new.
   std::int64_t number_of_name(const std::string& name) {
     if (const auto known = names_.find(name); known != names_.end()) return known->second;
@@ -247,25 +257,41 @@ class RunTables : public RunStore {
   }
 
   void insert(std::int64_t run, const MetricBatch& batch) {
-    const auto time_ms = static_cast<std::int64_t>(std::llround(batch.time * 1000.0));
-    for (const Metric& metric : batch.metrics) {
-      insert_metric_.bind(0, run)
-          .bind(1, number_of_name(metric.name))
+    values_.clear();
+    for (const Metric& metric : batch.metrics) values_.emplace_back(number_of_name(metric.name), metric.value);
+    series_.add(run, batch.rank, batch.step, batch.time, values_);
+  }
+
+  void insert(std::int64_t run, const SpanBatch& batch) {
+    const std::string data = encode_spans(batch);
+    insert_spans_.bind(0, run).bind(1, batch.step).bind(2, batch.rank).bind(3, batch.time).bind_bytes(4, data).run();
+    SpanBudget& budget = span_budget(run, batch.rank);
+    budget.add(batch.step, static_cast<std::int64_t>(data.size()));
+    for (const std::int64_t step : budget.take_surplus(span_budget_bytes(world_of(run)))) {
+      Statement(database_, "DELETE FROM spans WHERE run = ? AND step = ? AND rank = ?")
+          .bind(0, run)
+          .bind(1, step)
           .bind(2, batch.rank)
-          .bind(3, batch.step)
-          .bind(4, time_ms)
-          .bind(5, metric.value)
           .run();
     }
   }
 
-  void insert(std::int64_t run, const SpanBatch& batch) {
-    insert_spans_.bind(0, run)
-        .bind(1, batch.step)
-        .bind(2, batch.rank)
-        .bind(3, batch.time)
-        .bind_bytes(4, encode_spans(batch))
-        .run();
+  // Asked again while only one is known: ranks may be faster than the process that tells.
+  int world_of(std::int64_t run) {
+    int& world = worlds_.try_emplace(run, 1).first->second;
+    if (world > 1) return world;
+    Statement row(database_, "SELECT world FROM runs WHERE number = ?");
+    if (row.bind(0, run).step()) world = static_cast<int>(row.integer(0));
+    return world;
+  }
+
+  SpanBudget& span_budget(std::int64_t run, int rank) {
+    if (const auto known = span_budgets_.find({run, rank}); known != span_budgets_.end()) return known->second;
+    SpanBudget budget;
+    Statement rows(database_, "SELECT step, length(data) FROM spans WHERE run = ? AND rank = ?");
+    rows.bind(0, run).bind(1, rank);
+    while (rows.step()) budget.add(rows.integer(0), rows.integer(1));
+    return span_budgets_.emplace(std::pair(run, rank), std::move(budget)).first->second;
   }
 
   void insert(std::int64_t run, const Event& event) {
@@ -288,15 +314,19 @@ class RunTables : public RunStore {
         .bind(3, one_line(end.summary))
         .bind(4, run)
         .run();
+    series_.pack(run);
   }
 
-  Database database_;
+  mutable Database database_;  // reading opens snapshots
   // Those that run per record are kept prepared; the others run a few times per run.
-  Statement insert_metric_;
+  SeriesTables series_;
   Statement insert_event_;
   Statement insert_spans_;
   std::map<std::string, std::int64_t> names_;
   std::map<std::string, std::int64_t> runs_;
+  std::map<std::pair<std::int64_t, int>, SpanBudget> span_budgets_;  // by run and rank
+  std::map<std::int64_t, int> worlds_;                               // by run
+  std::vector<SeriesTables::Value> values_;
 };
 
 }  // namespace

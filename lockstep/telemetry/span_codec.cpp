@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/telemetry/byte_codec.h"
 
 namespace lockstep::telemetry {
 namespace {
@@ -16,60 +17,6 @@ using nlohmann::json;
 
 constexpr char kVersion = 1;
 constexpr double kTicksPerSecond = 1e7;  // a tenth of a microsecond
-
-[[noreturn]] void damaged() {
-  throw bad_input("spans of the run store are damaged", "the rest of the run is readable");
-}
-
-void put(std::string& out, std::uint64_t value) {
-  while (value >= 0x80) {
-    out.push_back(static_cast<char>(value | 0x80));
-    value >>= 7;
-  }
-  out.push_back(static_cast<char>(value));
-}
-
-// Small negative numbers stay short.
-void put_signed(std::string& out, std::int64_t value) {
-  put(out, (static_cast<std::uint64_t>(value) << 1) ^ static_cast<std::uint64_t>(value >> 63));
-}
-
-class Reader {
- public:
-  explicit Reader(std::string_view data) : data_(data) {}
-
-  std::uint64_t number() {
-    std::uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      if (data_.empty()) damaged();
-      const auto byte = static_cast<unsigned char>(data_.front());
-      data_.remove_prefix(1);
-      value |= static_cast<std::uint64_t>(byte & 0x7f) << shift;
-      if (byte < 0x80) return value;
-    }
-    damaged();
-  }
-  std::int64_t signed_number() {
-    const std::uint64_t value = number();
-    return static_cast<std::int64_t>(value >> 1) ^ -static_cast<std::int64_t>(value & 1);
-  }
-  template <class Integer>
-  Integer small() {
-    const std::int64_t value = signed_number();
-    if (!std::in_range<Integer>(value)) damaged();
-    return static_cast<Integer>(value);
-  }
-  std::string_view bytes(std::uint64_t count) {
-    if (count > data_.size()) damaged();
-    const std::string_view taken = data_.substr(0, count);
-    data_.remove_prefix(count);
-    return taken;
-  }
-  std::size_t left() const { return data_.size(); }
-
- private:
-  std::string_view data_;
-};
 
 std::int64_t ticks(float seconds) {
   return std::isfinite(seconds) ? std::llround(static_cast<double>(seconds) * kTicksPerSecond) : 0;
@@ -98,8 +45,9 @@ struct UsedNames {
 };
 
 template <class Enum>
-Enum checked(std::uint64_t value) {
-  if (value >= names_of(Enum{}).size()) damaged();
+Enum next_word(ByteReader& reader) {
+  const std::uint64_t value = reader.number();
+  if (value >= names_of(Enum{}).size()) reader.damaged();
   return static_cast<Enum>(value);
 }
 
@@ -132,34 +80,34 @@ std::string encode_spans(const SpanBatch& batch) {
   std::int64_t before = 0;
   for (const Span& span : batch.spans) {
     const std::int64_t begin = ticks(span.begin);
-    put(rows, static_cast<std::uint64_t>(span.kind));
-    put(rows, static_cast<std::uint64_t>(span.lane));
+    put_number(rows, static_cast<std::uint64_t>(span.kind));
+    put_number(rows, static_cast<std::uint64_t>(span.lane));
     put_signed(rows, begin - std::exchange(before, begin));
     put_signed(rows, ticks(span.seconds));
     for (const std::int64_t value : rest_of(span, names)) put_signed(rows, value);
   }
   std::string out(1, kVersion);
-  put(out, names.used.size());
+  put_number(out, names.used.size());
   for (const std::string& name : names.used) {
-    put(out, name.size());
+    put_number(out, name.size());
     out += name;
   }
-  put(out, batch.spans.size());
+  put_number(out, batch.spans.size());
   return out + rows;
 }
 
 void decode_spans(std::string_view data, SpanBatch& batch) {
-  Reader reader(data);
-  if (reader.bytes(1)[0] != kVersion) damaged();
+  ByteReader reader(data, "spans");
+  if (reader.bytes(1)[0] != kVersion) reader.damaged();
   std::vector<std::string> names(std::min<std::uint64_t>(reader.number(), reader.left()));
   for (std::string& name : names) name = reader.bytes(reader.number());
   batch.names = std::make_shared<const std::vector<std::string>>(std::move(names));
   batch.spans.assign(std::min<std::uint64_t>(reader.number(), reader.left()), {});
   std::int64_t begin = 0;
   for (Span& span : batch.spans) {
-    span.kind = checked<SpanKind>(reader.number());
-    span.lane = checked<SpanLane>(reader.number());
-    begin += reader.signed_number();
+    span.kind = next_word<SpanKind>(reader);
+    span.lane = next_word<SpanLane>(reader);
+    begin = plus(begin, reader.signed_number());
     span.begin = seconds(begin);
     span.seconds = seconds(reader.signed_number());
     span.name = reader.small<std::int32_t>();
@@ -170,7 +118,7 @@ void decode_spans(std::string_view data, SpanBatch& batch) {
     span.micro = reader.small<std::int16_t>();
     span.stage = reader.small<std::int16_t>();
   }
-  if (reader.left() != 0) damaged();
+  reader.expect_end();
 }
 
 json spans_to_json(const SpanBatch& batch) {

@@ -143,7 +143,7 @@ std::string Statement::text(int column) const {
   return {reinterpret_cast<const char*>(data), static_cast<std::size_t>(sqlite3_column_bytes(handle_.get(), column))};
 }
 
-std::string Statement::bytes(int column) const {
+std::string_view Statement::view(int column) const {
   const void* data = sqlite3_column_blob(handle_.get(), column);
   if (!data) return {};
   return {static_cast<const char*>(data), static_cast<std::size_t>(sqlite3_column_bytes(handle_.get(), column))};

@@ -56,7 +56,7 @@ class Statement {
   std::int64_t integer(int column) const { return sqlite3_column_int64(handle_.get(), column); }
   double real(int column) const;  // NULL reads as NaN
   std::string text(int column) const;
-  std::string bytes(int column) const;
+  std::string_view view(int column) const;  // bytes; valid until the next step() or reset()
 
  private:
   struct Finalize {

@@ -73,7 +73,7 @@ class EndToEnd(unittest.TestCase):
         path = pathlib.Path(self.environment["LOCKSTEP_HOME"]) / "runs.db"
         try:
             with sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5) as store:
-                return store.execute("SELECT count(DISTINCT step) FROM metrics WHERE run = (SELECT max(number) FROM runs)"
+                return store.execute("SELECT coalesce(max(steps), 0) FROM run_steps WHERE run = (SELECT max(number) FROM runs)"
                                      ).fetchone()[0]
         except sqlite3.OperationalError:
             return 0

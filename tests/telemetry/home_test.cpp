@@ -75,6 +75,45 @@ TEST_F(Home, takes_the_end_of_a_run_from_the_lines_when_the_tables_lack_it) {
   EXPECT_EQ(open()->series("r", "loss").size(), 2u);
 }
 
+TEST_F(Home, charts_a_run_that_went_on_in_lines) {
+  std::vector<Record> first{run_called("r", 1)}, second;
+  for (int step = 1; step <= 3000; ++step) {
+    auto& part = step <= 2000 ? first : second;
+    part.emplace_back(MetricBatch{0, step, 1.0 * step, {{"loss", 1.0 * step}}});
+  }
+  tables()->write("r", first);
+  lines(0)->write("r", second);
+  const auto store = open();
+  EXPECT_EQ(store->last_step("r", "loss", 0), 3000);
+  EXPECT_EQ(store->points_after("r", "loss", 0, 1990, 20).back().step, 2010);
+  EXPECT_EQ(store->points_after("r", "loss", 0, 2995).size(), 5u);
+  const auto buckets = store->buckets("r", "loss", 0, 1, 3000, 7);
+  std::int64_t counted = 0;
+  for (const Bucket& bucket : buckets) counted += bucket.points;
+  EXPECT_EQ(counted, 3000);
+  EXPECT_LE(buckets.size(), 7u);
+  EXPECT_EQ(buckets.front().minimum, 1.0);
+  EXPECT_EQ(buckets.back().maximum, 3000.0);
+  EXPECT_EQ(store->per_rank("r", "loss").at(0).points, 3000);
+  // A recovery goes back into what the tables have: the later value counts, in points and in charts.
+  std::vector<Record> again;
+  for (int step = 1900; step <= 2100; ++step) again.emplace_back(MetricBatch{0, step, 4000.0, {{"loss", -1.0}}});
+  lines(0)->write("r", again);
+  EXPECT_EQ(store->points_after("r", "loss", 0, 1899, 1).at(0).value, -1.0);
+  EXPECT_EQ(store->buckets("r", "loss", 0, 1900, 1999, 1).at(0).maximum, -1.0);
+  EXPECT_EQ(store->points("r", "loss", 0).size(), 3000u);
+}
+
+TEST_F(Home, tags_runs_where_they_are) {
+  write(*tables(), "a", {run_called("a", 1)});
+  write(*lines(-1), "b", {run_called("b", 2)});
+  open()->set_tags("a", {"x"});
+  open()->set_tags("b", {"y"});
+  EXPECT_EQ(open()->find("a")->tags, (std::vector<std::string>{"x"}));
+  EXPECT_EQ(open()->find("b")->tags, (std::vector<std::string>{"y"}));
+  EXPECT_THROW(open()->set_tags("c", {"z"}), UserError);
+}
+
 TEST_F(Home, shows_the_lines_when_the_tables_are_damaged) {
   std::ofstream(store_file(home_.path())) << std::string(4096, 'x');
   EXPECT_THROW(open(), UserError) << "there is nothing else";

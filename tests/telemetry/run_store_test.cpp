@@ -202,6 +202,45 @@ TEST_P(RunStoreTest, shows_a_running_run_as_lost_when_its_process_is_gone) {
   EXPECT_EQ(store->find("elsewhere")->status, RunStatus::kRunning);
 }
 
+TEST_P(RunStoreTest, keeps_the_tags_of_a_run) {
+  const auto store = open();
+  write(*store, "r", {run_of_this_process("r", 50.0)});
+  write(*store, "s", {run_of_this_process("s", 60.0)});
+  EXPECT_TRUE(store->find("r")->tags.empty());
+  store->set_tags("r", {"good", "<b>bold</b>", "=1+1", "good", "müde"});
+  EXPECT_EQ(store->find("r")->tags, (std::vector<std::string>{"<b>bold</b>", "=1+1", "good", "müde"}));
+  EXPECT_TRUE(store->find("s")->tags.empty());
+  EXPECT_EQ(open()->find("r")->tags.size(), 4u);
+  store->set_tags("r", {});
+  EXPECT_TRUE(store->find("r")->tags.empty());
+}
+
+TEST_P(RunStoreTest, refuses_what_is_no_tag_and_no_run) {
+  const auto store = open();
+  write(*store, "r", {run_of_this_process("r", 50.0)});
+  store->set_tags("r", {"kept"});
+  for (const std::string& bad : {std::string(), std::string(65, 'x'), std::string("a\x1b[31m"), std::string("a\nb"),
+                                 std::string("a\0b", 3), std::string("\xff")}) {
+    EXPECT_THROW(store->set_tags("r", {bad}), UserError) << bad;
+  }
+  std::vector<std::string> many;
+  for (int i = 0; i < 33; ++i) many.push_back(std::to_string(i));
+  EXPECT_THROW(store->set_tags("r", many), UserError);
+  for (const char* nobody : {"nobody", "", "..", "../r", "r/../r"})
+    EXPECT_THROW(store->set_tags(nobody, {"a"}), UserError);
+  EXPECT_EQ(store->find("r")->tags, (std::vector<std::string>{"kept"}));
+}
+
+TEST_P(RunStoreTest, ids_that_lead_out_of_the_store_are_unknown_runs) {
+  const auto store = open();
+  write(*store, "r", {MetricBatch{0, 1, 1, {{"loss", 1.0}}}});
+  for (const char* id : {"../runs/r", "r/.", "./r", "/", "..", "."}) {
+    EXPECT_TRUE(store->points(id, "loss", 0).empty()) << id;
+    EXPECT_TRUE(store->spans(id, 0, 10).empty()) << id;
+    EXPECT_TRUE(store->events(id).empty()) << id;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Stores, RunStoreTest, ::testing::Values(Kind::kSqlite, Kind::kJsonLines),
                          [](const auto& test) { return test.param == Kind::kSqlite ? "sqlite" : "json_lines"; });
 
@@ -246,13 +285,69 @@ TEST(RunFiles, name_the_line_that_is_no_record_and_still_list_the_other_runs) {
   }
 }
 
-TEST(RunFiles, are_read_again_when_they_have_grown) {
+TEST(RunFiles, are_read_on_when_they_have_grown) {
   const TemporaryFolder home;
   const auto reader = make_json_lines_run_store(home.path()), writer = make_json_lines_run_store(home.path(), 0);
   for (int step = 1; step < 4; ++step) {
     write(*writer, "r", {MetricBatch{0, step, 6, {{"loss", 1.0}}}});
     EXPECT_EQ(reader->series("r", "loss").size(), std::size_t(step));
   }
+  // Only what was appended is read: what came before may be gone without anybody noticing.
+  const auto file = lines_file(home.path(), "r", 0);
+  const auto before = std::filesystem::file_size(file);
+  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary) << std::string(before - 1, '?');
+  write(*writer, "r", {MetricBatch{0, 2, 7, {{"loss", 2.0}}}, MetricBatch{0, 4, 8, {{"loss", 4.0}}}});
+  const auto points = reader->points("r", "loss", 0);
+  ASSERT_EQ(points.size(), 4u);
+  EXPECT_EQ(points[1].value, 2.0) << "a step done again";
+  EXPECT_THROW(make_json_lines_run_store(home.path())->points("r", "loss", 0), UserError);
+}
+
+TEST(RunFiles, that_were_replaced_by_shorter_ones_are_read_anew) {
+  const TemporaryFolder home;
+  const auto reader = make_json_lines_run_store(home.path());
+  write(*make_json_lines_run_store(home.path(), 0), "r",
+        {MetricBatch{0, 1, 6, {{"loss", 1.0}}}, MetricBatch{0, 2, 6, {{"loss", 1.0}}}});
+  EXPECT_EQ(reader->points("r", "loss", 0).size(), 2u);
+  std::filesystem::remove(lines_file(home.path(), "r", 0));
+  write(*make_json_lines_run_store(home.path(), 0), "r", {MetricBatch{0, 9, 6, {{"loss", 1.0}}}});
+  ASSERT_EQ(reader->points("r", "loss", 0).size(), 1u);
+  EXPECT_EQ(reader->last_step("r", "loss", 0), 9);
+}
+
+TEST(RunFiles, hold_a_line_that_is_being_written_until_it_is_whole) {
+  const TemporaryFolder home;
+  const auto reader = make_json_lines_run_store(home.path());
+  write(*make_json_lines_run_store(home.path(), 0), "r", {MetricBatch{0, 1, 6, {{"loss", 1.0}}}});
+  const std::string line = to_json_line("r", MetricBatch{0, 2, 7, {{"loss", 2.0}}}) + "\n";
+  std::ofstream file(lines_file(home.path(), "r", 0), std::ios::app);
+  file << line.substr(0, 20) << std::flush;
+  EXPECT_EQ(reader->points("r", "loss", 0).size(), 1u);
+  file << line.substr(20) << std::flush;
+  EXPECT_EQ(reader->points("r", "loss", 0).size(), 2u);
+}
+
+TEST(RunFiles, thin_spans_and_keep_metrics) {
+  const TemporaryFolder home;
+  const auto reader = make_json_lines_run_store(home.path());
+  auto writer = make_json_lines_run_store(home.path(), 7);
+  RunInfo info = run_of_this_process("r", 5.0);
+  info.world = 128;  // half a MiB for each
+  write(*writer, "r", {info});
+  SpanBatch batch{7, 0, 1.0, nullptr, std::vector<Span>(40, {.kind = SpanKind::kForward, .seconds = 0.001F})};
+  for (batch.step = 1; batch.step <= 1200; ++batch.step) {
+    write(*writer, "r", {batch, MetricBatch{7, batch.step, 1.0, {{"step_seconds", 1.0}}}});
+    if (batch.step % 200 == 0) {
+      EXPECT_EQ(reader->span_steps("r").back(), batch.step);
+    }
+  }
+  EXPECT_LT(std::filesystem::file_size(spans_file(home.path(), "r", 7)), 600u << 10);
+  EXPECT_EQ(reader->points("r", "step_seconds", 7).size(), 1200u);
+  const auto steps = reader->span_steps("r", 7);
+  EXPECT_EQ(steps.front(), 1);
+  EXPECT_LT(steps.size(), 500u);
+  ASSERT_EQ(reader->spans("r", 1000, 1000).size(), 1u);
+  EXPECT_EQ(reader->spans("r", 1000, 1000)[0].spans.size(), 40u);
 }
 
 }  // namespace
