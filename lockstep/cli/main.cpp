@@ -102,6 +102,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_predict(app, outcome);
   lockstep::cli::add_recipe(app, outcome);
   lockstep::cli::add_report(app, outcome);
+  lockstep::cli::add_watch(app, outcome);
   lockstep::cli::add_checkpoint(app, outcome);
   lockstep::cli::add_completion(app, outcome);
   lockstep::cli::add_rank(app, outcome);

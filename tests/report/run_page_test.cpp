@@ -83,7 +83,11 @@ TEST_F(ThePage, has_every_figure_of_the_json) {
 }
 
 TEST_F(ThePage, is_one_file_without_scripts_or_anything_from_elsewhere) {
-  const std::string html = to_html(run_document(made()));
+  std::string html = to_html(run_document(made()));
+  constexpr std::string_view kNamespace = "http://www.w3.org/2000/svg";  // a name; nothing is fetched
+  for (std::size_t at = html.find(kNamespace); at != std::string::npos; at = html.find(kNamespace)) {
+    html.erase(at, kNamespace.size());
+  }
   EXPECT_TRUE(has(html, "<!DOCTYPE html>"));
   EXPECT_TRUE(has(html, "default-src 'none'"));
   for (const char* bad : {"<script", "http://", "https://", "<link", "<img", "src=", "@import", "url("}) {
@@ -139,18 +143,16 @@ TEST_F(ThePage, survives_hostile_names) {
 }
 
 TEST_F(ThePage, is_a_pdf_of_a_few_pages) {
-  const std::string pdf = to_pdf(run_document(made()));
+  const RunPage page = made();
+  const std::string pdf = to_pdf(run_document(page));
   EXPECT_EQ(pdf.rfind("%PDF-1.4", 0), 0u);
   std::size_t pages = 0;
   for (std::size_t at = pdf.find("/Type /Page "); at != std::string::npos; at = pdf.find("/Type /Page ", at + 1))
     ++pages;
-  if (pages == 0)
-    for (std::size_t at = pdf.find("/Type/Page/"); at != std::string::npos; at = pdf.find("/Type/Page/", at + 1))
-      ++pages;
   EXPECT_GE(pages, 2u);
   EXPECT_LE(pages, 6u);
   EXPECT_TRUE(has(pdf, "1 of "));
-  EXPECT_EQ(pdf, to_pdf(run_document(made()))) << "the same run gives the same bytes";
+  EXPECT_TRUE(pdf == to_pdf(run_document(page))) << "the same run gives the same bytes";
 }
 
 TEST_F(ThePage, breaks_long_tables_and_jobs_over_pages) {

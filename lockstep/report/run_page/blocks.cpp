@@ -334,6 +334,7 @@ void add_environment(std::vector<Block>& blocks, const RunReport& report) {
   blocks.emplace_back(Heading{"Environment"});
   Pairs pairs;
   pairs.rows = {{"run", printable(info.id, 120)}, {"host", printable(info.host, 120)}};
+  if (!report.run.tags.empty()) pairs.rows.emplace_back("tags", printable(join(report.run.tags, ", "), 300));
   if (info.versions.is_object()) {
     for (const auto& [name, version] : info.versions.items()) {
       pairs.rows.emplace_back(printable(name),
