@@ -16,7 +16,7 @@ VENV ?= .cache/venv
 TORCH_REQUIREMENT ?= torch==2.13.0
 WERROR ?=
 
-.PHONY: all build setup demo dashboard lint-dashboard test test-all test-dashboard timing chaos fuzz lint lint-changed format bench bench-planner bench-recovery bench-tune accuracy profiles install deb wheel image data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch clean
+.PHONY: all build setup demo dashboard lint-dashboard test test-all test-dashboard timing chaos fuzz lint lint-changed format bench bench-alerts bench-dashboard bench-planner bench-recovery bench-tune accuracy profiles install deb wheel image data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch clean
 all: build
 
 setup:
@@ -93,7 +93,7 @@ pypi: setup venv
 	@cmake --build --preset pypi -j $(JOBS)
 
 test-all: venv
-	@scripts/setup.sh package containers browser
+	@scripts/setup.sh package containers browser prometheus
 	$(call configure,release,-DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_STACKS_PYTHON=$(CURDIR)/$(VENV)/bin/python3)
 	@cmake --build --preset release -j $(JOBS) --target lockstep_tests
 	ctest --preset release-all
@@ -154,6 +154,17 @@ define build_bench
 	@cmake -S . -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_ENGINE=OFF -DLOCKSTEP_BENCH=ON -DLOCKSTEP_TESTS=OFF >/dev/null
 	@cmake --build build/bench -j $(JOBS) --target $(1) lockstep_cli
 endef
+
+# The page in Debian's Chromium at 1M points. Writes bench/reports/dashboard.md; a minute.
+bench-dashboard:
+	@scripts/setup.sh page browser
+	$(call build_bench,store_bench)
+	LOCKSTEP_BUILD_DIR=$(CURDIR)/build/bench node bench/dashboard/run.mjs
+
+# False alarms and delays over simulated months. Writes bench/reports/alerts.md; ten minutes of one core.
+bench-alerts:
+	$(call build_bench,bench_alerts)
+	python3 bench/alerts/run.py
 
 # Writes bench/reports/planner.md.
 bench-planner:

@@ -24,7 +24,9 @@ add_custom_target(lockstep_product)
 add_dependencies(lockstep_product ${product_targets})
 
 find_package(SQLite3 QUIET)  # as telemetry/ and tune/ did
-find_package(ZLIB QUIET)     # as diagnose/ did
+find_package(ZLIB QUIET)     # as diagnose/ and serve/ did
+find_package(Boost 1.74 QUIET)  # as serve/ did
+find_package(OpenSSL QUIET)
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
 install(TARGETS ${exported_plain} EXPORT LockstepTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   COMPONENT development)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the build needs from Debian's packages: scripts/setup.sh [build] [page] [bench] [lint] [interop]
-# [fuzz] [package] [containers] [browser]
+# [fuzz] [package] [containers] [browser] [prometheus]
 # Idempotent; takes a fraction of a second when nothing is missing. Set LOCKSTEP_NO_INSTALL=1 to never install.
 set -euo pipefail
 
@@ -10,6 +10,7 @@ build_packages=(
   libopenblas-dev     # Debian's libtorch otherwise falls back to the reference BLAS, some 30 times slower
   libgloo-dev libopenmpi-dev openmpi-bin
   libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libsqlite3-dev libutf8proc-dev zlib1g-dev
+  libboost-dev libssl-dev  # lockstep serve
   libgtest-dev
   pybind11-dev python3-dev  # the Python package
   python3-yaml        # tests read the manifests we write
@@ -27,6 +28,7 @@ interop_packages=(python3-venv)
 fuzz_packages=(clang libclang-rt-14-dev)
 package_packages=(dpkg-dev python3-venv)      # make deb, make wheel
 container_packages=(debootstrap buildah)      # the slow tests of packages and images
+prometheus_packages=(prometheus prometheus-alertmanager)  # tests of alert rules; slow ones start both on loopback
 browser_packages=(chromium fonts-dejavu-core fonts-liberation)  # the slow tests of the page
 
 wanted=()
@@ -42,7 +44,8 @@ for group in "${@:-build}"; do
     package) wanted+=("${package_packages[@]}") ;;
     containers) wanted+=("${container_packages[@]}") ;;
     browser) wanted+=("${browser_packages[@]}") ;;
-    *) echo "setup: unknown group '$group'; use build, page, bench, lint, interop, fuzz, package, containers, browser" >&2; exit 2 ;;
+    prometheus) wanted+=("${prometheus_packages[@]}") ;;
+    *) echo "setup: unknown group '$group'; use build, page, bench, lint, interop, fuzz, package, containers, browser, prometheus" >&2; exit 2 ;;
   esac
 done
 

@@ -15,6 +15,7 @@
 #include "lockstep/checkpoint/directory.h"
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/checkpoint/part_files.h"
+#include "lockstep/telemetry/span_log.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -69,6 +70,9 @@ struct Saver::Job {
 };
 
 void Saver::Job::write() {
+  const telemetry::SpanScope span(
+      options.log.get(),
+      {.kind = telemetry::SpanKind::kCheckpoint, .lane = telemetry::SpanLane::kSaver, .name = "write a checkpoint"});
   const FileLayer& files = *options.files;
   make_durable_folders(options.directory, files);
   if (options.rank == 0) {
@@ -106,6 +110,9 @@ FileEntries Saver::Job::collect(int from) const {
 }
 
 void Saver::Job::publish() {
+  const telemetry::SpanScope span(
+      options.log.get(),
+      {.kind = telemetry::SpanKind::kCheckpoint, .lane = telemetry::SpanLane::kSaver, .name = "publish a checkpoint"});
   FileEntries entries;
   for (int from = 0; from < options.world; ++from) entries.merge(collect(from));
   const json manifest = {{"schema", "lockstep.checkpoint/2"},

@@ -24,6 +24,10 @@
 #include "lockstep/checkpoint/host_image.h"
 #include "lockstep/checkpoint/pieces.h"
 
+namespace lockstep::telemetry {
+class SpanLog;
+}
+
 namespace lockstep::checkpoint {
 
 struct SaverOptions {
@@ -36,6 +40,7 @@ struct SaverOptions {
   const FileLayer* files = &system_files();
   // Called on rank 0, in the background, before a checkpoint takes its place and older ones go; may throw UserError.
   std::function<void()> before_publish = {};
+  std::shared_ptr<telemetry::SpanLog> log = nullptr;  // hears of what is written in the background; may be null
 };
 
 // A name unlike that of any other start of a run, so that what is left of those is never taken for a part of this one.

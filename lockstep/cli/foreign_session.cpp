@@ -14,6 +14,7 @@
 #include "lockstep/cli/health.h"
 #include "lockstep/cli/session.h"
 #include "lockstep/cli/signals.h"
+#include "lockstep/cli/usage_metrics.h"
 #include "lockstep/elastic/agent.h"
 #include "lockstep/elastic/host_address.h"
 #include "lockstep/elastic/run_record.h"
@@ -78,7 +79,7 @@ class ForeignSession {
   int run() {
     std::vector<elastic::Finding> found;
     auto monitor = start_health_checks(health_options(), request_.checks, found);
-    elastic::UsageSampler usage;
+    elastic::UsageSampler usage(usage_options([folder = home_.string()] { return folder; }, true));
     elastic::AgentCallbacks callbacks = callbacks_of();
     callbacks.usage = [&](const std::map<int, int>& pids) { return usage.sample(pids); };
     callbacks.findings = findings_of(std::move(monitor), std::move(found), request_.checks == spec::NodeChecks::kAct);
@@ -171,24 +172,12 @@ class ForeignSession {
   // By seconds since the start: what the program calls a step is not known.
   void record_usage(const json& message) {
     if (!recorder_) return;
-    const auto second = static_cast<std::int64_t>(started_.seconds());
-    bool first = true;
-    const json ranks = message.value("ranks", json::object());
-    for (const auto& [name, used] : ranks.items()) {
-      const int rank = std::atoi(name.c_str());
-      std::vector<telemetry::Metric> metrics;
-      for (const auto& [what, value] : used.items()) metrics.push_back({what, value.get<double>()});
-      double& peak = peaks_[rank];
-      peak = std::max(peak, used.value("resident_bytes", 0.0));
-      metrics.push_back({std::string(telemetry::metric::kMemoryBytes), peak});
-      if (first && message.contains("cpu_percent")) {
-        metrics.push_back({"node_cpu_percent", message["cpu_percent"].get<double>()});
+    for (auto& [rank, metrics] : usage_metrics(message)) {
+      for (const telemetry::Metric& metric : metrics) {
+        if (metric.name == "resident_bytes") peaks_[rank] = std::max(peaks_[rank], metric.value);
       }
-      if (first && message.contains("available_bytes")) {
-        metrics.push_back({"node_available_bytes", message["available_bytes"].get<double>()});
-      }
-      first = false;
-      recorder_->metrics(rank, second, std::move(metrics));
+      metrics.push_back({std::string(telemetry::metric::kMemoryBytes), peaks_[rank]});
+      recorder_->metrics(rank, static_cast<std::int64_t>(started_.seconds()), std::move(metrics));
     }
   }
 

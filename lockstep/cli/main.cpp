@@ -101,8 +101,10 @@ int main(int argc, char** argv) {
   lockstep::cli::add_calibrate(app, outcome);
   lockstep::cli::add_predict(app, outcome);
   lockstep::cli::add_recipe(app, outcome);
+  lockstep::cli::add_diagnose(app, outcome);
   lockstep::cli::add_report(app, outcome);
   lockstep::cli::add_watch(app, outcome);
+  lockstep::cli::add_serve(app, outcome);
   lockstep::cli::add_checkpoint(app, outcome);
   lockstep::cli::add_completion(app, outcome);
   lockstep::cli::add_rank(app, outcome);

@@ -5,6 +5,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/verbs.h"
+#include "lockstep/diagnose/run.h"
 #include "lockstep/report/ledger.h"
 #include "lockstep/report/run_page/run_page.h"
 #include "lockstep/report/run_report.h"
@@ -64,7 +65,8 @@ int report_job(const telemetry::RunStore& store, const ReportOptions& options) {
 }
 
 int write_pages(const telemetry::RunStore& store, const ReportOptions& options) {
-  const report::RunPage page = report::make_run_page(store, options.run);
+  const std::string id = report::find_run(store, options.run).info.id;  // `last` may be another one in a moment
+  const report::RunPage page = report::make_run_page(store, id, diagnose::diagnose_run(store, id));
   const report::Document document = report::run_document(page);
   nlohmann::json written = nlohmann::json::array();
   const auto write = [&](const std::string& file, const auto& render) {

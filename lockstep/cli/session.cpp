@@ -12,14 +12,17 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cli/checkpoint_folder.h"
 #include "lockstep/cli/engine_library.h"
 #include "lockstep/cli/health.h"
 #include "lockstep/cli/show.h"
 #include "lockstep/cli/signals.h"
+#include "lockstep/cli/usage_metrics.h"
 #include "lockstep/elastic/agent.h"
 #include "lockstep/elastic/chaos.h"
 #include "lockstep/elastic/control.h"
@@ -148,6 +151,9 @@ class Listener {
       renderer_->message(fmt::format("chaos at step {}: {}", message.value("step", 0), message.value("text", "")));
     }
     if (type == "note") renderer_->message(message.value("text", ""));
+    if (type == elastic::command::kHang) {
+      for (const std::string& line : split(message.value("text", ""), '\n')) renderer_->message(line);
+    }
     if (type == "evaluation") {
       renderer_->message(fmt::format("step {}: held-out loss {:.4f}, accuracy {:.2f}%", message.value("step", 0),
                                      number_or_nan(message, "loss"), 100.0 * number_or_nan(message, "accuracy")));
@@ -236,6 +242,15 @@ void record_chaos(telemetry::Recorder& recorder, const nlohmann::json& message) 
                   .step = message.value("step", std::int64_t{-1}),
                   .message = message.value("text", ""),
                   .data = message});
+}
+
+void record_hang(telemetry::Recorder& recorder, const nlohmann::json& message) {
+  recorder.event({.level = telemetry::Level::kError,
+                  .kind = std::string(telemetry::event_kind::kHang),
+                  .rank = -1,
+                  .step = message.value("step", std::int64_t{-1}),
+                  .message = message.value("line", ""),
+                  .data = message.value("data", nlohmann::json::object())});
 }
 
 void tell_chaos_left(const elastic::AgentResult& agent, std::size_t asked, Listener& listener) {
@@ -343,7 +358,8 @@ class AgentSession {
         placement_(placement),
         options_(agent_options(request_, placement, session)),
         listener_(listener),
-        notices_(request_.job.checkpoint) {}
+        notices_(request_.job.checkpoint),
+        watched_(request_.checkpoint_directory.empty() ? request_.run_directory : request_.checkpoint_directory) {}
 
   SessionResult run() {
     const elastic::AgentResult agent = elastic::run_agent(options_, callbacks());
@@ -358,6 +374,13 @@ class AgentSession {
     std::vector<elastic::Finding> found;
     auto monitor = start_health_checks(request_, placement_, found);
     elastic::AgentCallbacks callbacks;
+    if (request_.verb == "train" && !request_.home.empty()) {
+      const bool gpus = std::ranges::any_of(request_.job.cluster.groups,
+                                            [](const spec::NodeGroup& group) { return !group.device.is_cpu(); });
+      const auto usage =
+          std::make_shared<elastic::UsageSampler>(usage_options([this] { return watched_folder(); }, gpus));
+      callbacks.usage = [usage](const std::map<int, int>& pids) { return usage->sample(pids); };
+    }
     callbacks.prepare = [this](const nlohmann::json& facts) { return prepare_node(facts, placement_.nodes, request_); };
     callbacks.on_lead = [this] {
       recorder_ = owners_recorder(request_);
@@ -366,6 +389,8 @@ class AgentSession {
     };
     callbacks.on_message = [this](int, const nlohmann::json& message) {
       if (recorder_ && message.value("type", "") == elastic::command::kChaos) record_chaos(*recorder_, message);
+      if (message.value("type", "") == "usage") return record_usage(message);
+      if (recorder_ && message.value("type", "") == elastic::command::kHang) record_hang(*recorder_, message);
       if (recorder_ && message.value("type", "") == kFinding) record_finding(*recorder_, message);
       listener_.hear(message);
     };
@@ -374,6 +399,22 @@ class AgentSession {
     callbacks.findings =
         findings_of(std::move(monitor), std::move(found), request_.job.health.node_checks == spec::NodeChecks::kAct);
     return callbacks;
+  }
+
+  // Where checkpoints go; before the first one its disk is that of a folder above.
+  std::string watched_folder() const {
+    fs::path folder = watched_;
+    std::error_code error;
+    while (!folder.empty() && !fs::exists(folder, error) && folder != folder.parent_path())
+      folder = folder.parent_path();
+    return folder.string();
+  }
+
+  void record_usage(const nlohmann::json& message) {
+    if (!recorder_) return;
+    for (auto& [rank, metrics] : usage_metrics(message)) {
+      recorder_->metrics(rank, static_cast<std::int64_t>(started_.seconds()), std::move(metrics));
+    }
   }
 
   bool is_noticed() {
@@ -428,6 +469,8 @@ class AgentSession {
   Notices notices_;
   std::shared_ptr<telemetry::Recorder> recorder_;
   std::optional<elastic::RunRecord> record_;  // where this agent leads
+  const Stopwatch started_;
+  const fs::path watched_;  // where checkpoints go
 };
 
 }  // namespace

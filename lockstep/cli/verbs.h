@@ -22,11 +22,13 @@ void add_rank(CLI::App& app, Outcome& outcome);  // hidden: what the local agent
 void add_calibrate(CLI::App& app, Outcome& outcome);
 void add_checkpoint(CLI::App& app, Outcome& outcome);
 void add_demo(CLI::App& app, Outcome& outcome);
+void add_diagnose(CLI::App& app, Outcome& outcome);
 void add_health(CLI::App& app, Outcome& outcome);
 void add_doctor(CLI::App& app, Outcome& outcome);
 void add_predict(CLI::App& app, Outcome& outcome);
 void add_recipe(CLI::App& app, Outcome& outcome);
 void add_report(CLI::App& app, Outcome& outcome);
+void add_serve(CLI::App& app, Outcome& outcome);
 void add_trial_worker(CLI::App& app, Outcome& outcome);  // hidden: what `tune --on` starts
 void add_tune(CLI::App& app, Outcome& outcome);
 void add_watch(CLI::App& app, Outcome& outcome);

@@ -176,11 +176,19 @@ Communicator Communicator::subgroup(const std::vector<int>& ranks, const std::st
   auto [backend, global_ranks] = group_->make_subgroup(ranks, name);
   Communicator made(std::move(backend), name, std::move(global_ranks), group_->timeout());
   group_->add_child(made.group_->weak_from_this());
+  if (auto log = group_->span_log()) made.record_to(std::move(log));
   return made;
 }
 
 Traffic Communicator::traffic() const { return group_->traffic(); }
 void Communicator::reset_traffic() { group_->reset_traffic(); }
+std::vector<RunningOperation> Communicator::running() const {
+  std::vector<RunningOperation> all;
+  group_->add_running(all);
+  std::ranges::sort(all, [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  return all;
+}
+void Communicator::record_to(std::shared_ptr<telemetry::SpanLog> log) { group_->record_to(std::move(log)); }
 std::vector<FlightEntry> Communicator::flight_record() const { return group_->flight_record(); }
 
 void Communicator::abort(const std::string& reason) { group_->abort(reason); }

@@ -40,6 +40,9 @@
 namespace lockstep::elastic {
 class KeyValueStore;
 }
+namespace lockstep::telemetry {
+class SpanLog;
+}
 
 namespace lockstep::comm {
 
@@ -122,6 +125,19 @@ struct FlightEntry {
   State state = State::kQueued;
 };
 
+// An operation that is being executed.
+struct RunningOperation {
+  std::string group;          // its name
+  std::vector<int> members;   // global ranks
+  std::int64_t sequence = 0;  // of the operation among the group's collectives, or the messages of a pair
+  OpKind kind = OpKind::kBarrier;
+  std::int64_t bytes = 0;
+  int peer = -1;  // global rank; -1: none
+  std::string site;
+  double seconds = 0.0;  // since it began
+  double timeout_seconds = 0.0;
+};
+
 class Communicator {
  public:
   Communicator() = default;  // empty; only valid() may be called
@@ -171,6 +187,13 @@ class Communicator {
   Traffic traffic() const;
   void reset_traffic();
   std::vector<FlightEntry> flight_record() const;
+
+  // Of this group and those that were made of it, the longest first. Never blocks for long.
+  std::vector<RunningOperation> running() const;
+
+  // Operations that are called from now on become spans of `log`, also those of sub-groups made from now on; a thread
+  // that waits for one records that too where it works for a rank (telemetry::CurrentSpanLog). Null: none.
+  void record_to(std::shared_ptr<telemetry::SpanLog> log);
 
   // Fails everything in flight and later with kAborted, in its sub-groups too, here and (as a lost peer) on the other
   // ranks.

@@ -1,8 +1,12 @@
 #include "lockstep/comm/group.h"
 
 #include <algorithm>
+#include <bit>
 
 #include <fmt/format.h>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/telemetry/group_label.h"
 
 namespace lockstep::comm {
 namespace {
@@ -11,6 +15,10 @@ constexpr std::size_t kFlightEntries = 64;
 // How late a backend may be before wait() gives up on it.
 constexpr milliseconds kOverdueGrace{10'000};
 constexpr milliseconds kCloseGrace{10'000};
+
+std::size_t power_of(std::int64_t bytes) {
+  return static_cast<std::size_t>(std::bit_width(static_cast<std::uint64_t>(bytes) | 1U)) - 1;
+}
 
 }  // namespace
 
@@ -113,7 +121,80 @@ Work Group::submit(Operation operation, const OpOptions& options) {
   WorkState* const raw = state.get();  // the body lives inside the state: a shared pointer would be a cycle
   state->body = [this, raw](Clock::time_point deadline) { backend_->run(raw->operation, deadline); };
   count(state->operation);
+  begin_mark(*state);
   return Work(enqueue(std::move(state), lock));
+}
+
+void Group::record_to(std::shared_ptr<telemetry::SpanLog> log) {
+  const std::lock_guard lock(mutex_);
+  log_ = std::move(log);
+  label_ = log_ ? log_->keep(telemetry::to_text({name_, global_ranks_})) : nullptr;
+}
+
+std::shared_ptr<telemetry::SpanLog> Group::span_log() const {
+  const std::lock_guard lock(mutex_);
+  return log_;
+}
+
+// Under the lock.
+void Group::begin_mark(WorkState& state) {
+  const Operation& operation = state.operation;
+  state.log = log_;
+  state.mark = {.kind = telemetry::SpanKind::kCollective,
+                .lane = telemetry::SpanLane::kComm,
+                .peer = operation.peer < 0 ? -1 : global_ranks_[static_cast<std::size_t>(operation.peer)],
+                .name = to_string(operation.kind),
+                .site = operation.site,
+                .group = label_,
+                .bytes = payload_bytes(operation),
+                .sequence = ++lanes_[lane_of(operation)].called};
+}
+
+void Group::add_running(std::vector<RunningOperation>& all) const {
+  std::vector<std::shared_ptr<Group>> children;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, lane] : lanes_) {
+      if (!lane.current || lane.current->mark.kind != telemetry::SpanKind::kCollective) continue;
+      const WorkState& state = *lane.current;
+      all.push_back({.group = name_,
+                     .members = global_ranks_,
+                     .sequence = state.mark.sequence,
+                     .kind = state.operation.kind,
+                     .bytes = state.mark.bytes,
+                     .peer = state.mark.peer,
+                     .site = state.operation.site,
+                     .seconds = monotonic_seconds() - lane.began,
+                     .timeout_seconds = 1e-3 * static_cast<double>(state.timeout.count())});
+    }
+    for (const auto& child : children_) {
+      if (auto alive = child.lock()) children.push_back(std::move(alive));
+    }
+  }
+  for (const auto& child : children) child->add_running(all);
+}
+
+void Group::end_mark(WorkState& state, double begin, double end) {
+  if (state.mark.kind != telemetry::SpanKind::kCollective) return;
+  {
+    const std::lock_guard lock(mutex_);
+    double& quickest = quickest_[static_cast<std::size_t>(state.operation.kind)][power_of(state.mark.bytes)];
+    if (quickest == 0.0 || end - begin < quickest) quickest = end - begin;
+    Lane& lane = lanes_[lane_of(state.operation)];
+    lane.executed[lane.next_executed++ % kExecuted] = {begin, end - quickest};
+  }
+  state.log->add(state.mark, begin, end);
+}
+
+double Group::waited_for_peers(const Operation& operation, double begin, double end) const {
+  const std::lock_guard lock(mutex_);
+  const auto lane = lanes_.find(lane_of(operation));
+  if (lane == lanes_.end()) return 0.0;
+  double seconds = 0.0;
+  for (const Executed& executed : lane->second.executed) {
+    seconds += std::max(0.0, std::min(end, executed.all_there) - std::max(begin, executed.begin));
+  }
+  return seconds;
 }
 
 std::pair<std::unique_ptr<Backend>, std::vector<int>> Group::make_subgroup(const std::vector<int>& ranks,
@@ -144,9 +225,12 @@ void Group::run_lane(Lane& lane) {
     lane.queue.pop_front();
     mark(state->operation.sequence, FlightEntry::State::kRunning);
     ++running_;
+    lane.current = state;
+    lane.began = monotonic_seconds();
     lock.unlock();
     execute(*state);
     lock.lock();
+    lane.current = nullptr;
   }
   lane.ended = true;
   lane_ended_.notify_all();
@@ -159,6 +243,8 @@ void Group::execute(WorkState& state) {
     const std::lock_guard lock(state.mutex);
     state.deadline = deadline;
   }
+  const double begin = state.log ? monotonic_seconds() : 0.0;
+  if (state.log) state.log->disturbed(state.mark, 0.0);
   try {
     state.body(deadline);
   } catch (const BackendError& error) {
@@ -167,6 +253,7 @@ void Group::execute(WorkState& state) {
     fault = describe(state, BackendError(FaultKind::kAborted, -1, error.what()));
   }
   if (fault) poison(*fault);
+  if (state.log && !fault) end_mark(state, begin, monotonic_seconds());
   {
     const std::lock_guard lock(mutex_);
     --running_;
@@ -317,6 +404,21 @@ bool wait_until(WorkState& state, std::optional<Clock::time_point> limit) {
   if (state.fault) throw Fault(*state.fault);
   return true;
 }
+
+// The same, as a wait of the calling thread's rank.
+bool recorded_wait(WorkState& state, const Work& work, std::optional<Clock::time_point> limit) {
+  telemetry::SpanLog* const log = state.log ? telemetry::SpanLog::current() : nullptr;
+  if (log == nullptr || work.done()) return wait_until(state, limit);
+  telemetry::SpanMark mark = state.mark;
+  mark.kind = telemetry::SpanKind::kWait;
+  mark.lane = telemetry::SpanLane::kMain;
+  const telemetry::SpanScope span(mark);
+  const bool finished = wait_until(state, limit);
+  if (const auto group = state.group.lock()) {
+    log->add_wait(group->waited_for_peers(state.operation, span.begin(), monotonic_seconds()));
+  }
+  return finished;
+}
 }  // namespace
 
 void Work::wait() {
@@ -325,10 +427,10 @@ void Work::wait() {
     const auto group = state_->group.lock();
     if (group && group->backend().join(state_->operation)) return;
   }
-  wait_until(*state_, std::nullopt);
+  recorded_wait(*state_, *this, std::nullopt);
 }
 
-bool Work::wait_for(milliseconds limit) { return !state_ || wait_until(*state_, Clock::now() + limit); }
+bool Work::wait_for(milliseconds limit) { return !state_ || recorded_wait(*state_, *this, Clock::now() + limit); }
 
 void Work::settle() noexcept {
   try {

@@ -4,6 +4,7 @@
 // lane is a queue and a thread that sleeps until there is work; it is started by its first operation.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "lockstep/comm/backend.h"
+#include "lockstep/telemetry/span_log.h"
 
 namespace lockstep::comm {
 
@@ -28,6 +30,8 @@ struct WorkState {
   milliseconds timeout{0};
   std::string subject;  // "all_reduce #12 of 25.0 MiB"; made only when a message needs it, except for sub-groups
   std::function<void(Clock::time_point)> body;
+  std::shared_ptr<telemetry::SpanLog> log;  // null: nobody records
+  telemetry::SpanMark mark;                 // kind kCollective where it is an operation
 
   mutable std::mutex mutex;
   std::condition_variable finished_signal;
@@ -63,16 +67,33 @@ class Group : public std::enable_shared_from_this<Group> {
   Traffic traffic() const;
   void reset_traffic();
   std::vector<FlightEntry> flight_record() const;
+  // Operations that are called from now on become spans of this log.
+  void record_to(std::shared_ptr<telemetry::SpanLog> log);
+  std::shared_ptr<telemetry::SpanLog> span_log() const;
+  void add_running(std::vector<RunningOperation>& all) const;
+  // Of the seconds (monotonic clock) from `begin` to `end`, in which somebody waited for an operation of its lane:
+  // those in which a peer was not there yet.
+  double waited_for_peers(const Operation& operation, double begin, double end) const;
 
   // The Fault for an operation that overran its deadline without the backend noticing.
   Fault overdue(const WorkState& state) const;
 
  private:
+  // When an operation was executed, and until when its peers were missing.
+  struct Executed {
+    double begin = 0.0, all_there = 0.0;
+  };
+  static constexpr std::size_t kExecuted = 16;  // that a lane remembers
   struct Lane {
     std::deque<std::shared_ptr<WorkState>> queue;
     std::condition_variable wake;
     std::thread thread;
     bool ended = false;
+    std::int64_t called = 0;  // operations: counts alike on all members, and at both ends of a pair
+    std::array<Executed, kExecuted> executed = {};
+    std::size_t next_executed = 0;
+    std::shared_ptr<WorkState> current;  // that is being executed, since `began`
+    double began = 0.0;
   };
   using LaneKey = std::pair<OpKind, int>;
 
@@ -80,6 +101,8 @@ class Group : public std::enable_shared_from_this<Group> {
   std::shared_ptr<WorkState> enqueue(std::shared_ptr<WorkState> state, std::unique_lock<std::mutex>& lock);
   void run_lane(Lane& lane);
   void execute(WorkState& state);
+  void begin_mark(WorkState& state);
+  void end_mark(WorkState& state, double begin, double end);
   void finish(WorkState& state, const std::optional<Fault>& fault);
   void mark(std::int64_t sequence, FlightEntry::State state);
   Fault describe(const WorkState& state, const BackendError& error) const;
@@ -102,6 +125,11 @@ class Group : public std::enable_shared_from_this<Group> {
   Traffic traffic_;
   std::vector<FlightEntry> flight_;
   std::vector<std::weak_ptr<Group>> children_;
+  std::shared_ptr<telemetry::SpanLog> log_;
+  const char* label_ = nullptr;  // the log's
+  // The quickest that an operation ever was, by its kind and the power of two of its bytes; 0: none yet. What takes
+  // longer than that is taken for waiting for a peer.
+  std::array<std::array<double, 64>, kOpKinds> quickest_ = {};
 };
 
 // "25.0 MiB", for messages.

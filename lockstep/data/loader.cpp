@@ -158,6 +158,10 @@ class Loader::Impl {
 
   // The micro-batch at `at`; needs no lock.
   Batch produce(const Cursor& at) const {
+    const telemetry::SpanScope span(options_.log.get(), {.kind = telemetry::SpanKind::kLoad,
+                                                         .lane = telemetry::SpanLane::kLoader,
+                                                         .micro = static_cast<std::int16_t>(at.micro_step),
+                                                         .name = "make a batch"});
     const std::int64_t part = at.micro_step * geometry_.world + geometry_.rank;
     const std::int64_t begin = geometry_.part_begin(at, part);
     const std::int64_t end = geometry_.part_begin(at, part + 1);

@@ -21,6 +21,7 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/spec/batch_schedule.h"
 #include "lockstep/telemetry/ledger.h"
+#include "lockstep/telemetry/span_log.h"
 
 namespace lockstep::data {
 
@@ -58,6 +59,7 @@ struct LoaderOptions {
   std::int64_t epochs = 0;           // done() once position().epoch reaches this; 0: endless
   double timeout_seconds = 300.0;    // longest wait inside next()
   bool pinned = false;               // batches in page-locked memory, which a GPU copies while others compute
+  std::shared_ptr<telemetry::SpanLog> log = nullptr;  // hears of every micro-batch that a worker makes; may be null
 };
 
 struct LoaderStatistics {

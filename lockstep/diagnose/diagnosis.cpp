@@ -68,7 +68,7 @@ void add_paragraph(std::string& page, const std::string& label, const std::strin
 void add_finding(std::string& page, std::size_t number, const Finding& finding, const TerminalStyle& style) {
   std::string head = fmt::format("{}. {}", number, to_string(finding.cause));
   if (!finding.ranks.empty()) head += ", " + ranks_text(finding.ranks);
-  page += "\n" + bold(head, style) + "\n";
+  page += fmt::format("\n{}\n", bold(head, style));
   std::string cost = fmt::format("{} {:.0f}% of the step", bar(finding.cost_percent, style), finding.cost_percent);
   if (finding.cost_usd_per_hour > 0.0) cost += fmt::format(", ${:.2f} per hour", finding.cost_usd_per_hour);
   page += fmt::format("   {:<10}{}\n", "costs", cost);

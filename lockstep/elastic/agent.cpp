@@ -28,12 +28,13 @@ using nlohmann::json;
 
 constexpr int kPollMilliseconds = 100;
 constexpr int kPollLinksMilliseconds = 50;
-constexpr double kBeatSeconds = 0.1;           // something is sent, for the other machine to answer
-constexpr double kStatusSeconds = 0.25;        // the leader tells the others how far the run is
-constexpr double kAgentSilenceSeconds = 20.0;  // the machine answers, the agent on it does not
-constexpr double kHelloSeconds = 5.0;          // for who connects to say who it is
-constexpr double kSeekSeconds = 1.0;           // for a node that may lead to answer
-constexpr double kConnectSeconds = 0.4;        // for one connection to it
+constexpr double kBeatSeconds = 0.1;                // something is sent, for the other machine to answer
+constexpr double kStatusSeconds = 0.25;             // the leader tells the others how far the run is
+constexpr std::size_t kMostStackBytes = 64 * 1024;  // of one process
+constexpr double kAgentSilenceSeconds = 20.0;       // the machine answers, the agent on it does not
+constexpr double kHelloSeconds = 5.0;               // for who connects to say who it is
+constexpr double kSeekSeconds = 1.0;                // for a node that may lead to answer
+constexpr double kConnectSeconds = 0.4;             // for one connection to it
 constexpr double kRetrySeconds = 0.1;
 constexpr std::size_t kMostStrangers = 256;
 constexpr int kCandidatesAtOnce = 3;
@@ -108,6 +109,7 @@ class Agent {
   void start(int worker, const json& order);
   void told_start(int worker, int pid);
   void signal(const json& order);
+  void tell_stacks(const std::vector<int>& workers);
   bool is_foreign() const { return options_.processes == Processes::kForeign; }
   void leave_generation(const std::string& why);
   void prepare();
@@ -368,14 +370,25 @@ void Agent::signal(const json& order) {
   workers_.signal_group(worker, SIGCONT);  // a stopped process cannot end by itself
 }
 
+void Agent::tell_stacks(const std::vector<int>& workers) {
+  for (const auto& [worker, text] : workers_.write_stacks(workers)) {
+    const json message = {{"type", command::kStacks}, {"text", text.substr(0, kMostStackBytes)}};
+    if (leader_) {
+      leader_->heard_of(worker, message);
+    } else {
+      tell_leader({{"type", "message"}, {"worker", worker}, {"message", message}});
+    }
+  }
+}
+
 void Agent::obey(const json& order) {
   const std::string what = order.value("do", "");
   const int worker = order.value("worker", -1);
   if (what == "spawn") return is_foreign() ? reserve(worker) : spawn(worker);
   if (what == "start") return start(worker, order);
-  if (what == "stacks") return workers_.write_stacks(worker);
+  if (what == "stacks") return tell_stacks(order.value("workers", std::vector<int>()));
   if (what == "kill") {
-    if (!is_foreign()) workers_.write_stacks(worker);
+    if (!is_foreign()) workers_.write_stacks({worker});
     return workers_.kill(worker);
   }
   if (what == "signal") return signal(order);

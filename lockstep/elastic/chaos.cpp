@@ -14,7 +14,7 @@
 namespace lockstep::elastic {
 namespace {
 
-constexpr double kLongestSeconds = 3600.0, kLargestFactor = 1000.0;
+constexpr double kLongestSeconds = 3600.0, kLargestFactor = 1000.0, kLargestBytes = 1e12;
 constexpr int kMostEvents = 10000;
 
 // What may stand behind a kind. `needed`: what must.
@@ -32,13 +32,16 @@ constexpr std::array<KindFacts, names_of(ChaosKind{}).size()> kFacts = {{
     {"rank step for", "rank for", "rank=1 step=9 for=15s: SIGSTOP, then it goes on"},
     {"rank step", "rank", "rank=1 step=9: SIGSTOP for good"},
     {"rank step for", "rank", "rank=1 step=9: no step any more, heartbeats go on; with for=5s it goes on"},
-    {"rank step x for", "rank x", "rank=0 x3: every step takes 3 times as long; with for=5s not to the end"},
+    {"rank step x delay phase for", "rank",
+     "rank=0 x3: every step takes 3 times as long; also phase=forward|backward|optimizer|loader, delay=5ms, for=5s"},
     {"rank step", "rank", "rank=1 step=9: its gradient is not a number"},
     {"rank step", "rank", "rank=1 step=9: a bit of one of its weights"},
     {"rank step", "rank", "rank=1 step=9: its connections are cut"},
     {"rank step for", "", "step=9: a write of a checkpoint fails; with for=5s all of them"},
     {"rank step for", "for", "step=9 for=2s: a write of a checkpoint takes that long"},
     {"checkpoint rank step", "", "checkpoint step=9: a byte of the next checkpoint that is complete"},
+    {"rank step rate delay for", "rank", "rank=1 rate=50MB/s: its exchanges pass no faster; or delay=2ms: longer each"},
+    {"rank step size for", "rank size", "rank=1 size=4MiB: every step holds that much more memory"},
 }};
 
 const KindFacts& facts_of(ChaosKind kind) { return kFacts[static_cast<std::size_t>(kind)]; }
@@ -134,7 +137,12 @@ class EventReader {
     if (key == "at") event_.at = whole(word, value);
     if (key == "for") event_.seconds = within(word, parse_seconds(value, place(word)), kLongestSeconds);
     if (key == "x") event_.factor = within(word, parse_real(value, place(word)), kLargestFactor);
-    if (key == "in") take_place(word, value);
+    if (key == "delay") event_.delay_seconds = within(word, parse_seconds(value, place(word)), kLongestSeconds);
+    if (key == "size") event_.bytes = within(word, parse_bytes(value, place(word)), kLargestBytes);
+    if (key == "rate")
+      event_.bytes_per_second = within(word, parse_bytes_per_second(value, place(word)), kLargestBytes);
+    if (key == "in") event_.place = named<ChaosPlace>(word, value, "place");
+    if (key == "phase") event_.phase = named<ChaosPhase>(word, value, "phase");
   }
 
   static SourcePlace place(const Word& word) { return {"--chaos", 1, word.column}; }
@@ -162,12 +170,11 @@ class EventReader {
     }
   }
 
-  void take_place(const Word& word, const std::string& value) {
-    const auto found = value_named<ChaosPlace>(value);
-    if (!found) {
-      throw wrong(word, fmt::format("`{}` is not a place", printable(value)), did_you_mean(value, names<ChaosPlace>()));
-    }
-    event_.place = *found;
+  template <class Enum>
+  static Enum named(const Word& word, const std::string& value, std::string_view what) {
+    const auto found = value_named<Enum>(value);
+    if (found) return *found;
+    throw wrong(word, fmt::format("`{}` is not a {}", printable(value), what), did_you_mean(value, names<Enum>()));
   }
 
   void check() const {
@@ -183,6 +190,12 @@ class EventReader {
     }
     if (event_.standby && event_.place != ChaosPlace::kStep) {
       throw wrong(first, "a process that waits is in no place of a run", "leave `in` out");
+    }
+    if (event_.kind == ChaosKind::kSlow && !given_.contains("x") && !given_.contains("delay")) {
+      throw wrong(first, "`slow` lacks `x` or `delay`", "for example: slow rank=0 x3, or delay=5ms");
+    }
+    if (event_.kind == ChaosKind::kSlowLink && !given_.contains("rate") && !given_.contains("delay")) {
+      throw wrong(first, "`slow-link` lacks `rate` or `delay`", "for example: slow-link rank=1 rate=50MB/s");
     }
     const bool counted = event_.place == ChaosPlace::kCollective || event_.place == ChaosPlace::kSave;
     if (given_.contains("at") && !counted) {
@@ -244,6 +257,10 @@ nlohmann::json to_json(const std::vector<ChaosEvent>& events) {
     if (event.at != plain.at) one["at"] = event.at;
     if (event.seconds != plain.seconds) one["seconds"] = event.seconds;
     if (event.factor != plain.factor) one["factor"] = event.factor;
+    if (event.phase != plain.phase) one["phase"] = to_string(event.phase);
+    if (event.delay_seconds != plain.delay_seconds) one["delay_seconds"] = event.delay_seconds;
+    if (event.bytes != plain.bytes) one["bytes"] = event.bytes;
+    if (event.bytes_per_second != plain.bytes_per_second) one["bytes_per_second"] = event.bytes_per_second;
     list.push_back(std::move(one));
   }
   return list;
@@ -263,6 +280,10 @@ std::vector<ChaosEvent> chaos_events_from_json(const nlohmann::json& value) {
     event.at = one.value("at", event.at);
     event.seconds = one.value("seconds", event.seconds);
     event.factor = one.value("factor", event.factor);
+    event.phase = value_named<ChaosPhase>(one.value("phase", to_string(event.phase))).value();
+    event.delay_seconds = one.value("delay_seconds", event.delay_seconds);
+    event.bytes = one.value("bytes", event.bytes);
+    event.bytes_per_second = one.value("bytes_per_second", event.bytes_per_second);
     events.push_back(std::move(event));
   }
   return events;

@@ -24,17 +24,19 @@ enum class ChaosKind {
   kStop,      // SIGSTOP for `seconds`
   kFreeze,    // SIGSTOP for good
   kHang,      // no step any more, heartbeats go on; for `seconds`, or for good
-  kSlow,      // every step takes `factor` times as long; for `seconds`, or to the end
+  kSlow,      // every `phase` takes `factor` times as long, or `delay_seconds` longer; for `seconds`, or to the end
   kNan,       // the gradient of one step is not a number
   kFlip,      // one bit of one weight
   kSever,     // its connections are cut
   kFullDisk,  // writes of checkpoints fail: one, or all for `seconds`
   kSlowDisk,  // the next write of a checkpoint takes `seconds`
   kCorrupt,   // a byte of the next checkpoint that is complete
+  kSlowLink,  // its exchanges pass `bytes_per_second` at most, or take `delay_seconds` longer
+  kLeak,      // every step holds `bytes` more
 };
 constexpr auto names_of(ChaosKind) {
-  return enum_names<ChaosKind::kCorrupt>("kill", "exit", "abort", "segfault", "stop", "freeze", "hang", "slow", "nan",
-                                         "flip", "sever", "full-disk", "slow-disk", "corrupt");
+  return enum_names<ChaosKind::kLeak>("kill", "exit", "abort", "segfault", "stop", "freeze", "hang", "slow", "nan",
+                                      "flip", "sever", "full-disk", "slow-disk", "corrupt", "slow-link", "leak");
 }
 
 // Where in the life of a rank an event that ends it happens.
@@ -49,6 +51,13 @@ constexpr auto names_of(ChaosPlace) {
   return enum_names<ChaosPlace::kRecovery>("step", "collective", "save", "join", "recovery");
 }
 
+// What of a step `slow` slows down.
+enum class ChaosPhase { kStep, kForward, kBackward, kOptimizer, kLoader };
+constexpr auto names_of(ChaosPhase) {
+  return enum_names<ChaosPhase::kLoader>("step", "forward", "backward", "optimizer", "loader");
+}
+inline constexpr std::size_t kChaosPhases = names_of(ChaosPhase{}).size();
+
 struct ChaosEvent {
   int number = 0;  // among those of the run
   ChaosKind kind = ChaosKind::kKill;
@@ -59,7 +68,11 @@ struct ChaosEvent {
   std::int64_t at = 1;
   double seconds = 0.0;  // 0: for good
   double factor = 1.0;
-  std::string text;  // as it was written, of one rank
+  ChaosPhase phase = ChaosPhase::kStep;
+  double delay_seconds = 0.0;     // more for each micro-batch, or exchange
+  double bytes = 0.0;             // of a step
+  double bytes_per_second = 0.0;  // 0: no limit
+  std::string text;               // as it was written, of one rank
 
   bool operator==(const ChaosEvent&) const = default;
 };

@@ -16,6 +16,11 @@
 //                                        (-1: no rank knows)
 //   lost       {generation, message, kind, suspect_rank}   it has left the generation and waits for `join`
 //   chaos      {event, rank, step, generation}             this fault happens now
+//
+// A heartbeat also says what takes long, for the report of a hang (elastic/hang_report.h): `operations`, exchanges with
+// other ranks, and `phase`, `phase_seconds` of the step. An agent adds of its processes:
+//
+//   stacks     {text}                    where its threads are
 #pragma once
 
 namespace lockstep::elastic::command {
@@ -29,5 +34,7 @@ inline constexpr const char* kHeartbeat = "heartbeat";
 inline constexpr const char* kRecovered = "recovered";
 inline constexpr const char* kLost = "lost";
 inline constexpr const char* kChaos = "chaos";
+inline constexpr const char* kStacks = "stacks";
+inline constexpr const char* kHang = "hang";  // by the leader to whoever listens: {text, line, step, data}
 
 }  // namespace lockstep::elastic::command

@@ -18,6 +18,10 @@ namespace {
 constexpr int kInterrupted = static_cast<int>(ExitCode::kInterrupted);
 constexpr int kRetry = static_cast<int>(ExitCode::kRetry);
 
+// Ranks are asked where they are when an exchange has used so much of its time.
+constexpr double kLongShare = 0.75, kLongSeconds = 2.0;
+constexpr double kStacksSeconds = 2.0;  // for other nodes to answer
+
 bool is_fine(const RankEnd& end) { return end.signal == 0 && (end.exit_code == 0 || end.exit_code == kInterrupted); }
 
 }  // namespace
@@ -130,6 +134,8 @@ AgentResult Leader::result() const {
 
 bool Leader::decide(double now) {
   wake_the_stopped(now);
+  watch_operations(now);
+  tell_hang(now);
   if (given_up_) {
     end_the_rest(now);
     return false;
@@ -158,10 +164,13 @@ void Leader::carry_out(const Action& action, double now) {
       return tell(action.worker,
                   {{"type", command::kAbort}, {"generation", action.generation}, {"reason", action.reason}});
     case Action::Kind::kStacks:
-      return order_(action.node, {{"do", "stacks"}, {"worker", action.worker}});
+      return notice_hang(action.reason, now);
     case Action::Kind::kKill: {
       Seen& seen = seen_[action.worker];
       if (seen.over) return;
+      if (action.hangs) {
+        notice_hang(fmt::format("{} {}", rank_name(action.rank, host_of_ranks()), action.reason), now);
+      }
       note(is_foreign() ? fmt::format("{} did not end in {:.0f} s after SIGTERM; it is killed",
                                       rank_name(action.rank, host_of_ranks()), options_.recovery.leave_seconds)
                         : fmt::format("{} {}; it is ended, and its log says where its threads were",
@@ -183,6 +192,7 @@ void Leader::join(const Action& action) {
   Seen& seen = seen_[action.worker];
   seen.generation = action.generation;
   seen.end = RankEnd{.rank = action.rank};
+  seen.beat = nullptr;
   if (is_foreign()) return start_foreign(action);
   if (callbacks_.on_start) callbacks_.on_start(action.rank, pids_[action.worker]);
   if (std::exchange(told_generation_, action.generation) != action.generation) workers_by_rank_.clear();
@@ -270,6 +280,8 @@ void Leader::tell(int worker, const nlohmann::json& line, int rank) {
 
 void Leader::take_beat(int worker, const nlohmann::json& message, double now) {
   if (message.value("generation", 0) != recovery_.generation()) return;
+  seen_[worker].beaten = now;
+  seen_[worker].beat = message;
   const std::size_t before = recovery_.recovery_seconds().size();
   if (const std::int64_t marks = message.value("marks", std::int64_t{0}); seen_[worker].marks != marks) {
     seen_[worker].marks = marks;
@@ -281,9 +293,89 @@ void Leader::take_beat(int worker, const nlohmann::json& message, double now) {
   }
 }
 
+void Leader::heard_of(int worker, const nlohmann::json& message) {
+  if (message.value("type", "") != command::kStacks) return;
+  seen_[worker].stacks = message.value("text", "");
+  if (hang_ && hang_->stacks_missing > 0) --hang_->stacks_missing;
+}
+
+// --- ranks that do not get on ---------------------------------------------------------------------------------------
+
+// An exchange that is about to run out of time: after that the ranks are not where they were.
+void Leader::watch_operations(double now) {
+  if (stacks_generation_ == recovery_.generation() || is_foreign() || given_up_) return;
+  for (const auto& [rank, worker] : workers_by_rank_) {
+    const Seen& seen = seen_[worker];
+    if (seen.beat.is_null() || seen.generation != recovery_.generation()) continue;
+    for (const PendingOperation& operation : pending_operations(seen.beat)) {
+      const double age = operation.seconds + now - seen.beaten;
+      if (age > kLongSeconds && age > kLongShare * operation.timeout_seconds) return ask_for_stacks();
+    }
+  }
+}
+
+void Leader::ask_for_stacks() {
+  stacks_generation_ = recovery_.generation();
+  std::map<int, std::vector<int>> by_node;
+  for (const auto& [rank, worker] : workers_by_rank_) {
+    seen_[worker].stacks.clear();
+    if (!seen_[worker].over) by_node[recovery_.node_of(worker)].push_back(worker);
+  }
+  for (const auto& [node, workers] : by_node) order_(node, {{"do", "stacks"}, {"workers", workers}});
+}
+
+void Leader::notice_hang(const std::string& why, double now) {
+  if (is_foreign() || hang_generation_ == recovery_.generation()) return;
+  hang_generation_ = recovery_.generation();
+  if (stacks_generation_ != recovery_.generation()) ask_for_stacks();
+  hang_ = Hang{why, now, 0};
+  for (const auto& [rank, worker] : workers_by_rank_) {
+    if (!seen_[worker].over && seen_[worker].stacks.empty()) ++hang_->stacks_missing;
+  }
+  states_of_hang_ = rank_states(now);
+  tell_hang(now);
+}
+
+std::vector<std::pair<int, RankState>> Leader::rank_states(double now) const {
+  std::vector<std::pair<int, RankState>> states;
+  for (const auto& [rank, worker] : workers_by_rank_) {
+    const Seen& seen = seen_.at(worker);
+    RankState state{.rank = rank, .stacks = seen.stacks};
+    if (meeting_.name) state.host = meeting_.name(recovery_.node_of(worker));
+    if (seen.end.error) state.fault = seen.end.error->value("message", "");
+    if (!seen.beat.is_null() && seen.generation == recovery_.generation()) {
+      state.step = seen.beat.value("step", std::int64_t{-1});
+      state.silent_seconds = now - seen.beaten;
+      state.phase = seen.beat.value("phase", "");
+      state.phase_seconds = seen.beat.value("phase_seconds", 0.0) + state.silent_seconds;
+      state.operations = pending_operations(seen.beat);
+      for (PendingOperation& operation : state.operations) operation.seconds += state.silent_seconds;
+    }
+    states.emplace_back(worker, std::move(state));
+  }
+  return states;
+}
+
+void Leader::tell_hang(double now) {
+  if (!hang_ || (hang_->stacks_missing > 0 && now - hang_->since < kStacksSeconds && !given_up_)) return;
+  std::vector<RankState> ranks;
+  for (auto& [worker, state] : std::exchange(states_of_hang_, {})) {
+    state.stacks = seen_[worker].stacks;
+    ranks.push_back(std::move(state));
+  }
+  const HangReport report = describe_hang(std::exchange(hang_, std::nullopt)->why, ranks);
+  if (!callbacks_.on_message) return;
+  callbacks_.on_message(-1, {{"type", command::kHang},
+                             {"text", report.text},
+                             {"line", report.line},
+                             {"step", recovery_.furthest_step()},
+                             {"data", report.data}});
+}
+
 void Leader::heard(int worker, const nlohmann::json& message, double now) {
-  recovery_.heard(worker, now);
   const std::string type = message.value("type", "");
+  if (type == command::kStacks) return heard_of(worker, message);
+  recovery_.heard(worker, now);
   if (type == command::kReady) {
     seen_[worker].port = message.value("port", 0);
     return recovery_.ready(worker, now);
@@ -299,6 +391,7 @@ void Leader::heard(int worker, const nlohmann::json& message, double now) {
   Seen& seen = seen_[worker];
   if (type == command::kLost) {
     seen.end.error = message;
+    if (message.value("kind", "") == "timeout") notice_hang(message.value("message", ""), now);
     return recovery_.left(worker, message.value("generation", 0), message.value("message", ""), now);
   }
   if (type == command::kChaos) return take_chaos(worker, message, now);

@@ -1,7 +1,7 @@
 // Leader: decides for the ranks of all nodes of a run. Events come in, orders for the nodes' agents go out.
 //
 // Orders are JSON objects by "do": spawn {worker}, tell {worker, line, rank?} (a command of control.h), stacks
-// {worker}, kill {worker}, signal {number, worker?}, end_all {grace_seconds}. Of foreign processes spawn only asks for
+// {workers}, kill {worker}, signal {number, worker?}, end_all {grace_seconds}. Of foreign processes spawn only asks for
 // a place, which its agent answers as `ready` {port}; start {worker, rank, local_rank, generation, environment} starts
 // it.
 #pragma once
@@ -14,6 +14,7 @@
 
 #include "lockstep/base/process.h"
 #include "lockstep/elastic/agent.h"
+#include "lockstep/elastic/hang_report.h"
 
 namespace lockstep::elastic {
 
@@ -39,6 +40,8 @@ class Leader {
   bool can_go_on_without(int node) const;
   void adopt(int node, const nlohmann::json& worker, double now);  // {worker, rank, generation, doing}
   void heard(int worker, const nlohmann::json& message, double now);
+  // What its agent says of it, which is no sign of its life.
+  void heard_of(int worker, const nlohmann::json& message);
   // `words`: of a foreign process (Workers::last_words).
   void ended(int worker, const ExitStatus& status, const nlohmann::json& words, double now);
   void started(int worker, int pid);
@@ -62,7 +65,16 @@ class Leader {
     int generation = 0;  // that it was in last
     std::int64_t marks = 0;
     bool over = false;
-    int port = 0;  // that is free on its node; of a foreign one
+    int port = 0;         // that is free on its node; of a foreign one
+    double beaten = 0.0;  // its last heartbeat
+    nlohmann::json beat;  // what that said
+    std::string stacks;
+  };
+  // A hang that was noticed; told once the stacks of all ranks are here, or do not come.
+  struct Hang {
+    std::string why;
+    double since = 0.0;
+    std::size_t stacks_missing = 0;
   };
 
   void carry_out(const Action& action, double now);
@@ -82,6 +94,11 @@ class Leader {
   void wake_the_stopped(double now);
   void take_beat(int worker, const nlohmann::json& message, double now);
   void end_the_rest(double now);
+  void watch_operations(double now);
+  void ask_for_stacks();
+  void notice_hang(const std::string& why, double now);
+  void tell_hang(double now);
+  std::vector<std::pair<int, RankState>> rank_states(double now) const;
   void end_all(double grace_seconds);
 
   const AgentOptions& options_;
@@ -100,6 +117,10 @@ class Leader {
   int stops_obeyed_ = 0;
   bool requeue_ = false;
   std::int64_t lost_steps_ = 0;
+  std::optional<Hang> hang_;
+  std::vector<std::pair<int, RankState>> states_of_hang_;  // by worker
+  int hang_generation_ = 0;                                // the last one that a hang was noticed in
+  int stacks_generation_ = 0;                              // the last one whose ranks were asked for their stacks
   // Of foreign processes.
   std::string master_host_;  // of this generation's rank 0
   int master_port_ = 0;

@@ -185,14 +185,16 @@ void Recovery::end_the_silent(std::vector<Action>& actions, double now) {
       reason = fmt::format("gave no sign of life for {:.0f} s", limits_.silence_seconds);
     }
     if (reason.empty()) continue;
-    if (worker.state == State::kMember) break_generation(reason, now);
+    const bool hangs = worker.state == State::kMember;
+    if (hangs) break_generation(reason, now);
     set(worker, State::kKilled, now);
     actions.push_back({.kind = Action::Kind::kKill,
                        .worker = number,
                        .node = worker.node,
                        .rank = worker.rank,
                        .generation = generation_,
-                       .reason = reason});
+                       .reason = reason,
+                       .hangs = hangs});
   }
 }
 
@@ -381,11 +383,16 @@ std::vector<Action> Recovery::decide(double now) {
   const double longest =
       step_ < 0 ? std::max(limits_.first_step_seconds, limits_.stall_seconds) : limits_.stall_seconds;
   if (!forming_ && !finishing_ && now - progress_ > longest) {
+    const std::string reason = fmt::format("no step was done in {:.0f} s", longest);
     for (const auto& [number, worker] : workers_) {
       if (worker.state != State::kMember) continue;
-      actions.push_back({.kind = Action::Kind::kStacks, .worker = number, .node = worker.node, .rank = worker.rank});
+      actions.push_back({.kind = Action::Kind::kStacks,
+                         .worker = number,
+                         .node = worker.node,
+                         .rank = worker.rank,
+                         .reason = reason});
     }
-    break_generation(fmt::format("no step was done in {:.0f} s", longest), now);
+    break_generation(reason, now);
   }
   if (auto end = give_up(now)) {
     over_ = true;

@@ -63,6 +63,7 @@ struct Action {
   int generation = 0;
   int world = 0;
   std::string reason;
+  bool hangs = false;  // kKill: it was a rank that others wait for
 
   bool operator==(const Action&) const = default;
 };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <optional>
@@ -17,7 +18,7 @@
 namespace lockstep::elastic {
 namespace {
 
-constexpr double kGpuSeconds = 5.0;
+constexpr double kLookSeconds = 5.0;
 
 struct ProcessUsage {
   double seconds = 0.0;  // of processors
@@ -65,12 +66,13 @@ std::optional<double> available_bytes(const std::string& root) {
 struct UsageSampler::Shared {
   std::mutex mutex;
   std::vector<GpuState> gpus;
+  std::optional<double> disk_free_bytes;
 };
 
 struct UsageSampler::Impl {
   std::string root;
   std::shared_ptr<Shared> shared = std::make_shared<Shared>();
-  std::optional<Repeater> gpus;
+  std::optional<Repeater> gpus, disk;
   std::map<int, double> seconds;  // of each process
   std::optional<std::pair<double, double>> node;
   double last = 0.0;
@@ -78,9 +80,17 @@ struct UsageSampler::Impl {
 
 UsageSampler::UsageSampler(UsageOptions options) : impl_(std::make_unique<Impl>()) {
   impl_->root = options.root;
+  if (options.disk) {
+    impl_->disk.emplace(kLookSeconds, [folder = options.disk, shared = impl_->shared] {
+      std::error_code error;
+      const std::filesystem::space_info space = std::filesystem::space(folder(), error);
+      const std::lock_guard lock(shared->mutex);
+      shared->disk_free_bytes = error ? std::nullopt : std::optional(static_cast<double>(space.available));
+    });
+  }
   const std::shared_ptr<Gpus> gpus = options.open_gpus();
   if (!gpus) return;
-  impl_->gpus.emplace(kGpuSeconds, [gpus, shared = impl_->shared] {
+  impl_->gpus.emplace(kLookSeconds, [gpus, shared = impl_->shared] {
     std::vector<GpuState> states = gpus->look();
     const std::lock_guard lock(shared->mutex);
     shared->gpus = std::move(states);
@@ -89,12 +99,28 @@ UsageSampler::UsageSampler(UsageOptions options) : impl_(std::make_unique<Impl>(
 
 UsageSampler::~UsageSampler() = default;
 
+namespace {
+
+void add_gpu(const GpuState& gpu, nlohmann::json& told) {
+  if (gpu.busy_percent) told["gpu_percent"] = *gpu.busy_percent;
+  if (gpu.used_bytes) told["gpu_memory_bytes"] = *gpu.used_bytes;
+  if (gpu.clock_mhz && gpu.full_clock_mhz && *gpu.full_clock_mhz > 0) {
+    told["gpu_clock_ratio"] = static_cast<double>(*gpu.clock_mhz) / *gpu.full_clock_mhz;
+  }
+  if (gpu.temperature) told["gpu_temperature_celsius"] = *gpu.temperature;
+  told["gpu_throttled"] = gpu.slowdowns != 0 ? 1 : 0;
+}
+
+}  // namespace
+
 nlohmann::json UsageSampler::sample(const std::map<int, int>& pids_by_rank) {
   const double now = monotonic_seconds(), since = now - std::exchange(impl_->last, now);
   std::vector<GpuState> gpus;
+  std::optional<double> disk_free_bytes;
   {
     const std::lock_guard lock(impl_->shared->mutex);
     gpus = impl_->shared->gpus;
+    disk_free_bytes = impl_->shared->disk_free_bytes;
   }
   nlohmann::json result = {{"ranks", nlohmann::json::object()}};
   std::map<int, double> seconds;
@@ -109,11 +135,10 @@ nlohmann::json UsageSampler::sample(const std::map<int, int>& pids_by_rank) {
       told["cpu_percent"] = 100.0 * std::max(0.0, usage->seconds - before->second) / since;
     }
     seconds[pid] = usage->seconds;
-    if (place >= gpus.size()) continue;
-    if (gpus[place].busy_percent) told["gpu_percent"] = *gpus[place].busy_percent;
-    if (gpus[place].used_bytes) told["gpu_memory_bytes"] = *gpus[place].used_bytes;
+    if (place < gpus.size()) add_gpu(gpus[place], told);
   }
   impl_->seconds = std::move(seconds);
+  if (disk_free_bytes) result["disk_free_bytes"] = *disk_free_bytes;
   if (const auto available = available_bytes(impl_->root)) result["available_bytes"] = *available;
   const auto node = node_ticks(impl_->root);
   if (node && impl_->node && node->second > impl_->node->second) {

@@ -1,5 +1,5 @@
-// What the processes of a node use: processor time and memory from /proc, and where there are NVIDIA GPUs what those
-// do.
+// What the processes of a node use: processor time and memory from /proc, where there are NVIDIA GPUs what those do,
+// and what is free of a disk.
 #pragma once
 
 #include <functional>
@@ -15,9 +15,10 @@ namespace lockstep::elastic {
 struct UsageOptions {
   std::string root = "/";  // of /proc
   std::function<std::unique_ptr<Gpus>()> open_gpus = [] { return open_nvml(); };
+  std::function<std::string()> disk = {};  // a folder of it, as soon as it is known; empty: none
 };
 
-// Never waits: GPUs are asked on a thread of their own.
+// Never waits: GPUs and disks are asked on a thread of their own.
 class UsageSampler {
  public:
   explicit UsageSampler(UsageOptions options = {});
@@ -25,9 +26,10 @@ class UsageSampler {
   UsageSampler(const UsageSampler&) = delete;
   UsageSampler& operator=(const UsageSampler&) = delete;
 
-  // {"ranks": {"3": {cpu_percent?, resident_bytes, gpu_percent?, gpu_memory_bytes?}}, "cpu_percent"?,
-  // "available_bytes"?}. Percentages are of one core, since the last call; of the node, of all cores. The GPU of a rank
-  // is the one that its place among the ranks of the node numbers.
+  // {"ranks": {"3": {cpu_percent?, resident_bytes, gpu_percent?, gpu_memory_bytes?, gpu_clock_ratio?,
+  // gpu_temperature_celsius?, gpu_throttled?}}, "cpu_percent"?, "available_bytes"?, "disk_free_bytes"?}. Percentages
+  // are of one core, since the last call; of the node, of all cores. The GPU of a rank is the one that its place among
+  // the ranks of the node numbers.
   nlohmann::json sample(const std::map<int, int>& pids_by_rank);
 
  private:

@@ -114,16 +114,32 @@ void Workers::tell(int number, const nlohmann::json& message) {
   (void)!::send(worker.messages.get(), line.data(), line.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-void Workers::write_stacks(int number) {
-  if (!is_left(number)) return;
-  Worker& worker = *workers_.at(number);
-  write_log(number, worker, thread_states(worker.process.pid()));
-  ask_for_stacks(worker.process.pid());
-  const Deadline deadline = Deadline::after(kStackSeconds);
-  while (worker.process.stderr_fd() && !deadline.expired()) {
-    pollfd polled{worker.process.stderr_fd().get(), POLLIN, 0};
-    if (poll(&polled, 1, deadline.remaining_milliseconds()) > 0) read_from(number, worker, worker.process.stderr_fd());
+std::map<int, std::string> Workers::write_stacks(const std::vector<int>& numbers) {
+  std::map<int, std::string> texts;
+  for (const int number : numbers) {
+    if (!is_left(number)) continue;
+    Worker& worker = *workers_.at(number);
+    worker.also = &texts[number];
+    write_log(number, worker, thread_states(worker.process.pid()));
+    ask_for_stacks(worker.process.pid());
   }
+  const Deadline deadline = Deadline::after(kStackSeconds);
+  while (!texts.empty() && !deadline.expired()) {
+    std::vector<pollfd> polled;
+    std::vector<int> of;
+    for (const auto& [number, text] : texts) {
+      if (!workers_.at(number)->process.stderr_fd()) continue;
+      polled.push_back({workers_.at(number)->process.stderr_fd().get(), POLLIN, 0});
+      of.push_back(number);
+    }
+    if (polled.empty() || poll(polled.data(), polled.size(), deadline.remaining_milliseconds()) <= 0) break;
+    for (std::size_t i = 0; i < polled.size(); ++i) {
+      Worker& worker = *workers_.at(of[i]);
+      if (polled[i].revents != 0) read_from(of[i], worker, worker.process.stderr_fd());
+    }
+  }
+  for (const auto& [number, text] : texts) workers_.at(number)->also = nullptr;
+  return texts;
 }
 
 void Workers::kill(int number) {
@@ -226,6 +242,7 @@ void Workers::write_log(int number, Worker& worker, std::string_view text) {
     worker.log.open(options_.log_folder / fmt::format("standby-{:05d}.log", number), std::ios::app);
   }
   worker.log.write(text.data(), static_cast<std::streamsize>(text.size())).flush();
+  if (worker.also != nullptr) worker.also->append(text);
 }
 
 void Workers::reap() {

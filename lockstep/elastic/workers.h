@@ -73,8 +73,8 @@ class Workers {
   nlohmann::json last_words(int worker) const;
   // A process that reads nothing loses the line; its silence is noticed.
   void tell(int worker, const nlohmann::json& message);
-  // Into its log: where its threads are. Waits a moment for them.
-  void write_stacks(int worker);
+  // Where the threads of these processes are, by worker; also into their logs. Waits a moment for them.
+  std::map<int, std::string> write_stacks(const std::vector<int>& workers);
   void kill(int worker);
   void signal(int worker, int number);
   void signal_all(int number);
@@ -97,6 +97,7 @@ class Workers {
     std::string partial;  // of a message line
     std::ofstream log;
     bool over = false;
+    std::string* also = nullptr;  // what is logged goes there too
     // Of a foreign one.
     Place place;
     std::filesystem::path error_file;

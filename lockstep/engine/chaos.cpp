@@ -20,6 +20,7 @@ namespace lockstep::engine {
 namespace {
 
 using elastic::ChaosKind;
+using elastic::ChaosPhase;
 using elastic::ChaosPlace;
 
 constexpr double kForGood = std::numeric_limits<double>::infinity();
@@ -29,6 +30,10 @@ void sleep_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::du
 // Of a process that does not go on by itself; the agent ends it.
 [[noreturn]] void sleep_for_good() {
   while (true) sleep_seconds(1.0);
+}
+
+double end_of(const elastic::ChaosEvent& event) {
+  return event.seconds > 0.0 ? monotonic_seconds() + event.seconds : kForGood;
 }
 
 bool is_of_disk(ChaosKind kind) {
@@ -176,8 +181,11 @@ void Chaos::happen(const Event& event, TrainingState& state) {
       if (event.seconds == 0.0) sleep_for_good();
       return sleep_seconds(event.seconds);
     case ChaosKind::kSlow:
-      factor_ = event.factor;
-      slow_until_ = event.seconds > 0.0 ? monotonic_seconds() + event.seconds : kForGood;
+    case ChaosKind::kSlowLink:
+      return slow(event);
+    case ChaosKind::kLeak:
+      leak_bytes_ = event.bytes;
+      leaks_until_ = end_of(event);
       return;
     case ChaosKind::kNan:
       spoils_ = true;
@@ -193,7 +201,46 @@ void Chaos::happen(const Event& event, TrainingState& state) {
 
 void Chaos::after_step(double step_seconds) {
   spoils_ = false;
-  if (factor_ > 1.0 && monotonic_seconds() < slow_until_) sleep_seconds((factor_ - 1.0) * step_seconds);
+  const double more = slow_phases_[static_cast<std::size_t>(ChaosPhase::kStep)].more_seconds(step_seconds, 0);
+  if (more > 0.0) sleep_seconds(more);
+  // Written to, or the kernel would not give any.
+  if (monotonic_seconds() < leaks_until_) {
+    leaked_.push_back(torch::ones({static_cast<std::int64_t>(leak_bytes_)}, torch::kUInt8));
+  }
+}
+
+double Chaos::Slowness::more_seconds(double seconds, std::int64_t bytes) const {
+  if (monotonic_seconds() >= until) return 0.0;
+  return std::max(0.0, factor - 1.0) * seconds + delay_seconds + seconds_per_byte * static_cast<double>(bytes);
+}
+
+void Chaos::slow(const Event& event) {
+  const bool link = event.kind == ChaosKind::kSlowLink;
+  Slowness& slowness = link ? slow_link_ : slow_phases_[static_cast<std::size_t>(event.phase)];
+  slowness.factor = event.factor;
+  slowness.delay_seconds = event.delay_seconds;
+  slowness.seconds_per_byte = event.bytes_per_second > 0.0 ? 1.0 / event.bytes_per_second : 0.0;
+  slowness.until = end_of(event);
+}
+
+void Chaos::slow_down(telemetry::SpanLog& log) {
+  log.disturb([this](const telemetry::SpanMark& mark, double seconds) { disturb(mark, seconds); });
+}
+
+void Chaos::disturb(const telemetry::SpanMark& mark, double seconds) const {
+  using telemetry::SpanKind;
+  const auto phase = [&]() -> std::optional<ChaosPhase> {
+    const bool main = mark.lane == telemetry::SpanLane::kMain;
+    if (mark.kind == SpanKind::kLoad && !main) return ChaosPhase::kLoader;
+    if (!main) return std::nullopt;
+    if (mark.kind == SpanKind::kForward) return ChaosPhase::kForward;
+    if (mark.kind == SpanKind::kBackward || mark.kind == SpanKind::kWeightGradient) return ChaosPhase::kBackward;
+    if (mark.kind == SpanKind::kOptimizer) return ChaosPhase::kOptimizer;
+    return std::nullopt;
+  }();
+  double more = phase ? slow_phases_[static_cast<std::size_t>(*phase)].more_seconds(seconds, 0) : 0.0;
+  if (mark.kind == SpanKind::kCollective) more = slow_link_.more_seconds(0.0, mark.bytes);
+  if (more > 0.0) sleep_seconds(more);
 }
 
 // Every connection of the network; the line to the agent is not one.

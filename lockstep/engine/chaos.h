@@ -4,6 +4,7 @@
 // Lives as long as the process, over the generations of its run. The agent hears of an event before it happens.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
@@ -15,6 +16,7 @@
 #include "lockstep/checkpoint/file_layer.h"
 #include "lockstep/elastic/chaos.h"
 #include "lockstep/engine/run_context.h"
+#include "lockstep/telemetry/span_log.h"
 
 namespace lockstep::engine {
 
@@ -28,6 +30,9 @@ class Chaos {
 
   // The events of this rank that are left when a generation begins.
   void enter(const std::vector<elastic::ChaosEvent>& events, int generation);
+
+  // Slows down what `log` hears of. The log must not be used after the object.
+  void slow_down(telemetry::SpanLog& log);
 
   void joining();                          // before it meets the others
   void recovering();                       // the state is being taken over
@@ -55,6 +60,8 @@ class Chaos {
   void write_call(const std::filesystem::path& path);  // of data
   static void sever();
   static void flip(TrainingState& state);
+  void slow(const Event& event);
+  void disturb(const telemetry::SpanMark& mark, double seconds) const;
 
   const Host& host_;
   int generation_ = 1;
@@ -65,7 +72,15 @@ class Chaos {
   std::atomic<std::int64_t> step_{0};  // that is being done; 0: none yet in this generation
   std::atomic<std::int64_t> operations_{0}, file_calls_{0};
   bool spoils_ = false;
-  double factor_ = 1.0, slow_until_ = 0.0;
+  // Read on any thread while the rank's own sets them.
+  struct Slowness {
+    std::atomic<double> until{0.0}, factor{1.0}, delay_seconds{0.0}, seconds_per_byte{0.0};
+    double more_seconds(double seconds, std::int64_t bytes) const;
+  };
+  std::array<Slowness, elastic::kChaosPhases> slow_phases_;
+  Slowness slow_link_;
+  double leak_bytes_ = 0.0, leaks_until_ = 0.0;
+  std::vector<torch::Tensor> leaked_;
   std::atomic<double> full_until_{0.0};
 };
 

@@ -11,6 +11,24 @@ namespace command = elastic::command;
 
 constexpr int kListenMilliseconds = 100;
 constexpr double kBeatSeconds = 0.5;
+constexpr double kLongSeconds = 1.0;
+constexpr std::size_t kMostOperations = 4;
+
+// Exchanges that take long; in a run that gets on there are none.
+void add_operations(const comm::Communicator& world, nlohmann::json& message) {
+  for (const comm::RunningOperation& operation : world.running()) {
+    if (operation.seconds < kLongSeconds || message["operations"].size() == kMostOperations) break;
+    message["operations"].push_back({{"kind", to_string(operation.kind)},
+                                     {"group", operation.group},
+                                     {"members", operation.members},
+                                     {"sequence", operation.sequence},
+                                     {"bytes", operation.bytes},
+                                     {"site", operation.site},
+                                     {"peer", operation.peer},
+                                     {"seconds", operation.seconds},
+                                     {"timeout_seconds", operation.timeout_seconds}});
+  }
+}
 
 }  // namespace
 
@@ -35,13 +53,27 @@ void Control::run() {
 }
 
 void Control::beat() {
-  int generation = 0;
+  nlohmann::json message = {{"type", command::kHeartbeat}, {"step", step_.load()}, {"marks", marks_.load()}};
+  std::optional<comm::Communicator> world;
+  std::shared_ptr<telemetry::SpanLog> log;
   {
     const std::lock_guard lock(mutex_);
-    generation = generation_;
+    message["generation"] = generation_;
+    world = world_;
+    log = log_;
   }
-  host_.send(
-      {{"type", command::kHeartbeat}, {"step", step_.load()}, {"generation", generation}, {"marks", marks_.load()}});
+  if (log) {
+    const telemetry::SpanLog::Doing doing = log->doing();
+    message["phase"] = to_string(doing.phase);
+    message["phase_seconds"] = monotonic_seconds() - doing.since;
+  }
+  if (world) add_operations(*world, message);
+  host_.send(message);
+}
+
+void Control::watch(std::shared_ptr<telemetry::SpanLog> log) {
+  const std::lock_guard lock(mutex_);
+  log_ = std::move(log);
 }
 
 void Control::obey(const nlohmann::json& command) {

@@ -51,6 +51,8 @@ class Control {
   // Optimizer steps done; the first of a generation is told at once. Throws Fault when the agent ended the generation:
   // a rank that is alone has no communicator to learn it from.
   void stepped(std::int64_t step);
+  // Heartbeats tell what `log` says of this rank; null: nothing.
+  void watch(std::shared_ptr<telemetry::SpanLog> log);
   // This rank gets on with what is not a step: a batch of an evaluation, a round of waiting for a save.
   void worked() { ++marks_; }
 
@@ -65,6 +67,7 @@ class Control {
   std::condition_variable changed_;
   std::optional<Join> join_;
   std::optional<comm::Communicator> world_;
+  std::shared_ptr<telemetry::SpanLog> log_;
   int generation_ = 0;
   int aborted_ = 0;  // the newest generation that was aborted
   std::string abort_reason_;

@@ -11,6 +11,7 @@
 #include "lockstep/nn/layers.h"
 #include "lockstep/nn/model.h"
 #include "lockstep/plan/run.h"
+#include "lockstep/telemetry/span_log.h"
 
 namespace lockstep::engine {
 namespace {
@@ -92,12 +93,18 @@ FusedExecutor::FusedExecutor(const spec::Job& job, std::unique_ptr<DeviceStep> s
 
 StepResult FusedExecutor::step(const StepInput& input) {
   if (input.before_update) input.before_update();
+  // Forward, backward and update are one program of the device.
+  const telemetry::SpanScope span({.name = "fused step"}, telemetry::Phase::kCompute);
   step_->submit(staged_, input.learning_rate);
   staged_.clear();
   const double submitted = monotonic_seconds();
   if (input.meanwhile) input.meanwhile();
   const double fetching = monotonic_seconds() - submitted;
   const DeviceStep::Result done = step_->wait();
+  if (telemetry::SpanLog* const log = telemetry::SpanLog::current()) {
+    const double end = monotonic_seconds();  // by the device's own clock it took so long
+    log->add({.lane = telemetry::SpanLane::kDevice, .name = "fused step"}, end - done.device_seconds, end);
+  }
   scaler_.update(!done.skipped);
   completed_ = input.step + 1;
   StepResult result;

@@ -13,6 +13,8 @@ namespace lockstep::engine {
 namespace {
 
 constexpr std::int64_t kMostBytes = 8 << 20;  // of one rank
+constexpr std::int64_t kMostSpanBytes = kMostBytes / 2;
+constexpr std::int64_t kReadBytes = 64 << 20;  // looked at for them, from the end
 constexpr double kFlushSeconds = 10.0;
 
 struct Records {
@@ -20,15 +22,34 @@ struct Records {
   bool cut = false;  // earlier lines were left out
 };
 
-// The last lines of the file, as many as may travel; nothing when there is no file.
+// Texts inside a line have their quotes escaped.
+bool is_of_spans(std::string_view line) { return line.find(R"("type":"spans")") != std::string_view::npos; }
+
+// The last lines of the file, as many as may travel; nothing when there is no file. Spans are most of it, and the least
+// missed: they get the room that metrics and events leave, and at least half of it.
 Records last_lines(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return {};
   const std::int64_t size = file.tellg();
-  Records records{std::string(static_cast<std::size_t>(std::min(size, kMostBytes)), '\0'), size > kMostBytes};
-  file.seekg(size - static_cast<std::int64_t>(records.text.size()));
-  file.read(records.text.data(), static_cast<std::streamsize>(records.text.size()));
-  if (records.cut) records.text.erase(0, records.text.find('\n') + 1);
+  std::string text(static_cast<std::size_t>(std::min(size, kReadBytes)), '\0');
+  file.seekg(size - static_cast<std::int64_t>(text.size()));
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (size > kReadBytes) text.erase(0, text.find('\n') + 1);
+  if (size <= kMostBytes) return {std::move(text), false};
+  std::vector<std::string_view> kept;
+  std::int64_t spans = 0, others = 0;
+  for (std::string_view rest = text; !rest.empty();) {  // from the end
+    const std::size_t before = rest.size() < 2 ? std::string_view::npos : rest.rfind('\n', rest.size() - 2);
+    const std::string_view line = before == std::string_view::npos ? rest : rest.substr(before + 1);
+    rest.remove_suffix(line.size());
+    const bool is_span = is_of_spans(line);
+    const auto bytes = static_cast<std::int64_t>(line.size());
+    if (spans + others + bytes > kMostBytes || (is_span && spans + bytes > kMostSpanBytes)) continue;
+    (is_span ? spans : others) += bytes;
+    kept.push_back(line);
+  }
+  Records records{"", true};
+  for (auto line = kept.rbegin(); line != kept.rend(); ++line) records.text += *line;
   return records;
 }
 

@@ -26,6 +26,7 @@
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/same_run.h"
 #include "lockstep/engine/settle_checkpoints.h"
+#include "lockstep/engine/step_records.h"
 #include "lockstep/engine/trainer.h"
 #include "lockstep/nn/device_thread.h"
 #include "lockstep/nn/torch_compat.h"
@@ -180,8 +181,16 @@ void flush_records(RunContext& context) {
   const bool all = context.recorder->flush(10.0);
   const telemetry::RecorderStats stats = context.recorder->stats();
   if (all && stats.dropped == 0) return;
-  context.host.note(fmt::format("warning: {} records of {} are not in the run store{}", stats.queued + stats.dropped,
-                                context.rank_name(), stats.last_error.empty() ? "" : ": " + stats.last_error));
+  const std::string text =
+      fmt::format("{} records of {} are not in the run store{}", stats.queued + stats.dropped, context.rank_name(),
+                  stats.last_error.empty() ? "" : ": " + stats.last_error);
+  context.host.note("warning: " + text);
+  // Where the store can be written again, it says so itself.
+  context.recorder->event({.level = telemetry::Level::kWarning,
+                           .kind = std::string(telemetry::event_kind::kRecordsLost),
+                           .rank = context.rank(),
+                           .message = text,
+                           .data = {{"dropped", stats.dropped}, {"unwritten", stats.queued}}});
 }
 
 // Where every rank is on one host they share the store. Ranks elsewhere write JSON lines into a home of their own (it
@@ -279,6 +288,11 @@ int run_joined(elastic::RankRequest request, comm::Communicator world, torch::De
   context.endured = membership.endured;
   context.lease = std::move(settled.lease);
   context.recorder = open_run_recorder(context, own_home);
+  if (context.request.verb == "train" && (context.recorder || context.chaos != nullptr)) {
+    context.log = start_log(context);
+    if (context.control != nullptr) context.control->watch(context.log);
+  }
+  const telemetry::CurrentSpanLog logging(context.log.get());
   const bool owner = context.request.owns_run && context.rank() == 0;
   elastic::RunRecord record(owner ? context.recorder : nullptr, context.request, engine_versions());
   nlohmann::json result;

@@ -18,6 +18,9 @@
 namespace lockstep::engine {
 namespace {
 
+using telemetry::SpanKind;
+using telemetry::SpanScope;
+
 constexpr double kFirstPauseSeconds = 5.0, kLongestPauseSeconds = 300.0;
 constexpr int kLastAttempts = 3;  // to save the last state
 // In the facts of a checkpoint: when it was begun (seconds since 1970), and what saves before it were like.
@@ -82,6 +85,7 @@ RunCheckpoints::RunCheckpoints(RunContext& context, RunHealth& health, Guard gua
   options.session = broadcast_text(context.world, checkpoint::new_session(), 0);
   options.timeout_seconds = context.job.checkpoint.timeout_seconds;
   options.files = context.files;
+  options.log = context.log;
   pin_ = std::make_shared<SoundPin>(options.directory, options.files);
   options.before_publish = [lease = context.lease, pin = pin_] {
     if (lease) lease->check();
@@ -137,6 +141,7 @@ checkpoint::SaveProgress RunCheckpoints::progress() const {
 
 void RunCheckpoints::after_step(TrainingState& state, const StepResult& result, bool last) {
   if (!saver_) return;
+  const SpanScope span({.kind = SpanKind::kCheckpoint});
   cadence_.stepped(result.seconds);
   if (const auto outcome = saver_->advance(result.wishes.saving)) end(*outcome);
   pin_sound();
@@ -202,6 +207,7 @@ void RunCheckpoints::finish() {
 
 void RunCheckpoints::save_last(TrainingState& state) {
   if (!saver_) return;
+  const SpanScope span({.kind = SpanKind::kCheckpoint, .name = "the last one"});
   finish();
   std::string problem;
   for (int attempt = 0; attempt < kLastAttempts && saved_step_ != state.step; ++attempt) {

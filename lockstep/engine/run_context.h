@@ -22,6 +22,7 @@
 #include "lockstep/plan/run.h"
 #include "lockstep/spec/job.h"
 #include "lockstep/telemetry/recorder.h"
+#include "lockstep/telemetry/span_log.h"
 
 namespace lockstep::engine {
 
@@ -67,6 +68,7 @@ struct RunContext {
   Chaos* chaos = nullptr;      // null: no fault is asked for
   // What this process holds of the run's state, between the generations of the run; null: nobody commands it.
   std::vector<checkpoint::CheckpointPart>* held = nullptr;
+  std::shared_ptr<telemetry::SpanLog> log = nullptr;  // that of the rank's own thread; null: not recorded
   const checkpoint::FileLayer* files = &checkpoint::system_files();  // what checkpoints are written through
 
   int rank() const { return world.rank(); }

@@ -14,35 +14,12 @@ namespace {
 
 constexpr std::int64_t kMostSkips = 10;
 constexpr std::int64_t kMostSkipsOfALossScale = 50;  // from 65536 down to nothing takes fewer
-constexpr std::size_t kUsualLosses = 64;
-constexpr std::size_t kLeastLosses = 8;  // before a loss can be called unusual
-constexpr std::size_t kLastLosses = 3;
+constexpr std::size_t kLeastLosses = 8;              // before a loss can be called unusual
 constexpr double kDeviations = 8.0;
 constexpr double kLeastJump = 0.1;
 constexpr double kOutlierFactor = 5.0;
 constexpr std::int64_t kStepsOfProof = 5;
 constexpr const char* kFix = "lower optimizer.learning_rate, add warmup_steps or clip_norm";
-
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-double median_of(const std::deque<double>& values) {
-  return median_of(std::vector<double>(values.begin(), values.end()));
-}
-
-double median_deviation(const std::deque<double>& values, double middle) {
-  std::vector<double> deviations;
-  for (const double value : values) deviations.push_back(std::abs(value - middle));
-  return median_of(std::move(deviations));
-}
-
-void push(std::deque<double>& values, double value, std::size_t most) {
-  values.push_back(value);
-  if (values.size() > most) values.pop_front();
-}
 
 UserError failed(const std::string& problem) { return UserError(ExitCode::kRunFailed, problem, kFix); }
 
@@ -55,19 +32,16 @@ RunHealth::RunHealth(const spec::Health& policy, bool loss_scaled) : policy_(pol
 }
 
 bool RunHealth::is_high(double loss) const {
-  if (usual_losses_.size() < kLeastLosses) return false;
-  const double jump = std::max({std::abs(usual_), kDeviations * median_deviation(usual_losses_, usual_), kLeastJump});
-  return !(loss <= usual_ + jump);
+  return usual_losses_.is_above(loss, kDeviations, std::max(std::abs(usual_), kLeastJump), kLeastLosses);
 }
 
-bool RunHealth::is_spike() const { return last_losses_.size() >= kLastLosses && is_high(median_of(last_losses_)); }
+bool RunHealth::is_spike() const { return last_losses_.size() >= kLastLosses && is_high(last_losses_.median()); }
 
-double RunHealth::usual_norm() const { return usual_norms_.empty() ? 0.0 : median_of(usual_norms_); }
+double RunHealth::usual_norm() const { return usual_norms_.empty() ? 0.0 : usual_norms_.median(); }
 
 bool RunHealth::is_outlier(double gradient_norm) const {
-  if (usual_norms_.size() < kLeastLosses) return false;
-  const double usual = usual_norm();
-  return gradient_norm > std::max(kOutlierFactor * usual, usual + kDeviations * median_deviation(usual_norms_, usual));
+  if (std::isnan(gradient_norm)) return false;  // skipped for that
+  return usual_norms_.is_above(gradient_norm, kDeviations, (kOutlierFactor - 1.0) * usual_norm(), kLeastLosses);
 }
 
 bool RunHealth::may_update(double loss, double gradient_norm) const {
@@ -116,7 +90,7 @@ bool RunHealth::look_at_norm(std::int64_t step, double gradient_norm, bool withh
   const bool outlier = is_outlier(gradient_norm);
   const double usual = usual_norm();
   const spec::OnJump policy = policy_.gradient_outlier;
-  if (!withheld && (!outlier || policy == spec::OnJump::kRecord)) push(usual_norms_, gradient_norm, kUsualLosses);
+  if (!withheld && (!outlier || policy == spec::OnJump::kRecord)) usual_norms_.push(gradient_norm);
   if (outlier && (policy == spec::OnJump::kStop || policy == spec::OnJump::kRollback)) {
     end_or_go_back(
         policy == spec::OnJump::kRollback,
@@ -137,15 +111,15 @@ HealthEvent RunHealth::observe(std::int64_t step, double loss, bool skipped, dou
   const bool outlier = look_at_norm(step, gradient_norm, withheld);
   const bool was_spiking = spiking_;
   // A loss that is not finite is as high as a loss can be.
-  push(last_losses_, std::isfinite(loss) ? loss : std::numeric_limits<double>::max(), kLastLosses);
+  last_losses_.push(std::isfinite(loss) ? loss : std::numeric_limits<double>::max());
   spiking_ = is_spike();
   if (spiking_ && !was_spiking && (policy_.spike == spec::OnJump::kStop || policy_.spike == spec::OnJump::kRollback)) {
     end_or_go_back(policy_.spike == spec::OnJump::kRollback,
                    fmt::format("the loss rose to {:.6g} by step {}, from {:.6g} before", loss, step, usual_));
   }
   if (!spiking_ && !withheld && std::isfinite(loss)) {
-    push(usual_losses_, loss, kUsualLosses);
-    usual_ = median_of(usual_losses_);
+    usual_losses_.push(loss);
+    usual_ = usual_losses_.median();
   }
   prove(step);
   if (skipped) return HealthEvent::kSkipped;
@@ -180,8 +154,8 @@ void RunHealth::distrust_after(std::int64_t step) {
 void RunHealth::resumed(std::int64_t step, const std::vector<double>& losses) {
   pinned_ = step;
   proven_ = {step};
-  for (const double loss : losses) push(usual_losses_, loss, kUsualLosses);
-  if (!losses.empty()) usual_ = median_of(usual_losses_);
+  for (const double loss : losses) usual_losses_.push(loss);
+  if (!losses.empty()) usual_ = usual_losses_.median();
 }
 
 void RunHealth::require_sound_end(std::int64_t step) const {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "lockstep/comm/communicator.h"
 #include "lockstep/engine/training_state.h"
 #include "lockstep/spec/job.h"
+#include "lockstep/telemetry/robust.h"
 
 namespace lockstep::engine {
 
@@ -49,7 +49,7 @@ class RunHealth {
   void saved(std::int64_t step);
   // Goes on from a checkpoint of `step`, with the usual_losses() of then.
   void resumed(std::int64_t step, const std::vector<double>& losses);
-  std::vector<double> usual_losses() const { return {usual_losses_.begin(), usual_losses_.end()}; }
+  std::vector<double> usual_losses() const { return usual_losses_.values(); }
   // The newest that proved sound: retention must keep it.
   std::optional<std::int64_t> pinned_step() const { return pinned_; }
   // State after later steps than this one is not to be trusted: of the checkpoints only one up to it is sound.
@@ -66,7 +66,8 @@ class RunHealth {
 
   spec::Health policy_;
   bool loss_scaled_;
-  std::deque<double> usual_losses_, last_losses_, usual_norms_;
+  static constexpr std::size_t kUsualLosses = 64, kLastLosses = 3;
+  telemetry::RecentValues usual_losses_{kUsualLosses}, last_losses_{kLastLosses}, usual_norms_{kUsualLosses};
   double usual_ = 0.0, last_loss_ = 0.0;
   bool seen_ = false, spiking_ = false;
   std::int64_t skipped_in_a_row_ = 0, withheld_in_a_row_ = 0, withheld_ = 0, rollbacks_ = 0;

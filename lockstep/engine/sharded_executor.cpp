@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <numeric>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
@@ -12,12 +13,17 @@
 #include "lockstep/engine/whole_tensors.h"
 #include "lockstep/nn/functional.h"
 #include "lockstep/nn/model.h"
+#include "lockstep/nn/moe.h"
 #include "lockstep/nn/tensor_comm.h"
 #include "lockstep/nn/torch_compat.h"
 #include "lockstep/plan/verdict.h"
+#include "lockstep/telemetry/span_log.h"
 
 namespace lockstep::engine {
 namespace {
+
+using telemetry::SpanKind;
+using telemetry::SpanScope;
 
 parallel::ParallelModelOptions model_options(const spec::Job& job, const plan::Run& run, const ShardedOptions& given) {
   const torch::Device device = given.device;
@@ -129,7 +135,8 @@ void ShardedExecutor::stage(std::vector<data::Batch> batches) {
   staged_ = {};
   staged_.samples = batches.back().global_samples;
   for (const data::Batch& batch : batches) {
-    if (options_.targets_per_sample == 0) staged_.counted += counted(batch.target);
+    const std::int64_t each = options_.targets_per_sample;
+    staged_.counted += each == 0 ? counted(batch.target) : each * batch.samples;
     staged_.micro_batches.push_back(micro_batch(batch, options_.padding_id, true));
   }
 }
@@ -168,12 +175,19 @@ StepResult ShardedExecutor::step(const StepInput& input) {
     result.data_seconds = monotonic_seconds() - begin;
   });
 
-  if (input.before_update) input.before_update();
+  if (input.before_update) {
+    const SpanScope span({.kind = SpanKind::kSnapshot, .name = "snapshot in flight"});
+    input.before_update();
+  }
   // One exchange tells everybody the norm, the loss and what anybody wishes. Where every rank holds the whole gradient
   // the optimizer need not wait for it.
   const bool replicated = model_->is_replicated();
-  shared_ = {replicated ? 0.0 : model_->squared_norm(), model_->has_loss() ? sums.loss : 0.0, sums.auxiliary,
-             input.wishes.stop ? 1.0 : 0.0, input.wishes.save ? 1.0 : 0.0};
+  const auto squared_norm = [&] {
+    const SpanScope span({.kind = SpanKind::kOptimizer, .name = "norm"});
+    return model_->squared_norm();
+  };
+  shared_ = {replicated ? 0.0 : squared_norm(), model_->has_loss() ? sums.loss : 0.0, sums.auxiliary,
+             input.wishes.stop ? 1.0 : 0.0,     input.wishes.save ? 1.0 : 0.0,        input.wishes.seconds};
   std::ranges::copy(input.wishes.saving.numbers(), shared_.begin() + kOwnNumbers);
   std::ranges::copy(input.wishes.read.numbers(), shared_.begin() + kReadAt);
   comm::Work sharing;
@@ -185,25 +199,50 @@ StepResult ShardedExecutor::step(const StepInput& input) {
                                comm::ReduceOp::kSum, options);
     if (!replicated || input.may_update || input.before_update) sharing.wait();
   }
-  result.gradient_norm = std::sqrt(replicated ? model_->squared_norm() : shared_[0]) / scaler_.scale();
+  result.gradient_norm = std::sqrt(replicated ? squared_norm() : shared_[0]) / scaler_.scale();
   result.skipped = !std::isfinite(result.gradient_norm);
   result.withheld =
       !result.skipped && input.may_update && !input.may_update(shared_[1] / targets, result.gradient_norm);
   const bool updates = !result.skipped && !result.withheld;
   if (updates) {
+    const SpanScope span({.kind = SpanKind::kOptimizer, .name = "update"});
     optimizer_->step(input.learning_rate, clip_factor(result.gradient_norm, job_.optimizer.clip_norm, scaler_.scale()));
   }
   scaler_.update(!result.skipped);
   completed_ = input.step + 1;  // what follows may fail, the state of this rank is complete
-  if (updates) model_->publish();
+  if (updates) {
+    const SpanScope span({.kind = SpanKind::kPublish});
+    model_->publish();
+  }
   sharing.wait();
   result.loss = shared_[1] / targets;
   result.auxiliary_loss = shared_[2] / micro_steps;
   result.learning_rate = input.learning_rate;
-  result.wishes = {shared_[3] > 0, shared_[4] > 0, checkpoint::SaveProgress::of(shared_.data() + kOwnNumbers),
-                   input.wishes.spoiled, telemetry::SamplesRead::of(shared_.data() + kReadAt)};
-  result.comm_seconds = model_->exposed_seconds();
+  result.wishes = {shared_[3] > 0,
+                   shared_[4] > 0,
+                   checkpoint::SaveProgress::of(shared_.data() + kOwnNumbers),
+                   input.wishes.spoiled,
+                   telemetry::SamplesRead::of(shared_.data() + kReadAt),
+                   shared_[5]};
+  result.targets = staged.counted;
+  if (spec_.arch == spec::Arch::kMoe) result.expert_imbalance = expert_imbalance();
   return result;
+}
+
+double ShardedExecutor::expert_imbalance() const {
+  double worst = 0.0;
+  for (nn::TrainableModel* chunk : model_->models()) {
+    for (const auto& module : chunk->modules(/*include_self=*/false)) {
+      const auto* const experts = dynamic_cast<const nn::MoeMlp*>(module.get());
+      if (experts == nullptr) continue;
+      const std::vector<std::int64_t>& tokens = experts->last_routing().per_expert;
+      const std::int64_t all = std::accumulate(tokens.begin(), tokens.end(), std::int64_t{0});
+      if (all == 0) continue;
+      const double mean = static_cast<double>(all) / static_cast<double>(tokens.size());
+      worst = std::max(worst, static_cast<double>(*std::ranges::max_element(tokens)) / mean);
+    }
+  }
+  return worst;
 }
 
 EvaluationSums ShardedExecutor::evaluate(const data::Batch& batch, std::int64_t padding_id) {

@@ -61,6 +61,7 @@ class ShardedExecutor : public Executor {
   void read_weights(const checkpoint::TensorSource& tensors);
   void read_updates(const checkpoint::TensorSource& tensors);
   parallel::MicroBatch micro_batch(const data::Batch& batch, std::int64_t padding_id, bool training);
+  double expert_imbalance() const;
   double targets_of_step(std::int64_t counted, std::int64_t samples);
 
   spec::Job job_;
@@ -77,7 +78,7 @@ class ShardedExecutor : public Executor {
     std::int64_t counted = 0;                         // targets of this data rank
     std::int64_t samples = 0;                         // of the global batch
   } staged_;
-  static constexpr int kOwnNumbers = 5;  // before those of the save in flight and of the samples read
+  static constexpr int kOwnNumbers = 6;  // before those of the save in flight and of the samples read
   static constexpr int kReadAt = kOwnNumbers + checkpoint::SaveProgress::kFields;
   // On its way between ranks; here to outlive the operation.
   std::array<double, kReadAt + telemetry::SamplesRead::kFields> shared_ = {};

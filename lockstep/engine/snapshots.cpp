@@ -271,6 +271,7 @@ void Snapshots::wait() {
 
 void Snapshots::after_step(const TrainingState& state, const StepResult& result) {
   if (!active_) return;
+  const telemetry::SpanScope span({.kind = telemetry::SpanKind::kSnapshot});
   context_.held->clear();  // a step was done, so this generation has a whole snapshot of its own
   const bool after_snapshot = std::exchange(step_after_snapshot_, false);
   const auto agree = [&](SnapshotCadence::Figures mine) {

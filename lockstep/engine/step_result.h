@@ -15,6 +15,7 @@ struct StepWishes {
   checkpoint::SaveProgress saving = {};  // of the save in flight; in the result summed over all ranks
   bool spoiled = false;                  // chaos: this rank's gradient is not to be a number
   telemetry::SamplesRead read = {};      // in this step; in the result by all ranks
+  double seconds = 0.0;                  // of the step before; in the result summed over all ranks
 };
 
 struct StepResult {
@@ -28,8 +29,10 @@ struct StepResult {
   std::int64_t tokens = 0;   // of the global batch; 0 for models without tokens
   double seconds = 0.0;
   double data_seconds = 0.0;  // waited for the loader
-  double comm_seconds = 0.0;  // waited for gradients after backward
-  StepWishes wishes;          // of any rank
+  std::int64_t targets = 0;   // that this rank's samples held
+  // Tokens of the busiest expert over the mean, of this rank's last micro-batch, in the worst layer; 0: no experts.
+  double expert_imbalance = 0.0;
+  StepWishes wishes;  // of any rank
 };
 
 }  // namespace lockstep::engine

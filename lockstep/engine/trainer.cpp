@@ -16,6 +16,7 @@
 #include "lockstep/engine/chaos.h"
 #include "lockstep/engine/control.h"
 #include "lockstep/engine/peer_state.h"
+#include "lockstep/engine/record_places.h"
 #include "lockstep/engine/resume_check.h"
 #include "lockstep/plan/plan.h"
 #include "lockstep/telemetry/run_store.h"
@@ -28,6 +29,7 @@ using checkpoint::CheckpointPart;
 constexpr double kProgressSeconds = 0.1;
 constexpr double kNoticeSeconds = 1.0;  // between two looks for checkpoint.preempt_file
 constexpr double kRecentDecay = 0.9;
+constexpr double kMemorySeconds = 0.5;   // between two looks at the peak
 constexpr double kLedgerSeconds = 30.0;  // between two writings of the ledger
 
 DeviceStepMaker step_maker(const RunContext& context) {
@@ -75,9 +77,10 @@ Trainer::Trainer(RunContext& context)
   const KeptBatch batch = settle_batch();
   const bool rejoins = context.held != nullptr && context.generation > 1;
   const bool begins = !rejoins && context.request.resume_from.empty();
-  state_ = build_training_state(
-      context.job, context.run, context.world,
-      {context.device, step_maker(context), context.make_model, batch.data_ranks, batch.rate_factor, begins});
+  state_ = build_training_state(context.job, context.run, context.world,
+                                {context.device, step_maker(context), context.make_model, batch.data_ranks,
+                                 batch.rate_factor, begins, context.log});
+  record_places(context);
   if (context.rank() == 0) tell_what_it_starts_from();
   if (rejoins) rejoin();
   if (!rejoins && !begins) resume();
@@ -245,41 +248,58 @@ nlohmann::json Trainer::run() {
 nlohmann::json Trainer::train() {
   begin_snapshots();
   running_.restart();
-  const bool evaluating = state_.datasets.evaluation != nullptr;
-  if (evaluating && context_.job.evaluation.every_steps > 0 && state_.step == 0) run_evaluation();
+  if (state_.datasets.evaluation != nullptr && context_.job.evaluation.every_steps > 0 && state_.step == 0) {
+    run_evaluation();
+  }
   std::function<bool(double, double)> may_update;
   if (context_.job.health.judges_updates()) {
     may_update = [this](double loss, double gradient_norm) { return health_.may_update(loss, gradient_norm); };
   }
   bool stopped = false;
   if (context_.generation > 1 && state_.step == state_.total_steps) end_again();
+  records_.begin(state_.step);
   while (state_.step < state_.total_steps && !stopped) {
     if (health_.is_healthy()) rollback_states_.keep(state_, context_.job, context_.world.size());
     if (context_.chaos != nullptr) context_.chaos->before_step(state_);
     const StepResult result = run_step(state_, context_.job, wishes(), may_update);
-    if (context_.chaos != nullptr) context_.chaos->after_step(result.seconds);
-    after_step(result);
-    if (!health_.rollback_reason().empty()) {
-      roll_back();
-      continue;
+    const std::int64_t done = state_.step;
+    try {
+      if (context_.chaos != nullptr) context_.chaos->after_step(result.seconds);
+      stopped = finish_step(result);
+    } catch (...) {
+      record_step(result, done);  // it is done, whatever happened behind it
+      throw;
     }
-    check_replicas();
-    snapshots_->after_step(state_, result);
-    const std::int64_t every = context_.job.evaluation.every_steps;
-    const bool last = state_.step == state_.total_steps;
-    stopped = result.wishes.stop && !last;  // the last step leaves nothing to stop
-    if (evaluating && !stopped && (last || (every > 0 && state_.step % every == 0))) run_evaluation();
-    const bool save_now = stopped || (last && context_.job.checkpoint.at_end);
-    checkpoints_.after_step(state_, result, save_now);
-    if (save_now) checkpoints_.save_last(state_);
+    record_step(result, done);
   }
   snapshots_->finish();
   checkpoints_.finish();
+  tell_lost_spans();
   write_ledger();
   if (stopped) return summary(static_cast<int>(is_requeued() ? ExitCode::kRetry : ExitCode::kInterrupted));
   finish_soundly();
   export_weights();
   return summary(0);
+}
+
+// What follows a step; returns whether the run stops before its last one.
+bool Trainer::finish_step(const StepResult& result) {
+  after_step(result);
+  if (!health_.rollback_reason().empty()) {
+    roll_back();
+    return false;
+  }
+  check_replicas();
+  snapshots_->after_step(state_, result);
+  const std::int64_t every = context_.job.evaluation.every_steps;
+  const bool last = state_.step == state_.total_steps;
+  const bool stopped = result.wishes.stop && !last;  // the last step leaves nothing to stop
+  const bool evaluating = state_.datasets.evaluation != nullptr;
+  if (evaluating && !stopped && (last || (every > 0 && state_.step % every == 0))) run_evaluation();
+  const bool save_now = stopped || (last && context_.job.checkpoint.at_end);
+  checkpoints_.after_step(state_, result, save_now);
+  if (save_now) checkpoints_.save_last(state_);
+  return stopped;
 }
 
 // A rank was lost behind the last step: what follows that step is done by this generation.
@@ -313,6 +333,7 @@ StepWishes Trainer::wishes() {
   wishes.stop = context_.host.stop_requested() || is_preempted();
   wishes.save = checkpoints_.wants_save();
   wishes.saving = checkpoints_.progress();
+  wishes.seconds = records_.last_seconds();
   wishes.spoiled = context_.chaos != nullptr && context_.chaos->spoils_gradient();
   return wishes;
 }
@@ -321,7 +342,6 @@ void Trainer::after_step(const StepResult& result) {
   if (context_.control != nullptr) context_.control->stepped(state_.step);
   data_seconds_ += result.data_seconds;
   meter_.add(static_cast<double>(counts_tokens(state_) ? result.tokens : result.samples), result.seconds);
-  record_step(result);
   check_loss(result);
   if (since_ledger_.seconds() > kLedgerSeconds || state_.step == first_step_ + 1) write_ledger();
   if (context_.rank() == 0) report_progress(result);
@@ -416,6 +436,7 @@ void Trainer::check_replicas() {
   const std::int64_t every = context_.job.health.replica_check_every;
   const bool last = state_.step == state_.total_steps;
   if (!context_.run.compares_replicas() || context_.world.size() == 1 || (state_.step % every != 0 && !last)) return;
+  const telemetry::SpanScope span({.name = "compare replicas"});
   const ReplicaReport report = replica_check_.compare(*state_.executor);
   ++replica_checks_;
   replica_seconds_ += report.seconds;
@@ -485,25 +506,37 @@ void Trainer::finish_soundly() {
   });
 }
 
-void Trainer::record_step(const StepResult& result) {
-  if (!context_.recorder) return;
-  const double items = static_cast<double>(counts_tokens(state_) ? result.tokens : result.samples);
-  const auto rate = counts_tokens(state_) ? telemetry::metric::kTokensPerSecond : telemetry::metric::kSamplesPerSecond;
-  std::vector<telemetry::Metric> metrics;
-  const auto add = [&](std::string_view name, double value) { metrics.push_back({std::string(name), value}); };
-  add(telemetry::metric::kStepSeconds, result.seconds);
-  add(telemetry::metric::kComputeSeconds, result.seconds - result.data_seconds - result.comm_seconds);
-  add(telemetry::metric::kExposedCommSeconds, result.comm_seconds);
-  add(telemetry::metric::kDataSeconds, result.data_seconds);
-  add(telemetry::metric::kMemoryBytes, state_.executor->figures().peak_memory_bytes);
-  if (context_.rank() == 0) {
-    add(telemetry::metric::kLoss, result.loss);
-    if (result.auxiliary_loss != 0) add(telemetry::metric::kAuxiliaryLoss, result.auxiliary_loss);
-    add(telemetry::metric::kGradientNorm, result.gradient_norm);
-    add(telemetry::metric::kLearningRate, result.learning_rate);
-    add(rate, items / result.seconds);
+void Trainer::record_step(const StepResult& result, std::int64_t step) {
+  StepRecords::Facts facts;
+  facts.step = step;
+  facts.counts_tokens = counts_tokens(state_);
+  facts.items = static_cast<double>(facts.counts_tokens ? result.tokens : result.samples);
+  if (context_.device.is_cpu()) facts.allocated_bytes = static_cast<double>(memory_.bytes());
+  facts.efficiency = efficiency(facts.items / result.seconds);
+  facts.peak_memory_bytes = peak_memory_bytes();
+  records_.end(result, facts);
+}
+
+// Looking it up costs more than all the rest of a record, and it changes seldom.
+double Trainer::peak_memory_bytes() {
+  if (peak_memory_ == 0.0 || since_memory_.seconds() > kMemorySeconds) {
+    peak_memory_ = state_.executor->figures().peak_memory_bytes;
+    since_memory_.restart();
   }
-  context_.recorder->metrics(context_.rank(), state_.step, std::move(metrics));
+  return peak_memory_;
+}
+
+void Trainer::tell_lost_spans() {
+  if (records_.lost_spans() == 0) return;
+  const std::string text = fmt::format("{}: {} spans were more than a step keeps and are not recorded",
+                                       context_.rank_name(), records_.lost_spans());
+  context_.host.note("warning: " + text);
+  context_.recorder->event({.level = telemetry::Level::kWarning,
+                            .kind = std::string(telemetry::event_kind::kRecordsLost),
+                            .rank = context_.rank(),
+                            .step = state_.step,
+                            .message = text,
+                            .data = {{"spans", records_.lost_spans()}}});
 }
 
 // For people; the run itself goes on from what is in its state.
@@ -531,7 +564,7 @@ void Trainer::report_progress(const StepResult& result) {
                             {"unit", counts_tokens(state_) ? "tokens" : "samples"},
                             {"gradient_norm", result.gradient_norm},
                             {"learning_rate", result.learning_rate},
-                            {"memory_bytes", state_.executor->figures().peak_memory_bytes}};
+                            {"memory_bytes", peak_memory_bytes()}};
   if (const auto value = efficiency(meter_.recent())) message["efficiency"] = *value;
   const double per_step = running_.seconds() / static_cast<double>(state_.step - first_step_);
   message["eta_seconds"] = per_step * static_cast<double>(state_.total_steps - state_.step);

@@ -14,6 +14,7 @@
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/run_health.h"
 #include "lockstep/engine/snapshots.h"
+#include "lockstep/engine/step_records.h"
 #include "lockstep/engine/training_state.h"
 #include "lockstep/engine/training_step.h"
 
@@ -63,7 +64,10 @@ class Trainer {
   void end_again();
   StepWishes wishes();
   void after_step(const StepResult& result);
-  void record_step(const StepResult& result);
+  bool finish_step(const StepResult& result);
+  void record_step(const StepResult& result, std::int64_t step);
+  double peak_memory_bytes();
+  void tell_lost_spans();
   void write_ledger();
   void report_progress(const StepResult& result);
   void report_step(const StepResult& result);
@@ -91,6 +95,7 @@ class Trainer {
   TrainingState state_;
   std::unique_ptr<Snapshots> snapshots_;  // null before the first step
   ThroughputMeter meter_{0};
+  StepRecords records_{context_};
   Stopwatch running_;
   double last_progress_ = -1.0;
   double data_seconds_ = 0.0;
@@ -103,6 +108,8 @@ class Trainer {
   bool discards_state_ = false;  // this rank's state is not what its replicas hold
   Stopwatch since_notice_;
   bool preempted_ = false;
+  Stopwatch since_memory_;
+  double peak_memory_ = 0.0;
   Stopwatch since_ledger_;
   bool told_ledger_ = false;  // that it cannot be written
   nlohmann::json evaluations_ = nlohmann::json::array();

@@ -13,7 +13,8 @@
 namespace lockstep::engine {
 namespace {
 
-std::unique_ptr<data::Loader> make_loader(const spec::Job& job, const plan::Run& run, const TrainingState& state) {
+std::unique_ptr<data::Loader> make_loader(const spec::Job& job, const plan::Run& run, const TrainingState& state,
+                                          const std::shared_ptr<telemetry::SpanLog>& log) {
   data::LoaderOptions options;
   options.pinned = state.pinned;
   options.micro = run.batch.micro;
@@ -25,6 +26,7 @@ std::unique_ptr<data::Loader> make_loader(const spec::Job& job, const plan::Run&
   options.num_workers = job.loader.num_workers;
   options.prefetch_factor = job.loader.prefetch_factor;
   options.timeout_seconds = run.communication.timeout_seconds;
+  options.log = log;
   return std::make_unique<data::Loader>(state.datasets.train, options);
 }
 
@@ -65,7 +67,7 @@ TrainingState build_training_state(const spec::Job& job, const plan::Run& run, c
   state.rate_factor = options.rate_factor;
   state.executor = make_executor(job, run, world, *state.datasets.train, options);
   if (options.begin_weights) state.executor->begin_weights();
-  state.loader = make_loader(job, run, state);
+  state.loader = make_loader(job, run, state, options.log);
   if (run.schedule.largest() > state.datasets.train->size()) {
     throw bad_input(fmt::format("a global batch of {} samples is more than the data set has ({})",
                                 run.schedule.largest(), state.datasets.train->size()),

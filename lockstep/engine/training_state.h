@@ -61,7 +61,8 @@ struct TrainingOptions {
   parallel::ModelFactory make_model = nn::build_model;
   std::int64_t batch_ranks = 0;  // 0: those of the layout
   double rate_factor = 1.0;
-  bool begin_weights = true;  // false: the caller restores them
+  bool begin_weights = true;                          // false: the caller restores them
+  std::shared_ptr<telemetry::SpanLog> log = nullptr;  // hears of what the loader does
 };
 
 // Builds executor and loader for this rank of the run that the job became. Collective. Throws UserError for what the

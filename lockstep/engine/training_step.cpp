@@ -9,12 +9,18 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/engine/schedule.h"
+#include "lockstep/telemetry/span_log.h"
 
 namespace lockstep::engine {
 namespace {
 
+using telemetry::Phase;
+using telemetry::SpanKind;
+using telemetry::SpanScope;
+
 // Hands the next step's batches to the executor.
-void stage_next(TrainingState& state) {
+void stage_next(TrainingState& state, Phase phase) {
+  const SpanScope span({.kind = SpanKind::kLoad}, phase);
   std::vector<data::Batch> batches;
   while (batches.empty() || !batches.back().last_of_step) batches.push_back(state.loader->next());
   state.staged = {batches.back().global_samples, batches.back().step_start, state.loader->position(), {}};
@@ -56,7 +62,7 @@ std::shared_ptr<const data::Dataset> evaluation_part(const TrainingState& state,
 StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishes,
                     const std::function<bool(double, double)>& may_update) {
   const double begin = monotonic_seconds();
-  if (!state.staged) stage_next(state);
+  if (!state.staged) stage_next(state, Phase::kData);
   const double fetched = monotonic_seconds();
   const TrainingState::Staged now = *std::exchange(state.staged, std::nullopt);
   StepInput input;
@@ -65,10 +71,14 @@ StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishe
   input.wishes = wishes;
   input.may_update = may_update;
   input.wishes.read = now.read;
-  if (state.step + 1 < state.total_steps) input.meanwhile = [&] { stage_next(state); };
+  if (state.step + 1 < state.total_steps) input.meanwhile = [&] { stage_next(state, Phase::kCompute); };
   input.before_update = state.before_update;
   state.in_step = now;
   StepResult result = state.executor->step(input);
+  // What the device waited for of `meanwhile`.
+  if (telemetry::SpanLog* const log = telemetry::SpanLog::current()) {
+    log->move(Phase::kCompute, Phase::kData, result.data_seconds);
+  }
   state.in_step.reset();
   state.step += 1;
   state.last_loss = result.loss;
@@ -83,6 +93,7 @@ StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishe
 
 EvaluationResult evaluate(TrainingState& state, const spec::Job& job, const plan::Layout& layout,
                           comm::Communicator& world, const std::function<void()>& on_batch) {
+  const SpanScope span({.kind = SpanKind::kEvaluation});
   state.executor->share_buffers();
   data::LoaderOptions options;
   options.micro = job.batch.micro;

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "lockstep/base/error.h"
+#include "lockstep/telemetry/span_log.h"
 
 namespace lockstep::parallel {
 
@@ -228,6 +229,8 @@ Tensor Chunk::backward(int number, const Tensor& gradient, bool defer) {
       Tensor input = kept.offloaded ? options_.activation_arena->take(kept.input) : kept.input;
       kept.input = input.detach().requires_grad_(true);
       const torch::AutoGradMode mode(true);
+      const telemetry::SpanScope span(
+          {.kind = telemetry::SpanKind::kRecompute, .micro = static_cast<std::int16_t>(number)});
       run(units_[i], kept, held.batch, false);
     }
     torch::autograd::variable_list outputs, gradients;

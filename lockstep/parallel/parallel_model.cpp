@@ -2,16 +2,17 @@
 
 #include <algorithm>
 
-#include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/nn/lora.h"
 #include "lockstep/nn/tensor_comm.h"
 #include "lockstep/parallel/same_parameters.h"
 #include "lockstep/plan/stage_layers.h"
+#include "lockstep/telemetry/span_log.h"
 
 namespace lockstep::parallel {
 namespace {
 
+using telemetry::SpanKind;
 using torch::Tensor;
 
 bool is_tied(const spec::Model& spec) { return spec.is_language_model() && spec.tied_embeddings && spec.classes == 0; }
@@ -197,22 +198,35 @@ ChunkSums ParallelModel::run(const std::vector<MicroBatch>& micro_batches, const
       schedule_, stage, groups_.pipeline, [&](int micro) { return stream_shape(batch_of(micro)); },
       torch::dtype(options_.dtype).device(options_.device));
   const auto chunk_of = [&](int chunk) -> Chunk& { return *chunks_[static_cast<std::size_t>(chunk)]; };
+  const auto mark = [&](SpanKind kind, int chunk, int micro) -> telemetry::SpanMark {
+    return {.kind = kind,
+            .micro = static_cast<std::int16_t>(micro),
+            .stage = static_cast<std::int16_t>(schedule_.position(stage, chunk))};
+  };
   PipelineWork work;
   work.forward = [&](int chunk, int micro, const Tensor& x) {
+    const telemetry::SpanScope span(mark(SpanKind::kForward, chunk, micro));
     return chunk_of(chunk).forward(micro, batch_of(micro), x);
   };
   work.backward = [&](int chunk, int micro, const Tensor& gradient, bool split) {
+    const telemetry::SpanScope span(mark(SpanKind::kBackward, chunk, micro));
     return chunk_of(chunk).backward(micro, gradient, split);
   };
-  work.weight_gradients = [&](int chunk, int micro) { chunk_of(chunk).weight_gradients(micro); };
+  work.weight_gradients = [&](int chunk, int micro) {
+    const telemetry::SpanScope span(mark(SpanKind::kWeightGradient, chunk, micro));
+    chunk_of(chunk).weight_gradients(micro);
+  };
   work.observe = observer_;
   run_pipeline(schedule_, stage, links, work);
-  const double begin = monotonic_seconds();
-  finish_reductions();
-  exposed_seconds_ = monotonic_seconds() - begin;
+  {
+    const telemetry::SpanScope span({.name = "finish the gradients"}, telemetry::Phase::kBackward);
+    finish_reductions();
+  }
   start_norm();
   for (const auto& chunk : chunks_) chunk->end_step();
   if (meanwhile) meanwhile();
+  // On a device this waits for all that was queued.
+  const telemetry::SpanScope span({.name = "read the loss"}, telemetry::Phase::kCompute);
   return take_sums();
 }
 

@@ -95,8 +95,6 @@ class ParallelModel {
   // Square of the norm of the gradient that run() left, as far as this rank answers for it; the sum over the world is
   // the model's. Of a replicated model every rank has all of it.
   double squared_norm() const;
-  // That run() waited for gradients after its last backward.
-  double exposed_seconds() const { return exposed_seconds_; }
   std::int64_t parameter_count() const;  // of the whole model; trainable and frozen
 
   // Collective: whole tensors by name on rank 0 (empty elsewhere), from a shard tensor of each FlatShard (master(),
@@ -144,7 +142,6 @@ class ParallelModel {
   std::function<void(const plan::PipelineTask&, double, double)> observer_;
   std::vector<std::unique_ptr<Chunk>> chunks_;
   std::vector<std::shared_ptr<FlatShard>> shards_;
-  double exposed_seconds_ = 0.0;
   torch::Tensor device_norm_;  // 0-dim, fp64: squared_norm() of a model on a device; undefined on the CPU
   // Where the model begins and ends on one rank in two chunks, both hold the tied embedding.
   std::vector<std::pair<FlatShard*, FlatShard*>> tied_here_;

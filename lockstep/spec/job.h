@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/spec/alerts.h"
 #include "lockstep/spec/cluster.h"
 #include "lockstep/spec/model.h"
 
@@ -118,6 +119,12 @@ struct Communication {
   bool operator==(const Communication&) const = default;
 };
 
+// What a run records beside its metrics (docs/reference/run-store.md).
+struct Telemetry {
+  bool spans = true;  // what each rank did when
+  bool operator==(const Telemetry&) const = default;
+};
+
 struct Evaluation {
   std::int64_t every_steps = 0;  // 0: only at the end
   std::int64_t batches = 0;      // 0: the whole evaluation set
@@ -203,9 +210,11 @@ struct Job {
   Loader loader;
   Communication communication;
   Evaluation evaluation;
+  Telemetry telemetry;
   CheckpointPolicy checkpoint;
   RecoveryPolicy recovery;
   Health health;
+  Alerts alerts;
   std::optional<LayoutRequest> layout;
   std::string plan_file;  // `plan: FILE`
   std::string weights;    // pretrained weights to start from: Hugging Face folder or file; "": random ones

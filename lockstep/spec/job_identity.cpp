@@ -42,8 +42,9 @@ void flatten(const YamlNode& node, const std::string& path, JobKeys& keys) {
 
 bool is_name(std::string_view key) { return is_one_of(key, {"name", "model.name"}); }
 
-// A cluster's name says it all to people, its groups are pages.
-bool is_left_out(std::string_view key) { return is_name(key) || key.starts_with("cluster.groups"); }
+// A cluster's name says it all to people, its groups are pages; alerts change nothing that is trained, and where they
+// go is nobody's business.
+bool is_left_out(std::string_view key) { return is_name(key) || starts_with_any(key, {"cluster.groups", "alerts."}); }
 
 std::string shown(const std::string& value) { return value.empty() ? "unset" : printable(value, kShownBytes); }
 
@@ -78,7 +79,7 @@ bool is_identity(const std::string& key) {
 }
 
 bool is_shared_by_ranks(const std::string& key) {
-  if (is_name(key) || starts_with_any(key, {"cluster.", "loader."})) return false;
+  if (is_name(key) || starts_with_any(key, {"cluster.", "loader.", "alerts."})) return false;
   return !is_one_of(
       key, {"data.path", "data.evaluation_path", "data.tokenizer", "weights", "plan", "checkpoint.directory",
             "checkpoint.preempt_file", "checkpoint.preempt_url", "checkpoint.preempt_text", "threads_per_rank"});

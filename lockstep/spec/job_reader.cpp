@@ -7,6 +7,7 @@
 #include "lockstep/base/map_reader.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
+#include "lockstep/spec/alerts_reader.h"
 #include "lockstep/spec/backends.h"
 #include "lockstep/spec/cluster_reader.h"
 #include "lockstep/spec/layout_keys.h"
@@ -176,6 +177,13 @@ void read_communication(MapReader& job, Communication& communication) {
   map->count("powersgd_rank", communication.powersgd_rank, 1, 65536);
   map->boolean("reduce_each_micro_step", communication.reduce_each_micro_step);
   map->boolean("reshard_after_forward", communication.reshard_after_forward);
+  map->finish();
+}
+
+void read_telemetry(MapReader& job, Telemetry& telemetry) {
+  auto map = job.map("telemetry");
+  if (!map) return;
+  map->boolean("spans", telemetry.spans);
   map->finish();
 }
 
@@ -437,9 +445,11 @@ Job read_job(const YamlNode& root, const std::string& default_name) {
   read_loader(reader, job.loader);
   read_communication(reader, job.communication);
   read_evaluation(reader, job.evaluation);
+  read_telemetry(reader, job.telemetry);
   read_checkpoint(reader, job.checkpoint);
   read_recovery(reader, job.recovery);
   read_health(reader, job.health);
+  read_alerts(reader, job.alerts);
   read_layout(reader, job);
   reader.path("plan", job.plan_file);
   reader.path("weights", job.weights);

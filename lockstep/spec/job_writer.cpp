@@ -3,6 +3,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/base/yaml.h"
+#include "lockstep/spec/alerts_reader.h"
 #include "lockstep/spec/job.h"
 
 namespace lockstep::spec {
@@ -125,9 +126,11 @@ std::string to_yaml(const Job& job) {
                       job.loader.prefetch_factor);
   text += communication_text(job.communication);
   text += fmt::format("evaluation:\n  every: {}\n  batches: {}\n", job.evaluation.every_steps, job.evaluation.batches);
+  text += fmt::format("telemetry:\n  spans: {}\n", yes_no(job.telemetry.spans));
   text += checkpoint_text(job.checkpoint);
   text += recovery_text(job.recovery);
   text += health_text(job.health);
+  text += alerts_text(job.alerts);
   if (job.layout) text += layout_text(*job.layout);
   if (!job.plan_file.empty()) text += fmt::format("plan: {}\n", yaml_quote(job.plan_file));
   if (!job.weights.empty()) text += fmt::format("weights: {}\n", yaml_quote(job.weights));

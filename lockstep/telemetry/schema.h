@@ -35,7 +35,8 @@ inline constexpr std::string_view kOptimizerSeconds = "optimizer_seconds";
 inline constexpr std::string_view kCheckpointSeconds = "checkpoint_seconds";  // stalls: checkpoints, snapshots
 inline constexpr std::string_view kHostSeconds = "host_seconds";              // what is left of the step
 inline constexpr std::string_view kCpuSeconds = "cpu_seconds";                // of all threads of the rank in the step
-inline constexpr std::string_view kPreemptions = "preemptions";  // involuntary context switches in the step
+inline constexpr std::string_view kCpuWaitSeconds = "cpu_wait_seconds";  // its main thread was ready and had no core
+inline constexpr std::string_view kPreemptions = "preemptions";          // involuntary context switches in the step
 inline constexpr std::string_view kTargets = "targets";  // that this rank's samples held: uneven data shows here
 inline constexpr std::string_view kExpertImbalance = "expert_imbalance";  // busiest expert over the mean, this step
 inline constexpr std::string_view kMemoryBytes = "memory_bytes";          // peak so far
@@ -83,8 +84,8 @@ inline constexpr std::string_view kAlert = "alert";
 // "where", "stack"}]}
 inline constexpr std::string_view kHang = "hang";
 inline constexpr std::string_view kInterrupted = "interrupted";
-inline constexpr std::string_view kTags =
-    "tags";  // the user's words for the run; data: {"tags": [...]}, the last counts
+// On which node each rank is, at the begin of a generation; data: {"nodes": [number of the node, by rank], "hosts"}
+inline constexpr std::string_view kPlacement = "placement";
 }  // namespace event_kind
 
 enum class Level { kDebug, kInfo, kWarning, kError };

@@ -8,7 +8,7 @@ import re
 import sys
 import tempfile
 
-ORDER = ("base spec plan telemetry cost planner sim schedulers tune diagnose report elastic "
+ORDER = ("base spec plan telemetry cost planner sim schedulers tune diagnose report serve elastic "
          "comm kernels nn parallel data checkpoint engine cli").split()
 # Torch-free: everything above `comm` in docs/architecture.md, comm itself (raw buffers), and the command line.
 TORCH_FREE = set(ORDER[: ORDER.index("comm") + 1]) | {"cli"}

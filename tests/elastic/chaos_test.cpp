@@ -39,6 +39,27 @@ TEST(Chaos, reads_events_with_their_places) {
   EXPECT_EQ(events[2].number, 2);
 }
 
+TEST(Chaos, slows_a_phase_a_link_or_fills_memory) {
+  const auto events = parse_chaos(
+      "slow rank=2 x1.5 phase=forward; slow rank=1 phase=loader delay=20ms for=5s; slow-link rank=3 rate=50MB/s "
+      "delay=1ms; leak rank=0 step=4 size=4MiB",
+      4);
+  ASSERT_EQ(events.size(), 4U);
+  EXPECT_EQ(events[0].phase, ChaosPhase::kForward);
+  EXPECT_EQ(events[0].factor, 1.5);
+  EXPECT_EQ(events[1].phase, ChaosPhase::kLoader);
+  EXPECT_DOUBLE_EQ(events[1].delay_seconds, 0.02);
+  EXPECT_EQ(events[2].kind, ChaosKind::kSlowLink);
+  EXPECT_DOUBLE_EQ(events[2].bytes_per_second, 50e6);
+  EXPECT_DOUBLE_EQ(events[2].delay_seconds, 0.001);
+  EXPECT_EQ(events[3].bytes, 4.0 * 1024 * 1024);
+  EXPECT_EQ(chaos_events_from_json(to_json(events)), events);
+  expect_refused("slow rank=1 phase=forward", {"`slow` lacks `x` or `delay`"});
+  expect_refused("slow-link rank=1", {"`slow-link` lacks `rate` or `delay`"});
+  expect_refused("slow rank=1 x2 phase=foward", {"did you mean `forward`"});
+  expect_refused("leak rank=1", {"`leak` lacks `size`"});
+}
+
 TEST(Chaos, of_several_ranks_is_one_event_for_each) {
   const auto events = parse_chaos("kill rank=1,3 step=7", 4);
   ASSERT_EQ(events.size(), 2U);

@@ -2,13 +2,29 @@
 #include "fake_nvml.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace {
 
 constexpr int kSuccess = 0, kNotSupported = 3, kTimeout = 10, kLost = 15;
 
+constexpr unsigned int kFullClock = 1980;
+constexpr unsigned long long kHeat = 0x40;
+
 FakeNvml state;
+
+void read_environment() {
+  const char* const text = std::getenv("FAKE_NVML");
+  unsigned int hot = 0;
+  double clock = 1.0;
+  if (text == nullptr || std::sscanf(text, "%u:%lf", &hot, &clock) != 2 || hot >= 4) return;
+  state.count = 4;
+  for (FakeGpu& gpu : state.gpus) gpu.clock_mhz = kFullClock;
+  state.gpus[hot].clock_mhz = static_cast<unsigned int>(clock * kFullClock);
+  state.gpus[hot].slowdowns = kHeat;
+  state.gpus[hot].temperature = 91;
+}
 
 FakeGpu& gpu_of(void* device) { return *static_cast<FakeGpu*>(device); }
 
@@ -32,7 +48,10 @@ extern "C" {
 
 FakeNvml* fake_nvml_state() { return &state; }
 
-int nvmlInit_v2() { return kSuccess; }
+int nvmlInit_v2() {
+  read_environment();
+  return kSuccess;
+}
 int nvmlShutdown() { return kSuccess; }
 const char* nvmlErrorString(int code) { return code == kLost ? "GPU is lost" : "some error"; }
 int nvmlDeviceGetCount_v2(unsigned int* count) {
@@ -74,12 +93,12 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void* device, unsigned long long* 
   *reasons = gpu_of(device).slowdowns;
   return kSuccess;
 }
-int nvmlDeviceGetClockInfo(void*, unsigned int, unsigned int* mhz) {
-  *mhz = 345;
+int nvmlDeviceGetClockInfo(void* device, unsigned int, unsigned int* mhz) {
+  *mhz = gpu_of(device).clock_mhz;
   return kSuccess;
 }
 int nvmlDeviceGetMaxClockInfo(void*, unsigned int, unsigned int* mhz) {
-  *mhz = 1980;
+  *mhz = kFullClock;
   return kSuccess;
 }
 int nvmlEventSetCreate(void** set) {

@@ -48,6 +48,9 @@ checkpoint: {directory: /c, every_steps: 17, max_lost: 7m, keep: 9, preempt_file
 recovery: {restarts: 4, standby: 2, wait: 7s, silence: 9s, snapshots: {every: 6}}
 health: {nonfinite: rollback, skip_limit: 7, spike: stop, gradient_outlier: skip, rollback_steps: 9, max_rollbacks: 1,
          replica_check_every: 7, node_checks: record}
+alerts: {slow_down: 0.04, mfu_drop: 0.09, below_prediction: 0.2, straggler: 0.3, loss_spike: 6, gradient_outlier: 7,
+         loader_stall: 0.25, memory_creep: 0.5, checkpoint_overdue: 0.75, heartbeat: 3m, disk_filling: 1h, hold: 2s,
+         pause: 5m, off: [straggler, mfu_drop], webhook: "env:HOOK", command: [mail, "-s", "a b; $c", me]}
 layout: {pp: 2, dp: 5, tp: 2, zero: 0, schedule: 1f1b, recompute: selective, sequence_parallel: true,
          context_exchange: all_to_all, offload: optimizer, stage_layers: [1, 3]}
 weights: "/w/my model"
@@ -232,6 +235,29 @@ TEST(Job, names_where_notices_are_asked_for) {
   };
   EXPECT_HAS(error("preempt_url: https://a/"), "write aws, gcp, azure or a URL that begins with http://");
   EXPECT_HAS(error("preempt_text: TRUE"), "preempt_text is given and preempt_url is not");
+}
+
+TEST(Job, says_when_to_speak_up_and_to_whom) {
+  const Alerts alerts = parse_job(kEverything, "x").alerts;
+  EXPECT_EQ(alerts.slow_down, 0.04);
+  EXPECT_EQ(alerts.heartbeat_seconds, 180.0);
+  EXPECT_EQ(alerts.command, (std::vector<std::string>{"mail", "-s", "a b; $c", "me"}));
+  EXPECT_FALSE(alerts.is_on(AlertRule::kStraggler));
+  EXPECT_TRUE(alerts.is_on(AlertRule::kLossSpike));
+  const auto error = [](const std::string& keys) {
+    return user_error([&] { parse_job(kDemo + std::string("\nalerts: {") + keys + "}\n", "j.yaml"); });
+  };
+  EXPECT_HAS(error("slow_dwon: 0.1"), "did you mean `slow_down`?");
+  EXPECT_HAS(error("slow_down: -1"), "alerts.slow_down");
+  EXPECT_HAS(error("off: [slowdown]"), "did you mean `slow_down`?");
+  EXPECT_HAS(error("command: []"), "the command is empty");
+  EXPECT_HAS(error("webhook: hooks.example.org"), "webhook is not an address");
+  EXPECT_HAS(error("webhook: 'env:a b'"), "after env: comes the name of a variable");
+  EXPECT_HAS(error("webhook: 'file:here'"), "a path that begins with /");
+  // What is secret neither goes into the record of a run nor into a message.
+  const std::string secret = error("webhook: 'https://hooks.example.org/T0/B0/secret'");
+  EXPECT_HAS(secret, "webhook: env:NAME");
+  EXPECT_EQ(secret.find("/T0/"), std::string::npos) << secret;
 }
 
 TEST(Job, exactly_one_goal) {

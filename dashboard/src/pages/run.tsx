@@ -156,6 +156,7 @@ function Tiles({ detail, newest, unit }: { detail: RunDetail; newest: Tick | nul
   const residual = perSecond && expected ? perSecond / expected - 1 : null;
   const tone = residual === null ? "" : residual >= -0.1 ? "good" : residual >= -0.25 ? "warn" : "bad";
   const useful = detail.metrics.includes("mfu") ? "mfu" : "efficiency";
+  const share = fresh(useful, useful === "mfu" ? run.mfu : run.efficiency);
   const goodput = newest?.values.goodput ?? run.goodput;
   const ran = (run.ended_at || Date.now() / 1000) - run.started_at;
   return (
@@ -168,11 +169,13 @@ function Tiles({ detail, newest, unit }: { detail: RunDetail; newest: Tick | nul
         note={residual === null ? undefined : `${signedPercent(residual)} against predicted`}
         tone={tone}
       />
-      <Tile
-        label={useful === "mfu" ? "MFU" : "Efficiency"}
-        value={percent(fresh(useful, run.mfu))}
-        note={predicted[useful]?.expected != null ? `predicted ${percent(predicted[useful]?.expected)}` : undefined}
-      />
+      {typeof share === "number" && (
+        <Tile
+          label={useful === "mfu" ? "MFU" : "Efficiency"}
+          value={percent(share)}
+          note={predicted[useful]?.expected != null ? `predicted ${percent(predicted[useful]?.expected)}` : undefined}
+        />
+      )}
       {goodput != null && <Tile label="Goodput" value={percent(goodput)} />}
       <Tile label={run.status === "running" ? "Running for" : "Ran for"} value={seconds(ran)} />
     </dl>

@@ -1,0 +1,110 @@
+// Ranks that have more to do than others: more targets in their samples, or the experts that all tokens want.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/base/units.h"
+#include "lockstep/diagnose/detectors/detectors.h"
+#include "lockstep/diagnose/statistics.h"
+
+namespace lockstep::diagnose {
+namespace {
+
+namespace metric = telemetry::metric;
+
+constexpr double kLeastUneven = 1.1;       // most targets of a rank over the mean of the ranks
+constexpr double kLeastCorrelation = 0.5;  // between targets and time, within steps
+constexpr double kUnevenExperts = 1.5;     // busiest expert over the mean
+
+struct Uneven {
+  double time = 0.0;   // seconds that the longest rank of a step computes beyond the mean; median over steps
+  double ratio = 1.0;  // largest over mean of the metric; median over steps
+  double correlation = 0.0;
+  std::vector<int> ranks;  // that had the most in most steps
+};
+
+double correlation_of(const std::vector<std::pair<double, double>>& pairs) {
+  double xx = 0.0, yy = 0.0, xy = 0.0;
+  for (const auto& [x, y] : pairs) {
+    xx += x * x;
+    yy += y * y;
+    xy += x * y;
+  }
+  return xx > 0.0 && yy > 0.0 ? xy / std::sqrt(xx * yy) : 0.0;
+}
+
+// `metric` and time of computing of all ranks, step by step; deviations from the mean of each step are compared.
+Uneven unevenness(const RunEvidence& evidence, std::string_view name) {
+  Uneven uneven;
+  std::vector<double> times, ratios;
+  std::vector<std::pair<double, double>> deviations;
+  std::vector<int> most(static_cast<std::size_t>(evidence.world()), 0);
+  for (std::size_t i = 0; i < evidence.steps.size(); ++i) {
+    std::vector<double> amounts, seconds;
+    for (int rank = 0; rank < evidence.world(); ++rank) {
+      const std::vector<double>& amount = evidence.of(name, rank);
+      const std::vector<double>& time = evidence.of(metric::kComputeSeconds, rank);
+      if (i >= amount.size() || i >= time.size() || !std::isfinite(amount[i]) || !std::isfinite(time[i])) break;
+      amounts.push_back(amount[i]);
+      seconds.push_back(time[i]);
+    }
+    if (static_cast<int>(amounts.size()) != evidence.world()) continue;
+    const double mean_amount = mean(amounts), mean_seconds = mean(seconds);
+    for (std::size_t r = 0; r < amounts.size(); ++r) {
+      deviations.emplace_back(amounts[r] - mean_amount, seconds[r] - mean_seconds);
+    }
+    const auto largest = std::max_element(amounts.begin(), amounts.end());
+    ++most[static_cast<std::size_t>(largest - amounts.begin())];
+    if (mean_amount > 0.0) ratios.push_back(*largest / mean_amount);
+    times.push_back(*std::max_element(seconds.begin(), seconds.end()) - mean_seconds);
+  }
+  uneven.time = median(times);
+  if (!ratios.empty()) uneven.ratio = median(ratios);
+  uneven.correlation = correlation_of(deviations);
+  for (std::size_t rank = 0; rank < most.size(); ++rank) {
+    if (2 * static_cast<std::size_t>(most[rank]) > times.size()) uneven.ranks.push_back(static_cast<int>(rank));
+  }
+  return uneven;
+}
+
+}  // namespace
+
+Findings find_data_imbalance(const RunEvidence& evidence) {
+  if (evidence.world() < 2 || !evidence.has(metric::kTargets)) return {};
+  const Uneven uneven = unevenness(evidence, metric::kTargets);
+  if (uneven.ratio < kLeastUneven || uneven.correlation < kLeastCorrelation) return {};
+  return {make_finding(
+      Cause::kDataImbalance, 0.85, evidence.share(uneven.time), uneven.ranks,
+      fmt::format(
+          "in a usual step one rank has {:.0f}% more targets than the mean and computes {} longer; time follows "
+          "targets (correlation {:.2f})",
+          100.0 * (uneven.ratio - 1.0), format_seconds(uneven.time), uneven.correlation),
+      train_with(evidence, "data.packing=true") +
+          ": sequences of one length; or sort samples of like length into a step")};
+}
+
+Findings find_expert_imbalance(const RunEvidence& evidence) {
+  if (evidence.world() < 2 || !evidence.has(metric::kExpertImbalance)) return {};
+  const double busiest = evidence.usual(metric::kExpertImbalance);
+  if (busiest < kUnevenExperts) return {};
+  // Where experts are not spread over ranks, every rank has all of them and none waits.
+  if (evidence.run && evidence.run->layout.ep < 2) return {};
+  std::vector<double> computes;
+  for (int rank = 0; rank < evidence.world(); ++rank) computes.push_back(evidence.usual(metric::kComputeSeconds, rank));
+  const auto longest = std::max_element(computes.begin(), computes.end());
+  const double excess = *longest - mean(computes);
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < computes.size(); ++rank) {
+    if (computes[rank] - mean(computes) > 0.5 * excess) ranks.push_back(static_cast<int>(rank));
+  }
+  return {make_finding(
+      Cause::kExpertImbalance, 0.85, evidence.share(excess), ranks,
+      fmt::format("the busiest expert gets {:.1f} times the mean; {} computes {} longer than the ranks do on average",
+                  busiest, named_ranks(ranks), format_seconds(excess)),
+      "raise the weight of the load-balancing loss (model.auxiliary_loss), or lower layout.ep so that a rank holds "
+      "more "
+      "experts")};
+}
+
+}  // namespace lockstep::diagnose

@@ -1,0 +1,160 @@
+// A link that is slower than its peers, than what was calibrated, or than any link that is used for training.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "lockstep/base/text.h"
+#include "lockstep/base/units.h"
+#include "lockstep/diagnose/detectors/detectors.h"
+#include "lockstep/diagnose/statistics.h"
+
+namespace lockstep::diagnose {
+namespace {
+
+namespace metric = telemetry::metric;
+
+// No network that training is done over is slower: 1 Gb/s, 1 ms for a small message.
+constexpr double kSlowestBytesPerSecond = 125e6;
+constexpr double kSlowestLatency = 1e-3;
+constexpr double kSlowerThanPeers = 1.6;
+
+Finding of_rank(const RunEvidence& evidence, int rank, double own, double others, double confidence) {
+  const double blocked = evidence.usual(metric::kExposedCommSeconds);
+  return make_finding(
+      Cause::kSlowLink, confidence, evidence.share(std::min(own - others, blocked)), {rank},
+      fmt::format("transfers of rank {} take {} a step, those of its peers {}, waiting not counted", rank,
+                  format_seconds(own), format_seconds(others)),
+      fmt::format(
+          "check the network of node {} (`lockstep doctor` there: errors, negotiated speed, cable), or cordon it",
+          evidence.places[static_cast<std::size_t>(rank)].node));
+}
+
+// Without spans: what each rank guesses of its own transfers, against the others.
+Findings slow_by_guess(const RunEvidence& evidence) {
+  std::vector<double> moved;
+  for (int rank = 0; rank < evidence.world(); ++rank) moved.push_back(transfer_seconds(evidence, rank));
+  const auto worst = static_cast<int>(std::max_element(moved.begin(), moved.end()) - moved.begin());
+  const double own = moved[static_cast<std::size_t>(worst)];
+  moved.erase(moved.begin() + worst);
+  const double others = median(moved);
+  if (own < kSlowerThanPeers * others) return {};
+  return {of_rank(evidence, worst, own, others, 0.6)};
+}
+
+// Exchanges end later for one rank than for the others that take part: its link.
+Findings slow_rank_link(const RunEvidence& evidence) {
+  const auto worst = std::max_element(evidence.parts.begin(), evidence.parts.end(),
+                                      [](const Part& a, const Part& b) { return a.moved_beyond < b.moved_beyond; });
+  const auto rank = static_cast<int>(worst - evidence.parts.begin());
+  std::vector<double> others;
+  for (const Part& part : evidence.parts) {
+    if (&part != &*worst) others.push_back(part.moved);
+  }
+  const double usual = median(others);
+  if (worst->moved < kSlowerThanPeers * usual || worst->moved_beyond < 0.5 * worst->moved) return {};
+  return {of_rank(evidence, rank, worst->moved, usual, 0.85)};
+}
+
+struct Transfers {
+  std::vector<double> seconds, bytes;
+  std::vector<int> ranks;
+  std::size_t nodes = 1;
+  double per_step = 0.0;
+};
+
+std::map<std::string, Transfers> transfers_by_members(const RunEvidence& evidence) {
+  std::map<std::string, Transfers> groups;
+  std::set<std::int64_t> steps;
+  for (const Exchange& exchange : evidence.exchanges) {
+    steps.insert(exchange.step);
+    std::string key;
+    std::vector<int> ranks;
+    std::set<int> nodes;
+    for (const Member& member : exchange.members) {
+      key += fmt::format("{},", member.rank);
+      ranks.push_back(member.rank);
+      if (member.rank < evidence.world()) nodes.insert(evidence.places[static_cast<std::size_t>(member.rank)].node);
+    }
+    Transfers& group = groups[key];
+    group.ranks = ranks;
+    group.nodes = nodes.size();
+    group.seconds.push_back(exchange.transfer_seconds());
+    group.bytes.push_back(static_cast<double>(exchange.bytes));
+    group.per_step += exchange.transfer_seconds();
+  }
+  for (auto& [key, group] : groups) group.per_step /= std::max<double>(1.0, static_cast<double>(steps.size()));
+  return groups;
+}
+
+// A group whose exchanges take longer than those of the groups that are like it: as many members on as many nodes.
+Findings slow_group(const RunEvidence& evidence) {
+  const auto groups = transfers_by_members(evidence);
+  Findings found;
+  for (const auto& [key, group] : groups) {
+    std::vector<double> others;
+    for (const auto& [other_key, other] : groups) {
+      const bool alike = other_key != key && other.ranks.size() == group.ranks.size() && other.nodes == group.nodes &&
+                         std::abs(median(other.bytes) - median(group.bytes)) <= 0.1 * median(group.bytes);
+      if (alike) others.push_back(median(other.seconds));
+    }
+    if (others.empty() || group.seconds.size() < 5) continue;
+    const double usual = median(others), own = median(group.seconds);
+    if (own < kSlowerThanPeers * usual) continue;
+    const double more = group.per_step * (1.0 - usual / own);
+    found.push_back(make_finding(
+        Cause::kSlowLink, 0.8, evidence.share(more), group.ranks,
+        fmt::format("exchanges between {} take {} each, those of like groups {}, waiting not counted",
+                    named_ranks(group.ranks), format_seconds(own), format_seconds(usual)),
+        "check the network between the nodes of these ranks (`lockstep doctor`: errors, negotiated speed, cables)"));
+  }
+  return found;
+}
+
+// What the slowest sound link would take for the exchange: a ring passes 2 (n-1)/n of the bytes in 2 (n-1) steps.
+double sound_seconds(const Exchange& exchange) {
+  const auto n = static_cast<double>(exchange.members.size());
+  return 2.0 * (n - 1.0) * kSlowestLatency +
+         2.0 * (n - 1.0) / n * static_cast<double>(exchange.bytes) / kSlowestBytesPerSecond;
+}
+
+// All exchanges over the network are slower than on any sound one: the link that they share.
+Findings slow_network(const RunEvidence& evidence) {
+  std::vector<double> ratios, seconds;
+  double beyond = 0.0;
+  std::set<std::int64_t> steps;
+  std::set<int> members;
+  for (const Exchange& exchange : evidence.exchanges) {
+    steps.insert(exchange.step);
+    ratios.push_back(exchange.transfer_seconds() / sound_seconds(exchange));
+    seconds.push_back(exchange.transfer_seconds());
+    beyond += std::max(0.0, exchange.transfer_seconds() - sound_seconds(exchange));
+    for (const Member& member : exchange.members) members.insert(member.rank);
+  }
+  if (ratios.size() < 5 || median(ratios) < 2.0) return {};
+  const double exposed = std::min(beyond / static_cast<double>(steps.size()), transfer_seconds(evidence));
+  return {make_finding(
+      Cause::kSlowLink, 0.7, evidence.share(exposed), std::vector<int>(members.begin(), members.end()),
+      fmt::format("exchanges take {} each when everybody is there, {:.1f} times what a link of 1 Gb/s and 1 ms needs",
+                  format_seconds(median(seconds)), median(ratios)),
+      "check the network between the nodes (`lockstep doctor`: errors, negotiated speed, which interface is used; "
+      "`--interface NAME` names another)")};
+}
+
+}  // namespace
+
+Findings find_slow_link(const RunEvidence& evidence) {
+  if (evidence.world() < 2) return {};
+  if (evidence.exchanges.empty()) return slow_by_guess(evidence);
+  Findings found = slow_rank_link(evidence);
+  if (found.empty()) found = slow_group(evidence);
+  if (found.empty()) found = slow_network(evidence);
+  const auto dearest = std::max_element(
+      found.begin(), found.end(), [](const Finding& a, const Finding& b) { return a.cost_percent < b.cost_percent; });
+  if (dearest == found.end()) return {};
+  return {*dearest};
+}
+
+}  // namespace lockstep::diagnose

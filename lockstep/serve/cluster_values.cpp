@@ -1,0 +1,132 @@
+#include "lockstep/serve/cluster_values.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "lockstep/base/clock.h"
+#include "lockstep/base/http_request.h"
+#include "lockstep/serve/run_values.h"
+
+namespace lockstep::serve {
+namespace {
+
+using nlohmann::json;
+namespace metric = telemetry::metric;
+
+constexpr double kFreshSeconds = 5.0;
+constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+constexpr std::size_t kMostRuns = 50;
+constexpr std::size_t kMostRanks = 1024;
+constexpr double kRecentSeconds = 600.0;  // that a run's end is ago
+constexpr std::size_t kMostHealthEvents = 50;
+
+constexpr std::string_view kOfNodes[] = {
+    metric::kNodeCpuPercent, metric::kNodeAvailableBytes, metric::kNodeDiskFreeBytes,
+    metric::kGpuPercent,     metric::kGpuMemoryBytes,     metric::kGpuClockRatio,
+    metric::kGpuTemperature, metric::kGpuThrottled,       "cpu_percent",
+    "resident_bytes"};
+
+std::string label(const Sample& sample, std::string_view name) {
+  for (const auto& [key, value] : sample.labels) {
+    if (key == name) return value;
+  }
+  return {};
+}
+
+json ranks_of(const telemetry::RunStore& store, const std::string& run) {
+  std::map<int, json> values;
+  std::map<int, double> times;
+  for (const std::string_view name : kOfNodes) {
+    const std::string wanted(name);
+    for (const int rank : store.ranks(run, wanted)) {
+      const auto step = store.last_step(run, wanted, rank);
+      const auto points = step ? store.points_after(run, wanted, rank, *step - 1, 1) : std::vector<telemetry::Point>();
+      if (points.empty() || (values.size() >= kMostRanks && !values.contains(rank))) continue;
+      values[rank][wanted] = points.front().value;
+      times[rank] = std::max(times[rank], points.front().time);
+    }
+  }
+  json ranks = json::array();
+  for (auto& [rank, found] : values)
+    ranks.push_back({{"rank", rank}, {"time", times[rank]}, {"values", std::move(found)}});
+  return ranks;
+}
+
+json health_of(const telemetry::RunStore& store, const std::string& run) {
+  auto events = store.events_after(run, 0.0, telemetry::event_kind::kNodeHealth);
+  if (events.size() > kMostHealthEvents) events.erase(events.begin(), events.end() - kMostHealthEvents);
+  json list = json::array();
+  for (const telemetry::Event& event : events) list.push_back(event_json(event));
+  return list;
+}
+
+}  // namespace
+
+bool is_blank_of_dcgm(double value) {
+  if (!std::isfinite(value)) return true;
+  constexpr double kBlank64 = 9223372036854775792.0, kBlank32 = 2147483632.0, kBlankReal = 140737488355328.0;
+  constexpr double kKinds = 3.0;  // blank and the three after it
+  return value >= kBlank64 || (value >= kBlank32 && value <= kBlank32 + kKinds) ||
+         (value >= kBlankReal && value <= kBlankReal + kKinds);
+}
+
+json gpus_of_dcgm(const std::vector<Sample>& samples) {
+  std::map<std::string, json> gpus;
+  for (const Sample& sample : samples) {
+    const bool of_dcgm = sample.name.starts_with("DCGM_") || sample.name.starts_with("dcgm_");
+    if (!of_dcgm || is_blank_of_dcgm(sample.value)) continue;
+    std::string uuid = label(sample, "UUID"), host = label(sample, "Hostname");
+    if (uuid.empty()) uuid = label(sample, "uuid");
+    json& gpu = gpus[host + '\n' + uuid + '\n' + label(sample, "gpu") + '\n' + label(sample, "GPU_I_ID")];
+    if (gpu.is_null()) {
+      gpu = {{"gpu", label(sample, "gpu")}, {"uuid", uuid}, {"host", host}, {"model", label(sample, "modelName")}};
+    }
+    gpu["values"][sample.name] = sample.value;
+  }
+  json list = json::array();
+  for (auto& [key, gpu] : gpus) list.push_back(std::move(gpu));
+  return list;
+}
+
+DcgmReader::DcgmReader(std::string url) : url_(std::move(url)) {
+  if (!url_.empty()) require_http_url(url_);
+}
+
+json DcgmReader::read() {
+  if (url_.empty()) return nullptr;
+  const std::lock_guard lock(mutex_);
+  if (monotonic_seconds() - read_at_ < kFreshSeconds) return last_;
+  HttpRequest request;
+  request.url = url_;
+  request.most_bytes = kMostBytes;
+  const auto answer = ask_http(request);
+  last_ = {{"url", url_}, {"time", unix_seconds()}};
+  if (answer && answer->status == 200) {
+    last_["gpus"] = gpus_of_dcgm(parse_exposition(answer->body));
+  } else {
+    last_["error"] =
+        answer ? "it answers with status " + std::to_string(answer->status) : std::string("nobody answers");
+  }
+  read_at_ = monotonic_seconds();
+  return last_;
+}
+
+json cluster_json(const telemetry::RunStore& store, json dcgm) {
+  json runs = json::array();
+  const double now = unix_seconds();
+  for (const telemetry::RunRow& row : store.runs(kMostRuns)) {
+    const bool running = row.status == telemetry::RunStatus::kRunning;
+    if (!running && (row.ended_at <= 0 || now - row.ended_at > kRecentSeconds)) continue;
+    runs.push_back({{"id", row.info.id},
+                    {"name", row.info.name},
+                    {"status", telemetry::to_string(row.status)},
+                    {"host", row.info.host},
+                    {"world", row.info.world},
+                    {"ranks", ranks_of(store, row.info.id)},
+                    {"health", health_of(store, row.info.id)}});
+  }
+  return {{"schema", "lockstep.api.cluster/1"}, {"time", now}, {"runs", std::move(runs)}, {"dcgm", std::move(dcgm)}};
+}
+
+}  // namespace lockstep::serve
