@@ -14,6 +14,7 @@ build_packages=(
   libgtest-dev
   pybind11-dev python3-dev  # the Python package
   python3-yaml        # tests read the manifests we write
+  tmux                # tests watch a run in a terminal
 )
 # The page of `lockstep serve`. Debian's npm is some 350 small packages (45 MB to fetch, about a minute): not where another
 # Node.js >= 18 brings its own.

@@ -105,6 +105,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_report(app, outcome);
   lockstep::cli::add_export(app, outcome);
   lockstep::cli::add_import(app, outcome);
+  lockstep::cli::add_watch(app, outcome);
   lockstep::cli::add_serve(app, outcome);
   lockstep::cli::add_checkpoint(app, outcome);
   lockstep::cli::add_completion(app, outcome);

@@ -33,6 +33,7 @@ void add_report(CLI::App& app, Outcome& outcome);
 void add_serve(CLI::App& app, Outcome& outcome);
 void add_trial_worker(CLI::App& app, Outcome& outcome);  // hidden: what `tune --on` starts
 void add_tune(CLI::App& app, Outcome& outcome);
+void add_watch(CLI::App& app, Outcome& outcome);
 void add_completion(CLI::App& app, Outcome& outcome);
 
 // Text shown under a verb's --help.
