@@ -1,4 +1,4 @@
-// Waterfall, memory, incidents, goodput and diagnosis of a run, as report/ and diagnose/ make them for every page.
+// Waterfall, memory, incidents and goodput of a run, as report/ makes them for every page.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -170,7 +170,6 @@ TEST_F(ApiTest, keeps_tags) {
 
 TEST_F(ApiTest, passes_on_what_reports_say) {
   EXPECT_EQ(get("/api/v1/runs/run/waterfall")["schema"], "lockstep.api.waterfall/1");
-  EXPECT_EQ(get("/api/v1/runs/run/diagnosis")["schema"], "lockstep.diagnosis/1");
   EXPECT_EQ(get("/api/v1/runs/run/goodput")["schema"], "lockstep.api.goodput/1");
   EXPECT_FALSE(get("/api/v1/runs/run/incidents").empty());
   EXPECT_FALSE(get("/api/v1/runs/run/memory").empty());
