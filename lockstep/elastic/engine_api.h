@@ -7,7 +7,7 @@ extern "C" {
 #endif
 
 // Raised whenever a request or message below changes meaning; the executable refuses an engine of another number.
-#define LOCKSTEP_ENGINE_ABI 2
+#define LOCKSTEP_ENGINE_ABI 3
 
 // What the engine may ask of the process that opened it. Callbacks may come from any thread.
 struct LockstepEngineHost {

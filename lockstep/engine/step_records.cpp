@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "lockstep/engine/chaos.h"
+#include "lockstep/engine/nvtx.h"
 
 namespace lockstep::engine {
 namespace {
@@ -38,6 +39,7 @@ std::shared_ptr<telemetry::SpanLog> start_log(RunContext& context) {
   auto log = std::make_shared<telemetry::SpanLog>(context.rank());
   if (context.chaos != nullptr) context.chaos->slow_down(*log);
   context.world.record_to(log);
+  show_nvtx_ranges(context.device);
   return log;
 }
 
