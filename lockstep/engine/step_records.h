@@ -54,15 +54,17 @@ class StepRecords {
   std::uint64_t lost_spans() const { return lost_spans_; }
   // Seconds of the newest step of this rank; 0 before the first.
   double last_seconds() const { return last_seconds_; }
+  double last_comm_seconds() const { return last_comm_seconds_; }  // the same; -1 before the first
 
  private:
+  double waited(const telemetry::SpanLog::Step& step, double least_before) const;
   double goodput(double useful_seconds, std::int64_t step);
 
   RunContext& context_;
   std::int64_t first_step_ = 0;
   std::optional<SpanCadence> cadence_;
   Stopwatch running_;
-  double useful_seconds_ = 0.0, last_seconds_ = 0.0;
+  double useful_seconds_ = 0.0, last_seconds_ = 0.0, last_comm_seconds_ = -1.0;
   double cpu_seconds_ = 0.0, preemptions_ = 0.0;  // of the process so far
   CpuWait cpu_wait_;
   double cpu_wait_seconds_ = 0.0;

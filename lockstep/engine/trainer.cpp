@@ -334,6 +334,7 @@ StepWishes Trainer::wishes() {
   wishes.save = checkpoints_.wants_save();
   wishes.saving = checkpoints_.progress();
   wishes.seconds = records_.last_seconds();
+  wishes.comm_seconds = records_.last_comm_seconds();
   wishes.spoiled = context_.chaos != nullptr && context_.chaos->spoils_gradient();
   return wishes;
 }
