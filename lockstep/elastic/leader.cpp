@@ -284,6 +284,7 @@ void Leader::take_beat(int worker, const nlohmann::json& message, double now) {
     recovery_.progressed(worker, now);
   }
   recovery_.stepped(worker, message.value("step", std::int64_t{-1}), now);
+  if (callbacks_.on_beat) callbacks_.on_beat(seen_[worker].end.rank, message);
   if (recovery_.recovery_seconds().size() > before) {
     note(fmt::format("recovered in {:.2f} s", recovery_.recovery_seconds().back()));
   }

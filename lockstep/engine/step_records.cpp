@@ -87,8 +87,7 @@ void StepRecords::end(const StepResult& result, const Facts& facts) {
   cadence_->stepped(result.wishes.seconds / context_.world.size());
   const bool keeps_next = context_.recorder && context_.job.telemetry.spans && cadence_->keeps(facts.step + 1);
   telemetry::SpanLog::Step step = context_.log->end_step(facts.step, keeps_next);
-  last_seconds_ = step.seconds;
-  last_comm_seconds_ = step[Phase::kComm];
+  last_ = {step.seconds, step[Phase::kData], step[Phase::kCheckpoint], step[Phase::kComm]};
   lost_spans_ += step.lost_spans;
   if (!context_.recorder) return;
   std::vector<telemetry::Metric> metrics;
