@@ -6,7 +6,7 @@
 # make lint      clang-format and clang-tidy over everything; lint-changed: over what the last commits touched
 # make accuracy  cross-validates the cost model on published runs (validation/results)
 # make chaos     2,000 faults on real runs of every layout; writes bench/reports/chaos.md
-# make fuzz      libFuzzer over the readers of models, clusters, config.json, published rows and spaces (clang)
+# make fuzz      libFuzzer over the readers of models, clusters, config.json, published rows, spaces, traces and logs (clang)
 # make deb       a Debian package in dist/; make wheel: a Python wheel there; make image: a container image (docs/how-to/install.md)
 # make install   programs, headers and find_package(Lockstep) under PREFIX
 SHELL := /bin/bash
