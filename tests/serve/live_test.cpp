@@ -98,6 +98,15 @@ TEST_F(LiveRun, a_tick_has_at_most_two_kilobytes) {
   EXPECT_TRUE(json::parse(tick.data)["values"].contains("loss"));
 }
 
+TEST_F(LiveRun, an_event_that_is_too_large_loses_its_data) {
+  Live live(home_.path(), told_.send(), quick());
+  live.watch("run");
+  write(Event{unix_seconds(), Level::kError, "hang", 0, 2, "stuck", {{"stack", std::string(100'000, 'x')}}});
+  const LiveMessage event = told_.wait(LiveMessage::Kind::kEvent);
+  EXPECT_LT(event.data.size(), 1000u);
+  EXPECT_EQ(json::parse(event.data)["message"], "stuck");
+}
+
 TEST_F(LiveRun, is_asked_once_however_many_look) {
   write(MetricBatch{0, 1, 100.0, {{"loss", 4.0}}});
   LiveOptions slow = quick();
@@ -170,6 +179,15 @@ TEST(Hub, is_not_troubled_by_viewers_that_leave_while_they_are_sent_to) {
     Hub& hub_;
   };
   Hub hub({[](const std::string&) {}, [](const std::string&) {}});
+  const auto stays = std::make_shared<Reader>();
+  hub.add("run", stays, {});
+  for (int i = 0; i < 300; ++i) hub.publish("run", {LiveMessage::Kind::kEvent, 1, i, std::string(1000, 'x')});
+  hub.remove("run", stays.get());
+  hub.add("run", stays, {});
+  for (int i = 0; i < 5; ++i) hub.publish("run", {LiveMessage::Kind::kEvent, 1, i, "{}"});
+  const auto back = std::make_shared<Leaver>(hub);
+  hub.add("run", back, {.step = 0, .time_ms = 0});  // leaves at the first of several events
+  hub.remove("run", stays.get());
   std::vector<std::shared_ptr<Viewer>> viewers;
   for (int i = 0; i < 8; ++i) hub.add("run", viewers.emplace_back(std::make_shared<Leaver>(hub)), {});
   hub.publish("run", {LiveMessage::Kind::kTick, 1, 0, "{}"});

@@ -32,7 +32,7 @@ Reductions gradient_reductions(const RunEvidence& evidence) {
   std::vector<double> bytes, seconds;
   for (const Exchange& exchange : evidence.exchanges) {
     steps.insert(exchange.step);
-    if (exchange.name != "all_reduce" && exchange.name != "reduce_scatter") continue;
+    if (!exchange.name.starts_with("all_reduce") && !exchange.name.starts_with("reduce_scatter")) continue;
     if (exchange.bytes < 1024) continue;  // the loss, a norm, requests to stop
     bytes.push_back(static_cast<double>(exchange.bytes));
     seconds.push_back(exchange.transfer_seconds());
