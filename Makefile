@@ -6,7 +6,7 @@
 # make lint      clang-format and clang-tidy over everything; lint-changed: over what the last commits touched
 # make accuracy  cross-validates the cost model on published runs (validation/results)
 # make chaos     2,000 faults on real runs of every layout; writes bench/reports/chaos.md
-# make fuzz      libFuzzer over the readers of models, clusters, config.json, published rows and spaces (clang)
+# make fuzz      libFuzzer over the readers of models, clusters, config.json, published rows, spaces, traces and logs (clang)
 # make deb       a Debian package in dist/; make wheel: a Python wheel there; make image: a container image (docs/how-to/install.md)
 # make install   programs, headers and find_package(Lockstep) under PREFIX
 SHELL := /bin/bash
@@ -16,7 +16,7 @@ VENV ?= .cache/venv
 TORCH_REQUIREMENT ?= torch==2.13.0
 WERROR ?=
 
-.PHONY: all build setup demo dashboard lint-dashboard test test-all test-dashboard timing chaos fuzz lint lint-changed format bench bench-alerts bench-planner bench-recovery bench-tune accuracy profiles install deb wheel image data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch clean
+.PHONY: all build setup demo dashboard lint-dashboard test test-all test-dashboard timing chaos fuzz lint lint-changed format bench bench-alerts bench-dashboard bench-planner bench-recovery bench-tune accuracy profiles install deb wheel image data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch venv-readers clean
 all: build
 
 setup:
@@ -88,13 +88,22 @@ venv-launch:
 	@.cache/venv-ray/bin/python3 -c 'import ray, aiohttp' 2>/dev/null || .cache/venv-ray/bin/pip install --quiet 'ray[default]'
 	@.cache/venv-skypilot/bin/python3 -c 'import sky' 2>/dev/null || .cache/venv-skypilot/bin/pip install --quiet skypilot
 
+# Programs that read what `lockstep export` writes (540 MB).
+READERS_VENV ?= .cache/venv-readers
+venv-readers:
+	@test -x $(READERS_VENV)/bin/python3 || python3 -m venv $(READERS_VENV)
+	@$(READERS_VENV)/bin/python3 -c 'import tensorboard, pyarrow, hta.trace_analysis' 2>/dev/null || \
+	  { $(READERS_VENV)/bin/pip install --quiet tensorboard pyarrow pandas plotly networkx pydot psutil pyyaml 'setuptools<81' && \
+	    $(READERS_VENV)/bin/pip install --quiet --no-deps HolisticTraceAnalysis; }
+
 pypi: setup venv
 	$(call configure,pypi,-DLOCKSTEP_TORCH_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3)
 	@cmake --build --preset pypi -j $(JOBS)
 
-test-all: venv
+test-all: venv venv-readers
 	@scripts/setup.sh package containers browser prometheus
-	$(call configure,release,-DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_STACKS_PYTHON=$(CURDIR)/$(VENV)/bin/python3)
+	$(call configure,release,-DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_STACKS_PYTHON=$(CURDIR)/$(VENV)/bin/python3 \
+	  -DLOCKSTEP_READERS_PYTHON=$(CURDIR)/$(READERS_VENV)/bin/python3)
 	@cmake --build --preset release -j $(JOBS) --target lockstep_tests
 	ctest --preset release-all
 	$(MAKE) pypi
@@ -154,6 +163,12 @@ define build_bench
 	@cmake -S . -B build/bench -G Ninja -DCMAKE_BUILD_TYPE=Release -DLOCKSTEP_ENGINE=OFF -DLOCKSTEP_BENCH=ON -DLOCKSTEP_TESTS=OFF >/dev/null
 	@cmake --build build/bench -j $(JOBS) --target $(1) lockstep_cli
 endef
+
+# The page in Debian's Chromium at 1M points. Writes bench/reports/dashboard.md; a minute.
+bench-dashboard:
+	@scripts/setup.sh page browser
+	$(call build_bench,store_bench)
+	LOCKSTEP_BUILD_DIR=$(CURDIR)/build/bench node bench/dashboard/run.mjs
 
 # False alarms and delays over simulated months. Writes bench/reports/alerts.md; ten minutes of one core.
 bench-alerts:

@@ -1,9 +1,13 @@
 // node page_size.mjs FOLDER [MOST]: bytes of the whole page, gzipped; fails beyond MOST.
-import { readdirSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 
 const [folder, most] = process.argv.slice(2);
+if (!existsSync(folder)) {
+  console.log(`skipped: ${folder} is not there, the page was not built`);
+  process.exit(77);
+}
 const files = readdirSync(folder, { recursive: true, withFileTypes: true }).filter((entry) => entry.isFile());
 let total = 0;
 for (const file of files)

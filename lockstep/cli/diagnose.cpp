@@ -8,6 +8,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/cli/verbs.h"
 #include "lockstep/diagnose/difference.h"
+#include "lockstep/diagnose/foreign/diff.h"
 #include "lockstep/diagnose/foreign/files.h"
 #include "lockstep/diagnose/run.h"
 #include "lockstep/telemetry/progress.h"
@@ -74,8 +75,7 @@ bool is_file(const std::string& word) {
   return word.find('/') != std::string::npos || std::filesystem::exists(word, ignored);
 }
 
-diagnose::Diagnosis diagnose_given_files(const DiagnoseOptions& options) {
-  if (options.diff) throw bad_input("--diff compares two recorded runs", "diagnose the files one by one");
+std::vector<std::filesystem::path> given_files(const DiagnoseOptions& options) {
   if (!options.steps.empty()) throw bad_input("--steps is for recorded runs", "leave it out with files");
   std::vector<std::filesystem::path> paths;
   for (const std::string& word : options.what) {
@@ -83,12 +83,24 @@ diagnose::Diagnosis diagnose_given_files(const DiagnoseOptions& options) {
       throw bad_input(fmt::format("there is no file `{}`", printable(word)), "files and runs do not mix");
     paths.emplace_back(word);
   }
-  return diagnose::diagnose_files(paths);
+  return paths;
+}
+
+int print_file_difference(const std::vector<std::filesystem::path>& paths, bool json) {
+  if (paths.size() != 2) {
+    throw bad_input(fmt::format("--diff compares two profiles, not {}", paths.size()),
+                    "for example: lockstep diagnose before.json.gz after.json.gz --diff");
+  }
+  const diagnose::DiagnosisDiff found = diagnose::diff_files(paths[0], paths[1]);
+  fmt::print("{}", json ? diagnose::to_json(found).dump() + "\n" : diagnose::to_text(found));
+  return 0;
 }
 
 int run_diagnose(const DiagnoseOptions& options) {
   if (std::any_of(options.what.begin(), options.what.end(), is_file)) {
-    return print(diagnose_given_files(options), options.json);
+    const std::vector<std::filesystem::path> paths = given_files(options);
+    return options.diff ? print_file_difference(paths, options.json)
+                        : print(diagnose::diagnose_files(paths), options.json);
   }
   const diagnose::StepRange range = parse_steps(options.steps);
   const auto store = telemetry::open_run_store(telemetry::home_directory());
@@ -108,10 +120,11 @@ void add_diagnose(CLI::App& app, Outcome& outcome) {
   verb->add_option(
       "what", options->what,
       "Run id, its beginning, or `last`; two of them with --diff. Or files and folders: PyTorch profiler traces, "
-      "flight-recorder dumps, logs (docs/reference/diagnose.md)");
-  verb->add_flag("--diff", options->diff, "What changed from the first run to the second");
+      "Nsight Systems exports, flight-recorder dumps, logs (docs/reference/diagnose.md)");
+  verb->add_flag("--diff", options->diff, "What changed from the first run, or profile, to the second");
   verb->add_option("--steps", options->steps, "Only these steps: A..B, A.. or ..B");
-  verb->add_flag("--json", options->json, "JSON on stdout (lockstep.diagnosis/1, lockstep.difference/1)");
+  verb->add_flag("--json", options->json,
+                 "JSON on stdout (lockstep.diagnosis/1, lockstep.difference/1, lockstep.diagnosis_diff/1)");
   set_examples(
       *verb,
       "  lockstep diagnose last\n  lockstep diagnose last --steps 500..600\n  lockstep diagnose 20261115-0315 last "

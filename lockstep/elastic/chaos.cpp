@@ -193,10 +193,10 @@ class EventReader {
       throw wrong(first, "a process that waits is in no place of a run", "leave `in` out");
     }
     if (event_.kind == ChaosKind::kSlow && !given_.contains("x") && !given_.contains("delay")) {
-      throw wrong(first, "`slow` does not say by how much", "for example: slow rank=0 x3, or delay=5ms");
+      throw wrong(first, "`slow` lacks `x` or `delay`", "for example: slow rank=0 x3, or delay=5ms");
     }
     if (event_.kind == ChaosKind::kSlowLink && !given_.contains("rate") && !given_.contains("delay")) {
-      throw wrong(first, "`slow-link` does not say by how much", "for example: slow-link rank=1 rate=50MB/s");
+      throw wrong(first, "`slow-link` lacks `rate` or `delay`", "for example: slow-link rank=1 rate=50MB/s");
     }
     const bool counted = event_.place == ChaosPlace::kCollective || event_.place == ChaosPlace::kSave;
     if (given_.contains("at") && !counted) {

@@ -11,8 +11,8 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/units.h"
-#include "lockstep/elastic/kernel_log.h"
-#include "lockstep/elastic/xid.h"
+#include "lockstep/telemetry/kernel_log.h"
+#include "lockstep/telemetry/xid.h"
 
 namespace lockstep::elastic {
 namespace {
@@ -40,7 +40,7 @@ class GpuCheck {
     }
     std::vector<GpuState> now = gpus_->look();
     findings = judge_gpus(before_, now);
-    for (const GpuXid& xid : gpus_->xids()) findings.push_back(xid_finding(xid.code, xid.pci, 0, ""));
+    for (const GpuXid& xid : gpus_->xids()) findings.push_back(telemetry::xid_finding(xid.code, xid.pci, 0, ""));
     for (Finding& finding : findings) {
       if (!used_) finding.severity = std::min(finding.severity, Severity::kWarning);
     }
@@ -71,8 +71,8 @@ class KernelCheck {
       return {{Severity::kInfo, "kernel", "log", "the kernel log is not checked: " + log_.problem(), "", 0}};
     }
     std::vector<Finding> findings;
-    for (const KernelLine& line : log_.read()) {
-      std::optional<Finding> found = finding_in(line.text);
+    for (const telemetry::KernelLine& line : log_.read()) {
+      std::optional<Finding> found = telemetry::finding_in(line.text);
       if (!found) continue;
       if (!gpus_used_ && found->check == "gpu") found->severity = std::min(found->severity, Severity::kWarning);
       if (moment == Moment::kBefore) {  // only what outlives the processes of then counts
@@ -87,7 +87,7 @@ class KernelCheck {
   }
 
  private:
-  KernelLog log_;
+  telemetry::KernelLog log_;
   const double seconds_;
   const bool gpus_used_;
 };

@@ -1,6 +1,6 @@
 // Health checks of a node that need nothing but its kernel: disks, memory, links. Each takes the root of /proc and
 // /sys, so that tests can show it a made-up machine. Those of GPUs are in gpu_state.h, of the kernel log in
-// kernel_log.h; HealthMonitor (health_monitor.h) runs them all.
+// telemetry/kernel_log.h; HealthMonitor (health_monitor.h) runs them all.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/elastic/gpu_state.h"
-#include "lockstep/elastic/xid.h"
+#include "lockstep/telemetry/xid.h"
 
 namespace lockstep::elastic {
 namespace {
@@ -141,7 +141,7 @@ GpuState Nvml::look_at(unsigned int index) {
   const int placed = call("nvmlDeviceGetPciInfo_v3", device, &pci);
   gpu.name = named == kSuccess ? printable(name) : "GPU";
   pci.bus_id[sizeof(pci.bus_id) - 1] = 0;
-  gpu.pci = placed == kSuccess ? pci_place(printable(pci.bus_id)) : fmt::format("index {}", index);
+  gpu.pci = placed == kSuccess ? telemetry::pci_place(printable(pci.bus_id)) : fmt::format("index {}", index);
   // A GPU that is gone still has a handle; asking it anything says so.
   unsigned int degrees = 0;
   const int alive = call("nvmlDeviceGetTemperature", device, 0U, &degrees);

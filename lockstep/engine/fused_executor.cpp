@@ -101,6 +101,10 @@ StepResult FusedExecutor::step(const StepInput& input) {
   if (input.meanwhile) input.meanwhile();
   const double fetching = monotonic_seconds() - submitted;
   const DeviceStep::Result done = step_->wait();
+  if (telemetry::SpanLog* const log = telemetry::SpanLog::current()) {
+    const double end = monotonic_seconds();  // by the device's own clock it took so long
+    log->add({.lane = telemetry::SpanLane::kDevice, .name = "fused step"}, end - done.device_seconds, end);
+  }
   scaler_.update(!done.skipped);
   completed_ = input.step + 1;
   StepResult result;

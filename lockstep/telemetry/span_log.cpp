@@ -3,16 +3,25 @@
 #include <algorithm>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/telemetry/ranges.h"
 
 namespace lockstep::telemetry {
 namespace {
 
 thread_local SpanLog* current_log = nullptr;
 
+std::atomic<int (*)(const char*)> push_range{nullptr};
+std::atomic<int (*)()> pop_range{nullptr};
+
 // A wait for others inside a checkpoint or an evaluation is what that costs, not what the step communicates.
 bool keeps_waits(Phase phase) { return phase == Phase::kCheckpoint || phase == Phase::kOutside; }
 
 }  // namespace
+
+void show_ranges(RangeFunctions functions) {
+  push_range = functions.push;
+  pop_range = functions.pop;
+}
 
 Phase phase_of(SpanKind kind) {
   switch (kind) {
@@ -172,7 +181,11 @@ SpanBatch SpanLog::take_batch(std::int64_t step, double now) {
 SpanScope::SpanScope(SpanLog* log, const SpanMark& mark, Phase phase) : log_(log), mark_(mark) {
   if (log_ == nullptr) return;
   begin_ = monotonic_seconds();
-  if (mark_.lane == SpanLane::kMain) former_ = log_->enter(phase, begin_);
+  if (mark_.lane != SpanLane::kMain) return;
+  former_ = log_->enter(phase, begin_);
+  if (const auto push = push_range.load(std::memory_order_relaxed)) {
+    push(mark_.name != nullptr ? mark_.name : to_string(mark_.kind));
+  }
 }
 
 SpanScope::~SpanScope() {
@@ -182,6 +195,7 @@ SpanScope::~SpanScope() {
   if (mark_.lane == SpanLane::kMain) {
     end = monotonic_seconds();
     log_->enter(former_, end);
+    if (const auto pop = pop_range.load(std::memory_order_relaxed)) pop();
   }
   log_->add(mark_, begin_, end);
 }

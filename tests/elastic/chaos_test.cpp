@@ -54,8 +54,8 @@ TEST(Chaos, slows_a_phase_a_link_or_fills_memory) {
   EXPECT_DOUBLE_EQ(events[2].delay_seconds, 0.001);
   EXPECT_EQ(events[3].bytes, 4.0 * 1024 * 1024);
   EXPECT_EQ(chaos_events_from_json(to_json(events)), events);
-  expect_refused("slow rank=1 phase=forward", {"`slow` does not say by how much"});
-  expect_refused("slow-link rank=1", {"`slow-link` does not say by how much"});
+  expect_refused("slow rank=1 phase=forward", {"`slow` lacks `x` or `delay`"});
+  expect_refused("slow-link rank=1", {"`slow-link` lacks `rate` or `delay`"});
   expect_refused("slow rank=1 x2 phase=foward", {"did you mean `forward`"});
   expect_refused("leak rank=1", {"`leak` lacks `size`"});
 }

@@ -13,14 +13,22 @@
 #include "lockstep/base/file.h"
 #include "lockstep/elastic/gpu_state.h"
 #include "lockstep/elastic/health_monitor.h"
-#include "lockstep/elastic/kernel_log.h"
 #include "lockstep/elastic/node_checks.h"
-#include "lockstep/elastic/xid.h"
+#include "lockstep/telemetry/kernel_log.h"
+#include "lockstep/telemetry/xid.h"
 
 namespace lockstep::elastic {
 namespace {
 
 namespace fs = std::filesystem;
+using telemetry::finding_in;
+using telemetry::KernelLine;
+using telemetry::KernelLog;
+using telemetry::known_xids;
+using telemetry::meaning_of_xid;
+using telemetry::parse_kernel_line;
+using telemetry::xid_finding;
+using telemetry::XidMeaning;
 
 // A folder tree that stands for a machine.
 class FakeMachine {

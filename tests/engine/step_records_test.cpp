@@ -71,10 +71,13 @@ class StepRecordsTest : public testing::Test {
  protected:
   std::shared_ptr<Records> train(const std::string& layout, const std::string& chaos = {},
                                  const std::string& model = kLlama, const std::string& more = {}) {
-    const spec::Job job = runs_.job(
+    spec::Job job = runs_.job(
         "batch: {micro: 2, accumulation: 4, sequence_length: 64}\nsteps: " + std::to_string(kSteps) + "\n" + more,
         model);
-    const plan::Run run = plan::run_of(job, plan::parse_layout(layout));
+    job.cluster = spec::load_cluster("1x4xcpu");
+    plan::Layout ranks = plan::parse_layout(layout);
+    ranks.precision = job.precision;
+    const plan::Run run = plan::run_of(job, ranks);
     auto records = std::make_shared<Records>();
     comm::LocalWorld world(kRanks, comm::milliseconds{120'000});
     const LockstepEngineHost host{nullptr, nullptr, nullptr};
@@ -134,6 +137,7 @@ class StepRecordsOfLayout : public StepRecordsTest, public testing::WithParamInt
 
 TEST_P(StepRecordsOfLayout, add_up_and_match_between_ranks) {
   const auto records = train(GetParam().layout, "", GetParam().model);
+  double communicated = 0.0;
   for (int rank = 0; rank < kRanks; ++rank) {
     for (std::int64_t step = 1; step <= kSteps; ++step) {
       const auto value = [&](std::string_view name) { return records->value(rank, step, name); };
@@ -144,12 +148,13 @@ TEST_P(StepRecordsOfLayout, add_up_and_match_between_ranks) {
       EXPECT_GT(value(metric::kForwardSeconds), 0.0);
       EXPECT_GT(value(metric::kBackwardSeconds), 0.0);
       EXPECT_GT(value(metric::kOptimizerSeconds), 0.0);
-      EXPECT_GT(value(metric::kExposedCommSeconds), 0.0) << "rank " << rank << " step " << step;
+      communicated += value(metric::kExposedCommSeconds);  // the last rank to come may wait for nobody
       EXPECT_LE(value(metric::kWaitSeconds), value(metric::kExposedCommSeconds));
       EXPECT_GT(value(metric::kTargets), 0.0);
       EXPECT_EQ(records->has(rank, step, metric::kLoss), rank == 0);
     }
   }
+  EXPECT_GT(communicated, 0.0);
   ASSERT_EQ(records->batches().size(), static_cast<std::size_t>(kRanks * kSteps));
   // (group, sequence) -> ranks, of the collectives.
   std::map<std::pair<std::string, std::int64_t>, std::set<int>> members;
@@ -178,8 +183,10 @@ TEST_P(StepRecordsOfLayout, add_up_and_match_between_ranks) {
     EXPECT_EQ(ranks, std::set<int>(label->ranks.begin(), label->ranks.end())) << key.first << " #" << key.second;
     found |= label->name == GetParam().group;
   }
-  for (const auto& [pair, left] : messages) EXPECT_EQ(left, 0) << pair;
-  found |= std::string(GetParam().group) == "pp" && !messages.empty();
+  for (const auto& [pair, left] : messages) {
+    EXPECT_EQ(left, 0) << pair;
+    found |= pair.starts_with(std::string(GetParam().group) + ":");
+  }
   EXPECT_TRUE(found) << GetParam().group;
 }
 
@@ -188,7 +195,7 @@ INSTANTIATE_TEST_SUITE_P(layouts, StepRecordsOfLayout,
                                          LayoutCase{"shard=4,zero=3", kLlama, "shards"},
                                          LayoutCase{"tp=2,pp=2,schedule=1f1b", kLlama, "tp"},
                                          LayoutCase{"pp=4,schedule=1f1b", kLlama, "pp"},
-                                         LayoutCase{"pp=4,schedule=zb", kLlama, "pp"},
+                                         LayoutCase{"pp=4,schedule=zero_bubble", kLlama, "pp"},
                                          LayoutCase{"cp=2,dp=2", kLlama, "cp"}, LayoutCase{"dp=4,ep=4", kMoe, "ep"}),
                          [](const auto& tested) {
                            std::string name = tested.param.layout;
@@ -197,23 +204,24 @@ INSTANTIATE_TEST_SUITE_P(layouts, StepRecordsOfLayout,
                            return name;
                          });
 
-class SlowRankUnder : public StepRecordsTest, public testing::WithParamInterface<const char*> {};
+class SlowRankTiming : public StepRecordsTest, public testing::WithParamInterface<const char*> {};
 
 // The rank sleeps for long enough that nothing else of so small a step comes near it.
-TEST_P(SlowRankUnder, stands_out_in_its_phase_and_the_others_wait) {
+TEST_P(SlowRankTiming, stands_out_in_its_phase_and_the_others_wait) {
   const auto records = train(GetParam(), "slow rank=2 phase=forward delay=40ms");
   const double slept = 3 * 4 * 0.040;
   EXPECT_GE(records->sum(2, metric::kForwardSeconds), slept);
   EXPECT_GE(records->sum(2, metric::kComputeSeconds), slept);
   for (const int rank : {0, 1, 3}) {
     EXPECT_LT(records->sum(rank, metric::kComputeSeconds), 0.6 * records->sum(2, metric::kComputeSeconds)) << rank;
-    EXPECT_GT(records->sum(rank, metric::kExposedCommSeconds), 2 * records->sum(2, metric::kExposedCommSeconds))
+    EXPECT_GT(records->sum(rank, metric::kExposedCommSeconds),
+              records->sum(2, metric::kExposedCommSeconds) + 0.5 * slept)
         << rank;
     EXPECT_GT(records->sum(rank, metric::kWaitSeconds), 0.4 * slept) << rank;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(layouts, SlowRankUnder, testing::Values("dp=4", "shard=4,zero=3", "tp=4"),
+INSTANTIATE_TEST_SUITE_P(layouts, SlowRankTiming, testing::Values("dp=4", "shard=4,zero=3", "tp=4"),
                          [](const auto& tested) {
                            std::string name = tested.param;
                            std::ranges::replace_if(
@@ -221,7 +229,21 @@ INSTANTIATE_TEST_SUITE_P(layouts, SlowRankUnder, testing::Values("dp=4", "shard=
                            return name;
                          });
 
-TEST_F(StepRecordsTest, a_slow_loader_is_waited_for_as_data) {
+// Whatever else the machine does, a sleep is at least as long as asked for, and inside what was slowed down.
+TEST_F(StepRecordsTest, what_is_slowed_down_on_purpose_counts_where_it_happens) {
+  const auto records =
+      train("dp=4",
+            "slow rank=0 phase=forward delay=20ms; slow rank=1 phase=loader delay=200ms; slow rank=2 phase=backward "
+            "delay=20ms; slow rank=3 phase=optimizer delay=20ms");
+  EXPECT_GE(records->sum(0, metric::kForwardSeconds), 3 * 4 * 0.020);
+  EXPECT_GE(records->sum(2, metric::kBackwardSeconds), 3 * 4 * 0.020);
+  EXPECT_GE(records->sum(3, metric::kOptimizerSeconds), 3 * 0.020);
+  EXPECT_GT(records->sum(1, metric::kDataSeconds), 0.2);  // some of it is hidden behind the steps
+}
+
+class SlowLoaderTiming : public StepRecordsTest {};
+
+TEST_F(SlowLoaderTiming, is_waited_for_as_data_by_its_own_rank_alone) {
   const auto records = train("dp=4", "slow rank=1 phase=loader delay=60ms");
   EXPECT_GT(records->sum(1, metric::kDataSeconds), 3 * 0.060);
   for (const int rank : {0, 2, 3}) {

@@ -24,6 +24,7 @@ export interface RunRow {
   goodput?: Maybe;
   predicted_per_second?: Maybe;
   mfu?: Maybe;
+  efficiency?: Maybe;
   alerts?: Maybe;
 }
 
@@ -130,7 +131,7 @@ export async function ask<T>(path: string, options: { signal?: AbortSignal; body
     });
     const text = await answer.text();
     if (!answer.ok) throw new ApiError(answer.status, problemOf(answer.status, text));
-    return JSON.parse(text) as T;
+    return readJson(text) as T;
   } catch (problem) {
     if (problem instanceof ApiError || options.signal?.aborted) throw problem;
     throw new ApiError(0, stop.signal.aborted ? "the server did not answer in 20 s" : "the server cannot be reached");
@@ -138,6 +139,16 @@ export async function ask<T>(path: string, options: { signal?: AbortSignal; body
     clearTimeout(timer);
     options.signal?.removeEventListener("abort", cancel);
   }
+}
+
+// biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for
+const kUnprintable = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+const kMayHold = /\\u00[01]|[\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/;
+
+// Characters that would steer a terminal, or turn the text after them around, are shown as what they are: not text.
+export function readJson(text: string): unknown {
+  if (!kMayHold.test(text)) return JSON.parse(text);
+  return JSON.parse(text, (_, value) => (typeof value === "string" ? value.replace(kUnprintable, "\ufffd") : value));
 }
 
 function problemOf(status: number, text: string): string {

@@ -12,12 +12,8 @@ export function number(value: Maybe, digits = 4): string {
   if (!known(value)) return kDash;
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e15)) return value.toExponential(2);
-  const decimals = size >= 1000 || Number.isInteger(value) ? 0 : Math.max(0, digits - Math.max(1, digitsOf(size)));
-  return value.toLocaleString("en-US", { maximumFractionDigits: decimals });
-}
-
-function digitsOf(size: number): number {
-  return size < 1 ? 1 : Math.floor(Math.log10(size)) + 1;
+  const rounded = size >= 1000 ? Math.round(value) : Number(value.toPrecision(digits));
+  return rounded.toLocaleString("en-US", { maximumFractionDigits: 9 });
 }
 
 function scaled(value: number, base: number, units: string[]): string {

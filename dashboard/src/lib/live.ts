@@ -1,7 +1,7 @@
 // Server-sent events with a connection that comes back by itself: 1, 2, 4 ... 30 s between attempts. A page that nobody
 // looks at gives its connection back: a browser has six for all of its tabs.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { apiUrl } from "./api";
+import { apiUrl, ask, readJson } from "./api";
 
 export type LiveState = "connecting" | "live" | "stale" | "ended";
 export interface Tick {
@@ -14,9 +14,9 @@ type Handlers = Record<string, (data: never) => void>;
 
 const kLongestPauseMs = 30_000;
 const kHiddenMs = 10_000; // how long a hidden page stays connected
-// Without a sign of life for so long the figures on the page are called stale. The server sends at least a comment more
-// often than that, but a browser does not show comments: only a failed connection or this clock tells.
-const kStaleAfterMs = 60_000;
+// Without a message for so long the server is asked whether it is there: a connection may be dead without saying so, and
+// a browser does not show the comments that keep one alive.
+const kQuietMs = 45_000;
 
 // `path` null: nothing to listen to. Handlers may change between renders; the newest are called.
 export function useLive(path: string | null, handlers: Handlers, ended = false): LiveState {
@@ -36,7 +36,17 @@ export function useLive(path: string | null, handlers: Handlers, ended = false):
     const alive = () => {
       setState("live");
       clearTimeout(watchdog);
-      watchdog = setTimeout(() => setState("stale"), kStaleAfterMs);
+      watchdog = setTimeout(probe, kQuietMs);
+    };
+    const probe = () => {
+      ask("/runs?limit=1").then(
+        () => !over && alive(),
+        () => {
+          if (over) return;
+          setState("stale");
+          open();
+        },
+      );
     };
     const open = () => {
       if (over) return;
@@ -59,7 +69,7 @@ export function useLive(path: string | null, handlers: Handlers, ended = false):
           alive();
           let data: unknown = null;
           try {
-            data = JSON.parse((message as MessageEvent<string>).data);
+            data = readJson((message as MessageEvent<string>).data);
           } catch {
             return; // half a message: the next one is whole
           }

@@ -41,6 +41,7 @@ export interface Layout {
 const kLanes = ["main", "comm", "loader", "saver", "device"];
 // Clocks of one host agree far better than this; beyond it collectives are believed rather than clocks.
 const kClockSkewUs = 2000;
+const kClockUs = 2; // spans that overlap by less follow each other: clocks and rounding
 
 function boxOf(row: SpanRow, rank: TimelineRank, offset: number): Box {
   const [kind, lane, begin, length, ...rest] = row;
@@ -92,7 +93,7 @@ function setDepths(boxes: Box[]): number {
   const open: Box[] = [];
   let deepest = 1;
   for (const box of boxes) {
-    while (open.length > 0 && open[open.length - 1].end <= box.begin + 0.05) open.pop();
+    while (open.length > 0 && open[open.length - 1].end <= box.begin + kClockUs) open.pop();
     box.depth = open.length;
     open.push(box);
     deepest = Math.max(deepest, open.length);

@@ -1,41 +1,39 @@
-// The machines that runs are on: load, memory, disk, devices, and what health checks said.
+// The machines that runs are on: load, memory, disk and devices, and what health checks said.
 import { useEffect } from "preact/hooks";
-import { type Maybe, useAsk } from "../lib/api";
-import { ago, bytes, clock, percent } from "../lib/format";
+import { type Maybe, type RunEvent, useAsk } from "../lib/api";
+import { ago, bytes, clock, number, percent } from "../lib/format";
 import { hrefOf } from "../lib/route";
-import { Empty, Waiting } from "../parts/bits";
+import { Empty, Scroll, Status, Waiting } from "../parts/bits";
 
-interface Device {
-  rank?: number;
-  gpu_percent?: Maybe;
-  gpu_memory_bytes?: Maybe;
-  gpu_clock_ratio?: Maybe;
-  gpu_temperature_celsius?: Maybe;
-  gpu_throttled?: Maybe;
-}
-interface Node {
-  host: string;
-  time?: Maybe;
-  runs?: { id: string; name: string }[];
-  node_cpu_percent?: Maybe;
-  node_available_bytes?: Maybe;
-  node_disk_free_bytes?: Maybe;
-  memory_bytes?: Maybe;
-  disk_bytes?: Maybe;
-  gpus?: Device[];
-}
-interface Health {
+type Values = Record<string, Maybe>;
+interface RankReading {
+  rank: number;
+  host?: string | null;
   time: number;
-  level: string;
-  message: string;
-  run?: string;
-  node?: string;
+  values: Values;
 }
+interface ClusterRun {
+  id: string;
+  name: string;
+  status: string;
+  host: string;
+  world: number;
+  ranks: RankReading[];
+  health: RunEvent[];
+}
+interface Dcgm {
+  url: string;
+  time: number;
+  error?: string;
+  gpus?: { gpu: string; uuid: string; host: string; model: string; values: Values }[];
+}
+
+const kEveryMs = 5000;
 
 export function ClusterPage() {
-  const answer = useAsk<{ nodes: Node[]; health?: Health[] }>("/cluster", "cluster");
+  const answer = useAsk<{ runs: ClusterRun[]; dcgm: Dcgm | null }>("/cluster", "cluster");
   useEffect(() => {
-    const timer = setInterval(() => document.visibilityState === "visible" && answer.reload(), 5000);
+    const timer = setInterval(() => document.visibilityState === "visible" && answer.reload(), kEveryMs);
     return () => clearInterval(timer);
   }, []);
   return (
@@ -45,91 +43,186 @@ export function ClusterPage() {
       </div>
       {!answer.data ? (
         <Waiting {...answer} what="Cluster" />
-      ) : answer.data.nodes.length === 0 ? (
-        <Empty title="No machine has reported yet">
-          <p>Agents report while a run is on.</p>
+      ) : answer.data.runs.length === 0 && !answer.data.dcgm ? (
+        <Empty title="No run is on, and none has ended in the last ten minutes">
+          <p>Machines are shown while runs are on them.</p>
         </Empty>
       ) : (
-        <div class="nodes">
-          {answer.data.nodes.map((node) => (
-            <NodeCard key={node.host} node={node} />
-          ))}
-        </div>
+        <>
+          <div class="nodes">
+            {answer.data.runs.flatMap((run) =>
+              hostsOf(run).map((one) => <HostCard key={`${run.id} ${one.host}`} run={run} {...one} />),
+            )}
+          </div>
+          {answer.data.dcgm && <DcgmTable dcgm={answer.data.dcgm} />}
+        </>
       )}
-      {answer.data?.health && answer.data.health.length > 0 && <HealthList list={answer.data.health} />}
     </>
   );
 }
 
-function Gauge({ label, share, text }: { label: string; share: Maybe; text: string }) {
-  if (typeof share !== "number") return null;
-  const tone = share > 0.95 ? "bad" : share > 0.85 ? "warn" : "good";
+function Gauge({
+  label,
+  share,
+  text,
+  warnHigh = true,
+}: {
+  label: string;
+  share: Maybe;
+  text: string;
+  warnHigh?: boolean;
+}) {
+  const tone = !warnHigh || typeof share !== "number" ? "" : share > 0.95 ? "bad" : share > 0.85 ? "warn" : "good";
   return (
     <div class="gauge">
       <span>{label}</span>
-      <span class="meter" aria-hidden="true">
-        <span class={`meter-fill ${tone}`} style={{ width: `${Math.max(0, Math.min(100, share * 100))}%` }} />
-      </span>
-      <span>{text}</span>
+      {typeof share === "number" ? (
+        <span class="meter" aria-hidden="true">
+          <span
+            class={`meter-fill ${tone || "plain"}`}
+            style={{ width: `${Math.max(0, Math.min(100, share * 100))}%` }}
+          />
+        </span>
+      ) : (
+        <span />
+      )}
+      <span class="figure">{text}</span>
     </div>
   );
 }
 
-function NodeCard({ node }: { node: Node }) {
-  const used = (free: Maybe, all: Maybe) => (typeof free === "number" && all ? 1 - free / all : null);
-  const memory = used(node.node_available_bytes, node.memory_bytes);
-  const disk = used(node.node_disk_free_bytes, node.disk_bytes);
-  const cpu = typeof node.node_cpu_percent === "number" ? node.node_cpu_percent / 100 : null;
+const shareOf = (value: Maybe) => (typeof value === "number" ? value / 100 : null);
+
+// Values of a node come with its first rank, those of a device or process with the rank itself.
+function Reading({ reading }: { reading: RankReading }) {
+  const { values, rank } = reading;
+  const has = (name: string) => typeof values[name] === "number";
+  const gpu = [
+    bytes(values.gpu_memory_bytes),
+    has("gpu_temperature_celsius") ? `${number(values.gpu_temperature_celsius, 3)} °C` : "",
+    has("gpu_clock_ratio") ? `clock ${percent(values.gpu_clock_ratio, 0)}` : "",
+    values.gpu_throttled ? "▲ throttled" : "",
+  ].filter((part) => part && part !== "–");
+  return (
+    <>
+      {has("node_cpu_percent") && (
+        <Gauge
+          label="CPU"
+          share={shareOf(values.node_cpu_percent)}
+          text={percent(shareOf(values.node_cpu_percent), 0)}
+          warnHigh={false}
+        />
+      )}
+      {has("node_available_bytes") && (
+        <Gauge label="Memory" share={null} text={`${bytes(values.node_available_bytes)} free`} />
+      )}
+      {has("node_disk_free_bytes") && (
+        <Gauge label="Disk" share={null} text={`${bytes(values.node_disk_free_bytes)} free`} />
+      )}
+      {has("gpu_percent") && (
+        <Gauge
+          label={`GPU of rank ${rank}`}
+          share={shareOf(values.gpu_percent)}
+          text={gpu.join(", ")}
+          warnHigh={false}
+        />
+      )}
+      {has("resident_bytes") && (
+        <Gauge
+          label={`Rank ${rank}`}
+          share={null}
+          text={`${bytes(values.resident_bytes)}, ${percent(shareOf(values.cpu_percent), 0)} of a core`}
+        />
+      )}
+    </>
+  );
+}
+
+// The machines of a run, the first rank's first.
+function hostsOf(run: ClusterRun): { host: string; ranks: RankReading[] }[] {
+  const found = new Map<string, RankReading[]>([[run.host, []]]);
+  for (const reading of run.ranks) {
+    const host = reading.host ?? run.host;
+    found.set(host, [...(found.get(host) ?? []), reading]);
+  }
+  return [...found].map(([host, ranks]) => ({ host, ranks }));
+}
+
+function HostCard({ run, host, ranks }: { run: ClusterRun; host: string; ranks: RankReading[] }) {
+  const newest = Math.max(0, ...ranks.map((reading) => reading.time));
   return (
     <section class="card pad">
       <div class="node-head">
-        <h2>{node.host}</h2>
-        <span class="muted" title={clock(node.time)}>
-          {ago(node.time)}
+        <h2>{host || "unknown host"}</h2>
+        <span class="muted" title={clock(newest)}>
+          {newest > 0 ? ago(newest) : ""}
         </span>
       </div>
-      <Gauge label="CPU" share={cpu} text={percent(cpu, 0)} />
-      <Gauge label="Memory" share={memory} text={`${bytes(node.node_available_bytes)} free`} />
-      <Gauge label="Disk" share={disk} text={`${bytes(node.node_disk_free_bytes)} free`} />
-      {(node.gpus ?? []).map((gpu, at) => (
-        <Gauge
-          key={at}
-          label={`GPU ${gpu.rank ?? at}`}
-          share={typeof gpu.gpu_percent === "number" ? gpu.gpu_percent / 100 : null}
-          text={[
-            bytes(gpu.gpu_memory_bytes),
-            gpu.gpu_temperature_celsius ? `${gpu.gpu_temperature_celsius.toFixed(0)} °C` : "",
-            gpu.gpu_throttled ? "▲ throttled" : "",
-          ]
-            .filter(Boolean)
-            .join(", ")}
-        />
-      ))}
-      {(node.runs ?? []).length > 0 && (
-        <p class="sub">
-          {(node.runs ?? []).map((run) => (
-            <a key={run.id} href={hrefOf(["runs", run.id])}>
-              {run.name || run.id}{" "}
-            </a>
+      <p class="node-run">
+        <a href={hrefOf(["runs", run.id])}>{run.name || run.id}</a> <Status status={run.status} />{" "}
+        <span class="muted">
+          {run.world} {run.world === 1 ? "rank" : "ranks"}
+        </span>
+      </p>
+      {ranks.length === 0 ? (
+        <p class="muted">No readings yet.</p>
+      ) : (
+        ranks.map((reading) => <Reading key={reading.rank} reading={reading} />)
+      )}
+      {host === run.host && run.health.length > 0 && (
+        <ul class="details">
+          {[...run.health].reverse().map((event, at) => (
+            <li key={at}>
+              <span class={`level-${event.level}`}>{event.level}</span> {event.message}{" "}
+              <span class="muted">{ago(event.time)}</span>
+            </li>
           ))}
-        </p>
+        </ul>
       )}
     </section>
   );
 }
 
-function HealthList({ list }: { list: Health[] }) {
+function DcgmTable({ dcgm }: { dcgm: Dcgm }) {
+  const gpus = dcgm.gpus ?? [];
+  const names = [...new Set(gpus.flatMap((gpu) => Object.keys(gpu.values)))].sort();
   return (
     <section class="card pad gap">
-      <h2>Health checks</h2>
-      <ul class="details">
-        {list.map((one, at) => (
-          <li key={at}>
-            <span class={`level-${one.level}`}>{one.level}</span> {one.node} {one.message}{" "}
-            <span class="muted">{ago(one.time)}</span>
-          </li>
-        ))}
-      </ul>
+      <h2>DCGM</h2>
+      {dcgm.error ? (
+        <p class="warning">
+          {dcgm.url}: {dcgm.error}
+        </p>
+      ) : (
+        <Scroll label="Devices, as DCGM says">
+          <table class="rows">
+            <thead>
+              <tr>
+                <th scope="col">Device</th>
+                {names.map((name) => (
+                  <th scope="col" class="figure" key={name}>
+                    {name.replace(/^dcgm_(fi_)?(dev_|prof_)?/i, "").toLowerCase()}
+                  </th>
+                ))}
+              </tr>
+            </thead>
+            <tbody>
+              {gpus.map((gpu) => (
+                <tr key={`${gpu.host} ${gpu.uuid} ${gpu.gpu}`}>
+                  <th scope="row">
+                    {gpu.host} {gpu.gpu} <span class="sub">{gpu.model}</span>
+                  </th>
+                  {names.map((name) => (
+                    <td class="figure" key={name}>
+                      {number(gpu.values[name])}
+                    </td>
+                  ))}
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </Scroll>
+      )}
     </section>
   );
 }

@@ -35,6 +35,8 @@ const kTabs: { key: string; label: string; View: (props: TabProps) => preact.JSX
   { key: "job", label: "Job", View: JobTab },
 ];
 
+const kAgainMs = 15_000;
+
 export function RunPage({ id, tab, query }: { id: string; tab: string; query: URLSearchParams }) {
   const detail = useAsk<RunDetail>(runPath(id));
   const ticks = useRef<TickBus>(new Set()).current;
@@ -50,7 +52,8 @@ export function RunPage({ id, tab, query }: { id: string; tab: string; query: UR
       },
       event: (event: RunEvent) => {
         if (event.kind === "alert") detail.reload();
-        if (tab !== "overview") setRefresh((count) => count + 1);
+        // Evaluations are too rare for ticks.
+        if (tab !== "overview" || event.kind === "evaluation") setRefresh((count) => count + 1);
       },
       end: () => {
         detail.reload();
@@ -64,6 +67,16 @@ export function RunPage({ id, tab, query }: { id: string; tab: string; query: UR
     if (live === "live" && wasStale.current) setRefresh((count) => count + 1);
     wasStale.current = live === "stale";
   }, [live]);
+  // Charts grow by the stream; what is made of the whole run is asked for again now and then.
+  useEffect(() => {
+    if (!running) return;
+    const timer = setInterval(() => {
+      if (document.visibilityState !== "visible") return;
+      detail.reload();
+      if (tab !== "overview") setRefresh((count) => count + 1);
+    }, kAgainMs);
+    return () => clearInterval(timer);
+  }, [running, tab]);
   const open = (key: string) => go(hrefOf(["runs", id, key]));
   const keys: Record<string, () => void> = {};
   kTabs.forEach((entry, at) => {
@@ -156,6 +169,7 @@ function Tiles({ detail, newest, unit }: { detail: RunDetail; newest: Tick | nul
   const residual = perSecond && expected ? perSecond / expected - 1 : null;
   const tone = residual === null ? "" : residual >= -0.1 ? "good" : residual >= -0.25 ? "warn" : "bad";
   const useful = detail.metrics.includes("mfu") ? "mfu" : "efficiency";
+  const share = fresh(useful, useful === "mfu" ? run.mfu : run.efficiency);
   const goodput = newest?.values.goodput ?? run.goodput;
   const ran = (run.ended_at || Date.now() / 1000) - run.started_at;
   return (
@@ -168,11 +182,13 @@ function Tiles({ detail, newest, unit }: { detail: RunDetail; newest: Tick | nul
         note={residual === null ? undefined : `${signedPercent(residual)} against predicted`}
         tone={tone}
       />
-      <Tile
-        label={useful === "mfu" ? "MFU" : "Efficiency"}
-        value={percent(fresh(useful, run.mfu))}
-        note={predicted[useful]?.expected != null ? `predicted ${percent(predicted[useful]?.expected)}` : undefined}
-      />
+      {typeof share === "number" && (
+        <Tile
+          label={useful === "mfu" ? "MFU" : "Efficiency"}
+          value={percent(share)}
+          note={predicted[useful]?.expected != null ? `predicted ${percent(predicted[useful]?.expected)}` : undefined}
+        />
+      )}
       {goodput != null && <Tile label="Goodput" value={percent(goodput)} />}
       <Tile label={run.status === "running" ? "Running for" : "Ran for"} value={seconds(ran)} />
     </dl>

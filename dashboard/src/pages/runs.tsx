@@ -10,6 +10,7 @@ import { RunTable } from "../parts/run_table";
 const kStatuses = ["running", "done", "failed", "interrupted", "lost"];
 export const kMostCompared = 6;
 const kPage = 100;
+const kFiguresEveryMs = 4000; // the stream tells of runs that begin and end, not of every step
 
 function useQueryState(query: URLSearchParams) {
   const status = query.get("status") ?? "";
@@ -49,6 +50,12 @@ export function RunsPage({ query }: { query: URLSearchParams }) {
   const refresh = useCalm(runs.reload);
   const live = useLive("/stream", { runs: refresh });
   const rows = runs.data?.runs ?? [];
+  const running = rows.some((run) => run.status === "running");
+  useEffect(() => {
+    if (!running) return;
+    const timer = setInterval(() => document.visibilityState === "visible" && runs.reload(), kFiguresEveryMs);
+    return () => clearInterval(timer);
+  }, [running]);
   const tags = useMemo(() => [...new Set(rows.flatMap((run) => run.tags ?? []))].sort(), [rows]);
 
   const toggle = (id: string) =>

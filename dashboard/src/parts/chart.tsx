@@ -3,7 +3,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import type { Band, Maybe } from "../lib/api";
-import { number } from "../lib/format";
+import { bytes, number } from "../lib/format";
 import { colour, useColours } from "../lib/theme";
 
 export interface Curve {
@@ -32,6 +32,8 @@ export interface ChartProps {
   note?: string;
   loading?: boolean;
 }
+
+const kBinarySteps = Array.from({ length: 50 }, (_, power) => 2 ** power);
 
 const isKnown = (value: Maybe): value is number => typeof value === "number" && Number.isFinite(value);
 
@@ -120,7 +122,7 @@ function optionsOf(props: { current: ChartProps }, width: number, moved: (self: 
     width,
     height,
     legend: { show: false },
-    padding: [8, 8, 0, 0],
+    padding: [8, 16, 0, 0],
     cursor: {
       sync: sync ? { key: sync, setSeries: false } : undefined,
       drag: { x: true, y: false, setScale: false },
@@ -143,6 +145,7 @@ function optionsOf(props: { current: ChartProps }, width: number, moved: (self: 
       {
         ...axis,
         gap: 4,
+        incrs: props.current.format === bytes ? kBinarySteps : undefined,
         size: (_self, values) => Math.max(36, ...(values ?? []).map((text) => (text?.length ?? 0) * 6.4 + 10)),
         values: (_, splits) => splits.map((value) => (props.current.format ?? number)(value)),
       },

@@ -249,4 +249,39 @@ export const studyDetail = {
   })),
 };
 
-export const cluster = { nodes: [], health: [] };
+export const cluster = {
+  time: created,
+  dcgm: null,
+  runs: [
+    {
+      id: "20261118-010203-aaaaaa-gpt-live",
+      name: "gpt-live",
+      status: "running",
+      host: "node-1",
+      world: 4,
+      ranks: [0, 1, 2, 3].map((rank) => ({
+        rank,
+        time: Date.now() / 1000 - 2,
+        values: {
+          ...(rank === 0 ? { node_cpu_percent: 41, node_available_bytes: 3.1e11, node_disk_free_bytes: 8.2e11 } : {}),
+          gpu_percent: 96 - rank * 9,
+          gpu_memory_bytes: 6.1e10,
+          gpu_temperature_celsius: 61 + rank,
+          gpu_clock_ratio: rank === 2 ? 0.62 : 0.98,
+          gpu_throttled: rank === 2 ? 1 : 0,
+        },
+      })),
+      health: [
+        {
+          time: Date.now() / 1000 - 600,
+          level: "warning",
+          kind: "node_health",
+          rank: 2,
+          step: -1,
+          message: "GPU 2 is throttled: power cap",
+          data: {},
+        },
+      ],
+    },
+  ],
+};

@@ -161,9 +161,9 @@ Figures figures_of_device(const Trace& trace, std::span<const DeviceSlice> work,
   figures.steps = static_cast<int>(marked_steps(trace).size());
   const Intervals compute = device_times(work, window, [](Work kind) { return kind == Work::kCompute; });
   const Intervals talk = device_times(work, window, [](Work kind) { return kind == Work::kCommunication; });
-  const Intervals in = device_times(work, window, [](Work kind) { return kind == Work::kCopyIn; });
+  const Intervals copies =
+      device_times(work, window, [](Work kind) { return kind == Work::kCopyIn || kind == Work::kCopyOut; });
   Intervals busy = device_times(work, window, [](Work) { return true; });
-  const Intervals not_in = device_times(work, window, [](Work kind) { return kind != Work::kCopyIn; });
   // What the profiler takes for itself is not the job's idle time: the window is without it.
   const Intervals profiler = minus(host_times(trace, HostWork::kProfiler, window), busy);
   figures.window_seconds = seconds(window.length() - total(profiler));
@@ -171,7 +171,7 @@ Figures figures_of_device(const Trace& trace, std::span<const DeviceSlice> work,
   figures.compute_seconds = seconds(total(compute));
   figures.communication_seconds = seconds(total(talk));
   figures.exposed_seconds = seconds(total(minus(talk, compute)));
-  figures.copy_in_seconds = seconds(total(minus(in, not_in)));
+  figures.exposed_copy_seconds = seconds(total(minus(minus(copies, compute), talk)));
   const Intervals gaps = minus(gaps_in(busy, window), profiler);
   figures.idle_seconds = seconds(total(gaps));
   figures.idle_is_known = trace.calls_seen < kThinTrace ? 0.0 : 1.0;

@@ -18,8 +18,8 @@ struct Figures {
   double busy_seconds = 0.0;     // anything ran
   double compute_seconds = 0.0;  // a kernel ran that does not communicate
   double communication_seconds = 0.0;
-  double exposed_seconds = 0.0;  // communication while no other kernel ran
-  double copy_in_seconds = 0.0;  // from the host while nothing else ran
+  double exposed_seconds = 0.0;       // communication while no other kernel ran
+  double exposed_copy_seconds = 0.0;  // to or from the host while no kernel ran
   double idle_seconds = 0.0;
   double idle_loader_seconds = 0.0;    // the program waited for data
   double idle_allocate_seconds = 0.0;  // ... was in cudaMalloc or cudaFree

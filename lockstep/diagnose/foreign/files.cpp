@@ -8,8 +8,13 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
+#include "lockstep/diagnose/foreign/diff.h"
 #include "lockstep/diagnose/foreign/flight_recorder.h"
+#include "lockstep/diagnose/foreign/kernel_logs.h"
 #include "lockstep/diagnose/foreign/kineto.h"
+#include "lockstep/diagnose/foreign/nccl_log.h"
+#include "lockstep/diagnose/foreign/nsight.h"
+#include "lockstep/diagnose/foreign/operations_csv.h"
 #include "lockstep/diagnose/foreign/pickle.h"
 #include "lockstep/diagnose/foreign/source.h"
 #include "lockstep/diagnose/foreign/trace_findings.h"
@@ -20,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kMostFiles = 100'000;
+constexpr std::uint64_t kLargestText = std::uint64_t{4} << 30;
 constexpr std::uint64_t kLargestDump = std::uint64_t{512} << 20;
 constexpr const char* kKnownKinds =
     "read are: PyTorch profiler traces, Nsight Systems sqlite exports, NCCL_DEBUG=INFO logs, flight-recorder dumps, "
@@ -98,10 +104,40 @@ class Reading {
       case FileKind::kFlightRecorder:
         dumps_[input.path.parent_path().string()].push_back(read_dump(input.path));
         break;
-      default:
-        throw bad_input(printable_path(input.path) + " is not of a known kind", kKnownKinds);
+      case FileKind::kNsight:
+        ranks = add_devices(read_nsight(input.path));
+        break;
+      case FileKind::kOperations:
+        ranks = read_stragglers(input.path);
+        break;
+      case FileKind::kNcclLog: {
+        const NcclLog log = read_nccl_log(read_all(*open_source(input.path), name, kLargestText));
+        append(nccl_findings(log));
+        ranks = std::max(1, static_cast<int>(log.hosts.size()));
+        break;
+      }
+      case FileKind::kKernelLog:
+        append(kernel_log_findings(read_all(*open_source(input.path), name, kLargestText)));
+        break;
+      case FileKind::kUnknown:
+        break;
     }
     diagnosis_.read.push_back({name, to_string(input.kind), ranks});
+  }
+
+  int add_devices(std::vector<Trace> traces) {
+    const auto count = static_cast<int>(traces.size());
+    std::ranges::move(traces, std::back_inserter(traces_));
+    return count;
+  }
+
+  // How many ranks it tells of.
+  int read_stragglers(const fs::path& path) {
+    const std::string name = path.string();
+    const StragglerFigures figures =
+        straggler_figures(read_operations(read_all(*open_source(path), name, kLargestText), name));
+    append(straggler_findings(figures));
+    return static_cast<int>(figures.workers.size());
   }
 
   void append(std::vector<Finding> found) {
@@ -115,6 +151,28 @@ class Reading {
 };
 
 }  // namespace
+
+DiagnosisDiff diff_files(const fs::path& before, const fs::path& after) {
+  std::vector<Trace> sides[2];
+  const fs::path* const paths[2] = {&before, &after};
+  for (int side = 0; side < 2; ++side) {
+    for (const Input& input : inputs_of({*paths[side]})) {
+      if (input.kind == FileKind::kKineto) {
+        sides[side].push_back(read_kineto(*open_source(input.path), input.path.string()));
+      } else if (input.kind == FileKind::kNsight) {
+        std::ranges::move(read_nsight(input.path), std::back_inserter(sides[side]));
+      }
+    }
+    if (sides[side].empty()) {
+      throw bad_input(printable_path(*paths[side]) + " holds no profile to compare",
+                      "give traces of the PyTorch profiler or exports of Nsight Systems");
+    }
+  }
+  DiagnosisDiff diff = diff_traces(sides[0], sides[1]);
+  diff.before = before.string();
+  diff.after = after.string();
+  return diff;
+}
 
 Diagnosis diagnose_files(const std::vector<fs::path>& paths) { return Reading().diagnose(inputs_of(paths)); }
 

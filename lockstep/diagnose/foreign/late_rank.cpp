@@ -8,27 +8,13 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/diagnose/foreign/trace_findings.h"
+#include "lockstep/diagnose/statistics.h"
 
 namespace lockstep::diagnose {
 namespace {
 
 constexpr double kWaitedPercent = 4.0;        // of the step
 constexpr std::int64_t kNoticeable = 20'000;  // ns: less is how launches scatter
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0.0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
-double spread(const std::vector<double>& values) {
-  const double usual = median(values);
-  std::vector<double> away;
-  away.reserve(values.size());
-  for (const double value : values) away.push_back(std::abs(value - usual));
-  return 1.4826 * median(away);
-}
 
 // What makes collectives of two ranks the same: the group and its count, or the kind of kernel and its place in the
 // step.
@@ -134,7 +120,7 @@ Reason reason_of(const Figures& late, const std::vector<Figures>& others) {
     std::vector<double> usual;
     usual.reserve(others.size());
     for (const Figures& one : others) usual.push_back(one.share(seconds_of(one)));
-    return (late.share(seconds_of(late)) - median(std::move(usual))) * late.window_seconds;
+    return (late.share(seconds_of(late)) - median(usual)) * late.window_seconds;
   };
   std::vector<Reason> reasons = {
       {"computes longer",

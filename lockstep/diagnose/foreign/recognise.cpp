@@ -33,8 +33,8 @@ FileKind kind_of_text(std::string_view text) {
   if (has(first, "optype") && has(first, "start_ts") && has(first, ",")) return FileKind::kOperations;
   constexpr std::array<std::string_view, 3> kNccl = {"NCCL INFO", "NCCL WARN", "NCCL version"};
   if (has_one(text, kNccl)) return FileKind::kNcclLog;
-  constexpr std::array<std::string_view, 8> kKernel = {"NVRM:",   "SXid (",         "Linux version ", "nvidia-nvswitch",
-                                                       "kernel:", "Out of memory:", "fabricmanager",  "fabric manager"};
+  constexpr std::array<std::string_view, 6> kKernel = {"NVRM: ",          "SXid (PCI", "Linux version ",
+                                                       "nvidia-nvswitch", " kernel: ", "Out of memory: Killed process"};
   if (has_one(text, kKernel)) return FileKind::kKernelLog;
   // Records of /dev/kmsg ("6,3964,206764307,-;text"), lines of dmesg ("[  206.764307] text"), fabric manager's.
   const bool record = !first.empty() && first[0] >= '0' && first[0] <= '7' && has(first, ",-;");

@@ -39,7 +39,7 @@ void add(Figures& sum, const Figures& one) {
                                        &Figures::compute_seconds,
                                        &Figures::communication_seconds,
                                        &Figures::exposed_seconds,
-                                       &Figures::copy_in_seconds,
+                                       &Figures::exposed_copy_seconds,
                                        &Figures::idle_seconds,
                                        &Figures::idle_loader_seconds,
                                        &Figures::idle_allocate_seconds,
@@ -73,7 +73,7 @@ void divide(Figures& sum, double count) {
 }
 
 std::string place_of(const std::vector<Trace>& traces, std::size_t devices) {
-  if (traces.size() > 1) return fmt::format("{} traces", traces.size());
+  if (traces.size() > 1) return fmt::format("{} {}", traces.size(), traces.front().kind == "nsight" ? "GPUs" : "ranks");
   const Trace& trace = traces.front();
   std::string text =
       trace.rank >= 0 ? fmt::format("rank {}{}", trace.rank, trace.world > 0 ? fmt::format(" of {}", trace.world) : "")
@@ -112,13 +112,16 @@ Job job_of(const std::vector<Trace>& traces) {
 
 std::string per_step(const Job& job, double value) {
   if (job.mean.steps > 0) return fmt::format("{:.1f} ms a step", 1e3 * value / job.mean.steps);
-  return fmt::format("{:.1f} of {:.1f} ms", 1e3 * value, 1e3 * job.mean.window_seconds);
+  const double devices = static_cast<double>(job.devices);
+  return fmt::format("{:.1f} of {:.1f} ms", 1e3 * value / devices, 1e3 * job.mean.window_seconds / devices);
 }
 
 // "404 collectives a step".
 std::string count_per_step(const Job& job, std::int64_t count, const char* what) {
   if (job.mean.steps > 0) return fmt::format("{:.0f} {} a step", static_cast<double>(count) / job.mean.steps, what);
-  return fmt::format("{} {} in {:.0f} ms", count, what, 1e3 * job.mean.window_seconds);
+  const double devices = static_cast<double>(job.devices);
+  return fmt::format("{:.0f} {} in {:.0f} ms", static_cast<double>(count) / devices, what,
+                     1e3 * job.mean.window_seconds / devices);
 }
 
 std::string prefix(const Job& job) { return job.where.empty() ? "" : job.where + ": "; }
@@ -250,6 +253,21 @@ bool add_communication(const Job& job, double waited_percent, std::vector<Findin
   return false;
 }
 
+// Weights, activations or batches that are brought over the bus while nothing is computed.
+void add_copies(const Job& job, std::vector<Finding>& found) {
+  const Figures& f = job.mean;
+  const double cost = f.percent(f.exposed_copy_seconds);
+  if (cost < kIdlePercent || !job.on_device) return;
+  found.push_back(finding(
+      Cause::kHostBound, cost, 0.85,
+      fmt::format("{}the device computes nothing {} while it copies from and to the memory of the host; kernels run "
+                  "{:.1f}% of the time",
+                  prefix(job), per_step(job, f.exposed_copy_seconds), f.percent(f.compute_seconds)),
+      "keep weights and optimizer state on the device (no CPU offload), or copy from pinned memory on a stream of its "
+      "own, a layer ahead: pin_memory=True, non_blocking=True",
+      gain_of(std::min(0.7 * cost, 80.0))));
+}
+
 void add_idle(const Job& job, bool collectives_explained, std::vector<Finding>& found) {
   const Figures& f = job.mean;
   if (f.idle_is_known < 0.5 || !job.on_device) return;
@@ -281,6 +299,23 @@ void add_idle(const Job& job, bool collectives_explained, std::vector<Finding>& 
       gain_of(std::min(0.7 * cost, 80.0))));
 }
 
+// What is found twice, for two reasons, is one finding.
+std::vector<Finding> one_of_each(std::vector<Finding> found) {
+  std::vector<Finding> merged;
+  for (Finding& one : found) {
+    const auto same = std::ranges::find(merged, one.cause, &Finding::cause);
+    if (same == merged.end()) {
+      merged.push_back(std::move(one));
+      continue;
+    }
+    if (one.cost_percent > same->cost_percent) std::swap(one, *same);
+    same->cost_percent += one.cost_percent;
+    same->gain_percent += one.gain_percent;
+    same->evidence += "; " + one.evidence;
+  }
+  return merged;
+}
+
 }  // namespace
 
 double gain_of(double percent) {
@@ -296,8 +331,9 @@ std::vector<Finding> trace_findings(const std::vector<Trace>& traces) {
   add_loader(job, found);
   add_driver(job, found);
   const bool small = add_communication(job, waited, found);
+  add_copies(job, found);
   add_idle(job, small, found);
-  return found;
+  return one_of_each(std::move(found));
 }
 
 }  // namespace lockstep::diagnose

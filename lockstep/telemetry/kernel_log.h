@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "lockstep/base/file.h"
-#include "lockstep/elastic/finding.h"
+#include "lockstep/telemetry/node_finding.h"
 
-namespace lockstep::elastic {
+namespace lockstep::telemetry {
 
 struct KernelLine {
   std::string text;          // without the time and the level
@@ -42,6 +42,6 @@ std::optional<KernelLine> parse_kernel_line(std::string_view line);
 
 // What a line says, if it is of interest: Xid and SXid lines, processes killed for want of memory, memory that is
 // broken, file systems that became read-only, disks that fail.
-std::optional<Finding> finding_in(const std::string& text);
+std::optional<NodeFinding> finding_in(const std::string& text);
 
-}  // namespace lockstep::elastic
+}  // namespace lockstep::telemetry

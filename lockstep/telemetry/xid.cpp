@@ -1,4 +1,4 @@
-#include "lockstep/elastic/xid.h"
+#include "lockstep/telemetry/xid.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "lockstep/base/text.h"
 
-namespace lockstep::elastic {
+namespace lockstep::telemetry {
 namespace {
 
 constexpr const char* kCode =
@@ -94,14 +94,14 @@ std::string pci_place(const std::string& text) {
   return place;
 }
 
-Finding xid_finding(int code, const std::string& pci, int pid, const std::string& details) {
+NodeFinding xid_finding(int code, const std::string& pci, int pid, const std::string& details) {
   XidMeaning meaning = meaning_of_xid(code);
   // The driver says which recovery it asks for; none is good news.
   if (code == 154 && details.find("(None)", details.rfind(" to ")) != std::string::npos) meaning.severity = kInfo;
-  Finding finding{meaning.severity, "gpu", fmt::format("xid {} {}", code, pci), "", meaning.fix, pid};
+  NodeFinding finding{meaning.severity, "gpu", fmt::format("xid {} {}", code, pci), "", meaning.fix, pid};
   finding.what = fmt::format("Xid {} of GPU {}: {}", code, pci, meaning.meaning);
   if (!details.empty()) finding.what += fmt::format(" ({})", printable(details, 120));
   return finding;
 }
 
-}  // namespace lockstep::elastic
+}  // namespace lockstep::telemetry

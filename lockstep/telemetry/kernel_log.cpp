@@ -1,4 +1,4 @@
-#include "lockstep/elastic/kernel_log.h"
+#include "lockstep/telemetry/kernel_log.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,9 +12,9 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/text.h"
-#include "lockstep/elastic/xid.h"
+#include "lockstep/telemetry/xid.h"
 
-namespace lockstep::elastic {
+namespace lockstep::telemetry {
 namespace {
 
 constexpr int kMostRecords = 1'000'000;  // of one read: a kernel that writes faster is not waited for
@@ -34,7 +34,7 @@ std::optional<std::int64_t> number_after(std::string_view text, std::string_view
 bool has(std::string_view text, std::string_view piece) { return text.find(piece) != std::string_view::npos; }
 
 // "NVRM: Xid (PCI:0000:9b:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
-std::optional<Finding> xid_in(const std::string& text) {
+std::optional<NodeFinding> xid_in(const std::string& text) {
   const std::size_t mark = text.find("NVRM: Xid (");
   if (mark == std::string::npos) return std::nullopt;
   const std::size_t open = text.find('(', mark), close = text.find("): ", open);
@@ -49,7 +49,7 @@ std::optional<Finding> xid_in(const std::string& text) {
 }
 
 // "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 12028, Non-fatal, Link 32 egress ..."
-std::optional<Finding> sxid_in(const std::string& text) {
+std::optional<NodeFinding> sxid_in(const std::string& text) {
   const std::size_t mark = text.find("SXid (");
   const std::size_t close = mark == std::string::npos ? mark : text.find("): ", mark);
   if (close == std::string::npos) return std::nullopt;
@@ -57,16 +57,16 @@ std::optional<Finding> sxid_in(const std::string& text) {
   if (!code) return std::nullopt;
   const std::string pci = printable(pci_place(text.substr(mark + 6, close - mark - 6)));
   const bool fatal = has(text, ", Fatal");
-  return Finding{fatal ? Severity::kFatal : Severity::kWarning,
-                 "gpu",
-                 fmt::format("sxid {} {}", *code, pci),
-                 fmt::format("SXid {} of NVSwitch {}: {} ({})", *code, pci, fatal ? "fatal" : "not fatal",
-                             printable(text.substr(close + 3), 120)),
-                 fatal ? "restart fabric manager and reset all GPUs of the node, or reboot it" : "",
-                 0};
+  return NodeFinding{fatal ? Severity::kFatal : Severity::kWarning,
+                     "gpu",
+                     fmt::format("sxid {} {}", *code, pci),
+                     fmt::format("SXid {} of NVSwitch {}: {} ({})", *code, pci, fatal ? "fatal" : "not fatal",
+                                 printable(text.substr(close + 3), 120)),
+                     fatal ? "restart fabric manager and reset all GPUs of the node, or reboot it" : "",
+                     0};
 }
 
-std::optional<Finding> gpu_line(const std::string& text) {
+std::optional<NodeFinding> gpu_line(const std::string& text) {
   if (auto found = xid_in(text)) return found;
   if (auto found = sxid_in(text)) return found;
   const std::size_t gone = text.find("NVRM: GPU ");
@@ -75,52 +75,52 @@ std::optional<Finding> gpu_line(const std::string& text) {
   return xid_finding(79, printable(pci_place(rest.substr(0, rest.find_first_of(" ,")))), 0, "");
 }
 
-std::optional<Finding> memory_line(const std::string& text) {
+std::optional<NodeFinding> memory_line(const std::string& text) {
   if (has(text, "Out of memory: Killed process") || has(text, "Memory cgroup out of memory: Killed process")) {
     const auto pid = number_after(text, "Killed process ");
-    return Finding{Severity::kWarning,
-                   "memory",
-                   fmt::format("killed {}", pid.value_or(0)),
-                   fmt::format("the kernel killed a process for want of memory: {}", printable(text, 120)),
-                   "lower batch.micro or the ranks per node, or give the job more memory",
-                   0};
+    return NodeFinding{Severity::kWarning,
+                       "memory",
+                       fmt::format("killed {}", pid.value_or(0)),
+                       fmt::format("the kernel killed a process for want of memory: {}", printable(text, 120)),
+                       "lower batch.micro or the ranks per node, or give the job more memory",
+                       0};
   }
   if (has(text, "due to hardware memory corruption") || has(text, "Uncorrected hardware memory error")) {
-    return Finding{Severity::kFatal,
-                   "memory",
-                   "broken",
-                   "memory of this node is broken: " + printable(text, 120),
-                   "have the memory module replaced",
-                   0};
+    return NodeFinding{Severity::kFatal,
+                       "memory",
+                       "broken",
+                       "memory of this node is broken: " + printable(text, 120),
+                       "have the memory module replaced",
+                       0};
   }
   return std::nullopt;
 }
 
-std::optional<Finding> disk_line(const std::string& text) {
+std::optional<NodeFinding> disk_line(const std::string& text) {
   if (has(text, "Remounting filesystem read-only") || has(text, "remounting filesystem read-only")) {
-    return Finding{Severity::kWarning,
-                   "disk",
-                   "remounted",
-                   "a file system became read-only: " + printable(text, 120),
-                   "look at its disk, repair the file system and mount it again",
-                   0};
+    return NodeFinding{Severity::kWarning,
+                       "disk",
+                       "remounted",
+                       "a file system became read-only: " + printable(text, 120),
+                       "look at its disk, repair the file system and mount it again",
+                       0};
   }
   if (has(text, "I/O error, dev ") || has(text, "critical medium error, dev ")) {
     const std::string device = text.substr(text.find(", dev ") + 6);
     const std::string name = printable(device.substr(0, device.find_first_of(", ")));
-    return Finding{Severity::kWarning,
-                   "disk",
-                   "errors of " + name,
-                   "disk " + name + ": " + printable(text, 120),
-                   "look at the disk (smartctl) before it fails",
-                   0};
+    return NodeFinding{Severity::kWarning,
+                       "disk",
+                       "errors of " + name,
+                       "disk " + name + ": " + printable(text, 120),
+                       "look at the disk (smartctl) before it fails",
+                       0};
   }
   return std::nullopt;
 }
 
 }  // namespace
 
-std::optional<Finding> finding_in(const std::string& text) {
+std::optional<NodeFinding> finding_in(const std::string& text) {
   if (auto found = gpu_line(text)) return found;
   if (auto found = memory_line(text)) return found;
   return disk_line(text);
@@ -194,4 +194,4 @@ std::vector<KernelLine> KernelLog::read_file_lines() {
   return lines;
 }
 
-}  // namespace lockstep::elastic
+}  // namespace lockstep::telemetry

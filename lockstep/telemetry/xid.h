@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/elastic/finding.h"
+#include "lockstep/telemetry/node_finding.h"
 
-namespace lockstep::elastic {
+namespace lockstep::telemetry {
 
 struct XidMeaning {
   int code = 0;
@@ -25,6 +25,6 @@ XidMeaning meaning_of_xid(int code);
 std::string pci_place(const std::string& text);
 
 // A finding for Xid `code` of the GPU at `pci`; `details` is what the driver adds.
-Finding xid_finding(int code, const std::string& pci, int pid, const std::string& details);
+NodeFinding xid_finding(int code, const std::string& pci, int pid, const std::string& details);
 
-}  // namespace lockstep::elastic
+}  // namespace lockstep::telemetry
