@@ -38,7 +38,7 @@ class Simulate(EndToEnd):
         self.assertGreater(memory["choices"][0]["goodput"]["median"], planned["goodput"]["median"])
 
     def test_the_same_seed_gives_the_same_figures(self):
-        arguments = ("--failures-per-1000-node-days", "6.5", "--nodes", "64", "--days", "10", "--seed", "3")
+        arguments = ("--failure-rate", "6.5", "--nodes", "64", "--days", "10", "--seed", "3")
         self.assertEqual(self.study(*arguments), self.study(*arguments))
         self.assertNotEqual(self.study(*arguments), self.study(*arguments[:-1], "4"))
 

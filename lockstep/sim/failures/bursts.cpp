@@ -136,7 +136,7 @@ BurstModel fit_bursts(const FaultTrace& trace) {
   const std::vector<Burst> bursts = bursts_of(trace);
   if (bursts.size() < 2) {
     throw bad_input(fmt::format("{} faults are too few to fit a model", trace.faults.size()),
-                    "give a longer trace, or a rate with --failures-per-1000-node-days");
+                    "give a longer trace, or a rate with --failure-rate");
   }
   BurstModel model;
   model.bursts_per_node_second = static_cast<double>(bursts.size()) / (trace.seconds * trace.nodes);
