@@ -14,11 +14,13 @@ build_packages=(
   libgtest-dev
   pybind11-dev python3-dev  # the Python package
   python3-yaml        # tests read the manifests we write
+  tmux                # tests watch a run in a terminal
 )
-# The page of `lockstep serve`. Debian's npm is some 350 small packages (45 MB to fetch, about a minute): not where another
-# Node.js >= 18 brings its own.
+# The page of `lockstep serve`. Debian's two are 384 packages (48 MB to fetch, 350 MB on disk): not where another Node.js
+# >= 18 brings its own npm, nor with LOCKSTEP_NO_PAGE=1.
 page_packages=(nodejs npm)
-if command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' 2>/dev/null; then
+if [ "${LOCKSTEP_NO_PAGE:-}" = 1 ] ||
+   { command -v npm >/dev/null && node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' 2>/dev/null; }; then
   page_packages=()
 fi
 bench_packages=(libbenchmark-dev)

@@ -6,6 +6,7 @@ Steps are compared by the clock of the store, from one step's record to the next
 seen too. Standard library only.
 """
 import argparse
+import csv
 import json
 import os
 import pathlib
@@ -21,12 +22,11 @@ import measure  # noqa: E402
 STALL_LIMIT, SLOWER_LIMIT = 0.1, 0.05
 
 
-def steps_of(home, run):
+def steps_of(lockstep, home, run):
     """(step, seconds of its own count, wall time of its record)"""
-    with sqlite3.connect(f"file:{home / 'runs.db'}?mode=ro", uri=True) as store:
-        return store.execute("SELECT step, value, time_ms / 1000.0 FROM metrics JOIN names ON names.number = metrics.name "
-                             "JOIN runs ON runs.number = metrics.run WHERE names.name = 'step_seconds' AND runs.id = ? AND rank = 0 "
-                             "ORDER BY step", (run,)).fetchall()
+    words = [lockstep, "export", run, "--to", "-", "--format", "csv", "--long", "--metric", "step_seconds", "--rank", "0"]
+    done = subprocess.run(words, env={**os.environ, "LOCKSTEP_HOME": str(home)}, capture_output=True, text=True, check=True)
+    return [(int(row["step"]), float(row["value"]), float(row["time"])) for row in csv.DictReader(done.stdout.splitlines())]
 
 
 def saves_of(home, run):
@@ -65,7 +65,7 @@ def main():
         if said.returncode != 0:
             sys.exit(f"lockstep train ended with {said.returncode}: {said.stdout[-2000:]}")
         run = measure.last_json(said.stdout)["run"]
-        steps, saves = steps_of(home, run), saves_of(home, run)
+        steps, saves = steps_of(args.lockstep, home, run), saves_of(home, run)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     free, during, stalled = [], [], []

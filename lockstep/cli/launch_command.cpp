@@ -77,6 +77,7 @@ void refuse_flags_of_jobs(const TrainOptions& options, bool submits) {
       {options.resuming, "--resume"},
       {options.accept_changes, "--accept-changes"},
       {!options.export_folder.empty(), "--export"},
+      {!options.tensorboard.empty(), "--tensorboard"},
       {!options.chaos.empty(), "--chaos"},
       {options.dry_run && !submits, "--dry-run"},
       {options.report_steps, "--report-steps"},

@@ -69,8 +69,8 @@ std::vector<std::string> forwarded_flags(const TrainOptions& train) {
   for (const auto& [flag, value] : values) {
     if (!value->empty()) flags.push_back(fmt::format("{}={}", flag, *value));
   }
-  const std::pair<const char*, const std::string*> files[] = {{"--plan", &train.plan_file},
-                                                              {"--export", &train.export_folder}};
+  const std::pair<const char*, const std::string*> files[] = {
+      {"--plan", &train.plan_file}, {"--export", &train.export_folder}, {"--tensorboard", &train.tensorboard}};
   for (const auto& [flag, value] : files) {
     if (!value->empty()) flags.push_back(fmt::format("{}={}", flag, fs::absolute(*value).string()));
   }

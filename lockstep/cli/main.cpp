@@ -95,6 +95,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_health(app, outcome);
   lockstep::cli::add_plan(app, outcome);
   lockstep::cli::add_suggest(app, outcome);
+  lockstep::cli::add_simulate(app, outcome);
   lockstep::cli::add_train(app, outcome);
   lockstep::cli::add_launch(app, outcome);
   lockstep::cli::add_tune(app, outcome);
@@ -103,6 +104,9 @@ int main(int argc, char** argv) {
   lockstep::cli::add_recipe(app, outcome);
   lockstep::cli::add_diagnose(app, outcome);
   lockstep::cli::add_report(app, outcome);
+  lockstep::cli::add_export(app, outcome);
+  lockstep::cli::add_import(app, outcome);
+  lockstep::cli::add_watch(app, outcome);
   lockstep::cli::add_serve(app, outcome);
   lockstep::cli::add_checkpoint(app, outcome);
   lockstep::cli::add_completion(app, outcome);

@@ -17,6 +17,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
+#include "lockstep/cli/alert_desk.h"
 #include "lockstep/cli/checkpoint_folder.h"
 #include "lockstep/cli/engine_library.h"
 #include "lockstep/cli/health.h"
@@ -190,6 +191,14 @@ bool asks_for_requeue(const nlohmann::json& result) {
   return result.is_object() && result.value("exit_code", 0) == static_cast<int>(ExitCode::kRetry);
 }
 
+// Alerts of a run that this process speaks for.
+std::unique_ptr<AlertDesk> open_desk(const elastic::RankRequest& request, Listener& listener) {
+  if (request.verb != "train") return nullptr;
+  return std::make_unique<AlertDesk>(request, [&listener](const std::string& line) {
+    listener.hear({{"type", "note"}, {"text", line}});
+  });
+}
+
 SessionResult run_launched(const elastic::RankRequest& request, Listener& listener) {
   elastic::RankRequest mine = request;
   mine.owns_run = true;
@@ -197,7 +206,11 @@ SessionResult run_launched(const elastic::RankRequest& request, Listener& listen
     ::setenv(name.c_str(), value.c_str(), 1);
   SessionResult outcome;
   outcome.is_rank_zero = request.ranks.rank == 0;
-  outcome.exit_code = run_rank_here(mine, [&](const nlohmann::json& message) { listener.hear(message); });
+  const auto desk = outcome.is_rank_zero ? open_desk(request, listener) : nullptr;
+  outcome.exit_code = run_rank_here(mine, [&](const nlohmann::json& message) {
+    listener.hear(message);
+    if (desk) desk->hear(request.ranks.rank, message);
+  });
   if (!listener.error.empty()) {
     const auto host = [&](int) { return request.ranks.one_node ? "" : telemetry::host_name(); };
     outcome.error = elastic::rank_name(request.ranks.rank, host) + ": " + listener.error;
@@ -222,7 +235,11 @@ SessionResult run_in_process(const elastic::RankRequest& request, const Placemen
     listener.hear(message);
   }
   SessionResult outcome;
-  outcome.exit_code = run_rank_here(request, [&](const nlohmann::json& message) { listener.hear(message); });
+  const auto desk = open_desk(request, listener);
+  outcome.exit_code = run_rank_here(request, [&](const nlohmann::json& message) {
+    listener.hear(message);
+    if (desk) desk->hear(0, message);
+  });
   outcome.result = listener.result;
   std::optional<int> failed_rank;
   if (!listener.error.empty()) {
@@ -359,7 +376,9 @@ class AgentSession {
         options_(agent_options(request_, placement, session)),
         listener_(listener),
         notices_(request_.job.checkpoint),
-        watched_(request_.checkpoint_directory.empty() ? request_.run_directory : request_.checkpoint_directory) {}
+        watched_(request_.checkpoint_directory.empty() ? request_.run_directory : request_.checkpoint_directory) {
+    if (!placement.nodes) desk_ = open_desk(request_, listener);  // what is missing is said before anything starts
+  }
 
   SessionResult run() {
     const elastic::AgentResult agent = elastic::run_agent(options_, callbacks());
@@ -386,8 +405,13 @@ class AgentSession {
       recorder_ = owners_recorder(request_);
       record_.emplace(recorder_, request_, nlohmann::json{{"lockstep", LOCKSTEP_VERSION}});
       listener_.speak();
+      watch_nodes();
     };
-    callbacks.on_message = [this](int, const nlohmann::json& message) {
+    callbacks.on_beat = [this](int rank, const nlohmann::json& beat) {
+      if (desk_) desk_->hear(rank, beat);
+    };
+    callbacks.on_message = [this](int rank, const nlohmann::json& message) {
+      if (desk_) desk_->hear(rank, message);
       if (recorder_ && message.value("type", "") == elastic::command::kChaos) record_chaos(*recorder_, message);
       if (message.value("type", "") == "usage") return record_usage(message);
       if (recorder_ && message.value("type", "") == elastic::command::kHang) record_hang(*recorder_, message);
@@ -399,6 +423,18 @@ class AgentSession {
     callbacks.findings =
         findings_of(std::move(monitor), std::move(found), request_.job.health.node_checks == spec::NodeChecks::kAct);
     return callbacks;
+  }
+
+  // Of several nodes the one that leads may lack the webhook's address: the run goes on.
+  void watch_nodes() {
+    try {
+      if (!desk_) desk_ = open_desk(request_, listener_);
+    } catch (const UserError& error) {
+      listener_.hear({{"type", "note"}, {"text", std::string("warning: no notifications: ") + error.what()}});
+      request_.job.alerts.webhook.clear();
+      desk_ = open_desk(request_, listener_);
+    }
+    if (desk_) desk_->watch_nodes(recorder_);
   }
 
   // Where checkpoints go; before the first one its disk is that of a folder above.
@@ -469,6 +505,7 @@ class AgentSession {
   Notices notices_;
   std::shared_ptr<telemetry::Recorder> recorder_;
   std::optional<elastic::RunRecord> record_;  // where this agent leads
+  std::unique_ptr<AlertDesk> desk_;           // null: nothing is trained
   const Stopwatch started_;
   const fs::path watched_;  // where checkpoints go
 };
@@ -615,6 +652,7 @@ SessionResult run_session(const spec::Job& job, const Placement& placement, cons
   survive_closed_pipes();
   count_stop_signals(SecondSignal::kCounts);
   const elastic::RankRequest request = make_request(job, placement, options);
+  if (options.on_run) options.on_run(request.run_id);
   const bool shows = request.ranks.rank == 0 && !placement.nodes;
   Listener listener(options, shows, placement.launched || placement.nodes);
   SessionResult outcome;

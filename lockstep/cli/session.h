@@ -31,6 +31,7 @@ struct SessionOptions {
   elastic::RankOptions verb_options;
   std::FILE* display = stdout;                              // progress and notes; nullptr: silent
   std::function<void(const nlohmann::json& step)> on_step;  // every step of the first rank; may be empty
+  std::function<void(const std::string& run_id)> on_run;    // before it starts; may be empty
   std::string chaos;                                        // faults on purpose (elastic/chaos.h); "": none
   std::string title;
   std::optional<plan::Plan> plan;  // null: none; its prediction is recorded with the run

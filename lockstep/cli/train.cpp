@@ -12,6 +12,7 @@
 #include "lockstep/cli/session.h"
 #include "lockstep/cli/show.h"
 #include "lockstep/cli/signals.h"
+#include "lockstep/cli/tensorboard_follow.h"
 #include "lockstep/cli/train.h"
 #include "lockstep/cli/verbs.h"
 #include "lockstep/elastic/chaos.h"
@@ -199,6 +200,8 @@ int train(const TrainOptions& options) {
   if (speaks) note_discovery(job.cluster);
   check_before_start(job, plan.best, options, speaks);
   if (!placement.launched && !placement.nodes) note_nodes_here(job.cluster);
+  if (options.no_record && !options.tensorboard.empty())
+    throw bad_input("--tensorboard reads what --no-record leaves out", "leave one of them out");
   if (options.dry_run) {
     if (speaks && options.json) fmt::print("{}\n", plan::to_json(plan).dump(1));
     if (speaks && !options.json) show_plan(stdout, job, plan, placement);
@@ -225,7 +228,11 @@ int train(const TrainOptions& options) {
   session.verb_options.general_step = options.general_step;
   survive_closed_pipes();
   if (speaks && !only_json) show([&] { show_plan(stdout, job, plan, placement); });
-  return finish(run_session(job, placement, session), options);
+  TensorBoardFollower board(options.tensorboard);
+  if (speaks && !options.tensorboard.empty()) session.on_run = [&](const std::string& run) { board.start(run); };
+  const SessionResult outcome = run_session(job, placement, session);
+  board.finish();
+  return finish(outcome, options);
 }
 
 void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& shared, Outcome& outcome,
@@ -252,6 +259,8 @@ void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& shar
                 "Resume although seed, data or shuffling differ from the checkpoint's: other samples come");
   verb.add_option("--export", options.export_folder,
                   "At the end write the weights as a Hugging Face folder that transformers loads");
+  verb.add_option("--tensorboard", options.tensorboard,
+                  "Write TensorBoard's event files into this folder while it trains (docs/reference/export.md)");
   verb.add_option("--chaos", options.chaos,
                   "Faults on purpose, separated by `;` (docs/reference/chaos.md):\n" + elastic::chaos_help());
   verb.add_flag("--dry-run", options.dry_run, "Show the plan and stop; of `launch --on` the submission");

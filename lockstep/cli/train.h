@@ -18,7 +18,7 @@ struct TrainOptions {
   std::string verb = "train";
   std::string job_file;
   std::vector<std::string> overrides;
-  std::string plan_file, profile, backend, resume, export_folder, chaos, interface;
+  std::string plan_file, profile, backend, resume, export_folder, chaos, interface, tensorboard;
   bool resuming = false, accept_changes = false;
   bool json = false, dry_run = false, no_record = false, report_steps = false, general_step = false;
   bool launches = false;  // this process is the agent of a node, whatever started it

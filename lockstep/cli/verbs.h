@@ -22,6 +22,8 @@ void add_rank(CLI::App& app, Outcome& outcome);  // hidden: what the local agent
 void add_calibrate(CLI::App& app, Outcome& outcome);
 void add_checkpoint(CLI::App& app, Outcome& outcome);
 void add_demo(CLI::App& app, Outcome& outcome);
+void add_export(CLI::App& app, Outcome& outcome);
+void add_import(CLI::App& app, Outcome& outcome);
 void add_diagnose(CLI::App& app, Outcome& outcome);
 void add_health(CLI::App& app, Outcome& outcome);
 void add_doctor(CLI::App& app, Outcome& outcome);
@@ -29,8 +31,10 @@ void add_predict(CLI::App& app, Outcome& outcome);
 void add_recipe(CLI::App& app, Outcome& outcome);
 void add_report(CLI::App& app, Outcome& outcome);
 void add_serve(CLI::App& app, Outcome& outcome);
+void add_simulate(CLI::App& app, Outcome& outcome);
 void add_trial_worker(CLI::App& app, Outcome& outcome);  // hidden: what `tune --on` starts
 void add_tune(CLI::App& app, Outcome& outcome);
+void add_watch(CLI::App& app, Outcome& outcome);
 void add_completion(CLI::App& app, Outcome& outcome);
 
 // Text shown under a verb's --help.

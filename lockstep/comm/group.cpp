@@ -167,6 +167,7 @@ void Group::add_running(std::vector<RunningOperation>& all) const {
                      .seconds = monotonic_seconds() - lane.began,
                      .timeout_seconds = 1e-3 * static_cast<double>(state.timeout.count())});
     }
+    children.reserve(children_.size());
     for (const auto& child : children_) {
       if (auto alive = child.lock()) children.push_back(std::move(alive));
     }
@@ -212,6 +213,7 @@ std::pair<std::unique_ptr<Backend>, std::vector<int>> Group::make_subgroup(const
   if (lock.owns_lock()) lock.unlock();
   work.wait();
   std::vector<int> global;
+  global.reserve(ranks.size());
   for (const int rank : ranks) global.push_back(global_ranks_[static_cast<std::size_t>(rank)]);
   return {std::move(*made), std::move(global)};
 }

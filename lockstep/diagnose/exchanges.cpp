@@ -17,13 +17,10 @@ using telemetry::SpanLane;
 
 using Key = std::tuple<std::int64_t, std::string, std::int64_t>;  // step, group, sequence
 
-// Of messages only one end may wait for the other, so that their ends say nothing about clocks.
-bool is_collective(const Exchange& exchange) { return exchange.members.size() > 2 || exchange.name != "send"; }
-
 std::map<int, double> clock_offsets(const std::vector<Exchange>& exchanges) {
   std::map<int, std::vector<double>> distances;
   for (const Exchange& exchange : exchanges) {
-    if (!is_collective(exchange)) continue;
+    if (exchange.is_message()) continue;  // their ends need not be simultaneous
     std::vector<double> ends;
     for (const Member& member : exchange.members) ends.push_back(member.end);
     const double middle = median(ends);
@@ -35,6 +32,8 @@ std::map<int, double> clock_offsets(const std::vector<Exchange>& exchanges) {
 }
 
 }  // namespace
+
+bool Exchange::is_message() const { return name.starts_with("send") || name.starts_with("recv"); }
 
 double Exchange::last_begin() const {
   double last = members.front().begin;
@@ -109,7 +108,7 @@ std::vector<Part> parts_by_rank(std::span<const Exchange> exchanges, int world) 
       part.waited += std::max(0.0, std::min(began, member.end) - member.begin);
       part.moved += std::max(0.0, member.end - began);
       part.moved_beyond += std::max(0.0, member.end - std::max(began, median(other_ends)));
-      if (member.rank == last) part.late += exchange.lateness();
+      if (member.rank == last && !exchange.is_message()) part.late += exchange.lateness();
     }
   }
   const double count = std::max<double>(1.0, static_cast<double>(steps.size()));

@@ -18,11 +18,12 @@ struct Member {
 
 struct Exchange {
   std::int64_t step = 0;
-  std::string name;   // "all_reduce", ...
+  std::string name;   // "all_reduce (dp: gradients)", ...
   std::string group;  // "dp", "world/tp1", ...
   std::int64_t bytes = 0;
   std::vector<Member> members;  // two at least, by rank
 
+  bool is_message() const;  // between two: whoever sends comes when it has something, which is no lateness
   double last_begin() const;
   int last_rank() const;
   // How much earlier it could have begun had the last come with the one before it.

@@ -70,6 +70,8 @@ struct AgentCallbacks {
   // On the leader: what ranks say, and what the agents have to tell with rank -1: "note" {text}, "finding" {node, and
   // what to_json(Finding) writes; told: it was printed before}. On other nodes: their agent's own.
   std::function<void(int rank, const nlohmann::json& message)> on_message;
+  // On the leader: heartbeats of ranks that work (elastic/control.h). May be empty.
+  std::function<void(int rank, const nlohmann::json& beat)> on_beat = {};
   std::function<void(int rank, int pid)> on_start;
   // How often the user asked to stop: at 1 the ranks are told (SIGINT), from 2 on they are killed.
   std::function<int()> stop_requests;

@@ -10,8 +10,9 @@
 // and what the process says beside the messages of elastic/engine_api.h:
 //
 //   ready      {}                        it waits for `join`
-//   heartbeat  {step, generation, marks} it lives; after its first step in a generation at once, then now and then;
-//                                        `marks` grow while it gets on with something that is not a step
+//   heartbeat  {step, generation, marks, it lives; after its first step in a generation at once, then now and then;
+//               busy_seconds}            `marks` grow while it gets on with something that is not a step;
+//                                        `busy_seconds`: of its steps so far, without what it waited for others
 //   recovered  {lost_steps, step}        the first rank has the state of `step` again; steps that are done again
 //                                        (-1: no rank knows)
 //   lost       {generation, message, kind, suspect_rank}   it has left the generation and waits for `join`

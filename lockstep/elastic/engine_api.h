@@ -17,7 +17,8 @@ struct LockstepEngineHost {
   //   progress     {rank, step, steps, loss, rate, unit, efficiency, gradient_norm, memory_bytes, learning_rate,
   //                 eta_seconds}
   //   evaluation   {step, loss, accuracy?}
-  //   checkpoint   {step, path, seconds, stall_seconds}
+  //   checkpoint   {step, path, bytes, seconds, stall_seconds}
+  //   alert        {line}: an event of telemetry/schema.h as a JSON line (telemetry/alert.h)
   //   note         {text}
   //   error        {rank, kind: user|peer_lost|timeout|aborted|internal, exit_code, message, suspect_rank}
   //   result       the verb's answer (train: rank 0's summary; calibrate: the profile; checkpoint: what it found)

@@ -1,9 +1,12 @@
 #include "lockstep/elastic/hang_report.h"
 
+#include <cxxabi.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 
@@ -80,17 +83,37 @@ std::vector<int> find_missing(const std::vector<RankState>& ranks) {
 
 std::string where(const RankState& rank) {
   std::vector<std::string> parts;
-  if (is_silent(rank)) parts.push_back(fmt::format("no sign of life for {:.0f} s", rank.silent_seconds));
+  const bool silent = is_silent(rank);
+  if (silent) parts.push_back(fmt::format("no sign of life for {:.0f} s", rank.silent_seconds));
   for (const PendingOperation& operation : rank.operations) {
     parts.push_back(fmt::format("{} for {:.0f} s", describe(operation), operation.seconds));
     if (parts.size() == 3) break;
   }
   if (rank.operations.empty() && !rank.fault.empty()) parts.push_back(rank.fault);
   if (rank.operations.empty() && !rank.phase.empty() && rank.phase != "comm") {
-    parts.push_back(fmt::format("in {} of step {} for {:.0f} s", rank.phase, rank.step + 1, rank.phase_seconds));
+    parts.push_back(silent
+                        ? fmt::format("last in {} of step {}", rank.phase, rank.step + 1)
+                        : fmt::format("in {} of step {} for {:.0f} s", rank.phase, rank.step + 1, rank.phase_seconds));
   }
   if (parts.empty()) parts.push_back(rank.step < 0 ? "before its first step" : fmt::format("after step {}", rank.step));
   return join(parts, "; ");
+}
+
+// "/usr/lib/libx.so(_ZN1a1bEv+0x4c)[0x7f]" -> "a::b() in libx.so"; anything else as it is.
+std::string readable_frame(const std::string& line) {
+  const std::size_t open = line.find('('), plus = line.find('+', open), close = line.find(')', open);
+  if (open == std::string::npos || close == std::string::npos || plus > close) return line;
+  const std::string file = line.substr(0, open), library = file.substr(file.rfind('/') + 1);
+  const std::string symbol = line.substr(open + 1, plus - open - 1);
+  if (symbol.empty()) return library + "+" + line.substr(plus + 1, close - plus - 1);
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> name(abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status),
+                                                         &std::free);
+  std::string text = status == 0 ? name.get() : symbol;
+  if (const std::size_t arguments = text.find('('); status == 0 && arguments != std::string::npos && arguments > 0) {
+    text = text.substr(0, arguments) + "()";
+  }
+  return text + " in " + library;
 }
 
 // The lines of the rank's own thread, which is the first that a process has; else the states of its threads.
@@ -106,7 +129,7 @@ std::vector<std::string> shown_stack(const std::string& stacks) {
     } else if (line.starts_with("stack of thread ")) {
       inside = line == "stack of thread " + own + ":";
     } else if (inside && !line.empty()) {
-      frames.push_back(line);
+      frames.push_back(readable_frame(line));
     }
   }
   // The signal's own frames come first.
@@ -156,10 +179,16 @@ HangReport describe_hang(const std::string& why, const std::vector<RankState>& r
                             operation ? ", the others are in " + describe(*operation) : "");
   report.text = report.line;
   nlohmann::json states = nlohmann::json::array();
+  std::map<std::vector<std::string>, int> shown;  // stacks, and of which rank
   for (const RankState& rank : ranks) {
     const std::string place = where(rank);
     report.text += fmt::format("\n  {}: {}", name_of(rank), place);
-    for (const std::string& line : shown_stack(rank.stacks)) report.text += "\n      " + printable(line, 160);
+    const std::vector<std::string> stack = shown_stack(rank.stacks);
+    const auto [first, is_new] = shown.emplace(stack, rank.rank);
+    if (!is_new && !stack.empty()) report.text += fmt::format("\n      the same stack as rank {}", first->second);
+    for (const std::string& line : is_new ? stack : std::vector<std::string>{}) {
+      report.text += "\n      " + printable(line, 160);
+    }
     states.push_back({{"rank", rank.rank}, {"where", place}, {"stack", rank.stacks.substr(0, kKeptBytes)}});
   }
   report.data = {{"missing", report.missing}, {"ranks", states}, {"reason", why}};

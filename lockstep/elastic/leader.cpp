@@ -18,10 +18,6 @@ namespace {
 constexpr int kInterrupted = static_cast<int>(ExitCode::kInterrupted);
 constexpr int kRetry = static_cast<int>(ExitCode::kRetry);
 
-// Ranks are asked where they are when an exchange has used so much of its time.
-constexpr double kLongShare = 0.75, kLongSeconds = 2.0;
-constexpr double kStacksSeconds = 2.0;  // for other nodes to answer
-
 bool is_fine(const RankEnd& end) { return end.signal == 0 && (end.exit_code == 0 || end.exit_code == kInterrupted); }
 
 }  // namespace
@@ -288,6 +284,7 @@ void Leader::take_beat(int worker, const nlohmann::json& message, double now) {
     recovery_.progressed(worker, now);
   }
   recovery_.stepped(worker, message.value("step", std::int64_t{-1}), now);
+  if (callbacks_.on_beat) callbacks_.on_beat(seen_[worker].end.rank, message);
   if (recovery_.recovery_seconds().size() > before) {
     note(fmt::format("recovered in {:.2f} s", recovery_.recovery_seconds().back()));
   }
@@ -297,79 +294,6 @@ void Leader::heard_of(int worker, const nlohmann::json& message) {
   if (message.value("type", "") != command::kStacks) return;
   seen_[worker].stacks = message.value("text", "");
   if (hang_ && hang_->stacks_missing > 0) --hang_->stacks_missing;
-}
-
-// --- ranks that do not get on ---------------------------------------------------------------------------------------
-
-// An exchange that is about to run out of time: after that the ranks are not where they were.
-void Leader::watch_operations(double now) {
-  if (stacks_generation_ == recovery_.generation() || is_foreign() || given_up_) return;
-  for (const auto& [rank, worker] : workers_by_rank_) {
-    const Seen& seen = seen_[worker];
-    if (seen.beat.is_null() || seen.generation != recovery_.generation()) continue;
-    for (const PendingOperation& operation : pending_operations(seen.beat)) {
-      const double age = operation.seconds + now - seen.beaten;
-      if (age > kLongSeconds && age > kLongShare * operation.timeout_seconds) return ask_for_stacks();
-    }
-  }
-}
-
-void Leader::ask_for_stacks() {
-  stacks_generation_ = recovery_.generation();
-  std::map<int, std::vector<int>> by_node;
-  for (const auto& [rank, worker] : workers_by_rank_) {
-    seen_[worker].stacks.clear();
-    if (!seen_[worker].over) by_node[recovery_.node_of(worker)].push_back(worker);
-  }
-  for (const auto& [node, workers] : by_node) order_(node, {{"do", "stacks"}, {"workers", workers}});
-}
-
-void Leader::notice_hang(const std::string& why, double now) {
-  if (is_foreign() || hang_generation_ == recovery_.generation()) return;
-  hang_generation_ = recovery_.generation();
-  if (stacks_generation_ != recovery_.generation()) ask_for_stacks();
-  hang_ = Hang{why, now, 0};
-  for (const auto& [rank, worker] : workers_by_rank_) {
-    if (!seen_[worker].over && seen_[worker].stacks.empty()) ++hang_->stacks_missing;
-  }
-  states_of_hang_ = rank_states(now);
-  tell_hang(now);
-}
-
-std::vector<std::pair<int, RankState>> Leader::rank_states(double now) const {
-  std::vector<std::pair<int, RankState>> states;
-  for (const auto& [rank, worker] : workers_by_rank_) {
-    const Seen& seen = seen_.at(worker);
-    RankState state{.rank = rank, .stacks = seen.stacks};
-    if (meeting_.name) state.host = meeting_.name(recovery_.node_of(worker));
-    if (seen.end.error) state.fault = seen.end.error->value("message", "");
-    if (!seen.beat.is_null() && seen.generation == recovery_.generation()) {
-      state.step = seen.beat.value("step", std::int64_t{-1});
-      state.silent_seconds = now - seen.beaten;
-      state.phase = seen.beat.value("phase", "");
-      state.phase_seconds = seen.beat.value("phase_seconds", 0.0) + state.silent_seconds;
-      state.operations = pending_operations(seen.beat);
-      for (PendingOperation& operation : state.operations) operation.seconds += state.silent_seconds;
-    }
-    states.emplace_back(worker, std::move(state));
-  }
-  return states;
-}
-
-void Leader::tell_hang(double now) {
-  if (!hang_ || (hang_->stacks_missing > 0 && now - hang_->since < kStacksSeconds && !given_up_)) return;
-  std::vector<RankState> ranks;
-  for (auto& [worker, state] : std::exchange(states_of_hang_, {})) {
-    state.stacks = seen_[worker].stacks;
-    ranks.push_back(std::move(state));
-  }
-  const HangReport report = describe_hang(std::exchange(hang_, std::nullopt)->why, ranks);
-  if (!callbacks_.on_message) return;
-  callbacks_.on_message(-1, {{"type", command::kHang},
-                             {"text", report.text},
-                             {"line", report.line},
-                             {"step", recovery_.furthest_step()},
-                             {"data", report.data}});
 }
 
 void Leader::heard(int worker, const nlohmann::json& message, double now) {

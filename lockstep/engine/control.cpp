@@ -53,7 +53,10 @@ void Control::run() {
 }
 
 void Control::beat() {
-  nlohmann::json message = {{"type", command::kHeartbeat}, {"step", step_.load()}, {"marks", marks_.load()}};
+  nlohmann::json message = {{"type", command::kHeartbeat},
+                            {"step", step_.load()},
+                            {"marks", marks_.load()},
+                            {"busy_seconds", busy_seconds_.load()}};
   std::optional<comm::Communicator> world;
   std::shared_ptr<telemetry::SpanLog> log;
   {

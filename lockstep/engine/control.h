@@ -51,6 +51,8 @@ class Control {
   // Optimizer steps done; the first of a generation is told at once. Throws Fault when the agent ended the generation:
   // a rank that is alone has no communicator to learn it from.
   void stepped(std::int64_t step);
+  // How long this rank was busy in a step, without what it waited for others: heartbeats tell the sum.
+  void was_busy(double seconds) { busy_seconds_ = busy_seconds_ + seconds; }
   // Heartbeats tell what `log` says of this rank; null: nothing.
   void watch(std::shared_ptr<telemetry::SpanLog> log);
   // This rank gets on with what is not a step: a batch of an evaluation, a round of waiting for a save.
@@ -73,6 +75,7 @@ class Control {
   std::string abort_reason_;
   bool ended_ = false;
   std::atomic<std::int64_t> step_{-1}, marks_{0};
+  std::atomic<double> busy_seconds_{0.0};  // written by the rank's own thread alone
   std::atomic<bool> closing_{false};
   std::thread thread_;
 };

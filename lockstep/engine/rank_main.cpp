@@ -181,9 +181,8 @@ void flush_records(RunContext& context) {
   const bool all = context.recorder->flush(10.0);
   const telemetry::RecorderStats stats = context.recorder->stats();
   if (all && stats.dropped == 0) return;
-  const std::string text =
-      fmt::format("{} records of {} are not in the run store{}", stats.queued + stats.dropped, context.rank_name(),
-                  stats.last_error.empty() ? "" : ": " + stats.last_error);
+  const std::string text = fmt::format("{} records of {} are not in the run store{}", stats.queued + stats.dropped,
+                                       context.rank_name(), stats.last_error.empty() ? "" : ": " + stats.last_error);
   context.host.note("warning: " + text);
   // Where the store can be written again, it says so itself.
   context.recorder->event({.level = telemetry::Level::kWarning,

@@ -171,6 +171,8 @@ void RunCheckpoints::begin(TrainingState& state) {
   pending_ = false;
   if (saved_step_ == state.step) return;
   since_save_.restart();
+  begun_ = monotonic_seconds();
+  const SpanScope span({.kind = SpanKind::kCheckpoint, .name = "copy the state"});
   const double begun_at = unix_seconds();
   const Stopwatch stalled;  // until all ranks have agreed that the values are finite
   checkpoint::CheckpointPart part = checkpoint_part(state, context_.job, context_.world.size());
@@ -274,7 +276,24 @@ void RunCheckpoints::pin_sound() {
   if (const std::string problem = pin_->take_problem(); !problem.empty()) context_.host.note("warning: " + problem);
 }
 
+bool RunCheckpoints::is_saving() const { return saver_ && saver_->busy(); }
+
+double RunCheckpoints::at_stake_seconds() const {
+  return monotonic_seconds() - (durable_begun_ > 0.0 ? durable_begun_ : started_);
+}
+
+double RunCheckpoints::bound_seconds(double step_seconds) const {
+  if (!saver_) return 0.0;
+  const spec::CheckpointPolicy& policy = context_.job.checkpoint;
+  if (cadence_.is_chosen()) return std::max(policy.max_lost_seconds, cadence_.now().worst_lost_seconds);
+  constexpr double kIntervals = 2.0;
+  const double by_time = policy.every_seconds, by_steps = static_cast<double>(policy.every_steps) * step_seconds;
+  const bool both = by_time > 0.0 && by_steps > 0.0;
+  return kIntervals * (both ? std::min(by_time, by_steps) : std::max(by_time, by_steps));
+}
+
 void RunCheckpoints::tell_saved(const checkpoint::SaveOutcome& outcome) {
+  durable_begun_ = begun_;
   if (context_.rank() != 0) return;
   const std::string path = outcome.path.string();
   if (context_.recorder) {
@@ -290,6 +309,7 @@ void RunCheckpoints::tell_saved(const checkpoint::SaveOutcome& outcome) {
   context_.host.send({{"type", "checkpoint"},
                       {"step", outcome.step},
                       {"path", path},
+                      {"bytes", outcome.bytes},
                       {"seconds", outcome.seconds},
                       {"stall_seconds", stall_seconds_}});
 }

@@ -54,6 +54,14 @@ class RunCheckpoints {
   void start(const std::string& covered);
   std::int64_t saved_step() const { return saved_step_; }
 
+  // For alerts. A save runs beside the steps.
+  bool is_saving() const;
+  // Of work that is not in a durable checkpoint: since the newest one began, or since this process started with it.
+  double at_stake_seconds() const;
+  // How much that may become: checkpoint.max_lost, or twice the interval that the job gives; 0: nothing is saved by
+  // itself.
+  double bound_seconds(double step_seconds) const;
+
  private:
   void prepare(TrainingState& state);
   void begin(TrainingState& state);
@@ -75,8 +83,10 @@ class RunCheckpoints {
   std::string covered_;
   bool ending_ = false;  // no save follows
   Stopwatch since_start_, since_save_;
-  double age_before_ = 0.0;     // of the newest checkpoint when since_save_ began
-  double stall_seconds_ = 0.0;  // of the newest save; once it is complete, the largest of all ranks
+  const double started_ = monotonic_seconds();
+  double begun_ = 0.0, durable_begun_ = 0.0;  // by the same clock: the newest save, and the newest that is durable
+  double age_before_ = 0.0;                   // of the newest checkpoint when since_save_ began
+  double stall_seconds_ = 0.0;                // of the newest save; once it is complete, the largest of all ranks
   std::int64_t saved_step_ = -1;
   std::string last_good_;  // folder; "": none of this run
   // The same on every rank:

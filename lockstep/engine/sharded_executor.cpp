@@ -154,6 +154,32 @@ double ShardedExecutor::targets_of_step(std::int64_t own, std::int64_t samples) 
   return static_cast<double>(std::max<std::int64_t>(1, targets));
 }
 
+// What ranks add up with the loss, at the end of a step.
+void ShardedExecutor::fill_shared(const StepWishes& wishes, double squared_norm, const parallel::ChunkSums& sums) {
+  const comm::Communicator& world = model_->groups().world;
+  const std::array<double, kOwnNumbers> own = {squared_norm,
+                                               model_->has_loss() ? sums.loss : 0.0,
+                                               sums.auxiliary,
+                                               wishes.stop ? 1.0 : 0.0,
+                                               wishes.save ? 1.0 : 0.0,
+                                               wishes.seconds};
+  shared_.assign(static_cast<std::size_t>(kCommAt + world.size()), 0.0);
+  std::ranges::copy(own, shared_.begin());
+  std::ranges::copy(wishes.saving.numbers(), shared_.begin() + kOwnNumbers);
+  std::ranges::copy(wishes.read.numbers(), shared_.begin() + kReadAt);
+  shared_[static_cast<std::size_t>(kCommAt + world.rank())] = wishes.comm_seconds;
+}
+
+StepWishes ShardedExecutor::wishes_of_all(bool spoiled) const {
+  return {.stop = shared_[3] > 0,
+          .save = shared_[4] > 0,
+          .saving = checkpoint::SaveProgress::of(shared_.data() + kOwnNumbers),
+          .spoiled = spoiled,
+          .read = telemetry::SamplesRead::of(shared_.data() + kReadAt),
+          .seconds = shared_[5],
+          .comm_seconds = *std::min_element(shared_.begin() + kCommAt, shared_.end())};
+}
+
 StepResult ShardedExecutor::step(const StepInput& input) {
   LOCKSTEP_ASSERT(!staged_.micro_batches.empty(), "a step without batches");
   auto staged = std::exchange(staged_, {});
@@ -186,12 +212,9 @@ StepResult ShardedExecutor::step(const StepInput& input) {
     const SpanScope span({.kind = SpanKind::kOptimizer, .name = "norm"});
     return model_->squared_norm();
   };
-  shared_ = {replicated ? 0.0 : squared_norm(), model_->has_loss() ? sums.loss : 0.0, sums.auxiliary,
-             input.wishes.stop ? 1.0 : 0.0,     input.wishes.save ? 1.0 : 0.0,        input.wishes.seconds};
-  std::ranges::copy(input.wishes.saving.numbers(), shared_.begin() + kOwnNumbers);
-  std::ranges::copy(input.wishes.read.numbers(), shared_.begin() + kReadAt);
-  comm::Work sharing;
   comm::Communicator& world = model_->groups().world;
+  fill_shared(input.wishes, replicated ? 0.0 : squared_norm(), sums);
+  comm::Work sharing;
   if (world.size() > 1) {
     comm::OpOptions options;
     options.site = "world: norm and loss";
@@ -218,12 +241,7 @@ StepResult ShardedExecutor::step(const StepInput& input) {
   result.loss = shared_[1] / targets;
   result.auxiliary_loss = shared_[2] / micro_steps;
   result.learning_rate = input.learning_rate;
-  result.wishes = {shared_[3] > 0,
-                   shared_[4] > 0,
-                   checkpoint::SaveProgress::of(shared_.data() + kOwnNumbers),
-                   input.wishes.spoiled,
-                   telemetry::SamplesRead::of(shared_.data() + kReadAt),
-                   shared_[5]};
+  result.wishes = wishes_of_all(input.wishes.spoiled);
   result.targets = staged.counted;
   if (spec_.arch == spec::Arch::kMoe) result.expert_imbalance = expert_imbalance();
   return result;

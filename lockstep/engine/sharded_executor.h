@@ -61,6 +61,8 @@ class ShardedExecutor : public Executor {
   void read_weights(const checkpoint::TensorSource& tensors);
   void read_updates(const checkpoint::TensorSource& tensors);
   parallel::MicroBatch micro_batch(const data::Batch& batch, std::int64_t padding_id, bool training);
+  void fill_shared(const StepWishes& wishes, double squared_norm, const parallel::ChunkSums& sums);
+  StepWishes wishes_of_all(bool spoiled) const;
   double expert_imbalance() const;
   double targets_of_step(std::int64_t counted, std::int64_t samples);
 
@@ -81,7 +83,8 @@ class ShardedExecutor : public Executor {
   static constexpr int kOwnNumbers = 6;  // before those of the save in flight and of the samples read
   static constexpr int kReadAt = kOwnNumbers + checkpoint::SaveProgress::kFields;
   // On its way between ranks; here to outlive the operation.
-  std::array<double, kReadAt + telemetry::SamplesRead::kFields> shared_ = {};
+  static constexpr int kCommAt = kReadAt + telemetry::SamplesRead::kFields;  // a place for each rank's comm_seconds
+  std::vector<double> shared_;
 };
 
 // Peak resident bytes of this process; on a device, peak bytes that tensors held there (of all ranks that share it).

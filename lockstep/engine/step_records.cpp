@@ -75,12 +75,19 @@ double StepRecords::goodput(double useful_seconds, std::int64_t step) {
   return std::min(1.0, (useful_seconds_ + std::min(before, context_.endured.seconds)) / std::max(1e-9, since_start));
 }
 
+// The rank that the others wait for communicates least: what is beyond its seconds (of the step before, which is the
+// newest that all know of) is waiting. Where an exchange was quicker before, the log knows better.
+double StepRecords::waited(const telemetry::SpanLog::Step& step, double least_before) const {
+  const double comm = step[Phase::kComm];
+  return least_before < 0.0 ? step.wait_seconds : std::clamp(comm - least_before, step.wait_seconds, comm);
+}
+
 void StepRecords::end(const StepResult& result, const Facts& facts) {
   if (!context_.log) return;
   cadence_->stepped(result.wishes.seconds / context_.world.size());
   const bool keeps_next = context_.recorder && context_.job.telemetry.spans && cadence_->keeps(facts.step + 1);
   telemetry::SpanLog::Step step = context_.log->end_step(facts.step, keeps_next);
-  last_seconds_ = step.seconds;
+  last_ = {step.seconds, step[Phase::kData], step[Phase::kCheckpoint], step[Phase::kComm]};
   lost_spans_ += step.lost_spans;
   if (!context_.recorder) return;
   std::vector<telemetry::Metric> metrics;
@@ -92,7 +99,7 @@ void StepRecords::end(const StepResult& result, const Facts& facts) {
   add(metric::kForwardSeconds, forward);
   add(metric::kBackwardSeconds, backward);
   add(metric::kExposedCommSeconds, step[Phase::kComm]);
-  add(metric::kWaitSeconds, step.wait_seconds);
+  add(metric::kWaitSeconds, waited(step, result.wishes.comm_seconds));
   add(metric::kDataSeconds, step[Phase::kData]);
   add(metric::kOptimizerSeconds, step[Phase::kOptimizer]);
   add(metric::kCheckpointSeconds, step[Phase::kCheckpoint]);

@@ -53,16 +53,24 @@ class StepRecords {
   // Steps that were too much for the log; for a warning at the end.
   std::uint64_t lost_spans() const { return lost_spans_; }
   // Seconds of the newest step of this rank; 0 before the first.
-  double last_seconds() const { return last_seconds_; }
+  double last_seconds() const { return last_.seconds; }
+  double last_comm_seconds() const { return last_.comm_seconds; }  // the same; -1 before the first
+  struct Last {
+    double seconds = 0.0, data_seconds = 0.0, checkpoint_seconds = 0.0;
+    double comm_seconds = -1.0;  // waiting for others included; -1 before the first
+  };
+  const Last& last() const { return last_; }
 
  private:
+  double waited(const telemetry::SpanLog::Step& step, double least_before) const;
   double goodput(double useful_seconds, std::int64_t step);
 
   RunContext& context_;
   std::int64_t first_step_ = 0;
   std::optional<SpanCadence> cadence_;
   Stopwatch running_;
-  double useful_seconds_ = 0.0, last_seconds_ = 0.0;
+  double useful_seconds_ = 0.0;
+  Last last_;
   double cpu_seconds_ = 0.0, preemptions_ = 0.0;  // of the process so far
   CpuWait cpu_wait_;
   double cpu_wait_seconds_ = 0.0;

@@ -16,6 +16,7 @@ struct StepWishes {
   bool spoiled = false;                  // chaos: this rank's gradient is not to be a number
   telemetry::SamplesRead read = {};      // in this step; in the result by all ranks
   double seconds = 0.0;                  // of the step before; in the result summed over all ranks
+  double comm_seconds = -1.0;            // the same; in the result the least of any rank. -1: not known
 };
 
 struct StepResult {

@@ -334,6 +334,7 @@ StepWishes Trainer::wishes() {
   wishes.save = checkpoints_.wants_save();
   wishes.saving = checkpoints_.progress();
   wishes.seconds = records_.last_seconds();
+  wishes.comm_seconds = records_.last_comm_seconds();
   wishes.spoiled = context_.chaos != nullptr && context_.chaos->spoils_gradient();
   return wishes;
 }
@@ -515,6 +516,34 @@ void Trainer::record_step(const StepResult& result, std::int64_t step) {
   facts.efficiency = efficiency(facts.items / result.seconds);
   facts.peak_memory_bytes = peak_memory_bytes();
   records_.end(result, facts);
+  const StepRecords::Last& last = records_.last();
+  if (context_.control != nullptr)
+    context_.control->was_busy(last.seconds - last.comm_seconds - last.checkpoint_seconds);
+  if (alerts_.is_on()) alerts_.stepped(sample_of(result, facts));
+}
+
+// What the rules of alerts look at.
+telemetry::StepSample Trainer::sample_of(const StepResult& result, const StepRecords::Facts& facts) const {
+  const StepRecords::Last& last = records_.last();
+  telemetry::StepSample sample;
+  sample.step = facts.step;
+  sample.time = unix_seconds();
+  sample.seconds = last.seconds - last.checkpoint_seconds;
+  sample.disturbed = last.checkpoint_seconds > 0.0 || checkpoints_.is_saving();
+  sample.items = static_cast<double>(result.samples);
+  sample.loss = result.loss;
+  sample.gradient_norm = result.gradient_norm;
+  sample.skipped = result.skipped;
+  sample.data_seconds = last.data_seconds;
+  if (facts.allocated_bytes > 0) sample.memory_bytes = facts.allocated_bytes;
+  sample.checkpoint_age_seconds = checkpoints_.at_stake_seconds();
+  sample.checkpoint_bound_seconds = checkpoints_.bound_seconds(meter_.seconds_per_step());
+  if (const double predicted = predicted_items_per_second(); predicted > 0) {
+    const plan::Interval seconds = context_.request.plan->best.prediction->step_seconds;
+    sample.predicted_seconds = facts.items / predicted;
+    sample.predicted_slowest_seconds = sample.predicted_seconds * seconds.high / seconds.expected;
+  }
+  return sample;
 }
 
 // Looking it up costs more than all the rest of a record, and it changes seldom.

@@ -10,6 +10,7 @@
 #include "lockstep/engine/memory_counter.h"
 #include "lockstep/engine/replica_check.h"
 #include "lockstep/engine/rollback.h"
+#include "lockstep/engine/run_alerts.h"
 #include "lockstep/engine/run_checkpoints.h"
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/run_health.h"
@@ -66,6 +67,7 @@ class Trainer {
   void after_step(const StepResult& result);
   bool finish_step(const StepResult& result);
   void record_step(const StepResult& result, std::int64_t step);
+  telemetry::StepSample sample_of(const StepResult& result, const StepRecords::Facts& facts) const;
   double peak_memory_bytes();
   void tell_lost_spans();
   void write_ledger();
@@ -96,6 +98,7 @@ class Trainer {
   std::unique_ptr<Snapshots> snapshots_;  // null before the first step
   ThroughputMeter meter_{0};
   StepRecords records_{context_};
+  RunAlerts alerts_{context_};
   Stopwatch running_;
   double last_progress_ = -1.0;
   double data_seconds_ = 0.0;

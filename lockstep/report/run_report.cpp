@@ -22,24 +22,6 @@ UsageOfRank& usage_in(std::vector<UsageOfRank>& ranks, int rank) {
   return ranks.back();
 }
 
-void read_usage(RunReport& report, const RunStore& store) {
-  struct Used {
-    const char* metric;
-    double UsageOfRank::*field;
-    double telemetry::RankSummary::*of;
-  };
-  constexpr Used kUsed[] = {{"cpu_percent", &UsageOfRank::cpu_percent, &telemetry::RankSummary::mean},
-                            {"resident_bytes", &UsageOfRank::resident_bytes, &telemetry::RankSummary::maximum},
-                            {"gpu_percent", &UsageOfRank::gpu_percent, &telemetry::RankSummary::mean},
-                            {"gpu_memory_bytes", &UsageOfRank::gpu_memory_bytes, &telemetry::RankSummary::maximum}};
-  for (const Used& used : kUsed) {
-    for (const telemetry::RankSummary& row : store.per_rank(report.run.info.id, used.metric)) {
-      if (std::isfinite(row.*used.of)) usage_in(report.usage, row.rank).*used.field = row.*used.of;
-    }
-  }
-  std::sort(report.usage.begin(), report.usage.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
-}
-
 json curve_json(const std::vector<Point>& points) {
   json curve = json::array();
   for (const Point& point : points) curve.push_back({point.step, number_or_null(point.value)});
@@ -96,6 +78,7 @@ json run_json(const telemetry::RunRow& run) {
           {"versions", run.info.versions},
           {"job_yaml", run.info.job_yaml},
           {"exit_reason", run.exit_reason},
+          {"tags", run.tags},
           {"summary", run.summary}};
 }
 
@@ -119,6 +102,26 @@ std::vector<std::string> report_curves(const std::string& unit) {
           std::string(kEfficiency), std::string(kGradientNorm),   std::string(kMemoryBytes), std::string(kStepSeconds)};
 }
 
+std::vector<UsageOfRank> read_usage(const RunStore& store, const std::string& run) {
+  std::vector<UsageOfRank> usage;
+  struct Used {
+    const char* metric;
+    double UsageOfRank::*field;
+    double telemetry::RankSummary::*of;
+  };
+  constexpr Used kUsed[] = {{"cpu_percent", &UsageOfRank::cpu_percent, &telemetry::RankSummary::mean},
+                            {"resident_bytes", &UsageOfRank::resident_bytes, &telemetry::RankSummary::maximum},
+                            {"gpu_percent", &UsageOfRank::gpu_percent, &telemetry::RankSummary::mean},
+                            {"gpu_memory_bytes", &UsageOfRank::gpu_memory_bytes, &telemetry::RankSummary::maximum}};
+  for (const Used& used : kUsed) {
+    for (const telemetry::RankSummary& row : store.per_rank(run, used.metric)) {
+      if (std::isfinite(row.*used.of)) usage_in(usage, row.rank).*used.field = row.*used.of;
+    }
+  }
+  std::sort(usage.begin(), usage.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
+  return usage;
+}
+
 RunReport make_run_report(const RunStore& store, const std::string& id) {
   RunReport report;
   static_cast<RunFacts&>(report) = read_run_facts(store, id);
@@ -128,7 +131,7 @@ RunReport make_run_report(const RunStore& store, const std::string& id) {
   report.incidents = make_incidents(report);
   report.goodput = make_goodput(report, report.incidents);
   report.standings = make_standings(report);
-  read_usage(report, store);
+  report.usage = read_usage(store, report.run.info.id);
   for (const std::string& metric : report_curves(report.unit)) {
     std::vector<Point> points = store.series(report.run.info.id, metric, kCurvePoints);
     if (!points.empty()) report.curves.push_back({metric, std::move(points)});

@@ -50,6 +50,8 @@ struct RunReport : RunFacts {
 // In the order of pages.
 std::vector<std::string> report_curves(const std::string& unit);
 
+std::vector<UsageOfRank> read_usage(const telemetry::RunStore& store, const std::string& run);
+
 RunReport make_run_report(const telemetry::RunStore& store, const std::string& id);
 
 std::string to_text(const RunReport& report, const TerminalStyle& style = {});

@@ -76,6 +76,7 @@ void add_header(Page& page, const RunReport& report) {
     }
     page.row("versions", join(versions, ", "));
   }
+  if (!run.tags.empty()) page.row("tags", printable(join(run.tags, ", "), 300));
   if (report.steps() > 0 || !report.is_foreign()) page.row("steps", std::to_string(report.last_step));
 }
 

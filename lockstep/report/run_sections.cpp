@@ -14,7 +14,6 @@ namespace lockstep::report {
 namespace {
 
 constexpr int kWidest = 100;
-constexpr double kNothing = 5e-5;  // of the peak: rounds to 0.0%
 
 std::string percent(const std::optional<Descent>& descent, Loss loss) {
   return descent ? fmt::format("{:.1f}%", -100.0 * descent->share(loss)) : "-";
@@ -72,13 +71,6 @@ class WaterfallRows {
   bool has_price_ = false;
   int cells_ = 0;
 };
-
-bool is_shown(const Waterfall& waterfall, Loss loss) {
-  const auto is_something = [&](const std::optional<Descent>& side) {
-    return side && std::abs(side->share(loss)) >= kNothing;
-  };
-  return is_something(waterfall.predicted) || is_something(waterfall.measured);
-}
 
 std::string seconds_or_dash(double value) { return value > 0.0 ? format_seconds(value) : "-"; }
 
@@ -163,9 +155,9 @@ std::string waterfall_text(const Waterfall& waterfall, const TerminalStyle& styl
                          total(waterfall.measured, &Descent::mfu), side.mfu(), side.ideal_seconds);
       level = side.mfu();
     }
-    if (is_shown(waterfall, loss)) text += rows.loss(loss, level);
+    if (is_worth_a_row(waterfall, loss)) text += rows.loss(loss, level);
   }
-  if (is_shown(waterfall, Loss::kRestarts) || is_shown(waterfall, Loss::kOutside)) {
+  if (is_worth_a_row(waterfall, Loss::kRestarts) || is_worth_a_row(waterfall, Loss::kOutside)) {
     text += rows.level("over the whole time", total(waterfall.predicted, &Descent::overall),
                        total(waterfall.measured, &Descent::overall), side.overall(), side.ideal_seconds);
   }

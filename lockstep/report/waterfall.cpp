@@ -1,6 +1,7 @@
 #include "lockstep/report/waterfall.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "lockstep/base/error.h"
@@ -231,6 +232,14 @@ Waterfall make_waterfall(const RunFacts& facts, const SpanShares& spans) {
 
 Waterfall make_waterfall(const RunFacts& facts, const telemetry::RunStore& store) {
   return make_waterfall(facts, read_span_shares(store, facts));
+}
+
+bool is_worth_a_row(const Waterfall& waterfall, Loss loss) {
+  constexpr double kNothing = 5e-4;
+  const auto is_something = [&](const std::optional<Descent>& side) {
+    return side && std::abs(side->share(loss)) >= kNothing;
+  };
+  return is_something(waterfall.predicted) || is_something(waterfall.measured);
 }
 
 std::string measure_title(Measure measure) {

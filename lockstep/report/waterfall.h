@@ -75,6 +75,8 @@ struct Waterfall {
 Waterfall make_waterfall(const RunFacts& facts, const SpanShares& spans);
 Waterfall make_waterfall(const RunFacts& facts, const telemetry::RunStore& store);
 
+// Whether a loss shows on either side when rounded to a tenth of a percent.
+bool is_worth_a_row(const Waterfall& waterfall, Loss loss);
 // "MFU", "efficiency", "computing".
 std::string measure_title(Measure measure);
 // Says what the measure is where it is not MFU; "" for MFU.

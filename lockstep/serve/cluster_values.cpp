@@ -34,7 +34,28 @@ std::string label(const Sample& sample, std::string_view name) {
   return {};
 }
 
-json ranks_of(const telemetry::RunStore& store, const std::string& run) {
+// The host of each rank, as the run told it when it began; of a run that did not, the first rank's.
+std::map<int, std::string> hosts_of(const telemetry::RunStore& store, const telemetry::RunRow& row) {
+  std::map<int, std::string> hosts{{0, row.info.host}};
+  const auto placed = store.events_after(row.info.id, 0.0, telemetry::event_kind::kPlacement);
+  if (placed.empty()) return hosts;
+  const json& data = placed.back().data;
+  if (!data.is_object() || !data.contains("nodes") || !data["nodes"].is_array() || !data.contains("hosts") ||
+      !data["hosts"].is_array()) {
+    return hosts;
+  }
+  for (std::size_t rank = 0; rank < data["nodes"].size(); ++rank) {
+    const json& node = data["nodes"][rank];
+    if (!node.is_number_unsigned() || node.get<std::size_t>() >= data["hosts"].size()) continue;
+    const json& host = data["hosts"][node.get<std::size_t>()];
+    if (host.is_string()) hosts[static_cast<int>(rank)] = host.get<std::string>();
+  }
+  return hosts;
+}
+
+json ranks_of(const telemetry::RunStore& store, const telemetry::RunRow& row) {
+  const std::string& run = row.info.id;
+  const std::map<int, std::string> hosts = hosts_of(store, row);
   std::map<int, json> values;
   std::map<int, double> times;
   for (const std::string_view name : kOfNodes) {
@@ -48,8 +69,13 @@ json ranks_of(const telemetry::RunStore& store, const std::string& run) {
     }
   }
   json ranks = json::array();
-  for (auto& [rank, found] : values)
-    ranks.push_back({{"rank", rank}, {"time", times[rank]}, {"values", std::move(found)}});
+  for (auto& [rank, found] : values) {
+    const auto host = hosts.find(rank);
+    ranks.push_back({{"rank", rank},
+                     {"host", host != hosts.end() ? json(host->second) : json()},
+                     {"time", times[rank]},
+                     {"values", std::move(found)}});
+  }
   return ranks;
 }
 
@@ -123,7 +149,7 @@ json cluster_json(const telemetry::RunStore& store, json dcgm) {
                     {"status", telemetry::to_string(row.status)},
                     {"host", row.info.host},
                     {"world", row.info.world},
-                    {"ranks", ranks_of(store, row.info.id)},
+                    {"ranks", ranks_of(store, row)},
                     {"health", health_of(store, row.info.id)}});
   }
   return {{"schema", "lockstep.api.cluster/1"}, {"time", now}, {"runs", std::move(runs)}, {"dcgm", std::move(dcgm)}};

@@ -8,6 +8,7 @@ namespace lockstep::serve {
 namespace {
 
 constexpr std::size_t kKeptEvents = 256;
+constexpr std::size_t kKeptEventBytes = 64 << 10;  // who comes back must be able to take them at once
 
 }  // namespace
 
@@ -18,13 +19,16 @@ void Hub::add(const std::string& name, const std::shared_ptr<Viewer>& viewer, co
   const bool first = topic.viewers.empty();
   topic.viewers[viewer.get()] = viewer;
   if (first) interest_.begin(name);
+  // Gathered first: a viewer that cannot take all of it leaves, and the topic with it.
+  std::vector<std::shared_ptr<const std::string>> missed;
   if (place.time_ms >= 0) {
     for (const Kept& event : topic.events) {
-      if (event.message.time_ms > place.time_ms) viewer->send(event.bytes);
+      if (event.message.time_ms > place.time_ms) missed.push_back(event.bytes);
     }
   }
-  if (topic.tick && topic.tick->message.step > place.step) viewer->send(topic.tick->bytes);
-  if (topic.end) viewer->send(topic.end->bytes);
+  if (topic.tick && topic.tick->message.step > place.step) missed.push_back(topic.tick->bytes);
+  if (topic.end) missed.push_back(topic.end->bytes);
+  for (const auto& bytes : missed) viewer->send(bytes);
 }
 
 void Hub::remove(const std::string& name, Viewer* viewer) {
@@ -55,7 +59,11 @@ void Hub::publish(const std::string& name, const LiveMessage& message) {
       break;
     case LiveMessage::Kind::kEvent:
       topic.events.push_back(kept);
-      if (topic.events.size() > kKeptEvents) topic.events.pop_front();
+      topic.event_bytes += kept.bytes->size();
+      while (topic.events.size() > kKeptEvents || topic.event_bytes > kKeptEventBytes) {
+        topic.event_bytes -= topic.events.front().bytes->size();
+        topic.events.pop_front();
+      }
       break;
     case LiveMessage::Kind::kEnd:
       topic.end = kept;
@@ -69,7 +77,7 @@ void Hub::publish(const std::string& name, const LiveMessage& message) {
 void Hub::heartbeat() {
   const auto bytes = std::make_shared<const std::string>(chunk(": alive\n\n"));
   std::vector<Topic> topics;  // sending may end some
-  for (const auto& [name, topic] : topics_) topics.push_back({topic.viewers, {}, {}, {}});
+  for (const auto& [name, topic] : topics_) topics.push_back({topic.viewers, {}, {}, {}, 0});
   for (const Topic& topic : topics) send_all(topic, bytes);
 }
 

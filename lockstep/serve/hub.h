@@ -46,6 +46,7 @@ class Hub {
     std::map<Viewer*, std::weak_ptr<Viewer>> viewers;
     std::optional<Kept> tick, end;
     std::deque<Kept> events;
+    std::size_t event_bytes = 0;
   };
   static void send_all(const Topic& topic, const std::shared_ptr<const std::string>& bytes);
 

@@ -45,13 +45,27 @@ constexpr double kRowFreshSeconds = 1.0;
 constexpr double kBacklogSeconds = 300.0;  // of events, for viewers that come back
 constexpr double kLateSeconds = 5.0;       // events of other ranks may arrive so much later than newer ones
 constexpr std::size_t kListed = 200;
+constexpr std::size_t kMostEventBytes = 16 << 10;
 
 std::int64_t milliseconds(double seconds) {
   return static_cast<std::int64_t>(std::llround(std::max(0.0, seconds) * 1000.0));
 }
 
+// A viewer takes only so much at a time; /events has all of it.
+std::string event_line(const telemetry::Event& event) {
+  std::string whole = dump(event_json(event));
+  if (whole.size() <= kMostEventBytes) return whole;
+  telemetry::Event part = event;
+  part.data = {{"left_out", true}};
+  part.message.resize(std::min<std::size_t>(part.message.size(), 1000));
+  part.kind.resize(std::min<std::size_t>(part.kind.size(), 100));
+  return dump(event_json(part));
+}
+
 // Metrics whose step is the second of the run are no part of a step.
-bool counts_seconds(std::string_view name) { return name.starts_with("node_") || name.starts_with("gpu_"); }
+bool counts_seconds(std::string_view name) {
+  return name.starts_with("node_") || name.starts_with("gpu_") || name == "cpu_percent" || name == "resident_bytes";
+}
 
 }  // namespace
 
@@ -182,16 +196,19 @@ void Live::tell_tick(const std::string& id, Topic& topic, std::vector<LiveMessag
   json values = json::object();
   std::size_t bytes = 128;  // of what is around them
   for (const auto& [name, rank] : topic.metrics) {
-    const auto step = store.last_step(id, name, rank);
-    if (!step || *step <= topic.step) {
+    const auto last = store.last_step(id, name, rank);
+    if (!last || *last <= topic.step) {
       if (values.empty() && name == telemetry::metric::kStepSeconds && topic.step >= 0) return;  // no new step
       continue;
     }
-    const auto points = store.points_after(id, name, rank, *step - 1, 1);
+    // A tick tells one step: what was recorded long before (an evaluation) or just now is no part of it.
+    if (values.empty()) newest = *last;
+    if (*last < newest) continue;
+    const auto points = store.points_after(id, name, rank, newest - 1, 1);
     bytes += name.size() + 32;
-    if (points.empty() || bytes > kMostTickBytes) continue;
+    if (points.empty() || points.front().step != newest || bytes > kMostTickBytes) continue;
     values[name] = points.front().value;
-    if (points.front().step > newest) newest = points.front().step, time = points.front().time;
+    time = points.front().time;
   }
   if (values.empty()) return;
   topic.step = newest;
@@ -203,7 +220,7 @@ void Live::tell_events(const std::string& id, Topic& topic, std::vector<LiveMess
   const double after = topic.event_time < 0 ? unix_seconds() - kBacklogSeconds : topic.event_time - kLateSeconds;
   std::set<std::string> seen;
   for (const telemetry::Event& event : stores_.runs().events_after(id, after)) {
-    std::string data = dump(event_json(event));
+    std::string data = event_line(event);
     if (topic.events_at_time.contains(data)) {
       seen.insert(std::move(data));
       continue;

@@ -1,8 +1,6 @@
 #include "lockstep/serve/prometheus.h"
 
 #include <cmath>
-#include <map>
-#include <span>
 
 #include "lockstep/base/clock.h"
 
@@ -59,11 +57,6 @@ constexpr std::pair<std::string_view, std::string_view> kPhases[] = {{metric::kC
 
 std::string name_of(std::string_view name) { return std::string(name); }
 
-std::string text_of(const json& value, const char* key) {
-  return value.is_object() && value.contains(key) && value[key].is_string() ? value[key].get<std::string>()
-                                                                            : std::string();
-}
-
 // When it ended; of a run that was lost, its newest step.
 double last_sign(const RunStore& store, const RunRow& row) {
   if (row.ended_at > 0) return row.ended_at;
@@ -106,7 +99,7 @@ class RunMetrics {
 
   void add_identity() {
     gauge("lockstep_run_info", "What the run is: join on `run`.", 1.0,
-          {{"job", row_.info.name},
+          {{"name", row_.info.name},
            {"model", figures_.model},
            {"layout", figures_.layout},
            {"host", row_.info.host},
@@ -176,14 +169,9 @@ class RunMetrics {
   }
 
   void add_alerts() {
-    std::map<std::pair<std::string, int>, double> firing;
-    for (const telemetry::Event& event : store_.events_after(run_, 0.0, telemetry::event_kind::kAlert)) {
-      firing[{text_of(event.data, "rule"), event.rank}] =
-          text_of(event.data, "state") != "resolved" && row_.status == telemetry::RunStatus::kRunning ? 1.0 : 0.0;
-    }
-    for (const auto& [rule, state] : firing) {
-      gauge("lockstep_run_alert_firing", "1 while a rule inside the run fires (rank -1: the run as a whole).", state,
-            {{"rule", rule.first}, {"rank", std::to_string(rule.second)}});
+    for (const RuleState& state : rule_states(store_, row_)) {
+      gauge("lockstep_run_alert_firing", "1 while a rule inside the run fires.", state.firing ? 1.0 : 0.0,
+            {{"rule", state.rule}, {"subject", state.subject}});
     }
   }
 

@@ -1,5 +1,6 @@
 #include "lockstep/serve/report_values.h"
 
+#include "lockstep/diagnose/run.h"
 #include "lockstep/report/goodput.h"
 #include "lockstep/report/incidents.h"
 #include "lockstep/report/memory_terms.h"
@@ -10,6 +11,7 @@ namespace lockstep::serve {
 
 std::optional<nlohmann::json> report_json(const telemetry::RunStore& store, const std::string& run,
                                           const std::string& what, std::int64_t window_steps) {
+  if (what == "diagnosis") return diagnose::to_json(diagnose::diagnose_run(store, run));
   if (what != "waterfall" && what != "memory" && what != "incidents" && what != "goodput") return std::nullopt;
   const report::RunFacts facts = report::read_run_facts(store, run, window_steps);
   nlohmann::json value;

@@ -80,15 +80,6 @@ double first_known(std::initializer_list<double> values) {
   return kNan;
 }
 
-std::int64_t firing_alerts(const RunStore& store, const RunRow& row) {
-  std::map<std::string, bool> firing;  // by rule and rank
-  for (const telemetry::Event& event : store.events_after(row.info.id, 0.0, telemetry::event_kind::kAlert)) {
-    firing[fmt::format("{}/{}", text_at(event.data, {"rule"}), event.rank)] =
-        text_at(event.data, {"state"}) != "resolved";
-  }
-  return std::count_if(firing.begin(), firing.end(), [](const auto& rule) { return rule.second; });
-}
-
 json known(double value) { return std::isfinite(value) ? json(value) : json(); }
 json text_or_null(const std::string& text) { return text.empty() ? json() : json(text); }
 
@@ -109,6 +100,18 @@ std::optional<Point> newest_point(const RunStore& store, const std::string& run,
   if (!step) return std::nullopt;
   const std::vector<Point> points = store.points_after(run, metric, ranks.front(), *step - 1, 1);
   return points.empty() ? std::nullopt : std::optional(points.front());
+}
+
+std::vector<RuleState> rule_states(const RunStore& store, const RunRow& row) {
+  const bool running = row.status == telemetry::RunStatus::kRunning;
+  std::map<std::pair<std::string, std::string>, bool> states;
+  for (const telemetry::Event& event : store.events_after(row.info.id, 0.0, telemetry::event_kind::kAlert)) {
+    states[{text_at(event.data, {"rule"}), text_at(event.data, {"subject"})}] =
+        running && text_at(event.data, {"state"}) != "resolved";
+  }
+  std::vector<RuleState> rules;
+  for (const auto& [key, firing] : states) rules.push_back({key.first, key.second, firing});
+  return rules;
 }
 
 std::string layout_text(const json& plan) {
@@ -159,7 +162,10 @@ RunFigures figures_of(const RunStore& store, const RunRow& row) {
   figures.predicted_per_second = low_level > 0.0 ? low_level : kNan;
   figures.mfu = newest_value(store, run, telemetry::metric::kMfu);
   figures.goodput = newest_value(store, run, telemetry::metric::kGoodput);
-  figures.alerts = row.status == telemetry::RunStatus::kRunning ? firing_alerts(store, row) : 0;
+  if (row.status == telemetry::RunStatus::kRunning) {
+    const std::vector<RuleState> rules = rule_states(store, row);
+    figures.alerts = std::count_if(rules.begin(), rules.end(), [](const RuleState& rule) { return rule.firing; });
+  }
   return figures;
 }
 

@@ -42,6 +42,14 @@ nlohmann::json listed_run(const telemetry::RunRow& row, const RunFigures& figure
 nlohmann::json whole_run(const telemetry::RunStore& store, const telemetry::RunRow& row, const RunFigures& figures);
 nlohmann::json event_json(const telemetry::Event& event);
 
+// A rule inside a run that has fired; it may be over.
+struct RuleState {
+  std::string rule, subject;  // subject: "rank 3", a node; "": the run
+  bool firing = false;
+};
+// By rule and subject; nothing fires in a run that is not running.
+std::vector<RuleState> rule_states(const telemetry::RunStore& store, const telemetry::RunRow& row);
+
 // The newest value of a metric on the lowest rank that recorded it.
 std::optional<telemetry::Point> newest_point(const telemetry::RunStore& store, const std::string& run,
                                              const std::string& metric);

@@ -79,6 +79,23 @@ Alert alert_of(const Event& event) {
           .fix = text_in(data, "fix")};
 }
 
+nlohmann::json alert_message(const Alert& alert) {
+  return {{"type", event_kind::kAlert}, {"line", to_json_line("", to_event(alert))}};
+}
+
+std::optional<Alert> alert_in(const nlohmann::json& message) {
+  const auto type = message.find("type"), line = message.find("line");
+  if (type == message.end() || *type != event_kind::kAlert || line == message.end() || !line->is_string()) return {};
+  try {
+    const ParsedLine parsed = parse_json_line(line->get<std::string>());
+    const auto* event = std::get_if<Event>(&parsed.record);
+    if (event != nullptr) return alert_of(*event);
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+  return std::nullopt;
+}
+
 std::string to_text(const Alert& alert) {
   const std::string message = printable(alert.message, kLongestMessage);
   if (!alert.firing) return fmt::format("over {}: {}", lockstep::to_string(alert.rule), message);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "lockstep/spec/alerts.h"
@@ -31,6 +32,11 @@ struct Alert {
 Event to_event(const Alert& alert);
 // What to_event() wrote. Throws UserError (bad input) for another event.
 Alert alert_of(const Event& event);
+
+// What a rank says to the process that speaks for the run, {"type": "alert", "line"}, and back; nothing for another
+// message or one that is not sound.
+nlohmann::json alert_message(const Alert& alert);
+std::optional<Alert> alert_in(const nlohmann::json& message);
 
 // "alert slow_down: ...; costs 5.3% of the run; do: lockstep diagnose last" or "over slow_down: ...".
 std::string to_text(const Alert& alert);

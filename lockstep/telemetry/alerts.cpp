@@ -4,6 +4,18 @@
 
 namespace lockstep::telemetry {
 
+AlertContext alert_context(const spec::Job& job, const std::string& run) {
+  AlertContext context;
+  context.settings = job.alerts;
+  context.run = run;
+  context.loss_scaled = job.precision == spec::Precision::kFp16;
+  context.loader_workers = job.loader.num_workers;
+  for (const spec::NodeGroup& group : job.cluster.groups) {
+    context.usd_per_hour += static_cast<double>(group.nodes * group.devices_per_node) * group.price_per_device_hour_usd;
+  }
+  return context;
+}
+
 StepAlerts::StepAlerts(const AlertContext& context) : context_(context) {
   watches_.push_back(watch_pace(context));
   watches_.push_back(watch_loader(context));

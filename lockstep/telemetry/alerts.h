@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/spec/job.h"
 #include "lockstep/telemetry/alert.h"
 
 namespace lockstep::telemetry {
@@ -23,6 +24,9 @@ struct AlertContext {
   bool loss_scaled = false;   // fp16: a skipped step is how the scale is found
   std::int64_t loader_workers = 1;
 };
+
+// Of a job's run: prices from its cluster.
+AlertContext alert_context(const spec::Job& job, const std::string& run);
 
 // Fields that are not set are not looked at.
 struct StepSample {

@@ -4,6 +4,8 @@
 #include <iterator>
 #include <limits>
 #include <map>
+#include <set>
+#include <string>
 #include <tuple>
 
 #include "lockstep/telemetry/buckets.h"
@@ -151,6 +153,12 @@ class HomeRuns : public RunStore {
     std::vector<Event> events;
     std::merge(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(events),
                [](const Event& x, const Event& y) { return x.time < y.time; });
+    // A run whose lines were imported has them in both.
+    std::set<std::tuple<double, int, std::int64_t, std::string, std::string>> seen;
+    std::erase_if(events, [&](const Event& event) {
+      return !a.empty() && !b.empty() &&
+             !seen.emplace(event.time, event.rank, event.step, event.kind, event.message).second;
+    });
     return events;
   }
 

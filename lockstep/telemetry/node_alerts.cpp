@@ -75,7 +75,8 @@ std::vector<Alert> NodeAlerts::tick(double now) {
                .fix = "lockstep diagnose " + context_.run});
 }
 
-std::vector<Alert> NodeAlerts::ranks_were_busy(const std::map<int, double>& seconds_by_rank, double step_seconds) {
+std::vector<Alert> NodeAlerts::ranks_were_busy(const std::map<int, double>& seconds_by_rank, double step_seconds,
+                                               double seconds_looked_at) {
   if (seconds_by_rank.size() < 2) return {};
   std::vector<double> busy;
   for (const auto& [rank, seconds] : seconds_by_rank) busy.push_back(seconds);
@@ -90,7 +91,7 @@ std::vector<Alert> NodeAlerts::ranks_were_busy(const std::map<int, double>& seco
             .first->second;
     const double share = seconds / median - 1.0;
     state.shares.push(share);
-    const ConditionChange change = state.condition.look(share > context_.settings.straggler, step_seconds);
+    const ConditionChange change = state.condition.look(share > context_.settings.straggler, seconds_looked_at);
     if (change == ConditionChange::kNone) continue;
     const bool fires = change == ConditionChange::kFires;
     const double usual_share = state.shares.median();

@@ -27,8 +27,9 @@ class NodeAlerts {
   // At least every few seconds.
   std::vector<Alert> tick(double now);
 
-  // straggler: how long each rank was busy in a step, without what it waited for others.
-  std::vector<Alert> ranks_were_busy(const std::map<int, double>& seconds_by_rank, double step_seconds);
+  // straggler: how long each rank was busy in a step of `step_seconds`, without what it waited for others, over the
+  // last `seconds` (at least a step).
+  std::vector<Alert> ranks_were_busy(const std::map<int, double>& seconds_by_rank, double step_seconds, double seconds);
 
   // disk_filling: what is free where checkpoints go. `needed_bytes`: of the next one; 0: unknown.
   std::vector<Alert> disk_is(const std::string& node, double free_bytes, double needed_bytes, double now);

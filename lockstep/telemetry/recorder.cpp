@@ -13,6 +13,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/telemetry/run_store.h"
 
 namespace lockstep::telemetry {
@@ -50,6 +51,8 @@ class QueuedRecorder : public Recorder {
     }
     wake_.notify_all();
     thread_.join();
+    const std::uint64_t lost = accepted_ - stats_.written + stats_.dropped;
+    if (lost > 0 && options_.on_lost) options_.on_lost(lost, stats_.last_error);
   }
 
   void begin_run(const RunInfo& info) override { push(info); }
@@ -92,6 +95,7 @@ class QueuedRecorder : public Recorder {
       const std::lock_guard lock(mutex_);
       if (may_be_dropped(record) && accepted_ - stats_.written >= options_.capacity) {
         ++stats_.dropped;
+        missing_.add(record);
         return;
       }
       queue_.push_back(std::move(record));
@@ -122,7 +126,23 @@ class QueuedRecorder : public Recorder {
       if (!write_until_done(lock, batch)) return;
       stats_.written += count;
       written_.notify_all();
+      tell_missing();
     }
+  }
+
+  // The store takes records again: readers must know what is not there. Under the lock.
+  void tell_missing() {
+    if (missing_.batches == 0) return;
+    const Missing told = std::exchange(missing_, {});
+    queue_.push_back(Event{.time = unix_seconds(),
+                           .level = Level::kWarning,
+                           .kind = std::string(event_kind::kRecordsLost),
+                           .rank = told.rank,
+                           .step = told.last_step,
+                           .message = fmt::format("the store was too slow for {} records of steps {} to {}",
+                                                  told.batches, told.first_step, told.last_step),
+                           .data = {{"first_step", told.first_step}, {"last_step", told.last_step}}});
+    ++accepted_;
   }
 
   // False when the recorder closes and its time is up.
@@ -146,6 +166,22 @@ class QueuedRecorder : public Recorder {
       }
     }
   }
+
+  // What was dropped and not told yet.
+  struct Missing {
+    std::int64_t batches = 0, first_step = 0, last_step = 0;
+    int rank = -1;
+
+    void add(const Record& record) {
+      const auto* metrics = std::get_if<MetricBatch>(&record);
+      const auto* spans = std::get_if<SpanBatch>(&record);
+      const std::int64_t step = metrics ? metrics->step : spans->step;
+      rank = metrics ? metrics->rank : spans->rank;
+      first_step = batches == 0 ? step : std::min(first_step, step);
+      last_step = batches == 0 ? step : std::max(last_step, step);
+      ++batches;
+    }
+  };
 
   struct Outcome {
     std::string problem;    // "": written
@@ -172,6 +208,7 @@ class QueuedRecorder : public Recorder {
   std::deque<Record> queue_;
   std::uint64_t accepted_ = 0;
   RecorderStats stats_;
+  Missing missing_;
   int flushes_ = 0;
   bool closing_ = false;
   Deadline close_deadline_ = Deadline::never();
@@ -241,6 +278,12 @@ std::unique_ptr<Recorder> make_queued_recorder(BatchWriter write, QueueOptions o
 std::unique_ptr<Recorder> open_recorder(const std::filesystem::path& home, const std::string& run_id, int rank,
                                         RecordAs record_as, QueueOptions options) {
   const auto writer = std::make_shared<HomeWriter>(home, run_id, rank, record_as);
+  if (!options.on_lost) {
+    options.on_lost = [run_id, rank](std::uint64_t lost, const std::string& why) {
+      warn(fmt::format("{} records of {}{} are not in the run store{}", lost, printable(run_id, 100),
+                       rank < 0 ? std::string() : fmt::format(", rank {}", rank), why.empty() ? "" : ": " + why));
+    };
+  }
   return make_queued_recorder([writer](std::span<const Record> batch) { writer->write(batch); }, options);
 }
 

@@ -2,7 +2,8 @@
 //
 // A Recorder takes records on any thread and returns at once: they go into a bounded queue that one background thread
 // writes in batches (a transaction each in SQLite). When the store cannot keep up, metrics are dropped and counted;
-// events, plans and the run's begin and end are never dropped. Several processes (ranks) may record into the same
+// events, plans and the run's begin and end are never dropped, and once the store takes records again an event
+// `records_lost` says which steps are missing. Several processes (ranks) may record into the same
 // SQLite file; a process that is killed leaves a sound file that lacks at most its queued records.
 #pragma once
 
@@ -52,6 +53,8 @@ struct QueueOptions {
   std::size_t capacity = 16384;        // records; beyond it metrics are dropped
   double batch_seconds = 0.2;          // how long the background thread gathers before it writes
   double close_timeout_seconds = 5.0;  // what the destructor gives the last batch
+  // By the destructor, when records are lost for good: how many, and the last error. May be empty.
+  std::function<void(std::uint64_t lost, const std::string& why)> on_lost = {};
 };
 
 // Where batches go; called from one thread. Takes all of the batch or throws, and is then called again with the same
@@ -61,6 +64,7 @@ using BatchWriter = std::function<void(std::span<const Record> batch)>;
 // The queue and thread in front of any store.
 std::unique_ptr<Recorder> make_queued_recorder(BatchWriter write, QueueOptions options = {});
 
+// What is not written when it closes is one warning on stderr, unless `options` say otherwise.
 // kStore: tables in home/runs.db, and JSON lines (with a warning on stderr) once the tables could not be written for a
 // few seconds, or at once where they never can or SQLite is not compiled in.
 // kLines: JSON lines from the start, for a rank on another node: SQLite's WAL is for one host.

@@ -35,7 +35,7 @@ std::vector<fs::path> lines_files_in(const fs::path& run_folder) {
   std::error_code missing;
   for (const auto& entry : fs::directory_iterator(run_folder, missing)) {
     const std::string name = entry.path().filename().string();
-    if (entry.path().extension() == ".jsonl" && (name.starts_with("rank-") || name == "run.jsonl"))
+    if (entry.path().extension() == ".jsonl" && (name.starts_with("rank-") || name.starts_with("run.")))
       files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());

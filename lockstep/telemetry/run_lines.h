@@ -12,7 +12,7 @@
 
 namespace lockstep::telemetry {
 
-// The files of a run in its folder: rank-*.jsonl and run.jsonl.
+// The files of a run in its folder: rank-*.jsonl, run.jsonl, run.spans.jsonl.
 std::vector<std::filesystem::path> lines_files_in(const std::filesystem::path& run_folder);
 // Of a line of spans, without taking it apart; false when it is none that we wrote.
 bool find_span_step(const std::string& line, std::int64_t& step, int& rank);

@@ -142,8 +142,8 @@ class RunTables : public RunStore {
     if (!number) return names;
     Statement word(database_, "SELECT name FROM names WHERE number = ?");
     for (const std::int64_t name : series_.names(*number)) {
-      word.reset();
       if (word.bind(0, name).step()) names.push_back(word.text(0));
+      word.reset();
     }
     std::sort(names.begin(), names.end());
     return names;

@@ -10,7 +10,7 @@ namespace lockstep::telemetry {
 namespace {
 
 // Rows of one rank before they are packed: a chunk's worth, or less where a step records very many metrics.
-constexpr std::int64_t kUnpackedValues = 1 << 16;
+constexpr std::int64_t kUnpackedValues = 1 << 19;
 constexpr std::array<int, 4> kMerged = {};  // chunks that become one of the next level
 // A summary goes whole into one column of a chart; with four to a column its ends are off by a quarter at most.
 constexpr std::int64_t kSummariesPerColumn = 4;
@@ -54,7 +54,19 @@ SeriesTables::SeriesTables(Database& database)
       insert_step_(database, "INSERT INTO steps (run, rank, step, time_ms, data) VALUES (?,?,?,?,?)"),
       insert_chunk_(database,
                     "INSERT OR REPLACE INTO chunks (series, first_step, last_step, level, points_number, time_ms, "
-                    "points, finite, minimum, maximum, mean, summaries) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)") {}
+                    "points, finite, minimum, maximum, mean, summaries) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)"),
+      insert_points_(database, "INSERT INTO chunk_points (data) VALUES (?)"),
+      last_chunk_(database,
+                  "SELECT first_step, last_step, points, points_number FROM chunks WHERE series = ? "
+                  "ORDER BY first_step DESC LIMIT 1"),
+      // Chunks do not overlap, so the first one is the last that begins at or before the first step asked for.
+      chunk_rows_(
+          database,
+          "SELECT first_step, last_step, level, points_number, time_ms, points, finite, minimum, maximum, mean, "
+          "summaries FROM chunks WHERE series = ?1 AND first_step <= ?3 AND last_step >= ?2 AND first_step >= "
+          "coalesce((SELECT max(first_step) FROM chunks WHERE series = ?1 AND first_step <= ?2), ?2) "
+          "ORDER BY first_step"),
+      point_row_(database, "SELECT data FROM chunk_points WHERE number = ?") {}
 
 void SeriesTables::forget() {
   unpacked_.clear();
@@ -118,9 +130,8 @@ void SeriesTables::append(const Key& key, std::vector<Point> points) {
 
 void SeriesTables::append(std::int64_t series, std::vector<Point> points, const Retention& retention) {
   settle(points);
-  Statement last(database_, "SELECT last_step FROM chunks WHERE series = ? ORDER BY first_step DESC LIMIT 1");
-  const bool done_again = last.bind(0, series).step() && last.integer(0) >= points.front().step;
-  last.reset();
+  const bool done_again = last_chunk_.bind(0, series).step() && last_chunk_.integer(1) >= points.front().step;
+  last_chunk_.reset();
   const std::span<const Point> all(points);
   for (std::size_t begin = 0, end = 0; begin < all.size(); begin = end) {
     end = done_again ? begin + 1 : all.size();
@@ -144,13 +155,12 @@ void SeriesTables::replace(std::int64_t series, std::span<const Point> points, c
 // Takes back the last chunk, when there is room in it, and those that hold steps of from..to.
 std::vector<Point> SeriesTables::take_back(std::int64_t series, std::int64_t from, std::int64_t to,
                                            const Retention& retention) {
-  Statement last(database_,
-                 "SELECT first_step, last_step, points, points_number FROM chunks WHERE series = ? "
-                 "ORDER BY first_step DESC LIMIT 1");
   std::int64_t begin = from;
-  if (last.bind(0, series).step() && last.integer(1) < from && last.integer(2) < kChunkPoints && last.integer(3) != 0)
-    begin = last.integer(0);
-  last.reset();
+  if (last_chunk_.bind(0, series).step() && last_chunk_.integer(1) < from && last_chunk_.integer(2) < kChunkPoints &&
+      last_chunk_.integer(3) != 0) {
+    begin = last_chunk_.integer(0);
+  }
+  last_chunk_.reset();
   std::vector<Chunk> taken;
   for_each_chunk(series, begin, to, true, [&](const Chunk& chunk) {
     taken.push_back(chunk);
@@ -176,7 +186,7 @@ std::vector<Point> SeriesTables::take_back(std::int64_t series, std::int64_t fro
 }
 
 void SeriesTables::write_chunk(std::int64_t series, std::span<const Point> points, const Retention& retention) {
-  Statement(database_, "INSERT INTO chunk_points (data) VALUES (?)").bind_bytes(0, encode_points(points)).run();
+  insert_points_.bind_bytes(0, encode_points(points)).run();
   const auto summaries = summaries_of(points);
   insert({series, database_.last_insert_id(), 0, total_of(summaries), encode_buckets(summaries, retention.whole)});
 }
@@ -280,12 +290,8 @@ std::int64_t SeriesTables::series_made(const Key& key) {
 template <class Take>
 void SeriesTables::for_each_chunk(std::int64_t series, std::int64_t from, std::int64_t to, bool summaries,
                                   const Take& take) const {
-  // Chunks do not overlap, so the first one is the last that begins at or before `from`.
-  Statement rows(database_,
-                 "SELECT first_step, last_step, level, points_number, time_ms, points, finite, minimum, maximum, mean, "
-                 "summaries FROM chunks WHERE series = ?1 AND first_step <= ?3 AND last_step >= ?2 AND first_step >= "
-                 "coalesce((SELECT max(first_step) FROM chunks WHERE series = ?1 AND first_step <= ?2), ?2) "
-                 "ORDER BY first_step");
+  Statement& rows = chunk_rows_;
+  const Statement::Reset reset(rows);
   rows.bind(0, series).bind(1, from).bind(2, to);
   while (rows.step()) {
     Chunk chunk{series, rows.integer(3), static_cast<int>(rows.integer(2)), {}, {}};
@@ -298,8 +304,9 @@ void SeriesTables::for_each_chunk(std::int64_t series, std::int64_t from, std::i
 }
 
 std::vector<Point> SeriesTables::points_of(const Chunk& chunk) const {
-  Statement row(database_, "SELECT data FROM chunk_points WHERE number = ?");
-  if (chunk.points_number != 0 && row.bind(0, chunk.points_number).step()) return decode_points(row.view(0));
+  const Statement::Reset reset(point_row_);
+  if (chunk.points_number != 0 && point_row_.bind(0, chunk.points_number).step())
+    return decode_points(point_row_.view(0));
   std::vector<Point> points;
   for (const Bucket& bucket : decode_buckets(chunk.summaries)) points.push_back(stand_in(bucket));
   return points;

@@ -89,6 +89,10 @@ class SeriesTables {
   Database& database_;
   Statement insert_step_;
   Statement insert_chunk_;
+  Statement insert_points_;
+  Statement last_chunk_;
+  mutable Statement chunk_rows_;
+  mutable Statement point_row_;
   std::map<std::pair<std::int64_t, int>, Unpacked> unpacked_;  // by run and rank: since the last packing
   std::map<Key, std::int64_t> series_;
 };

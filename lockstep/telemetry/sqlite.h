@@ -52,6 +52,17 @@ class Statement {
   // For statements without rows: runs and resets.
   void run();
   void reset();
+  // At the end of a scope: a statement that is kept must not keep a snapshot open.
+  class Reset {
+   public:
+    explicit Reset(Statement& statement) : statement_(statement) {}
+    ~Reset() { statement_.reset(); }
+    Reset(const Reset&) = delete;
+    Reset& operator=(const Reset&) = delete;
+
+   private:
+    Statement& statement_;
+  };
 
   std::int64_t integer(int column) const { return sqlite3_column_int64(handle_.get(), column); }
   double real(int column) const;  // NULL reads as NaN

@@ -102,6 +102,27 @@ std::vector<telemetry::Record> records_of(const MadeRun& made, std::size_t numbe
 
 }  // namespace
 
+telemetry::SpanBatch made_spans(int rank, int step, const std::vector<MadeExchange>& exchanges) {
+  telemetry::SpanBatch batch;
+  batch.rank = rank;
+  batch.step = step;
+  batch.time = 1000.0 + step;
+  batch.names = std::make_shared<const std::vector<std::string>>(std::vector<std::string>{"all_reduce", "everyone"});
+  for (std::size_t i = 0; i < exchanges.size(); ++i) {
+    telemetry::Span span;
+    span.kind = telemetry::SpanKind::kCollective;
+    span.lane = telemetry::SpanLane::kComm;
+    span.name = 0;
+    span.group = 1;
+    span.begin = exchanges[i].begin;
+    span.seconds = exchanges[i].seconds;
+    span.bytes = exchanges[i].bytes;
+    span.sequence = step * 1000 + static_cast<std::int64_t>(i);
+    batch.spans.push_back(span);
+  }
+  return batch;
+}
+
 std::string id_of(std::size_t number) { return fmt::format("20261118-00000{}-abcdef-made", number); }
 
 std::unique_ptr<telemetry::RunStore> store_with(const std::vector<MadeRun>& made, const std::string& folder) {

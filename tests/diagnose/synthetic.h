@@ -34,6 +34,13 @@ struct MadeRun {
   std::vector<telemetry::Record> more;                             // events, metrics of nodes, spans
 };
 
+struct MadeExchange {
+  float begin = 0.0F, seconds = 0.0F;  // from the begin of the step
+  std::int64_t bytes = 0;
+};
+// Spans of a rank in a step: all-reduces of one group of all ranks, in this order.
+telemetry::SpanBatch made_spans(int rank, int step, const std::vector<MadeExchange>& exchanges);
+
 // Its diagnosis; the run is kept in a folder that is removed again.
 Diagnosis diagnose(const MadeRun& made);
 // Two runs, first and second.

@@ -44,14 +44,20 @@ TEST(HangReport, names_the_rank_that_gives_no_sign_of_life) {
   ranks[2].stacks = "thread 77 lockstep: state T, in do_signal_stop\nthread 78 loader: state T\n";
   ranks[0].stacks =
       "thread 70 lockstep: state S\nthread 71 comm: state S\nstack of thread 71:\nother()\n"
-      "stack of thread 70:\nhandler()\nsignal()\nwait_until()\nrun_step()\n";
+      "stack of thread 70:\nhandler()\nsignal()\nwait_until()\n"
+      "/usr/lib/liblockstep_engine.so(_ZN8lockstep4comm4Work4waitEv+0x204)[0x7f1473507c44]\n"
+      "/usr/lib/liblockstep_engine.so(+0x3d481e)[0x7f14733d481e]\n";
+  ranks[1].stacks = ranks[0].stacks;
   const HangReport report = describe_hang("rank 2 gave no sign of life for 12 s", ranks);
   EXPECT_EQ(report.missing, std::vector<int>{2});
   expect_in("rank 2 is missing, the others are in all_reduce #41 of 128 B (world: norm and loss) in group \"world\"",
             report.line);
-  expect_in("rank 2: no sign of life for 12 s; in forward of step 12 for 12 s", report.text);
+  expect_in("rank 2: no sign of life for 12 s; last in forward of step 12", report.text);
   expect_in("thread 77 lockstep: state T, in do_signal_stop", report.text);
   expect_in("wait_until()", report.text);
+  expect_in("lockstep::comm::Work::wait() in liblockstep_engine.so", report.text);
+  expect_in("liblockstep_engine.so+0x3d481e", report.text);
+  expect_in("the same stack as rank 0", report.text);
   EXPECT_EQ(report.text.find("other()"), std::string::npos) << report.text;
   EXPECT_EQ(report.data.at("sequence"), 41);
   EXPECT_EQ(report.data.at("group"), "world");

@@ -1,44 +1,44 @@
-"""What a run leaves in the store: metrics of every rank that add up, spans, usage of the node; and what is said of a hang."""
-import os
+"""What a run leaves behind: metrics of every rank that add up, spans that match, usage of the node, and what is said of a hang.
 
-from harness import *
+Another program holds the store's lock meanwhile, so the run is recorded in JSON lines, with a warning."""
+import collections
+import json
+import pathlib
+import sqlite3
+import unittest
+
+from harness import BUILD, EndToEnd, timing
 
 PARTS = ("data_seconds", "compute_seconds", "comm_seconds", "optimizer_seconds", "checkpoint_seconds", "host_seconds")
+FAKE_NVML = BUILD / "tests" / "fake_nvml" / "libfake_nvml.so"
 
 
-class Recording(EndToEnd):
-    def store(self):
-        path = pathlib.Path(self.environment["LOCKSTEP_HOME"]) / "runs.db"
-        return sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=5)
+class RecordedRuns(EndToEnd):
+    def setUp(self):
+        super().setUp()
+        self.home = pathlib.Path(self.environment["LOCKSTEP_HOME"])
+        self.train(self.text_job(ranks=1, steps=1))  # makes the store
+        self.before = set(self.home.glob("runs/*"))
+        lock = sqlite3.connect(self.home / "runs.db", isolation_level=None)
+        self.addCleanup(lock.close)
+        lock.execute("BEGIN IMMEDIATE")
 
-    def values(self, name):
-        """{(rank, step): value} of the newest run."""
-        with self.store() as store:
-            rows = store.execute("SELECT rank, step, value FROM metrics WHERE run = (SELECT max(number) FROM runs) AND "
-                                 "name = (SELECT number FROM names WHERE name = ?)", (name,)).fetchall()
-        return {(rank, step): value for rank, step, value in rows}
+    def records(self, kind):
+        for path in sorted(self.home.glob("runs/*/*.jsonl")):
+            if path.parent in self.before:
+                continue
+            for line in path.read_text().splitlines():
+                record = json.loads(line)
+                if record["type"] == kind:
+                    yield record
 
-    def events(self, kind):
-        with self.store() as store:
-            rows = store.execute("SELECT message, data FROM events WHERE run = (SELECT max(number) FROM runs) AND "
-                                 "kind = ?", (kind,)).fetchall()
-        return [(message, json.loads(data)) for message, data in rows]
-
-    def test_phases_of_every_rank_add_up_and_the_node_is_watched(self):
-        job = self.text_job(ranks=4, steps=30, layout={"pp": 2, "tp": 2}, checkpoint={"every_steps": 10})
-        self.train(job, environment={"LOCKSTEP_NVML": str(BUILD / "tests" / "fake_nvml" / "libfake_nvml.so")})
-        steps = self.values("step_seconds")
-        self.assertEqual(len(steps), 4 * 30)
-        parts = [self.values(name) for name in PARTS]
-        for key, seconds in steps.items():
-            self.assertAlmostEqual(sum(part[key] for part in parts), seconds, places=6, msg=str(key))
-        for rank in range(4):
-            self.assertGreater(sum(self.values("comm_seconds")[rank, step] for step in range(1, 31)), 0)
-            self.assertGreater(sum(self.values("checkpoint_seconds")[rank, step] for step in range(1, 31)), 0)
-            self.assertGreater(self.values("cpu_seconds")[rank, 5], 0)
-        for name in ("node_cpu_percent", "node_available_bytes", "node_disk_free_bytes"):
-            self.assertEqual({rank for rank, _ in self.values(name)} - {0}, set(), name)
-        self.assertTrue(self.values("node_available_bytes"))
+    def metrics(self):
+        """{name: {(rank, step): value}}"""
+        values = collections.defaultdict(dict)
+        for record in self.records("metrics"):
+            for name, value in record["values"].items():
+                values[name][record["rank"], record["step"]] = value
+        return values
 
     def hang(self, chaos, **fields):
         job = self.text_job(ranks=4, steps=12, **fields)
@@ -46,12 +46,47 @@ class Recording(EndToEnd):
         self.assertEqual(done.returncode, 0, done.stdout[-2000:] + done.stderr[-4000:])
         told = [line for line in (done.stdout + done.stderr).splitlines() if "hang: " in line]
         self.assertEqual(len(told), 1, done.stdout[-4000:] + done.stderr[-4000:])
-        (message, data), = self.events("hang")
-        self.assertIn(message, told[0])
-        return message, data
+        event, = (record for record in self.records("event") if record["kind"] == "hang")
+        self.assertIn(event["message"], told[0])
+        return event["message"], event["data"]
+
+
+class Recording(RecordedRuns):
+    def test_phases_add_up_spans_match_and_a_locked_store_is_told(self):
+        job = self.text_job(ranks=4, steps=30, layout={"pp": 2, "tp": 2}, checkpoint={"every_steps": 10})
+        done = self.run_lockstep("train", job, environment={"LOCKSTEP_NVML": str(FAKE_NVML)})
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        self.assertEqual(done.stderr.count("goes on in"), 1, done.stderr)
+        metrics = self.metrics()
+        self.assertEqual(len(metrics["step_seconds"]), 4 * 30)
+        for key, seconds in metrics["step_seconds"].items():
+            self.assertAlmostEqual(sum(metrics[part][key] for part in PARTS), seconds, places=6, msg=str(key))
+        steps = range(1, 31)
+        for rank in range(4):
+            self.assertGreater(sum(metrics["comm_seconds"][rank, step] for step in steps), 0)
+            self.assertGreater(sum(metrics["checkpoint_seconds"][rank, step] for step in steps), 0)
+            self.assertGreater(sum(metrics["cpu_seconds"][rank, step] for step in steps), 0)
+        for name in ("node_available_bytes", "node_disk_free_bytes"):
+            self.assertEqual({rank for rank, _ in metrics[name]}, {0}, name)
+        self.assertTrue(metrics["gpu_clock_ratio"])
+        self.expect_matching_collectives()
+
+    def expect_matching_collectives(self):
+        members = collections.defaultdict(set)
+        for batch in self.records("spans"):
+            names = batch["names"]
+            for kind, _, _, _, *rest in batch["spans"]:
+                name, group, _, sequence = (rest + [None] * 4)[:4]
+                if kind != "collective" or names[group].startswith("snapshots"):  # those go on beyond their step
+                    continue
+                if names[name].split()[0] not in ("send", "recv"):
+                    members[names[group], sequence].add(batch["rank"])
+        for (group, sequence), ranks in members.items():
+            self.assertEqual(len(ranks), 4 if group.startswith("world") else 2, (group, sequence))
+        self.assertGreater(len(members), 100)
 
     def test_a_stopped_rank_is_named_with_the_collective_that_the_others_are_in(self):
-        message, data = self.hang("freeze rank=2 step=6", recovery={"silence": "5s"})
+        message, data = self.hang("freeze rank=2 step=6", recovery={"silence": "15s"})
         self.assertEqual(data["missing"], [2])
         self.assertIn("rank 2 is missing", message)
         self.assertIn("all_reduce", data["collective"])
@@ -63,8 +98,11 @@ class Recording(EndToEnd):
             self.assertIn("all_reduce", data["ranks"][rank]["where"])
             self.assertIn("stack of thread", data["ranks"][rank]["stack"])
 
+
+@timing
+class HangTiming(RecordedRuns):
     def test_a_rank_that_never_enters_a_collective_is_named(self):
-        message, data = self.hang("hang rank=1 step=6", communication={"timeout": "6s"})
+        message, data = self.hang("hang rank=1 step=6", communication={"timeout": "10s"})
         self.assertEqual(data["missing"], [1])
         self.assertIn("rank 1 is missing", message)
         self.assertIn("in host of step 6", data["ranks"][1]["where"])

@@ -143,7 +143,7 @@ struct MadeUpRun {
 
   // A store with this run, in `folder`.
   std::unique_ptr<telemetry::RunStore> store(const TemporaryFolder& folder) const {
-    auto made = telemetry::make_json_lines_run_store(folder.path());
+    auto made = telemetry::make_json_lines_run_store(folder.path(), 0);
     write(*made);
     return made;
   }

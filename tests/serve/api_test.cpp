@@ -173,6 +173,7 @@ TEST_F(ApiTest, passes_on_what_reports_say) {
   EXPECT_EQ(get("/api/v1/runs/run/goodput")["schema"], "lockstep.api.goodput/1");
   EXPECT_FALSE(get("/api/v1/runs/run/incidents").empty());
   EXPECT_FALSE(get("/api/v1/runs/run/memory").empty());
+  EXPECT_EQ(get("/api/v1/runs/run/diagnosis")["schema"], "lockstep.diagnosis/1");
 }
 
 TEST_F(ApiTest, an_empty_home_is_no_error) {

@@ -86,6 +86,16 @@ TEST_F(LiveRun, tells_new_steps_events_and_the_end) {
   EXPECT_EQ(told_.size(), before);  // nothing is told twice
 }
 
+TEST_F(LiveRun, a_tick_tells_one_step_alone) {
+  write(MetricBatch{0, 2, 99.0, {{"evaluation_loss", 5.0}}});
+  write(MetricBatch{0, 3, 100.0, {{"loss", 4.0}, {"step_seconds", 0.5}}});
+  write(MetricBatch{0, 50, 101.0, {{"cpu_percent", 80.0}, {"node_cpu_percent", 90.0}, {"resident_bytes", 1e9}}});
+  Live live(home_.path(), told_.send(), quick());
+  live.watch("run");
+  EXPECT_EQ(json::parse(told_.wait(LiveMessage::Kind::kTick).data),
+            (json{{"step", 3}, {"time", 100.0}, {"values", {{"loss", 4.0}, {"step_seconds", 0.5}}}}));
+}
+
 TEST_F(LiveRun, a_tick_has_at_most_two_kilobytes) {
   MetricBatch batch{0, 1, 100.0, {{"loss", 1.0 / 3}}};
   for (int i = 0; i < 1000; ++i)
@@ -96,6 +106,15 @@ TEST_F(LiveRun, a_tick_has_at_most_two_kilobytes) {
   const LiveMessage tick = told_.wait(LiveMessage::Kind::kTick);
   EXPECT_LE(tick.text().size(), kMostTickBytes);
   EXPECT_TRUE(json::parse(tick.data)["values"].contains("loss"));
+}
+
+TEST_F(LiveRun, an_event_that_is_too_large_loses_its_data) {
+  Live live(home_.path(), told_.send(), quick());
+  live.watch("run");
+  write(Event{unix_seconds(), Level::kError, "hang", 0, 2, "stuck", {{"stack", std::string(100'000, 'x')}}});
+  const LiveMessage event = told_.wait(LiveMessage::Kind::kEvent);
+  EXPECT_LT(event.data.size(), 1000u);
+  EXPECT_EQ(json::parse(event.data)["message"], "stuck");
 }
 
 TEST_F(LiveRun, is_asked_once_however_many_look) {
@@ -170,6 +189,15 @@ TEST(Hub, is_not_troubled_by_viewers_that_leave_while_they_are_sent_to) {
     Hub& hub_;
   };
   Hub hub({[](const std::string&) {}, [](const std::string&) {}});
+  const auto stays = std::make_shared<Reader>();
+  hub.add("run", stays, {});
+  for (int i = 0; i < 300; ++i) hub.publish("run", {LiveMessage::Kind::kEvent, 1, i, std::string(1000, 'x')});
+  hub.remove("run", stays.get());
+  hub.add("run", stays, {});
+  for (int i = 0; i < 5; ++i) hub.publish("run", {LiveMessage::Kind::kEvent, 1, i, "{}"});
+  const auto back = std::make_shared<Leaver>(hub);
+  hub.add("run", back, {.step = 0, .time_ms = 0});  // leaves at the first of several events
+  hub.remove("run", stays.get());
   std::vector<std::shared_ptr<Viewer>> viewers;
   for (int i = 0; i < 8; ++i) hub.add("run", viewers.emplace_back(std::make_shared<Leaver>(hub)), {});
   hub.publish("run", {LiveMessage::Kind::kTick, 1, 0, "{}"});

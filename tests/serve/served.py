@@ -78,7 +78,8 @@ class Server:
 
     def __exit__(self, *_):
         code = self.stop()
-        assert code == 0, f"exit {code}: {self.error_text()}"
+        with self.errors:
+            assert code == 0, f"exit {code}: {self.error_text()}"
 
     def error_text(self) -> str:
         self.errors.seek(0)

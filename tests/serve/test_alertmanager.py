@@ -91,7 +91,7 @@ class Delivered(unittest.TestCase):
             except OSError:
                 return []
 
-        self.wait_for("a scrape", lambda: query("lockstep_run_loss * on (run) group_left (job) lockstep_run_info{job='gpt'}"))
+        self.wait_for("a scrape", lambda: query("lockstep_run_loss * on (run) group_left (name) lockstep_run_info{name='gpt'}"))
         time.sleep(3)
         self.assertEqual(Webhook.got, [])  # a healthy run raises nothing
         run.step(31, loss="nan")
@@ -104,7 +104,7 @@ class Delivered(unittest.TestCase):
         self.assertIn("NaN", alert["annotations"]["summary"])
         run.end("failed")
         alert = self.wait_for("LockstepRunFailed", lambda: delivered("LockstepRunFailed"))[0]
-        self.assertEqual((alert["labels"]["run"], alert["labels"]["job"]), (run.id, "gpt"))
+        self.assertEqual((alert["labels"]["run"], alert["labels"]["name"]), (run.id, "gpt"))
         self.assertEqual({one["labels"]["alertname"] for one in Webhook.got}, {"LockstepLossNotFinite", "LockstepRunFailed"})
 
 

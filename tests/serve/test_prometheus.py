@@ -71,12 +71,12 @@ class Metrics(unittest.TestCase):
         self.assertEqual(self.sample(rf'lockstep_gpu_utilization_ratio\{{run="{run}",rank="0"\}}'), 0.5)
         self.assertEqual(self.sample(rf'lockstep_rank_phase_seconds\{{run="{run}",rank="0",phase="wait"\}}'), 50)
         self.assertEqual(self.sample(rf'lockstep_run_status\{{run="{run}",status="running"\}}'), 1)
-        self.assertEqual(self.sample(rf'lockstep_run_alert_firing\{{run="{run}",rule="spike",rank="-1"\}}'), 1)
+        self.assertEqual(self.sample(rf'lockstep_run_alert_firing\{{run="{run}",rule="spike",subject=""\}}'), 1)
         info = [line for line in self.text.splitlines() if line.startswith("lockstep_run_info{")]
         self.assertEqual(len(info), 2)  # the one that ended long ago is gone
         for line in self.text.splitlines():
             if not line.startswith(("#", "lockstep_run_info")):
-                self.assertNotIn("job=", line)
+                self.assertNotIn("name=", line)
                 self.assertNotIn("model=", line)
 
     def test_hostile_names_stay_inside_their_label(self):

@@ -238,6 +238,13 @@ TEST(Alerts, an_alert_is_an_event_and_back) {
   EXPECT_EQ(to_text(back), to_text(alert));
   EXPECT_NE(to_text(alert).find("do: lockstep diagnose last"), std::string::npos);
   EXPECT_THROW(alert_of(Event{.kind = "spike"}), UserError);
+  const auto heard = alert_in(nlohmann::json::parse(alert_message(alert).dump()));
+  ASSERT_TRUE(heard);
+  EXPECT_EQ(to_text(*heard), to_text(alert));
+  EXPECT_EQ(heard->step, 9);
+  for (const char* other : {R"({"type": "note"})", R"({"type": "alert"})", R"({"type": "alert", "line": "x"})"}) {
+    EXPECT_FALSE(alert_in(nlohmann::json::parse(other))) << other;
+  }
 }
 
 TEST(Alerts, hostile_messages_stay_one_line) {
@@ -277,7 +284,7 @@ TEST(NodeAlerts, names_the_rank_that_is_busy_longer_than_the_others) {
   const auto look = [&](double slow, int times) {
     std::vector<Alert> all;
     for (int i = 0; i < times; ++i) {
-      for (Alert& one : alerts.ranks_were_busy({{0, 10.0}, {1, 10.3}, {2, 10.0 * slow}, {3, 9.9}}, 12.0)) {
+      for (Alert& one : alerts.ranks_were_busy({{0, 10.0}, {1, 10.3}, {2, 10.0 * slow}, {3, 9.9}}, 12.0, 12.0)) {
         all.push_back(std::move(one));
       }
     }

@@ -70,8 +70,13 @@ TEST(Recorder, drops_and_counts_metrics_but_never_events_when_the_store_is_stuck
   EXPECT_FALSE(recorder->flush(0.05));
   received.broken = false;
   ASSERT_TRUE(recorder->flush(30.0));
-  EXPECT_EQ(received.all<Event>().size(), 1000u);
   EXPECT_EQ(received.all<MetricBatch>().size() + recorder->stats().dropped, 1000u);
+  ASSERT_TRUE(recorder->flush(30.0));  // what the first one found out
+  const auto events = received.all<Event>();
+  ASSERT_EQ(events.size(), 1001u);
+  EXPECT_EQ(events.back().kind, event_kind::kRecordsLost) << "readers must know which steps are missing";
+  EXPECT_EQ(events.back().data.at("last_step"), 999);
+  EXPECT_EQ(events.back().data.at("first_step").get<std::size_t>(), received.all<MetricBatch>().size());
   EXPECT_GT(recorder->stats().retries, 0u);
   EXPECT_NE(recorder->stats().last_error.find("the store is broken"), std::string::npos);
 }
@@ -90,10 +95,19 @@ TEST(Recorder, writes_a_failed_batch_once_when_the_store_comes_back) {
 TEST(Recorder, closes_when_the_store_never_comes_back) {
   Received received;
   received.broken = true;
-  auto recorder = fake_recorder(received, {.close_timeout_seconds = 0.2});
+  std::uint64_t lost = 0;
+  std::string why;
+  auto recorder = fake_recorder(
+      received, {.close_timeout_seconds = 0.2, .on_lost = [&](std::uint64_t count, const std::string& error) {
+                   lost = count;
+                   why = error;
+                 }});
   recorder->event({.kind = "lost"});
+  recorder->event({.kind = "lost too"});
   recorder.reset();  // ends at all
   EXPECT_GE(received.attempts, 1);
+  EXPECT_EQ(lost, 2u);
+  EXPECT_NE(why.find("the store is broken"), std::string::npos);
 }
 
 TEST(Recorder, writes_what_is_queued_when_it_is_destroyed) {

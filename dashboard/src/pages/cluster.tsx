@@ -8,6 +8,7 @@ import { Empty, Scroll, Status, Waiting } from "../parts/bits";
 type Values = Record<string, Maybe>;
 interface RankReading {
   rank: number;
+  host?: string | null;
   time: number;
   values: Values;
 }
@@ -49,9 +50,9 @@ export function ClusterPage() {
       ) : (
         <>
           <div class="nodes">
-            {answer.data.runs.map((run) => (
-              <RunCard key={run.id} run={run} />
-            ))}
+            {answer.data.runs.flatMap((run) =>
+              hostsOf(run).map((one) => <HostCard key={`${run.id} ${one.host}`} run={run} {...one} />),
+            )}
           </div>
           {answer.data.dcgm && <DcgmTable dcgm={answer.data.dcgm} />}
         </>
@@ -137,12 +138,22 @@ function Reading({ reading }: { reading: RankReading }) {
   );
 }
 
-function RunCard({ run }: { run: ClusterRun }) {
-  const newest = Math.max(0, ...run.ranks.map((reading) => reading.time));
+// The machines of a run, the first rank's first.
+function hostsOf(run: ClusterRun): { host: string; ranks: RankReading[] }[] {
+  const found = new Map<string, RankReading[]>([[run.host, []]]);
+  for (const reading of run.ranks) {
+    const host = reading.host ?? run.host;
+    found.set(host, [...(found.get(host) ?? []), reading]);
+  }
+  return [...found].map(([host, ranks]) => ({ host, ranks }));
+}
+
+function HostCard({ run, host, ranks }: { run: ClusterRun; host: string; ranks: RankReading[] }) {
+  const newest = Math.max(0, ...ranks.map((reading) => reading.time));
   return (
     <section class="card pad">
       <div class="node-head">
-        <h2>{run.host || "unknown host"}</h2>
+        <h2>{host || "unknown host"}</h2>
         <span class="muted" title={clock(newest)}>
           {newest > 0 ? ago(newest) : ""}
         </span>
@@ -153,12 +164,12 @@ function RunCard({ run }: { run: ClusterRun }) {
           {run.world} {run.world === 1 ? "rank" : "ranks"}
         </span>
       </p>
-      {run.ranks.length === 0 ? (
+      {ranks.length === 0 ? (
         <p class="muted">No readings yet.</p>
       ) : (
-        run.ranks.map((reading) => <Reading key={reading.rank} reading={reading} />)
+        ranks.map((reading) => <Reading key={reading.rank} reading={reading} />)
       )}
-      {run.health.length > 0 && (
+      {host === run.host && run.health.length > 0 && (
         <ul class="details">
           {[...run.health].reverse().map((event, at) => (
             <li key={at}>

@@ -35,6 +35,8 @@ const kTabs: { key: string; label: string; View: (props: TabProps) => preact.JSX
   { key: "job", label: "Job", View: JobTab },
 ];
 
+const kAgainMs = 15_000;
+
 export function RunPage({ id, tab, query }: { id: string; tab: string; query: URLSearchParams }) {
   const detail = useAsk<RunDetail>(runPath(id));
   const ticks = useRef<TickBus>(new Set()).current;
@@ -50,7 +52,8 @@ export function RunPage({ id, tab, query }: { id: string; tab: string; query: UR
       },
       event: (event: RunEvent) => {
         if (event.kind === "alert") detail.reload();
-        if (tab !== "overview") setRefresh((count) => count + 1);
+        // Evaluations are too rare for ticks.
+        if (tab !== "overview" || event.kind === "evaluation") setRefresh((count) => count + 1);
       },
       end: () => {
         detail.reload();
@@ -64,6 +67,16 @@ export function RunPage({ id, tab, query }: { id: string; tab: string; query: UR
     if (live === "live" && wasStale.current) setRefresh((count) => count + 1);
     wasStale.current = live === "stale";
   }, [live]);
+  // Charts grow by the stream; what is made of the whole run is asked for again now and then.
+  useEffect(() => {
+    if (!running) return;
+    const timer = setInterval(() => {
+      if (document.visibilityState !== "visible") return;
+      detail.reload();
+      if (tab !== "overview") setRefresh((count) => count + 1);
+    }, kAgainMs);
+    return () => clearInterval(timer);
+  }, [running, tab]);
   const open = (key: string) => go(hrefOf(["runs", id, key]));
   const keys: Record<string, () => void> = {};
   kTabs.forEach((entry, at) => {

@@ -54,6 +54,9 @@ interface Row {
   percents: Pair;
 }
 
+// Without a known peak, all computing counts as useful.
+const hasPeak = (data: WaterfallData) => data.measure !== "computing";
+
 // Rows from the peak downwards; a loss's bar hangs where the one above it ended.
 function rowsOf(data: WaterfallData): Row[] {
   const level: Record<Side, number> = { predicted: 100, measured: 100 };
@@ -93,7 +96,7 @@ function rowsOf(data: WaterfallData): Row[] {
   const inside = data.losses.filter((one) => !one.outside_of_steps && counts(one));
   const outside = data.losses.filter((one) => one.outside_of_steps && counts(one));
   const name = { mfu: "MFU", efficiency: "Efficiency", computing: "Computing" }[data.measure] ?? data.measure;
-  const rows = [total("peak", "Peak", () => 100), ...inside.map(loss)];
+  const rows = [total("peak", hasPeak(data) ? "Peak" : "All of the time", () => 100), ...inside.map(loss)];
   rows.push(total("achieved", `${name} of a step`, (side) => data.achieved_percent[side]));
   if (outside.length > 0) {
     rows.push(
@@ -115,7 +118,9 @@ export function Waterfall({ detail, refresh }: TabProps) {
   return (
     <>
       <p class="note">
-        Where the time of a step goes, from the peak of the devices down to what is achieved.
+        {hasPeak(data)
+          ? "Where the time of a step goes, from the peak of the devices down to what is achieved."
+          : "Where the time of a step goes."}
         {data.steps > 0 &&
           ` Measured over ${data.steps.toLocaleString("en-US")} steps of ${seconds(data.step_seconds.measured)}.`}
         {typeof data.step_seconds.predicted === "number" && ` Predicted: ${seconds(data.step_seconds.predicted)}.`}{" "}

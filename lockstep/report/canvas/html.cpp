@@ -31,7 +31,7 @@ border-radius:.3em}.badge.unsure{background:var(--second)}
 .columns{display:grid;grid-template-columns:57.5fr 42.5fr;gap:1.6em}.columns>div{min-width:0}
 table{border-collapse:collapse;width:100%;font-size:.95em}th{text-align:left;background:var(--strong);color:var(--muted)}
 td,th{padding:.22em .45em;border-bottom:1px solid var(--grid);overflow-wrap:anywhere;vertical-align:top}
-td.best{font-weight:bold}
+td.best{font-weight:bold}td.n,th.n{text-align:right;white-space:nowrap}
 pre{background:var(--shade);border:1px solid var(--grid);border-radius:.3em;margin:.4em 0;padding:.5em .6em;
 white-space:pre-wrap;overflow-wrap:anywhere;font:.85em/1.35 'Courier New',Courier,'Liberation Mono',monospace}
 ul,ol{margin:.25em 0;padding-left:1.3em}li{margin:.15em 0;overflow-wrap:anywhere}li::marker{color:var(--accent)}
@@ -39,7 +39,8 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:.1em .8em;margin:.25em
 dd{margin:0;overflow-wrap:anywhere}
 figure{margin:0 0 1.8em}figure svg.ls{width:100%}figcaption{color:var(--muted);font-size:.92em;margin-top:.4em;max-width:60em}
 .plots{border-top:1px solid var(--grid);margin-top:1.6em;padding-top:1.2em}
-@media(max-width:46em){.columns,.cards{grid-template-columns:1fr}}
+.pair{display:grid;grid-template-columns:1fr 1fr;gap:0 1.6em}.wide{overflow-x:auto}
+@media(max-width:46em){.columns,.cards,.pair{grid-template-columns:1fr}}
 )css";
 
 constexpr double kPrintPoints = 7.9;
@@ -50,7 +51,8 @@ std::string html_page(const std::string& title, const std::string& body, double 
   const std::string print = fmt::format(
       "@page{{size:A4;margin:11mm}}@media print{{body{{font-size:{:.2f}pt;line-height:1.27;padding:0;max-width:none}}"
       ".cards{{grid-template-columns:repeat(3,1fr)}}.columns{{grid-template-columns:57.5fr 42.5fr;gap:1.4em}}"
-      "section{{margin-bottom:.7em}}figure{{break-inside:avoid}}"
+      ".pair{{grid-template-columns:1fr 1fr}}section{{margin-bottom:.7em}}h2{{break-after:avoid}}"
+      "figure,tr,.card{{break-inside:avoid}}"
       "*{{-webkit-print-color-adjust:exact;print-color-adjust:exact}}}}",
       kPrintPoints * print_scale);
   return fmt::format(

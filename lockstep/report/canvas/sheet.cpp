@@ -37,17 +37,17 @@ std::vector<std::string> shell_words(const std::string& line) {
   return words;
 }
 
-Typeface face_of_cell(std::size_t row, std::size_t column) {
-  return row == 0 || column == 2 ? Typeface::kBold : Typeface::kRegular;
+Typeface face_of_cell(std::size_t row, std::size_t column, std::size_t bold_column) {
+  return row == 0 || column == bold_column ? Typeface::kBold : Typeface::kRegular;
 }
 
 // What columns need, and an equal part of what is left over. If there is not enough, the widest shrink equally.
 std::vector<double> column_shares(const std::vector<std::vector<std::string>>& rows, double size, double padding,
-                                  double width) {
+                                  double width, std::size_t bold_column) {
   std::vector<double> needed(rows.empty() ? 0 : rows.front().size(), 0.0);
   for (std::size_t r = 0; r < rows.size(); ++r)
     for (std::size_t c = 0; c < std::min(needed.size(), rows[r].size()); ++c)
-      needed[c] = std::max(needed[c], text_width(rows[r][c], face_of_cell(r, c), size) + padding + 0.1);
+      needed[c] = std::max(needed[c], text_width(rows[r][c], face_of_cell(r, c, bold_column), size) + padding + 0.1);
   double sum = 0;
   for (const double column : needed) sum += column;
   double low = 0, cap = width;
@@ -129,16 +129,16 @@ void Sheet::pairs(const std::vector<std::pair<std::string, std::string>>& rows) 
   }
 }
 
-void Sheet::table(const std::vector<std::vector<std::string>>& rows) {
+void Sheet::table(const std::vector<std::vector<std::string>>& rows, std::size_t bold_column) {
   const double size = scaled(kTextSize), padding = scaled(3);
-  const std::vector<double> shares = column_shares(rows, size, 2 * padding, width_);
+  const std::vector<double> shares = column_shares(rows, size, 2 * padding, width_, bold_column);
   for (std::size_t r = 0; r < rows.size(); ++r) {
     const bool header = r == 0;
     std::vector<std::vector<std::string>> cells;
     std::size_t lines = 1;
     for (std::size_t c = 0; c < shares.size(); ++c) {
-      cells.push_back(
-          broken(c < rows[r].size() ? rows[r][c] : "", face_of_cell(r, c), size, shares[c] * width_ - 2 * padding));
+      cells.push_back(broken(c < rows[r].size() ? rows[r][c] : "", face_of_cell(r, c, bold_column), size,
+                             shares[c] * width_ - 2 * padding));
       lines = std::max(lines, cells.back().size());
     }
     const double height = size * kLeading * static_cast<double>(lines) + scaled(2.2);
@@ -147,7 +147,7 @@ void Sheet::table(const std::vector<std::vector<std::string>>& rows) {
     for (std::size_t c = 0; c < shares.size(); ++c) {
       for (std::size_t l = 0; l < cells[c].size(); ++l) {
         canvas_.text({left + padding, y_ + size * (kLeading * static_cast<double>(l) + 1.05)}, cells[c][l],
-                     {face_of_cell(r, c), size, header ? Tint::kMuted : Tint::kText});
+                     {face_of_cell(r, c, bold_column), size, header ? Tint::kMuted : Tint::kText});
       }
       left += shares[c] * width_;
     }

@@ -14,6 +14,29 @@ std::string subtitle_of(const Recipe& recipe) {
                      day(recipe.made_at), day(recipe.expires_at), recipe.study);
 }
 
+Front front_of(const Recipe& recipe) {
+  Front front;
+  front.title = "Recipe: " + recipe.name;
+  front.badge = recipe.simulated ? "PREDICTION" : recipe.provisional ? "PROVISIONAL" : "MEASURED";
+  front.sure = !recipe.simulated && !recipe.provisional;
+  front.subtitle = subtitle_of(recipe);
+  front.warnings = recipe.warnings;
+  front.cards = {{recipe.simulated ? "Predicted gain over the default" : "Gain over the default",
+                  recipe.gain,
+                  {recipe.gain_detail},
+                  true},
+                 {"Throughput with this setting", recipe.throughput, {recipe.throughput_detail, recipe.baseline}},
+                 {recipe.check ? "Re-checked " + day(recipe.check->checked_at) : "Use it until",
+                  recipe.check ? check_word(*recipe.check) : day(recipe.expires_at),
+                  {recipe.check ? recipe.check->sentence : "or until a version below changes; then re-check"}}};
+  return front;
+}
+
+std::vector<std::pair<std::string, std::string>> holds_for(const Recipe& recipe) {
+  if (recipe.holds_for.empty()) return {{"versions", "not recorded"}};
+  return recipe.holds_for;
+}
+
 std::string footer_of(const Recipe& recipe) {
   return fmt::format("Intervals are 95%. {} All plots: lockstep recipe {} --full",
                      recipe.simulated     ? "Figures are predictions."

@@ -4,11 +4,15 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/report/canvas/front.h"
 #include "lockstep/report/recipe/recipe.h"
 
 namespace lockstep::report {
 
 std::string subtitle_of(const Recipe& recipe);  // "study 2026...; found 2026-11-15; use until 2027-02-13"
+Front front_of(const Recipe& recipe);
+// Names and versions; that they were not recorded, where they were not.
+std::vector<std::pair<std::string, std::string>> holds_for(const Recipe& recipe);
 std::string footer_of(const Recipe& recipe);
 std::string check_word(const CheckResult& check);  // "holds", "no longer holds"
 std::string recheck_sentence(const Recipe& recipe);

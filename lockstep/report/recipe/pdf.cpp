@@ -7,6 +7,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/report/canvas/chart.h"
+#include "lockstep/report/canvas/front.h"
 #include "lockstep/report/canvas/lettering.h"
 #include "lockstep/report/canvas/pdf.h"
 #include "lockstep/report/canvas/sheet.h"
@@ -21,79 +22,6 @@ namespace {
 constexpr double kMargin = 34;
 constexpr double kBottom = kA4Height - kMargin - 9;  // a line of footer is below
 constexpr double kPlotHeight = 135;                  // from which on a plot is worth its place
-
-struct Card {
-  std::string label, figure;
-  std::vector<std::string> details;
-  bool strong = false;
-
-  std::vector<std::string> lines(double width) const {
-    std::vector<std::string> all;
-    for (const std::string& detail : details)
-      for (std::string& line : broken(detail, Typeface::kRegular, 7, width - 18)) all.push_back(std::move(line));
-    return all;
-  }
-};
-
-void draw_card(Canvas& canvas, const Box& box, const Card& card) {
-  canvas.rectangle(box, {card.strong ? Tint::kAccent : Tint::kShade, {}, 1}, 4);
-  const Tint ink = card.strong ? Tint::kPaper : Tint::kText, faint = card.strong ? Tint::kPaper : Tint::kMuted;
-  const double inner = box.width - 18, left = box.x + 9;
-  canvas.text({left, box.y + 13}, fitted(card.label, Typeface::kRegular, 7.5, inner), {Typeface::kRegular, 7.5, faint});
-  double size = 19;
-  while (size > 10 && text_width(card.figure, Typeface::kBold, size) > inner) size -= 0.5;
-  canvas.text({left, box.y + 33}, fitted(card.figure, Typeface::kBold, size, inner), {Typeface::kBold, size, ink});
-  double y = box.y + 44;
-  for (const std::string& line : card.lines(box.width)) {
-    canvas.text({left, y}, line, {Typeface::kRegular, 7, faint});
-    y += 8.6;
-  }
-}
-
-double draw_head(Canvas& canvas, const Recipe& recipe) {
-  const double width = kA4Width - 2 * kMargin;
-  const std::string badge = recipe.simulated ? "PREDICTION" : recipe.provisional ? "PROVISIONAL" : "MEASURED";
-  const double badge_width = text_width(badge, Typeface::kBold, 8) + 14;
-  canvas.text({kMargin, kMargin + 14}, fitted("Recipe: " + recipe.name, Typeface::kBold, 17, width - badge_width - 10),
-              {Typeface::kBold, 17});
-  const bool sure = !recipe.simulated && !recipe.provisional;
-  canvas.rectangle({kA4Width - kMargin - badge_width, kMargin + 1, badge_width, 15},
-                   {sure ? Tint::kAccent : Tint::kSecond, {}, 1}, 3);
-  canvas.text({kA4Width - kMargin - badge_width / 2, kMargin + 11.4}, badge,
-              {Typeface::kBold, 8, Tint::kPaper, Anchor::kMiddle});
-  canvas.text({kMargin, kMargin + 27}, fitted(subtitle_of(recipe), Typeface::kRegular, 8, width),
-              {Typeface::kRegular, 8, Tint::kMuted});
-  double y = kMargin + 36;
-  for (const std::string& warning : recipe.warnings) {
-    const std::vector<std::string> lines = broken(warning, Typeface::kBold, 8, width - 16);
-    const double height = 10.5 * static_cast<double>(lines.size()) + 6;
-    canvas.rectangle({kMargin, y, width, height}, {Tint::kSecondSoft, Stroke{Tint::kSecond, 0.75}, 1}, 3);
-    for (std::size_t i = 0; i < lines.size(); ++i)
-      canvas.text({kMargin + 8, y + 10.8 + 10.5 * static_cast<double>(i)}, lines[i], {Typeface::kBold, 8});
-    y += height + 4;
-  }
-  return y;
-}
-
-double draw_cards(Canvas& canvas, const Recipe& recipe, double y) {
-  const std::vector<Card> cards{
-      {recipe.simulated ? "Predicted gain over the default" : "Gain over the default",
-       recipe.gain,
-       {recipe.gain_detail},
-       true},
-      {"Throughput with this setting", recipe.throughput, {recipe.throughput_detail, recipe.baseline}},
-      {recipe.check ? "Re-checked " + day(recipe.check->checked_at) : "Use it until",
-       recipe.check ? check_word(*recipe.check) : day(recipe.expires_at),
-       {recipe.check ? recipe.check->sentence : "or until a version below changes; then re-check"}}};
-  constexpr double kGap = 8;
-  const double width = (kA4Width - 2 * kMargin - 2 * kGap) / 3;
-  std::size_t lines = 2;
-  for (const Card& card : cards) lines = std::max(lines, card.lines(width).size());
-  const double height = 42 + 8.6 * static_cast<double>(lines);
-  for (std::size_t i = 0; i < cards.size(); ++i)
-    draw_card(canvas, {kMargin + static_cast<double>(i) * (width + kGap), y, width, height}, cards[i]);
-  return y + height + 8;
-}
 
 // What fits when the page is full of knobs: lists are cut, and say so.
 struct Limits {
@@ -150,8 +78,7 @@ double draw_right(Canvas& canvas, const Recipe& recipe, const StudyView& study, 
   sheet.bullets(cut(recipe.limits, limits.bullets));
   sheet.space(6);
   sheet.heading("It holds for");
-  sheet.pairs(recipe.holds_for.empty() ? std::vector<std::pair<std::string, std::string>>{{"versions", "not recorded"}}
-                                       : recipe.holds_for);
+  sheet.pairs(holds_for(recipe));
   sheet.space(2);
   sheet.bullets(recipe.expiry);
   sheet.space(6);
@@ -170,7 +97,7 @@ double draw_right(Canvas& canvas, const Recipe& recipe, const StudyView& study, 
 
 // Returns where the lower of the two columns ends.
 double draw_page(Canvas& canvas, const Recipe& recipe, const StudyView& study, const PageLayout& layout) {
-  const double top = draw_cards(canvas, recipe, draw_head(canvas, recipe));
+  const double top = draw_front(canvas, front_of(recipe), {kMargin, kMargin}, kA4Width - 2 * kMargin);
   constexpr double kGutter = 16;
   const double width = kA4Width - 2 * kMargin - kGutter;
   const Box left{kMargin, top, width * 0.575, 0}, right{kMargin + width * 0.575 + kGutter, top, width * 0.425, 0};
