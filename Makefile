@@ -16,7 +16,7 @@ VENV ?= .cache/venv
 TORCH_REQUIREMENT ?= torch==2.13.0
 WERROR ?=
 
-.PHONY: all build setup demo dashboard lint-dashboard test test-all test-dashboard timing chaos fuzz lint lint-changed format bench bench-alerts bench-dashboard bench-planner bench-recovery bench-tune accuracy profiles install deb wheel image data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch venv-readers clean
+.PHONY: all build setup demo dashboard lint-dashboard test test-all test-dashboard timing chaos fuzz lint lint-changed format bench bench-alerts bench-dashboard bench-planner bench-recovery bench-tune accuracy profiles install deb wheel image data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch venv-readers venv-trackers clean
 all: build
 
 setup:
@@ -96,14 +96,22 @@ venv-readers:
 	  { $(READERS_VENV)/bin/pip install --quiet tensorboard pyarrow pandas plotly networkx pydot psutil pyyaml 'setuptools<81' && \
 	    $(READERS_VENV)/bin/pip install --quiet --no-deps HolisticTraceAnalysis; }
 
+# Weights & Biases and MLflow (450 MB), which the Python package sends runs to.
+TRACKERS_VENV ?= .cache/venv-trackers
+venv-trackers:
+	@test -x $(TRACKERS_VENV)/bin/python3 || python3 -m venv $(TRACKERS_VENV)
+	@$(TRACKERS_VENV)/bin/python3 -c 'import wandb, mlflow, tensorboard' 2>/dev/null || \
+	  $(TRACKERS_VENV)/bin/pip install --quiet wandb mlflow tensorboard
+
 pypi: setup venv
 	$(call configure,pypi,-DLOCKSTEP_TORCH_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3)
 	@cmake --build --preset pypi -j $(JOBS)
 
-test-all: venv venv-readers
+test-all: venv venv-readers venv-trackers
 	@scripts/setup.sh package containers browser prometheus
 	$(call configure,release,-DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_STACKS_PYTHON=$(CURDIR)/$(VENV)/bin/python3 \
-	  -DLOCKSTEP_READERS_PYTHON=$(CURDIR)/$(READERS_VENV)/bin/python3)
+	  -DLOCKSTEP_READERS_PYTHON=$(CURDIR)/$(READERS_VENV)/bin/python3 \
+	  -DLOCKSTEP_TRACKERS_PYTHON=$(CURDIR)/$(TRACKERS_VENV)/bin/python3)
 	@cmake --build --preset release -j $(JOBS) --target lockstep_tests
 	ctest --preset release-all
 	$(MAKE) pypi

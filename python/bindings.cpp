@@ -13,6 +13,7 @@
 #include "lockstep/planner/suggest/suggest.h"
 #include "lockstep/spec/usual_precision.h"
 #include "lockstep/telemetry/recorder.h"
+#include "store_bindings.h"
 
 namespace py = pybind11;
 namespace planner = lockstep::planner;
@@ -127,5 +128,6 @@ PYBIND11_MODULE(_core, module) {
       },
       py::kw_only(), py::arg("model"), py::arg("cluster"), py::arg("sequence_length"), py::arg("global_batch"),
       py::arg("tokens"), py::arg("profile"));
+  lockstep::python::bind_store(module);
   module.def("home_directory", [] { return lockstep::telemetry::home_directory().string(); });
 }

@@ -12,6 +12,7 @@ True
 
 from . import callbacks
 from ._log import log
+from .exports import export_to_mlflow, export_to_tensorboard, export_to_wandb
 
 try:
     from ._suggestion import (
@@ -54,6 +55,9 @@ __all__ = [
     "StudiedKnob",
     "Suggestion",
     "callbacks",
+    "export_to_mlflow",
+    "export_to_tensorboard",
+    "export_to_wandb",
     "log",
     "plan",
     "suggest",
