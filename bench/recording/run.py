@@ -48,7 +48,7 @@ def train(args, folder, home, way):
     if done.returncode != 0:
         sys.exit(done.stderr[-3000:])
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    steps = [line["seconds"] for line in lines if line.get("type") == "step"]
+    steps = [line["seconds"] for line in lines[:-1] if "step" in line and "seconds" in line]
     steps = steps[len(steps) // 10:]
     return statistics.median(steps), lines[-1]["run"]
 
@@ -66,7 +66,6 @@ def cost(args, home, run, folder):
 
 
 def report(args, medians, ratios, parts):
-    base = medians["not recorded"]
     lines = ["# What recording costs", "",
              f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
              f"{args.ranks} ranks of one thread, gpt 10.8M, sequence {args.sequence}, {args.steps} steps, "
@@ -78,8 +77,11 @@ def report(args, medians, ratios, parts):
              f"| the thread that trains | {parts['step_thread_us'] / 1e3:.4f} | {MOST_MILLISECONDS} |",
              f"| all threads, the writer to SQLite included, when every step keeps its spans | {parts['all_threads_us'] / 1e3:.4f} | |",
              "", f"Records dropped: {parts['dropped']:.0f}. A run keeps spans of at most four steps in a second, so the writer's part is an "
-             "upper bound.", "",
-             "## Whole runs in turn", "", "| | median step, ms | against not recorded |", "|---|---|---|"]
+             "upper bound."]
+    if not medians:
+        return "\n".join(lines + ["", "Whole runs were not compared (`--rounds 0`: the machine was busy)."]) + "\n"
+    base = medians["not recorded"]
+    lines += ["", "## Whole runs in turn", "", "| | median step, ms | against not recorded |", "|---|---|---|"]
     for way, median in medians.items():
         lines.append(f"| {way} | {1e3 * median:.2f} | {base / median:.4f} |")
     lines += ["", f"Speed with metrics and spans over that without, pair by pair: median {ratios['median']:.4f}, "
@@ -94,7 +96,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--sequence", type=int, default=64)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="0: no whole runs, on a machine that does other things")
     parser.add_argument("--cost-steps", type=int, default=2000)
     parser.add_argument("--cost-rounds", type=int, default=5)
     args = parser.parse_args()
@@ -110,9 +112,13 @@ def main():
                 seconds[way].append(median)
                 run = told if way == "metrics and spans" else run
                 print(f"round {round_ + 1}: {way}: {1e3 * median:.2f} ms", file=sys.stderr)
-        pairs = sorted(a / b for a, b in zip(seconds["not recorded"], seconds["metrics and spans"]))
-        ratios = {"median": statistics.median(pairs), "low": pairs[0], "high": pairs[-1]}
-        medians = {way: statistics.median(values) for way, values in seconds.items()}
+        ratios, medians = None, {}
+        if args.rounds > 0:
+            pairs = sorted(a / b for a, b in zip(seconds["not recorded"], seconds["metrics and spans"]))
+            ratios = {"median": statistics.median(pairs), "low": pairs[0], "high": pairs[-1]}
+            medians = {way: statistics.median(values) for way, values in seconds.items()}
+        else:
+            run = train(args, folder, home, "metrics and spans")[1]
         parts = cost(args, home, run, folder)
         (ROOT / "bench/reports/recording.md").write_text(report(args, medians, ratios, parts))
         (ROOT / "bench/reports/recording.json").write_text(json.dumps(

@@ -100,8 +100,9 @@ void read_spans(RunEvidence& evidence, const RunStore& store) {
 void read_plan(RunEvidence& evidence, const json& document) {
   try {
     if (!document.is_null()) evidence.plan = plan::read_plan(document, evidence.row.info.id);
-    const spec::Job job = spec::parse_job(evidence.row.info.job_yaml, evidence.row.info.id);
+    spec::Job job = spec::parse_job(evidence.row.info.job_yaml, evidence.row.info.id);
     evidence.run = evidence.plan ? plan::run_of(job, evidence.plan->best) : plan::run_of(job, plan::layout_of(job));
+    evidence.job = std::move(job);
   } catch (const std::exception&) {
     evidence.run.reset();
   }

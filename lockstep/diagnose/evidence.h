@@ -31,6 +31,7 @@ struct StepRange {
 
 struct RunEvidence {
   telemetry::RunRow row;
+  std::optional<spec::Job> job;     // as it was run; absent as `run` is
   std::optional<plan::Run> run;     // absent: the program of somebody else, or a job this version cannot read
   std::optional<plan::Plan> plan;   // with its prediction where there is one
   std::vector<Place> places;        // by rank

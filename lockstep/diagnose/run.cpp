@@ -54,10 +54,11 @@ bool covers(const Finding& cause, const Finding& effect) {
   });
 }
 
-// What a cause shows as elsewhere, where it is as dear as half of that.
+// What a cause shows as elsewhere, where it is as dear as `part` of that.
 struct Consequence {
   Cause cause;
   Cause effect;
+  double part = 0.5;
 };
 constexpr Consequence kConsequences[] = {
     {Cause::kThrottling, Cause::kSlowRank},
@@ -67,8 +68,8 @@ constexpr Consequence kConsequences[] = {
     {Cause::kOversubscription, Cause::kExposedCommunication},
     {Cause::kOversubscription, Cause::kHostBound},
     {Cause::kOversubscription, Cause::kDataImbalance},
-    {Cause::kDataImbalance, Cause::kSlowRank},
-    {Cause::kExpertImbalance, Cause::kSlowRank},
+    {Cause::kDataImbalance, Cause::kSlowRank, 0.3},  // the mean of the ranks against the others
+    {Cause::kExpertImbalance, Cause::kSlowRank, 0.3},
     {Cause::kExpertImbalance, Cause::kDataImbalance},
     {Cause::kWrongPlacement, Cause::kSlowLink},
     {Cause::kWrongPlacement, Cause::kExposedCommunication},
@@ -78,11 +79,11 @@ constexpr Consequence kConsequences[] = {
 };
 
 void fold_consequences(Findings& findings) {
-  for (const auto& [cause, effect] : kConsequences) {
+  for (const auto& [cause, effect, part] : kConsequences) {
     const Finding* const first = find(findings, cause);
     const Finding* const second = find(findings, effect);
     if (first == nullptr || second == nullptr) continue;
-    if (first->cost_percent < 0.5 * second->cost_percent || !covers(*first, *second)) continue;
+    if (first->cost_percent < part * second->cost_percent || !covers(*first, *second)) continue;
     drop(findings, effect);
   }
   // A run that ended: the first cause of that, and how slow it had been does not matter.

@@ -33,7 +33,8 @@ constexpr std::array<KindFacts, names_of(ChaosKind{}).size()> kFacts = {{
     {"rank step", "rank", "rank=1 step=9: SIGSTOP for good"},
     {"rank step for", "rank", "rank=1 step=9: no step any more, heartbeats go on; with for=5s it goes on"},
     {"rank step x delay phase for", "rank",
-     "rank=0 x3: every step takes 3 times as long; also phase=forward|backward|optimizer|loader, delay=5ms, for=5s"},
+     "rank=0 x3: every step takes 3 times as long; also phase=forward|backward|optimizer|loader|checkpoint, delay=5ms, "
+     "for=5s"},
     {"rank step", "rank", "rank=1 step=9: its gradient is not a number"},
     {"rank step", "rank", "rank=1 step=9: a bit of one of its weights"},
     {"rank step", "rank", "rank=1 step=9: its connections are cut"},

@@ -52,9 +52,9 @@ constexpr auto names_of(ChaosPlace) {
 }
 
 // What of a step `slow` slows down.
-enum class ChaosPhase { kStep, kForward, kBackward, kOptimizer, kLoader };
+enum class ChaosPhase { kStep, kForward, kBackward, kOptimizer, kLoader, kCheckpoint };
 constexpr auto names_of(ChaosPhase) {
-  return enum_names<ChaosPhase::kLoader>("step", "forward", "backward", "optimizer", "loader");
+  return enum_names<ChaosPhase::kCheckpoint>("step", "forward", "backward", "optimizer", "loader", "checkpoint");
 }
 inline constexpr std::size_t kChaosPhases = names_of(ChaosPhase{}).size();
 

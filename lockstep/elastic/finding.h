@@ -6,6 +6,8 @@
 namespace lockstep::elastic {
 
 using Finding = telemetry::NodeFinding;
+using telemetry::describe;
 using telemetry::Severity;
+using telemetry::to_json;
 
 }  // namespace lockstep::elastic

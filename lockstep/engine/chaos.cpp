@@ -236,6 +236,7 @@ void Chaos::disturb(const telemetry::SpanMark& mark, double seconds) const {
     if (mark.kind == SpanKind::kForward) return ChaosPhase::kForward;
     if (mark.kind == SpanKind::kBackward || mark.kind == SpanKind::kWeightGradient) return ChaosPhase::kBackward;
     if (mark.kind == SpanKind::kOptimizer) return ChaosPhase::kOptimizer;
+    if (mark.kind == SpanKind::kCheckpoint && mark.name != nullptr) return ChaosPhase::kCheckpoint;  // of a save
     return std::nullopt;
   }();
   double more = phase ? slow_phases_[static_cast<std::size_t>(*phase)].more_seconds(seconds, 0) : 0.0;

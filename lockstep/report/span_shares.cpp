@@ -10,6 +10,7 @@ using telemetry::SpanKind;
 using telemetry::SpanLane;
 
 CommAxis axis_of_group(std::string_view group) {
+  group = group.substr(0, group.find(':'));  // the members
   if (const auto slash = group.rfind('/'); slash != std::string_view::npos) group.remove_prefix(slash + 1);
   const auto letters = std::find_if(group.begin(), group.end(), [](unsigned char c) { return std::isalpha(c) == 0; });
   const std::string_view name = group.substr(0, static_cast<std::size_t>(letters - group.begin()));

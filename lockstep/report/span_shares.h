@@ -14,7 +14,8 @@ enum class CommAxis : std::uint8_t { kTensor = 0, kContext, kExpert, kPipeline, 
 inline constexpr std::size_t kCommAxes = 5;
 constexpr auto names_of(CommAxis) { return enum_names<CommAxis::kData>("tp", "cp", "ep", "pp", "dp"); }
 
-// Of a group's name as communicators have it: "world/tp1" is tensor parallel; what is none of the others is data.
+// Of a group's name as communicators have it, members behind a colon: "tp:0-24/8" is tensor parallel; what is none of
+// the others is data.
 CommAxis axis_of_group(std::string_view group);
 
 struct SpanShares {

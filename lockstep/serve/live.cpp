@@ -63,7 +63,9 @@ std::string event_line(const telemetry::Event& event) {
 }
 
 // Metrics whose step is the second of the run are no part of a step.
-bool counts_seconds(std::string_view name) { return name.starts_with("node_") || name.starts_with("gpu_"); }
+bool counts_seconds(std::string_view name) {
+  return name.starts_with("node_") || name.starts_with("gpu_") || name == "cpu_percent" || name == "resident_bytes";
+}
 
 }  // namespace
 
@@ -194,16 +196,19 @@ void Live::tell_tick(const std::string& id, Topic& topic, std::vector<LiveMessag
   json values = json::object();
   std::size_t bytes = 128;  // of what is around them
   for (const auto& [name, rank] : topic.metrics) {
-    const auto step = store.last_step(id, name, rank);
-    if (!step || *step <= topic.step) {
+    const auto last = store.last_step(id, name, rank);
+    if (!last || *last <= topic.step) {
       if (values.empty() && name == telemetry::metric::kStepSeconds && topic.step >= 0) return;  // no new step
       continue;
     }
-    const auto points = store.points_after(id, name, rank, *step - 1, 1);
+    // A tick tells one step: what was recorded long before (an evaluation) or just now is no part of it.
+    if (values.empty()) newest = *last;
+    if (*last < newest) continue;
+    const auto points = store.points_after(id, name, rank, newest - 1, 1);
     bytes += name.size() + 32;
-    if (points.empty() || bytes > kMostTickBytes) continue;
+    if (points.empty() || points.front().step != newest || bytes > kMostTickBytes) continue;
     values[name] = points.front().value;
-    if (points.front().step > newest) newest = points.front().step, time = points.front().time;
+    time = points.front().time;
   }
   if (values.empty()) return;
   topic.step = newest;

@@ -19,6 +19,8 @@ constexpr auto names_of(Severity) {
   return enum_names<Severity::kFatal>("ok", "info", "warning", "application", "fatal");
 }
 
+using lockstep::to_string;  // beside those of schema.h
+
 struct NodeFinding {
   Severity severity = Severity::kOk;
   std::string check;    // "disk", "memory", "link", "gpu", "kernel"

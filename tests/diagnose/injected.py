@@ -79,7 +79,7 @@ def chaos_of(case, world):
 
 @contextlib.contextmanager
 def network(settings):
-    """A namespace whose loopback is as slow as `settings` of netem say; its name, or nothing."""
+    """A namespace whose loopback is as slow as `settings` of tc say; its name, or nothing."""
     if not settings:
         yield None
         return
@@ -87,16 +87,21 @@ def network(settings):
     subprocess.run(["ip", "netns", "add", name], check=True)
     try:
         inside = ["ip", "netns", "exec", name]
-        subprocess.run([*inside, "ip", "link", "set", "lo", "up"], check=True)
-        subprocess.run([*inside, "tc", "qdisc", "add", "dev", "lo", "root", "netem", *settings.split()], check=True)
+        subprocess.run([*inside, "ip", "link", "set", "lo", "mtu", "1500", "up"], check=True)
+        subprocess.run([*inside, "tc", "qdisc", "add", "dev", "lo", "root", *settings.split()], check=True)
         yield name
     finally:
         subprocess.run(["ip", "netns", "delete", name], check=False)
 
 
+def priority(processes_beside):
+    """What else this machine does is no part of a case, unless the case is that there is too much of it."""
+    return ["chrt", "--rr", "5"] if os.geteuid() == 0 and processes_beside < os.cpu_count() else []
+
+
 @contextlib.contextmanager
 def load(processes):
-    burning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    burning = [subprocess.Popen([*priority(processes), sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield
     finally:
@@ -116,11 +121,7 @@ def environment_of(case, folder):
 
 
 def prefix_of(case, namespace):
-    prefix = ["ip", "netns", "exec", namespace] if namespace else []
-    # What else this machine does is no part of the case, unless it is.
-    if not case.get("load") and os.geteuid() == 0:
-        prefix += ["nice", "-n", "-15"]
-    return prefix
+    return [*(["ip", "netns", "exec", namespace] if namespace else []), *priority(case.get("load", 0))]
 
 
 def start_rank(case, command, rank, world, prefix, environment, folder):
@@ -128,7 +129,8 @@ def start_rank(case, command, rank, world, prefix, environment, folder):
     node = case.get("nodes")[rank]
     local = case.get("nodes")[:rank].count(node)
     own = {**environment, "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(local),
-           "LOCAL_WORLD_SIZE": str(case.get("nodes").count(node)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29731"}
+           "LOCAL_WORLD_SIZE": str(case.get("nodes").count(node)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29731",
+           "LOCKSTEP_TOKEN": "of-this-case"}
     script = 'hostname "$0" && exec "$@"'
     return subprocess.Popen([*prefix, "unshare", "--uts", "sh", "-c", script, f"node{node}", *command], cwd=folder, env=own,
                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

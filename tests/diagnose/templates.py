@@ -50,9 +50,9 @@ def job(name, folder):
     if name == "gpt":
         return {**common, "model": {"arch": "gpt", **sizes}, "data": text(folder)}
     if name == "llama":
-        return {**common, "model": {"arch": "llama", **sizes}, "data": text(folder)}
+        return {**common, "model": {"arch": "llama", **sizes, "ffn_hidden": 192}, "data": text(folder)}
     if name == "moe":
-        model = {"arch": "mixtral", **sizes, "layers": 2, "experts": 4, "experts_per_token": 2}
+        model = {"arch": "moe", **sizes, "layers": 2, "ffn_hidden": 128, "experts": 4, "experts_per_token": 2}
         return {**common, "model": model, "layout": {"dp": 2, "ep": 2}, "data": text(folder)}
     if name == "mnist":
         return {**common, "model": "mnist-cnn", "batch": {"micro": 16}, "data": images(folder)}

@@ -238,8 +238,8 @@ TEST_F(Export, clocks_that_differ_are_aligned_in_a_trace) {
   }
   store_->write("r", again);
   double last = 0.0;
-  for (const json& event : perfetto({.first_step = 5, .last_step = 6}).at("traceEvents"))
-    last = std::max(last, event.value("ts", 0.0));
+  const json document = perfetto({.first_step = 5, .last_step = 6});
+  for (const json& event : document.at("traceEvents")) last = std::max(last, event.value("ts", 0.0));
   EXPECT_LT(last, 60e6);
 }
 
@@ -263,7 +263,8 @@ TEST_F(Export, traces_of_ranks_look_like_the_profilers) {
   const std::string text = read_file(to.path() / "rank-00001.json");
   EXPECT_NE(text.find("\"rank\": 1"), std::string::npos);
   double compute = 0.0, comm = 0.0;
-  for (const json& event : json::parse(text).at("traceEvents")) {
+  const json document = json::parse(text);
+  for (const json& event : document.at("traceEvents")) {
     if (event.value("cat", "") != "kernel") continue;
     const bool is_comm = event.at("name").get<std::string>().starts_with("ncclKernel_");
     (is_comm ? comm : compute) += event.at("dur").get<double>();

@@ -144,6 +144,8 @@ TEST(GroupNames, tell_who_communicates) {
   EXPECT_EQ(axis_of_group("world/tp1"), CommAxis::kTensor);
   EXPECT_EQ(axis_of_group("pp"), CommAxis::kPipeline);
   EXPECT_EQ(axis_of_group("world/dp0/ep3"), CommAxis::kExpert);
+  EXPECT_EQ(axis_of_group("tp:0-24/8"), CommAxis::kTensor);
+  EXPECT_EQ(axis_of_group("everyone:0-3"), CommAxis::kData);
   EXPECT_EQ(axis_of_group("cp"), CommAxis::kContext);
   for (const char* data : {"dp", "shard", "world", "", "tpx"}) EXPECT_EQ(axis_of_group(data), CommAxis::kData) << data;
 }

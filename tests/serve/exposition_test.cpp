@@ -18,7 +18,7 @@ TEST(Exposition, keeps_families_together_and_escapes_labels) {
   out.add("a", "gauge", "first", {{"run", "other"}}, NAN);
   EXPECT_EQ(out.text(),
             "# HELP a first\\nline\n# TYPE a gauge\n"
-            "a{run=\"x\\\"y\\\\z\\\\n\"} 1.5\n"
+            "a{run=\"x\\\"y\\\\z\\\\x0a\"} 1.5\n"
             "a{run=\"other\"} NaN\n"
             "# HELP b_total second\n# TYPE b_total counter\nb_total 2\n");
 }

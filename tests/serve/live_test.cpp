@@ -86,6 +86,16 @@ TEST_F(LiveRun, tells_new_steps_events_and_the_end) {
   EXPECT_EQ(told_.size(), before);  // nothing is told twice
 }
 
+TEST_F(LiveRun, a_tick_tells_one_step_alone) {
+  write(MetricBatch{0, 2, 99.0, {{"evaluation_loss", 5.0}}});
+  write(MetricBatch{0, 3, 100.0, {{"loss", 4.0}, {"step_seconds", 0.5}}});
+  write(MetricBatch{0, 50, 101.0, {{"cpu_percent", 80.0}, {"node_cpu_percent", 90.0}, {"resident_bytes", 1e9}}});
+  Live live(home_.path(), told_.send(), quick());
+  live.watch("run");
+  EXPECT_EQ(json::parse(told_.wait(LiveMessage::Kind::kTick).data),
+            (json{{"step", 3}, {"time", 100.0}, {"values", {{"loss", 4.0}, {"step_seconds", 0.5}}}}));
+}
+
 TEST_F(LiveRun, a_tick_has_at_most_two_kilobytes) {
   MetricBatch batch{0, 1, 100.0, {{"loss", 1.0 / 3}}};
   for (int i = 0; i < 1000; ++i)

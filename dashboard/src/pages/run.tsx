@@ -52,7 +52,8 @@ export function RunPage({ id, tab, query }: { id: string; tab: string; query: UR
       },
       event: (event: RunEvent) => {
         if (event.kind === "alert") detail.reload();
-        if (tab !== "overview") setRefresh((count) => count + 1);
+        // Evaluations are too rare for ticks.
+        if (tab !== "overview" || event.kind === "evaluation") setRefresh((count) => count + 1);
       },
       end: () => {
         detail.reload();

@@ -26,13 +26,21 @@ struct Reductions {
   double usual_seconds = 0.0;  // of one, everybody there
 };
 
+// Sites of data-parallel reductions (parallel/); a name without a site is of a program that has none.
+bool is_of_gradients(const std::string& name) {
+  if (!name.starts_with("all_reduce") && !name.starts_with("reduce_scatter")) return false;
+  const std::size_t site = name.find(" (");
+  return site == std::string::npos || name.find("(dp:", site) != std::string::npos ||
+         name.find("(zero:", site) != std::string::npos;
+}
+
 // Reductions of gradients: what buckets are about.
 Reductions gradient_reductions(const RunEvidence& evidence) {
   std::set<std::int64_t> steps;
   std::vector<double> bytes, seconds;
   for (const Exchange& exchange : evidence.exchanges) {
     steps.insert(exchange.step);
-    if (!exchange.name.starts_with("all_reduce") && !exchange.name.starts_with("reduce_scatter")) continue;
+    if (!is_of_gradients(exchange.name)) continue;
     if (exchange.bytes < 1024) continue;  // the loss, a norm, requests to stop
     bytes.push_back(static_cast<double>(exchange.bytes));
     seconds.push_back(exchange.transfer_seconds());

@@ -68,9 +68,34 @@ Uneven unevenness(const RunEvidence& evidence, std::string_view name) {
   return uneven;
 }
 
+// Samples of unlike length that are not packed: what is computed beyond the short ones is padding. The long ones tell
+// what a sequence could hold.
+Findings find_padding(const RunEvidence& evidence) {
+  if (!evidence.job || evidence.job->data.kind != spec::DataKind::kInstruction || evidence.job->data.packing) return {};
+  std::vector<double> targets;
+  for (int rank = 0; rank < evidence.world(); ++rank) {
+    const std::vector<double>& of_rank = evidence.of(metric::kTargets, rank);
+    std::copy_if(of_rank.begin(), of_rank.end(), std::back_inserter(targets),
+                 [](double t) { return std::isfinite(t); });
+  }
+  if (targets.size() < 10) return {};
+  std::sort(targets.begin(), targets.end());
+  const double most = targets[targets.size() * 95 / 100], average = mean(targets);
+  if (most < kLeastUneven * average) return {};
+  const double compute = evidence.usual(metric::kComputeSeconds);
+  return {make_finding(
+      Cause::kDataImbalance, 0.75, evidence.share(compute) * (1.0 - average / most), {},
+      fmt::format(
+          "a rank's samples hold {:.0f} targets in a step on average and {:.0f} in a full one, and every step computes "
+          "sequences of {} whatever they hold",
+          average, most, evidence.run->batch.sequence_length),
+      train_with(evidence, "data.packing=true") + ": several samples in a sequence instead of padding")};
+}
+
 }  // namespace
 
 Findings find_data_imbalance(const RunEvidence& evidence) {
+  if (Findings padding = find_padding(evidence); !padding.empty()) return padding;
   if (evidence.world() < 2 || !evidence.has(metric::kTargets)) return {};
   const Uneven uneven = unevenness(evidence, metric::kTargets);
   if (uneven.ratio < kLeastUneven || uneven.correlation < kLeastCorrelation) return {};

@@ -13,8 +13,9 @@ namespace {
 
 namespace metric = telemetry::metric;
 
-constexpr double kFullClock = 0.85;       // of the highest clock; boost states are above it
-constexpr double kOftenThrottled = 0.25;  // of the samples
+constexpr double kFullClock = 0.85;        // of the highest clock; boost states are above it
+constexpr double kOftenThrottled = 0.25;   // of the samples
+constexpr double kAcceptedCpuWait = 0.10;  // of the step: what a machine that does something else as well takes
 constexpr double kDaySeconds = 86400.0;
 constexpr double kLeastCreep = 0.02;  // of what is held, over the steps looked at
 
@@ -93,6 +94,7 @@ Findings find_oversubscription(const RunEvidence& evidence) {
   for (int rank = 0; rank < evidence.world(); ++rank)
     waits.push_back(trimmed_mean(evidence.of(metric::kCpuWaitSeconds, rank)));
   const double longest = *std::max_element(waits.begin(), waits.end());
+  if (longest < kAcceptedCpuWait * evidence.step_seconds) return {};
   std::vector<int> ranks;
   for (int rank = 0; rank < evidence.world(); ++rank) {
     if (waits[static_cast<std::size_t>(rank)] > 0.5 * longest) ranks.push_back(rank);

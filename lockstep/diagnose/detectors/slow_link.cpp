@@ -1,4 +1,4 @@
-// A link that is slower than its peers, than what was calibrated, or than any link that is used for training.
+// A link that is slower than its peers, or than any link that is used for training.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,9 +16,12 @@ namespace {
 
 namespace metric = telemetry::metric;
 
-// No network that training is done over is slower: 1 Gb/s, 1 ms for a small message.
-constexpr double kSlowestBytesPerSecond = 125e6;
-constexpr double kSlowestLatency = 1e-3;
+// No link that training is done over is slower: between nodes 1 Gb/s and 1 ms for a small message, within one memory.
+struct Soundness {
+  double bytes_per_second = 0.0, latency_seconds = 0.0;
+};
+constexpr Soundness kSlowestNetwork = {125e6, 1e-3};
+constexpr Soundness kSlowestNode = {500e6, 0.4e-3};
 constexpr double kSlowerThanPeers = 1.6;
 
 Finding of_rank(const RunEvidence& evidence, int rank, double own, double others, double confidence) {
@@ -113,11 +116,15 @@ Findings slow_group(const RunEvidence& evidence) {
   return found;
 }
 
-// What the slowest sound link would take for the exchange: a ring passes 2 (n-1)/n of the bytes in 2 (n-1) steps.
-double sound_seconds(const Exchange& exchange) {
+// What the slowest sound link would take for the exchange: slices go to all others at once, and back.
+double sound_seconds(const RunEvidence& evidence, const Exchange& exchange) {
+  std::set<int> nodes;
+  for (const Member& member : exchange.members) {
+    if (member.rank < evidence.world()) nodes.insert(evidence.places[static_cast<std::size_t>(member.rank)].node);
+  }
+  const Soundness& link = nodes.size() > 1 ? kSlowestNetwork : kSlowestNode;
   const auto n = static_cast<double>(exchange.members.size());
-  return 2.0 * (n - 1.0) * kSlowestLatency +
-         2.0 * (n - 1.0) / n * static_cast<double>(exchange.bytes) / kSlowestBytesPerSecond;
+  return 2.0 * link.latency_seconds + 2.0 * (n - 1.0) / n * static_cast<double>(exchange.bytes) / link.bytes_per_second;
 }
 
 // All exchanges over the network are slower than on any sound one: the link that they share.
@@ -128,16 +135,16 @@ Findings slow_network(const RunEvidence& evidence) {
   std::set<int> members;
   for (const Exchange& exchange : evidence.exchanges) {
     steps.insert(exchange.step);
-    ratios.push_back(exchange.transfer_seconds() / sound_seconds(exchange));
+    ratios.push_back(exchange.transfer_seconds() / sound_seconds(evidence, exchange));
     seconds.push_back(exchange.transfer_seconds());
-    beyond += std::max(0.0, exchange.transfer_seconds() - sound_seconds(exchange));
+    beyond += std::max(0.0, exchange.transfer_seconds() - sound_seconds(evidence, exchange));
     for (const Member& member : exchange.members) members.insert(member.rank);
   }
   if (ratios.size() < 5 || median(ratios) < 2.0) return {};
   const double exposed = std::min(beyond / static_cast<double>(steps.size()), transfer_seconds(evidence));
   return {make_finding(
       Cause::kSlowLink, 0.7, evidence.share(exposed), std::vector<int>(members.begin(), members.end()),
-      fmt::format("exchanges take {} each when everybody is there, {:.1f} times what a link of 1 Gb/s and 1 ms needs",
+      fmt::format("exchanges take {} each when everybody is there, {:.1f} times what the slowest sound link needs",
                   format_seconds(median(seconds)), median(ratios)),
       "check the network between the nodes (`lockstep doctor`: errors, negotiated speed, which interface is used; "
       "`--interface NAME` names another)")};

@@ -15,7 +15,9 @@ namespace {
 
 namespace metric = telemetry::metric;
 
-constexpr double kLeastExcess = 0.06;  // of what peers take: less is between healthy devices, too
+// Of what peers take: less is between healthy devices, too. Ranks with different experts never have the same work.
+constexpr double kLeastExcess = 0.08;
+constexpr double kLeastExcessOfExperts = 0.15;
 
 struct SlowRank {
   int rank = 0;
@@ -48,13 +50,15 @@ NamedPhase slowest_phase(const RunEvidence& evidence, int rank, double& seconds)
 }
 
 std::vector<SlowRank> slow_ranks(const RunEvidence& evidence) {
+  const bool spreads_experts = evidence.run && evidence.run->layout.ep > 1;
+  const double least = spreads_experts ? kLeastExcessOfExperts : kLeastExcess;
   std::vector<SlowRank> found;
   for (int rank = 0; rank < evidence.world(); ++rank) {
     const std::vector<double> excess = evidence.own_excess(rank);
     if (!is_clearly_positive(excess)) continue;
     const double seconds = median(excess);
     const double peers = median(evidence.own_seconds(rank)) - seconds;
-    if (peers <= 0.0 || seconds < kLeastExcess * peers) continue;
+    if (peers <= 0.0 || seconds < least * peers) continue;
     found.push_back({rank, seconds, seconds / peers});
   }
   std::sort(found.begin(), found.end(), [](const SlowRank& a, const SlowRank& b) { return a.seconds > b.seconds; });

@@ -80,16 +80,21 @@ std::string layers_text(const std::vector<std::int64_t>& layers) {
   return join(parts, ",");
 }
 
-// The stage whose seconds per layer are out of line, where there is one; a stage of several ranks has peers of its own.
+// The stage whose seconds per layer are out of line, whether the head counts or not, where there is one. What the head
+// takes depends on the machine.
 Findings slow_stage(const RunEvidence& evidence, const std::vector<Stage>& stages) {
   const auto slowest = std::max_element(stages.begin(), stages.end(),
                                         [](const Stage& a, const Stage& b) { return rate_of(a) < rate_of(b); });
-  std::vector<double> others;
+  std::vector<double> others, without_head;
   for (const Stage& stage : stages) {
-    if (&stage != &*slowest) others.push_back(rate_of(stage));
+    if (&stage == &*slowest) continue;
+    others.push_back(rate_of(stage));
+    without_head.push_back(stage.seconds / static_cast<double>(std::max<std::int64_t>(stage.layers, 1)));
   }
   const double usual = median(others);
+  const double own_without_head = slowest->seconds / static_cast<double>(std::max<std::int64_t>(slowest->layers, 1));
   if (usual <= 0.0 || rate_of(*slowest) < kUnexplained * usual) return {};
+  if (own_without_head < kUnexplained * median(without_head)) return {};
   const double more = slowest->seconds - usual * slowest->weight;
   return {
       make_finding(Cause::kSlowRank, 0.8, evidence.share(more), slowest->ranks,
