@@ -55,7 +55,7 @@ std::vector<double> column_shares(const std::vector<std::vector<std::string>>& r
     const double middle = (low + cap) / 2;
     double capped = 0;
     for (const double column : needed) capped += std::min(column, middle);
-    (capped > width ? low : cap) = middle;
+    (capped > width ? cap : low) = middle;
   }
   const double rest = std::max(0.0, width - sum) / static_cast<double>(needed.size());
   for (double& column : needed) column = (std::min(column, cap) + rest) / width;
@@ -163,7 +163,13 @@ void Sheet::code(const std::string& text, bool shell) {
   std::vector<std::string> lines;
   for (const std::string& line : split(trim(text), '\n')) {
     for (const std::string& piece : shell ? shell_lines(line, columns) : std::vector<std::string>{line}) {
-      for (std::string& part : broken(piece, Typeface::kMono, size, room)) lines.push_back(std::move(part));
+      // Breaking drops the spaces at the front, which mean something in code.
+      const std::size_t indent = std::min(piece.find_first_not_of(' '), columns / 2);
+      const std::string front(indent == std::string::npos ? 0 : indent, ' ');
+      const double left = text_width(front, Typeface::kMono, size);
+      for (const std::string& part : broken(piece.substr(front.size()), Typeface::kMono, size, room - left)) {
+        lines.push_back(front + part);
+      }
     }
   }
   y_ += scaled(2);
