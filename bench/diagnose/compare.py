@@ -2,14 +2,13 @@
 """Times `lockstep diagnose` on made traces (make_trace.py) and, in the same run, HolisticTraceAnalysis (PyPI) on those it can
 hold in memory; files given as arguments are timed too. Prints a report.
 
-    compare.py LOCKSTEP OUT.md [--hta PYTHON_WITH_HTA] [--sizes 5e7,1e9] [FILE...]
+    compare.py [--hta PYTHON_WITH_HTA] [--sizes 5e7,1e9] LOCKSTEP OUT.md [FILE...]
 """
 import argparse
 import datetime
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 import tempfile
@@ -27,21 +26,22 @@ print(json.dumps({"cpu_seconds": time.process_time() - imported, "idle_percent":
 
 
 def measured(command):
-    """Wall seconds, CPU seconds, peak MiB, output."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    begin = time.monotonic()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
-    wall = time.monotonic() - begin
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return wall, cpu, after.ru_maxrss / 1024, done
+    """Wall seconds, CPU seconds, peak MiB, exit status, stdout, stderr."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        begin = time.monotonic()
+        process = subprocess.Popen(command, stdout=out, stderr=err)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall = time.monotonic() - begin
+        out.seek(0)
+        err.seek(0)
+        return wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, status, out.read(), err.read()
 
 
 def ours(lockstep, path):
-    wall, cpu, peak, done = measured([lockstep, "diagnose", path, "--json"])
-    if done.returncode != 0:
-        return wall, cpu, peak, "refused: " + done.stderr.strip()[:80]
-    findings = json.loads(done.stdout)["findings"]
+    wall, cpu, peak, status, out, err = measured([lockstep, "diagnose", path, "--json"])
+    if status != 0:
+        return wall, cpu, peak, "refused: " + err.strip()[:80]
+    findings = json.loads(out)["findings"]
     return wall, cpu, peak, ", ".join(f["cause"] for f in findings) or "nothing"
 
 
@@ -56,7 +56,7 @@ def main():
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         made = []
-        for size in arguments.sizes.split(","):
+        for size in filter(None, arguments.sizes.split(",")):
             path = os.path.join(folder, f"made_{size}.json")
             subprocess.run([sys.executable, os.path.join(os.path.dirname(__file__), "make_trace.py"), path, size], check=True)
             made.append(path)
