@@ -15,7 +15,7 @@ namespace lockstep::report {
 namespace {
 
 constexpr std::size_t kMostRanks = 64, kMostIncidents = 60;
-constexpr double kCurveHeight = 150;
+constexpr double kCurveHeight = 136;
 
 using Rows = std::vector<std::vector<std::string>>;
 
