@@ -163,12 +163,12 @@ void ShardedExecutor::fill_shared(const StepWishes& wishes, double squared_norm,
                                                wishes.stop ? 1.0 : 0.0,
                                                wishes.save ? 1.0 : 0.0,
                                                wishes.seconds};
-  const int places = world.size() <= kMostCommPlaces ? world.size() : 0;
-  shared_.assign(static_cast<std::size_t>(kCommAt + places), 0.0);
+  const std::size_t places = world.size() <= kMostCommPlaces ? static_cast<std::size_t>(world.size()) : 0;
+  shared_.assign(kCommAt + places, 0.0);
   std::ranges::copy(own, shared_.begin());
   std::ranges::copy(wishes.saving.numbers(), shared_.begin() + kOwnNumbers);
   std::ranges::copy(wishes.read.numbers(), shared_.begin() + kReadAt);
-  if (places > 0) shared_[static_cast<std::size_t>(kCommAt + world.rank())] = wishes.comm_seconds;
+  if (places > 0) shared_[kCommAt + static_cast<std::size_t>(world.rank())] = wishes.comm_seconds;
 }
 
 StepWishes ShardedExecutor::wishes_of_all(bool spoiled) const {

@@ -186,7 +186,8 @@ SparesNeeded spares_needed(const FaultSource& source, int nodes, double seconds,
     needed.push_back(nodes_down(source.draw(nodes, seconds, combine(seed, static_cast<std::uint64_t>(i))), share));
   std::sort(needed.begin(), needed.end());
   const auto at = [&](double q) {
-    return static_cast<double>(needed[static_cast<std::size_t>(q * static_cast<double>(needed.size() - 1) + 0.5)]);
+    return static_cast<double>(
+        needed[static_cast<std::size_t>(std::lround(q * static_cast<double>(needed.size() - 1)))]);
   };
   return {at(0.05), at(0.5), at(0.95)};
 }
