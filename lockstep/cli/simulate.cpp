@@ -43,7 +43,9 @@ std::unique_ptr<sim::FaultSource> source_of(const SimulateOptions& options, doub
     return sim::independent_faults(per_node_second, std::move(bursts.repair));
   };
   if (options.rate > 0) return of_rate(options.rate / 1000.0 / kDay);
-  if (options.failures == "llama3") return of_rate(kLlama3PerNodeSecond);
+  if (options.failures == "llama3") {  // what was counted are interruptions: a burst is one of them
+    return of_rate(kLlama3PerNodeSecond * (options.independent ? 1.0 : sim::usual_bursts(1.0).mean_size()));
+  }
   if (options.failures.empty()) {
     if (cluster_rate > 0) return of_rate(cluster_rate / 1000.0 / kDay);
     throw bad_input("nothing says how often nodes fail",
