@@ -46,10 +46,11 @@ void drop(Findings& findings, Cause cause) {
   std::erase_if(findings, [cause](const Finding& finding) { return finding.cause == cause; });
 }
 
-// Whether all ranks of `effect` are among those of `cause`; no ranks are all ranks.
+// Whether all ranks of `effect` are among those of `cause`. Where one names none it is of all alike: what one rank
+// causes, all of them wait for.
 bool covers(const Finding& cause, const Finding& effect) {
-  if (cause.ranks.empty()) return true;
-  return !effect.ranks.empty() && std::all_of(effect.ranks.begin(), effect.ranks.end(), [&](int rank) {
+  if (cause.ranks.empty() || effect.ranks.empty()) return true;
+  return std::all_of(effect.ranks.begin(), effect.ranks.end(), [&](int rank) {
     return std::find(cause.ranks.begin(), cause.ranks.end(), rank) != cause.ranks.end();
   });
 }

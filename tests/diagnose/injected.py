@@ -22,6 +22,7 @@ BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD_DIR", SOURCE / "build/releas
 KEYS = {"about", "kind", "job", "overrides", "pace", "chaos", "environment", "network", "load", "nvml", "nodes", "letters",
         "expect"}
 MOST_SECONDS = 300
+ADDRESS = "10.77.0.1"  # of the namespace
 WANTED_SHARE = 29 / 30
 
 
@@ -78,17 +79,21 @@ def chaos_of(case, world):
 
 
 @contextlib.contextmanager
-def network(settings):
-    """A namespace whose loopback is as slow as `settings` of tc say; its name, or nothing."""
-    if not settings:
+def network(settings, several_nodes):
+    """A namespace with an address of its own, whose loopback is as slow as `settings` of tc say; its name, or nothing."""
+    if not settings and not several_nodes:
         yield None
         return
     name = f"lockstep-case-{os.getpid()}"
     subprocess.run(["ip", "netns", "add", name], check=True)
     try:
         inside = ["ip", "netns", "exec", name]
-        subprocess.run([*inside, "ip", "link", "set", "lo", "mtu", "1500", "up"], check=True)
-        subprocess.run([*inside, "tc", "qdisc", "add", "dev", "lo", "root", *settings.split()], check=True)
+        commands = ["ip link set lo mtu 1500 up", "ip link add wire type veth peer name other",
+                    f"ip address add {ADDRESS}/24 dev wire", "ip link set wire up", "ip link set other up"]
+        if settings:
+            commands.append(f"tc qdisc add dev lo root {settings}")
+        for command in commands:
+            subprocess.run([*inside, *command.split()], check=True)
         yield name
     finally:
         subprocess.run(["ip", "netns", "delete", name], check=False)
@@ -129,10 +134,10 @@ def start_rank(case, command, rank, world, prefix, environment, folder):
     node = case.get("nodes")[rank]
     local = case.get("nodes")[:rank].count(node)
     own = {**environment, "RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(local),
-           "LOCAL_WORLD_SIZE": str(case.get("nodes").count(node)), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29731",
+           "LOCAL_WORLD_SIZE": str(case.get("nodes").count(node)), "MASTER_ADDR": ADDRESS, "MASTER_PORT": "29731",
            "LOCKSTEP_TOKEN": "of-this-case"}
-    script = 'hostname "$0" && exec "$@"'
-    return subprocess.Popen([*prefix, "unshare", "--uts", "sh", "-c", script, f"node{node}", *command], cwd=folder, env=own,
+    script = 'hostname "$0" && mount -t tmpfs none /dev/shm && exec "$@"'  # what ranks of other nodes cannot share
+    return subprocess.Popen([*prefix, "unshare", "--uts", "--mount", "sh", "-c", script, f"node{node}", *command], cwd=folder, env=own,
                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
@@ -170,7 +175,7 @@ def run_case(case, keep):
             override(job, assignment)
         environment = environment_of(case, folder)
         began = time.monotonic()
-        with network(case.get("network")) as namespace, load(case.get("load", 0)):
+        with network(case.get("network"), bool(case.get("nodes"))) as namespace, load(case.get("load", 0)):
             code, errors = train(case, folder, environment, prefix_of(case, namespace), world_of(job))
         seconds = time.monotonic() - began
         ends_badly = {"crash", "hang", "hardware_error"} & set(case.causes)

@@ -23,6 +23,8 @@ struct Soundness {
 constexpr Soundness kSlowestNetwork = {125e6, 1e-3};
 constexpr Soundness kSlowestNode = {500e6, 0.4e-3};
 constexpr double kSlowerThanPeers = 1.6;
+constexpr double kSlowerThanSound = 2.0;
+constexpr std::size_t kLeastSteps = 3;
 
 Finding of_rank(const RunEvidence& evidence, int rank, double own, double others, double confidence) {
   const double blocked = evidence.usual(metric::kExposedCommSeconds);
@@ -38,6 +40,7 @@ Finding of_rank(const RunEvidence& evidence, int rank, double own, double others
 // Without spans: what each rank guesses of its own transfers, against the others.
 Findings slow_by_guess(const RunEvidence& evidence) {
   std::vector<double> moved;
+  moved.reserve(static_cast<std::size_t>(evidence.world()));
   for (int rank = 0; rank < evidence.world(); ++rank) moved.push_back(transfer_seconds(evidence, rank));
   const auto worst = static_cast<int>(std::max_element(moved.begin(), moved.end()) - moved.begin());
   const double own = moved[static_cast<std::size_t>(worst)];
@@ -129,23 +132,29 @@ double sound_seconds(const RunEvidence& evidence, const Exchange& exchange) {
 
 // All exchanges over the network are slower than on any sound one: the link that they share.
 Findings slow_network(const RunEvidence& evidence) {
-  std::vector<double> ratios, seconds;
-  double beyond = 0.0;
-  std::set<std::int64_t> steps;
+  struct OfStep {
+    double taken = 0.0, sound = 0.0;
+  };
+  std::map<std::int64_t, OfStep> steps;
   std::set<int> members;
   for (const Exchange& exchange : evidence.exchanges) {
-    steps.insert(exchange.step);
-    ratios.push_back(exchange.transfer_seconds() / sound_seconds(evidence, exchange));
-    seconds.push_back(exchange.transfer_seconds());
-    beyond += std::max(0.0, exchange.transfer_seconds() - sound_seconds(evidence, exchange));
+    OfStep& step = steps[exchange.step];
+    step.taken += exchange.transfer_seconds();
+    step.sound += sound_seconds(evidence, exchange);
     for (const Member& member : exchange.members) members.insert(member.rank);
   }
-  if (ratios.size() < 5 || median(ratios) < 2.0) return {};
-  const double exposed = std::min(beyond / static_cast<double>(steps.size()), transfer_seconds(evidence));
+  std::vector<double> ratios, taken, beyond;
+  for (const auto& [number, step] : steps) {
+    ratios.push_back(step.taken / step.sound);
+    taken.push_back(step.taken);
+    beyond.push_back(step.taken - step.sound);
+  }
+  if (ratios.size() < kLeastSteps || median(ratios) < kSlowerThanSound) return {};
+  const double exposed = std::min(median(beyond), transfer_seconds(evidence));
   return {make_finding(
       Cause::kSlowLink, 0.7, evidence.share(exposed), std::vector<int>(members.begin(), members.end()),
-      fmt::format("exchanges take {} each when everybody is there, {:.1f} times what the slowest sound link needs",
-                  format_seconds(median(seconds)), median(ratios)),
+      fmt::format("exchanges take {} a step when everybody is there, {:.1f} times what the slowest sound link needs",
+                  format_seconds(median(taken)), median(ratios)),
       "check the network between the nodes (`lockstep doctor`: errors, negotiated speed, which interface is used; "
       "`--interface NAME` names another)")};
 }
