@@ -96,12 +96,13 @@ venv-readers:
 	  { $(READERS_VENV)/bin/pip install --quiet tensorboard pyarrow pandas plotly networkx pydot psutil pyyaml 'setuptools<81' && \
 	    $(READERS_VENV)/bin/pip install --quiet --no-deps HolisticTraceAnalysis; }
 
-# Weights & Biases and MLflow (450 MB), which the Python package sends runs to.
+# Weights & Biases and MLflow (450 MB), which the Python package sends runs to. Later versions of wandb have no reader of their own
+# files in Python; the package sends to them all the same.
 TRACKERS_VENV ?= .cache/venv-trackers
 venv-trackers:
 	@test -x $(TRACKERS_VENV)/bin/python3 || python3 -m venv $(TRACKERS_VENV)
 	@$(TRACKERS_VENV)/bin/python3 -c 'import wandb, mlflow, tensorboard' 2>/dev/null || \
-	  $(TRACKERS_VENV)/bin/pip install --quiet wandb mlflow tensorboard
+	  $(TRACKERS_VENV)/bin/pip install --quiet wandb==0.22.3 mlflow tensorboard
 
 pypi: setup venv
 	$(call configure,pypi,-DLOCKSTEP_TORCH_PYTHON=$(CURDIR)/$(VENV)/bin/python3 -DLOCKSTEP_INTEROP_PYTHON=$(CURDIR)/$(VENV)/bin/python3)

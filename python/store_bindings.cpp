@@ -59,9 +59,7 @@ class Store {
   }
   std::string plan(const std::string& run) const { return text_of(store_->plan(run)); }
   std::vector<std::string> metric_names(const std::string& run) const { return store_->metric_names(run); }
-  std::vector<int> ranks(const std::string& run, const std::string& metric) const {
-    return store_->ranks(run, metric);
-  }
+  std::vector<int> ranks(const std::string& run, const std::string& metric) const { return store_->ranks(run, metric); }
   std::vector<std::tuple<std::int64_t, double, double>> points_after(const std::string& run, const std::string& metric,
                                                                      int rank, std::int64_t after,
                                                                      std::size_t limit) const {

@@ -15,7 +15,7 @@ echo "clang-format: clean"
 # GCC's library clang reads libtorch 1.13 only if ivalue.h comes first (its vector of an incomplete type).
 mkdir -p build/lint
 sed -e 's#-include [^ ]*lockstep_torch_pch[^ ]*cmake_pch.hxx#-include ATen/core/ivalue.h#g' \
-  -e 's#-include [^ ]*cmake_pch.hxx##g' -e 's/-fpch-preprocess//g' -e 's/-Winvalid-pch//g' -e 's/-fopenmp //g' \
+  -e 's#-include [^ ]*cmake_pch.hxx##g' -e 's/-fpch-preprocess//g' -e 's/-Winvalid-pch//g' -e 's/-fopenmp //g' -e 's/-fno-fat-lto-objects//g' \
   build/release/compile_commands.json >build/lint/compile_commands.json
 python3 - build/lint/compile_commands.json <<'PYTHON' | sort -u >build/lint/compiled
 import json, os, sys

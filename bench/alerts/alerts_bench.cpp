@@ -38,8 +38,8 @@ nlohmann::json false_alarms(StepNoise noise, double deviation, int months) {
     }
     with_any += any ? 1 : 0;
   }
-  return {{"noise", lockstep::to_string(noise)},   {"deviation", deviation}, {"months", months}, {"alarms", all},
-          {"months_with_any", with_any}, {"by_rule", by_rule}};
+  return {{"noise", lockstep::to_string(noise)}, {"deviation", deviation}, {"months", months}, {"alarms", all},
+          {"months_with_any", with_any},         {"by_rule", by_rule}};
 }
 
 // Steps from the shift to its alert; kLongest + 1: none.

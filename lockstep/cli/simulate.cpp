@@ -43,11 +43,13 @@ std::unique_ptr<sim::FaultSource> source_of(const SimulateOptions& options, doub
     return sim::independent_faults(per_node_second, std::move(bursts.repair));
   };
   if (options.rate > 0) return of_rate(options.rate / 1000.0 / kDay);
-  if (options.failures == "llama3") return of_rate(kLlama3PerNodeSecond);
+  if (options.failures == "llama3") {  // what was counted are interruptions: a burst is one of them
+    return of_rate(kLlama3PerNodeSecond * (options.independent ? 1.0 : sim::usual_bursts(1.0).mean_size()));
+  }
   if (options.failures.empty()) {
     if (cluster_rate > 0) return of_rate(cluster_rate / 1000.0 / kDay);
     throw bad_input("nothing says how often nodes fail",
-                    "give --failures FILE or --failures-per-1000-node-days, or a plan whose cluster has a rate");
+                    "give --failures FILE or --failure-rate, or a plan whose cluster has a rate");
   }
   sim::FaultTrace trace = sim::read_fault_trace(options.failures, options.trace_nodes);
   if (trace.faults.empty()) throw bad_input("has no fault in it", "give another trace", {options.failures});
@@ -136,10 +138,11 @@ void add_simulate(CLI::App& app, Outcome& outcome) {
   auto options = std::make_shared<SimulateOptions>();
   CLI::App* verb = app.add_subcommand(
       "simulate", "Plays weeks of failures: goodput, lost work, spares, and what each choice is worth");
-  verb->add_option("plan", options->plan, "Plan file (lockstep plan ... -o FILE): nodes, replicas, cadence, prices");
+  verb->add_option("plan", options->plan,
+                   "Plan file (lockstep plan ... --output FILE): nodes, replicas, cadence, prices");
   verb->add_option("--failures", options->failures,
                    "A trace of faults (JSON), or `llama3`; without it the rate of the plan's cluster");
-  verb->add_option("--failures-per-1000-node-days", options->rate, "The rate alone; faults come in bursts as usual")
+  verb->add_option("--failure-rate", options->rate, "Faults per 1,000 node-days; they come in bursts as usual")
       ->check(CLI::PositiveNumber);
   verb->add_option("--trace-nodes", options->trace_nodes, "Nodes that the trace was recorded on")
       ->check(CLI::PositiveNumber);
@@ -162,7 +165,7 @@ void add_simulate(CLI::App& app, Outcome& outcome) {
   verb->add_option("--resize", options->resize, "Added where the number of replicas changes");
   verb->add_flag("--json", options->json, "JSON on stdout (lockstep.goodput/1)");
   set_examples(*verb,
-               "  lockstep plan --model llama2-13b --cluster 4x8xH100 --tokens 300B -o plan.json\n"
+               "  lockstep plan --model llama2-13b --cluster 4x8xH100 --tokens 300B --output plan.json\n"
                "  lockstep simulate plan.json --days 30\n"
                "  lockstep simulate --failures llama3 --nodes 2048 --days 54 --spares 16\n"
                "  lockstep simulate --failures faults.json --trace-nodes 400 --nodes 1250 --days 90 --json");

@@ -349,11 +349,14 @@ void Group::close() {
   closing_ = true;
   for (auto& [key, lane] : lanes_) lane.wake.notify_all();
   const bool all_ended = lane_ended_.wait_for(lock, kCloseGrace, [&] {
-    return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& entry) { return entry.second.ended; });
+    // A lane whose first operation was refused never had a thread.
+    return std::all_of(lanes_.begin(), lanes_.end(),
+                       [](const auto& entry) { return entry.second.ended || !entry.second.thread.joinable(); });
   });
   for (auto& [key, lane] : lanes_) {
     // A thread that has ended gives its reference back after this lock; joining it could wait for our own lock.
     std::thread thread = std::move(lane.thread);
+    if (!thread.joinable()) continue;
     if (!all_ended && !lane.ended) {
       thread.detach();
       continue;

@@ -171,8 +171,8 @@ void RunCheckpoints::begin(TrainingState& state) {
   pending_ = false;
   if (saved_step_ == state.step) return;
   since_save_.restart();
-  begun_ = monotonic_seconds();
   const SpanScope span({.kind = SpanKind::kCheckpoint, .name = "copy the state"});
+  begun_ = monotonic_seconds();
   const double begun_at = unix_seconds();
   const Stopwatch stalled;  // until all ranks have agreed that the values are finite
   checkpoint::CheckpointPart part = checkpoint_part(state, context_.job, context_.world.size());

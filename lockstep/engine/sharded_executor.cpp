@@ -163,21 +163,23 @@ void ShardedExecutor::fill_shared(const StepWishes& wishes, double squared_norm,
                                                wishes.stop ? 1.0 : 0.0,
                                                wishes.save ? 1.0 : 0.0,
                                                wishes.seconds};
-  shared_.assign(static_cast<std::size_t>(kCommAt + world.size()), 0.0);
+  const std::size_t places = world.size() <= kMostCommPlaces ? static_cast<std::size_t>(world.size()) : 0;
+  shared_.assign(kCommAt + places, 0.0);
   std::ranges::copy(own, shared_.begin());
   std::ranges::copy(wishes.saving.numbers(), shared_.begin() + kOwnNumbers);
   std::ranges::copy(wishes.read.numbers(), shared_.begin() + kReadAt);
-  shared_[static_cast<std::size_t>(kCommAt + world.rank())] = wishes.comm_seconds;
+  if (places > 0) shared_[kCommAt + static_cast<std::size_t>(world.rank())] = wishes.comm_seconds;
 }
 
 StepWishes ShardedExecutor::wishes_of_all(bool spoiled) const {
-  return {.stop = shared_[3] > 0,
-          .save = shared_[4] > 0,
-          .saving = checkpoint::SaveProgress::of(shared_.data() + kOwnNumbers),
-          .spoiled = spoiled,
-          .read = telemetry::SamplesRead::of(shared_.data() + kReadAt),
-          .seconds = shared_[5],
-          .comm_seconds = *std::min_element(shared_.begin() + kCommAt, shared_.end())};
+  return {
+      .stop = shared_[3] > 0,
+      .save = shared_[4] > 0,
+      .saving = checkpoint::SaveProgress::of(shared_.data() + kOwnNumbers),
+      .spoiled = spoiled,
+      .read = telemetry::SamplesRead::of(shared_.data() + kReadAt),
+      .seconds = shared_[5],
+      .comm_seconds = shared_.size() == kCommAt ? -1.0 : *std::min_element(shared_.begin() + kCommAt, shared_.end())};
 }
 
 StepResult ShardedExecutor::step(const StepInput& input) {

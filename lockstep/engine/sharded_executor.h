@@ -84,6 +84,8 @@ class ShardedExecutor : public Executor {
   static constexpr int kReadAt = kOwnNumbers + checkpoint::SaveProgress::kFields;
   // On its way between ranks; here to outlive the operation.
   static constexpr int kCommAt = kReadAt + telemetry::SamplesRead::kFields;  // a place for each rank's comm_seconds
+  // In larger worlds nobody knows the least of them: the exchange must not grow with the ranks.
+  static constexpr int kMostCommPlaces = 256;
   std::vector<double> shared_;
 };
 

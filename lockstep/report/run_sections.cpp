@@ -8,6 +8,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/report/figures.h"
+#include "lockstep/report/run_page/words.h"
 #include "lockstep/report/study/figures.h"
 
 namespace lockstep::report {
@@ -16,7 +17,7 @@ namespace {
 constexpr int kWidest = 100;
 
 std::string percent(const std::optional<Descent>& descent, Loss loss) {
-  return descent ? fmt::format("{:.1f}%", -100.0 * descent->share(loss)) : "-";
+  return descent ? percent_words(-100.0 * descent->share(loss)) : "-";
 }
 
 std::string total(const std::optional<Descent>& descent, double (Descent::*value)() const) {
@@ -100,6 +101,33 @@ std::vector<std::size_t> chosen(const std::vector<Standing>& standings, std::siz
   return order;
 }
 
+constexpr int kMark = 11;  // columns of "straggler"
+
+std::string rank_table(const RunFacts& facts, const std::vector<Standing>& standings,
+                       const std::vector<RankColumn>& columns, std::size_t most, const TerminalStyle& style) {
+  const bool memory =
+      std::any_of(facts.ranks.begin(), facts.ranks.end(), [](const RankFacts& rank) { return rank.peak_bytes > 0.0; });
+  const bool slower = !columns.empty() && facts.ranks.size() > 1;
+  std::vector<std::vector<std::string>> rows(1);
+  rows[0].emplace_back("rank");
+  for (const RankColumn& column : columns) rows[0].emplace_back(column.name);
+  if (slower) rows[0].emplace_back("slower");
+  if (memory) rows[0].emplace_back("memory");
+  std::vector<std::size_t> right_aligned(rows[0].size());
+  for (std::size_t i = 0; i < right_aligned.size(); ++i) right_aligned[i] = i;
+  rows[0].emplace_back("");
+  for (const std::size_t i : chosen(standings, most)) {
+    const RankFacts& rank = facts.ranks[i];
+    std::vector<std::string> row{std::to_string(rank.rank)};
+    for (const RankColumn& column : columns) row.push_back(seconds_or_dash(rank.mean.*column.field));
+    if (slower) row.push_back(rank.steps > 0 ? fmt::format("{:+.1f}%", 100.0 * standings[i].slowdown) : "-");
+    if (memory) row.push_back(rank.peak_bytes > 0.0 ? format_bytes(rank.peak_bytes) : "-");
+    row.push_back(standings[i].straggler ? inked("straggler", Ink::kYellow, style) : "");
+    rows.push_back(std::move(row));
+  }
+  return table(rows, right_aligned, 2, style);
+}
+
 std::string clock_of(double time) { return moment(time).substr(11); }
 
 std::string ranks_list(const std::vector<int>& ranks) {
@@ -179,27 +207,12 @@ std::string ranks_text(const RunFacts& facts, const std::vector<Standing>& stand
   for (const RankColumn& column : kRankColumns) {
     if (is_recorded(facts, column.field)) columns.push_back(column);
   }
-  const bool memory =
-      std::any_of(facts.ranks.begin(), facts.ranks.end(), [](const RankFacts& rank) { return rank.peak_bytes > 0.0; });
-  const bool slower = !columns.empty() && facts.ranks.size() > 1;
-  std::vector<std::vector<std::string>> rows(1);
-  rows[0].emplace_back("rank");
-  for (const RankColumn& column : columns) rows[0].emplace_back(column.name);
-  if (slower) rows[0].emplace_back("slower");
-  if (memory) rows[0].emplace_back("memory");
-  std::vector<std::size_t> right_aligned(rows[0].size());
-  for (std::size_t i = 0; i < right_aligned.size(); ++i) right_aligned[i] = i;
-  rows[0].emplace_back("");
-  for (const std::size_t i : chosen(standings, most)) {
-    const RankFacts& rank = facts.ranks[i];
-    std::vector<std::string> row{std::to_string(rank.rank)};
-    for (const RankColumn& column : columns) row.push_back(seconds_or_dash(rank.mean.*column.field));
-    if (slower) row.push_back(rank.steps > 0 ? fmt::format("{:+.1f}%", 100.0 * standings[i].slowdown) : "-");
-    if (memory) row.push_back(rank.peak_bytes > 0.0 ? format_bytes(rank.peak_bytes) : "-");
-    row.push_back(standings[i].straggler ? inked("straggler", Ink::kYellow, style) : "");
-    rows.push_back(std::move(row));
+  std::string text = rank_table(facts, standings, columns, most, style);
+  // The last ones matter least where there is no room for all.
+  while (columns.size() > 2 && telemetry::display_width(text.substr(0, text.find('\n'))) + kMark > style.width) {
+    columns.pop_back();
+    text = rank_table(facts, standings, columns, most, style);
   }
-  std::string text = table(rows, right_aligned, 2, style);
   if (facts.ranks.size() > most) {
     text += fmt::format("  the {} slowest of {} ranks; `--json` has all\n", most, facts.ranks.size());
   }
@@ -228,8 +241,9 @@ std::string memory_text(const MemoryTerms& memory, std::size_t most_ranks, const
   if (!memory.predicted && memory.ranks.empty()) return "";
   std::string text;
   const int cells = std::clamp(std::min(style.width, kWidest) - 34, 10, 60);
-  const double full =
-      std::max({memory.capacity_bytes(), memory.predicted ? memory.predicted->total() : 0.0, memory.peak_bytes});
+  const double largest = std::max(memory.predicted ? memory.predicted->total() : 0.0, memory.peak_bytes);
+  const bool near = memory.capacity_bytes() < 4 * largest;  // else bars would be too short to read
+  const double full = near ? std::max(largest, memory.capacity_bytes()) : largest;
   if (memory.predicted) {
     constexpr char kLetters[] = "PGOABx";
     constexpr Ink kInks[] = {Ink::kBlue, Ink::kCyan, Ink::kGreen, Ink::kYellow, Ink::kPlain, Ink::kDim};

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/http_request.h"
+#include "lockstep/base/text.h"
 #include "lockstep/serve/run_values.h"
 
 namespace lockstep::serve {
@@ -104,7 +105,7 @@ json gpus_of_dcgm(const std::vector<Sample>& samples) {
     if (!of_dcgm || is_blank_of_dcgm(sample.value)) continue;
     std::string uuid = label(sample, "UUID"), host = label(sample, "Hostname");
     if (uuid.empty()) uuid = label(sample, "uuid");
-    json& gpu = gpus[host + '\n' + uuid + '\n' + label(sample, "gpu") + '\n' + label(sample, "GPU_I_ID")];
+    json& gpu = gpus[join({host, uuid, label(sample, "gpu"), label(sample, "GPU_I_ID")}, "\n")];
     if (gpu.is_null()) {
       gpu = {{"gpu", label(sample, "gpu")}, {"uuid", uuid}, {"host", host}, {"model", label(sample, "modelName")}};
     }

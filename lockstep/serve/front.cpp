@@ -94,7 +94,9 @@ std::optional<std::string> Front::topic_of(const Request& request) {
 std::string Front::key_of(const Request& request) {
   if (!only_reads(request)) return {};
   std::string key = join(request.target.path, "/");
-  for (const auto& [name, value] : request.target.query) key += '\n' + name + '=' + value;
+  for (const auto& [name, value] : request.target.query) {  // with lengths: a value may hold anything
+    key += fmt::format("\n{}:{}={}:{}", name.size(), name, value.size(), value);
+  }
   return key + '\n' + std::string(accepts(request.header("accept-encoding"), "gzip") ? "gzip" : "") + '\n' +
          std::string(request.header("accept"));
 }
@@ -135,7 +137,7 @@ std::string head_of(const Response& response, int version, bool keep_alive, std:
   if (!response.etag.empty()) head += "ETag: " + response.etag + "\r\n";
   if (!response.encoding.empty()) head += "Content-Encoding: " + response.encoding + "\r\n";
   head += "Vary: Accept-Encoding, Cookie, Authorization\r\n";
-  for (const auto& [name, value] : response.headers) head += name + ": " + value + "\r\n";
+  for (const auto& [name, value] : response.headers) head.append(name).append(": ").append(value).append("\r\n");
   if (!length) {
     head += "Transfer-Encoding: chunked\r\n";
   } else if (response.status != 304) {

@@ -110,6 +110,7 @@ std::vector<RuleState> rule_states(const RunStore& store, const RunRow& row) {
         running && text_at(event.data, {"state"}) != "resolved";
   }
   std::vector<RuleState> rules;
+  rules.reserve(states.size());
   for (const auto& [key, firing] : states) rules.push_back({key.first, key.second, firing});
   return rules;
 }

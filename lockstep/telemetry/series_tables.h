@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -34,7 +35,10 @@ class SeriesTables {
   struct Key {
     std::int64_t run = 0, name = 0;  // numbers
     int rank = 0;
-    auto operator<=>(const Key&) const = default;
+    bool operator==(const Key&) const = default;
+    bool operator<(const Key& other) const {
+      return std::tie(run, name, rank) < std::tie(other.run, other.name, other.rank);
+    }
   };
   using Value = std::pair<std::int64_t, double>;  // number of the name, value
 

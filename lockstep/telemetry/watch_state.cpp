@@ -18,6 +18,7 @@ constexpr std::size_t kBlock = 32;        // steps of which the least memory cou
 constexpr std::size_t kWarmUpBlocks = 2;  // caches and pools fill
 constexpr std::size_t kRising = 8;        // blocks in a row that a creep takes
 constexpr std::size_t kFlat = 4;          // blocks after which it is over
+constexpr std::size_t kOtherWork = 3;     // steps with other work until that is the work
 constexpr double kLeastGrowth = 8.0 * 1024 * 1024;
 
 // What is left when a step frees all that it took grows only where something is kept.
@@ -27,12 +28,7 @@ class MemoryCreep : public AlertWatch {
 
   void look(const StepSample& sample, std::vector<Alert>& alerts) override {
     if (!sample.memory_bytes) return;
-    if (items_ != 0.0 && sample.items != items_) {
-      floors_.clear();
-      blocks_ = in_block_ = 0;
-      floor_ = kNone;
-    }
-    items_ = sample.items;
+    if (!does_usual_work(sample.items)) return;
     floor_ = std::min(floor_, *sample.memory_bytes);
     if (++in_block_ < kBlock) return;
     in_block_ = 0;
@@ -46,6 +42,18 @@ class MemoryCreep : public AlertWatch {
   }
 
  private:
+  // The last step of an epoch may be smaller; where the work is another one from now on, so is the memory.
+  bool does_usual_work(double items) {
+    if (items_ == 0.0) items_ = items;
+    other_ = items != items_ ? other_ + 1 : 0;
+    if (other_ < kOtherWork) return other_ == 0;
+    items_ = items;
+    other_ = blocks_ = in_block_ = 0;
+    floors_.clear();
+    floor_ = kNone;
+    return true;
+  }
+
   void judge(double floor, const StepSample& sample, std::vector<Alert>& alerts) {
     const double first = floors_.front(), growth = floor - first;
     const double share = first > 0 ? growth / first : 0.0;
@@ -76,7 +84,7 @@ class MemoryCreep : public AlertWatch {
   const AlertContext context_;
   std::deque<double> floors_;  // of blocks, each above the one before
   double floor_ = kNone, items_ = 0.0;
-  std::size_t in_block_ = 0, blocks_ = 0, flat_ = 0;
+  std::size_t in_block_ = 0, blocks_ = 0, flat_ = 0, other_ = 0;
   bool firing_ = false;
 };
 

@@ -18,7 +18,7 @@ class Simulate(EndToEnd):
         return json.loads(self.simulate(*arguments, "--json", "--samples", "50").stdout)
 
     def test_a_plan_is_enough(self):
-        self.run_lockstep("plan", "--model", "llama2-13b", "--cluster", "4x8xH100", "--tokens", "300B", "-o", "plan.json")
+        self.run_lockstep("plan", "--model", "llama2-13b", "--cluster", "4x8xH100", "--tokens", "300B", "--output", "plan.json")
         study = self.study("plan.json", "--days", "30")
         self.assertEqual(study["schema"], "lockstep.goodput/1")
         plan = json.loads((self.folder / "plan.json").read_text())
@@ -29,16 +29,16 @@ class Simulate(EndToEnd):
             self.assertAlmostEqual(sum(choice["shares"].values()), 1.0, places=6)
 
     def test_llama_3_and_opt(self):
-        llama = self.study("--failures", "llama3", "--nodes", "2048", "--days", "54", "--spares", "16", "--disk-only",
+        llama = self.study("--failures", "llama3", "--nodes", "2048", "--days", "54", "--spares", "400", "--disk-only",
                            "--when-short", "wait", "--checkpoint-every", "30m", "--disk-restart", "10m")
         planned = llama["choices"][0]
-        self.assertTrue(330 < planned["interruptions"]["median"] < 480, planned["interruptions"])
+        self.assertTrue(330 < planned["interruptions"]["median"] < 500, planned["interruptions"])
         self.assertGreater(planned["goodput"]["median"], 0.85)
         memory = self.study("--failures", "llama3", "--nodes", "2048", "--days", "54", "--spares", "16")
         self.assertGreater(memory["choices"][0]["goodput"]["median"], planned["goodput"]["median"])
 
     def test_the_same_seed_gives_the_same_figures(self):
-        arguments = ("--failures-per-1000-node-days", "6.5", "--nodes", "64", "--days", "10", "--seed", "3")
+        arguments = ("--failure-rate", "6.5", "--nodes", "64", "--days", "10", "--seed", "3")
         self.assertEqual(self.study(*arguments), self.study(*arguments))
         self.assertNotEqual(self.study(*arguments), self.study(*arguments[:-1], "4"))
 

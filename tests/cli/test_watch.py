@@ -143,7 +143,7 @@ class WatchScreen(Recorded):
         self.wait_for("20 of 100")
         self.step(21)
         self.wait_for("21 of 100")  # live
-        for key, text in (("2", "host and other"), ("3", "straggler"), ("4", "No spans"), ("5", "No incident"),
+        for key, text in (("2", "waiting for stragglers"), ("3", "straggler"), ("4", "No spans"), ("5", "No incident"),
                           ("6", "rank 1")):
             self.tmux("send-keys", key)
             self.wait_for(text)

@@ -109,6 +109,15 @@ TEST_P(Failure, operations_after_a_failure_fail_at_once_with_the_same_cause) {
   EXPECT_FALSE(fault_of(thrown[0]).has_value());
 }
 
+TEST_P(Failure, a_message_that_was_refused_does_not_hold_up_the_end) {
+  run(2, kHours, [&](Communicator& comm) {
+    std::vector<float> data(10, 1.0f);
+    all_reduce(comm, data).wait();
+    comm.abort("on purpose");
+    EXPECT_THROW(comm.send({data.data(), 10, DType::kF32}, 1 - comm.rank()).wait(), Fault);  // its lane has no thread
+  });
+}
+
 TEST_P(Failure, abort_wakes_this_rank_and_the_others) {
   const auto thrown = run(3, kHours, [&](Communicator& comm) {
     std::vector<float> data(10, 1.0f);

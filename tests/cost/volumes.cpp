@@ -13,8 +13,10 @@ using Op = CollectiveOp;
 using Group = CommGroup;
 
 constexpr double kInteger = 8, kShortInteger = 4;  // bytes of a count and of an expert's number
-// Squared norm, two losses, two wishes, a save in flight and the samples read, in fp64.
-constexpr double kStepSums = 14 * 8;
+// Squared norm, two losses, two wishes, the seconds of the step, a save in flight and the samples read, in fp64; and
+// what each rank communicated, in worlds of at most 256.
+constexpr double kStepSums = 15 * 8;
+double step_sums(std::int64_t world) { return kStepSums + (world <= 256 ? 8.0 * static_cast<double>(world) : 0.0); }
 
 // Adds up one rank's step.
 class Counter {
@@ -149,7 +151,7 @@ class Counter {
   // Everybody's loss, norm and wishes, and how many targets the step has.
   void step() {
     if (!facts_.small_exchanges) return;
-    if (layout_.world() > 1) add(Group::kWorld, Op::kAllReduce, kStepSums);
+    if (layout_.world() > 1) add(Group::kWorld, Op::kAllReduce, step_sums(layout_.world()));
     if (everyone_ > 1) add(Group::kEveryone, Op::kAllReduce, kInteger);
   }
 

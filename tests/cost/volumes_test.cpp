@@ -213,11 +213,11 @@ TEST(LockstepVolumes, follow_the_choices_of_the_job) {
   EXPECT_EQ(volumes.of(CollectiveOp::kReduceScatter), kMicroBatches * kParameters * 4);
 }
 
-TEST(LockstepVolumes, every_step_shares_fourteen_sums_and_the_number_of_targets) {
+TEST(LockstepVolumes, every_step_shares_fifteen_sums_one_of_each_rank_and_the_number_of_targets) {
   const Volumes volumes = volumes_of("dp=4", lockstep_facts());
-  EXPECT_EQ(volumes.at(CommGroup::kWorld, CollectiveOp::kAllReduce), 112);
+  EXPECT_EQ(volumes.at(CommGroup::kWorld, CollectiveOp::kAllReduce), 120 + 4 * 8);
   EXPECT_EQ(volumes.at(CommGroup::kEveryone, CollectiveOp::kAllReduce), kParameters * 4 + 8);
-  EXPECT_EQ(volumes_of("tp=2", lockstep_facts()).of(CommAxis::kWorld), 112);
+  EXPECT_EQ(volumes_of("tp=2", lockstep_facts()).of(CommAxis::kWorld), 120 + 2 * 8);
   EXPECT_EQ(volumes_of("dp=1", lockstep_facts()).total(), 0);
 }
 

@@ -117,7 +117,7 @@ export async function withPage(address, options, what) {
     note(`dialog: ${dialog.message()}`);
     dialog.dismiss();
   });
-  page.setDefaultTimeout(20_000);
+  page.setDefaultTimeout(60_000);
   try {
     await page.goto(address);
     await what(page);
@@ -133,7 +133,7 @@ export async function endAll(home) {
   if (home) rmSync(home, { recursive: true, force: true });
 }
 
-export async function until(what, seconds = 20, pause = 100) {
+export async function until(what, seconds = 60, pause = 100) {
   const end = Date.now() + seconds * 1000;
   for (;;) {
     const value = await what();

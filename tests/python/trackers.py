@@ -11,7 +11,8 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, sys.argv[1])
+PACKAGE = str(pathlib.Path(sys.argv[1]).resolve())
+sys.path.insert(0, PACKAGE)
 os.environ.update(WANDB_MODE="offline", WANDB_SILENT="true", MLFLOW_DISABLE_TELEMETRY="true", DO_NOT_TRACK="true")
 
 import lockstep.exports  # noqa: E402
@@ -162,7 +163,7 @@ def check_following(home, folder):
     (home / "runs" / RUN / "run.jsonl").write_text(lines.replace('"host": "h"', f'"host": "{socket.gethostname()}"'))
     follower = subprocess.Popen([sys.executable, "-m", "lockstep.follow", RUN, "--to", "mlflow", "--home", str(home), "--uri",
                                  f"sqlite:///{folder}/mlflow.db", "--interval", "0.2"], cwd=folder,
-                                env={**os.environ, "PYTHONPATH": sys.argv[1]})
+                                env={**os.environ, "PYTHONPATH": PACKAGE})
     time.sleep(3)
     assert follower.poll() is None, "it ended before the run"
     finish(home)

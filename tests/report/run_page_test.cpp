@@ -155,17 +155,33 @@ TEST_F(ThePage, is_a_pdf_of_a_few_pages) {
   EXPECT_TRUE(pdf == to_pdf(run_document(page))) << "the same run gives the same bytes";
 }
 
+// What is drawn at the right of the page's edge is lost on paper.
+TEST_F(ThePage, keeps_long_findings_on_paper) {
+  diagnose::Diagnosis diagnosis;
+  std::string words;
+  for (int i = 0; i < 60; ++i) words += "evidence ";
+  diagnosis.findings.push_back({.cause = diagnose::Cause::kOversubscription, .evidence = words, .fix = words + "end."});
+  const std::string pdf = to_pdf(run_document(made(diagnosis)));
+  std::size_t texts = 0;
+  for (std::size_t at = pdf.find("1 0 0 1 "); at != std::string::npos; at = pdf.find("1 0 0 1 ", at + 1), ++texts) {
+    EXPECT_LT(std::stod(pdf.substr(at + 8)), 562.0);
+  }
+  EXPECT_GT(texts, 100u);
+  EXPECT_TRUE(has(pdf, "oversubscription"));
+}
+
 TEST_F(ThePage, breaks_long_tables_and_jobs_over_pages) {
   for (int i = 0; i < 50; ++i) {
     run_.more.push_back(telemetry::Event{MadeUpRun::kStart + 40 + i * 0.1, telemetry::Level::kWarning, "node_health",
                                          -1, -1, fmt::format("node finding number {}", i)});
   }
-  run_.job_yaml = "a: 1\n";
+  run_.job_yaml = "a: 1\nb:\n  indented: 2\n";
   for (int i = 0; i < 300; ++i) run_.job_yaml += fmt::format("key{}: value\n", i);
   const std::string pdf = to_pdf(run_document(made()));
   EXPECT_TRUE(has(pdf, "finding number 0"));
   EXPECT_TRUE(has(pdf, "finding number 49"));
   EXPECT_TRUE(has(pdf, "key299: value"));
+  EXPECT_TRUE(has(pdf, "(  indented: 2)"));
 }
 
 TEST_F(ThePage, copes_with_a_run_that_recorded_nothing) {

@@ -199,6 +199,20 @@ TEST(Front, knows_streams_from_questions) {
   }
 }
 
+TEST(Front, only_the_same_questions_share_an_answer) {
+  Request one, other;
+  one.target = *parse_target("/api/v1/runs?q=1&tag=2");
+  other.target = *parse_target("/api/v1/runs?tag=2&q=1");
+  EXPECT_EQ(Front::key_of(one), Front::key_of(other));
+  other.target = *parse_target("/api/v1/runs?q=1%0Atag=2");
+  EXPECT_NE(Front::key_of(one), Front::key_of(other));
+  other.target = one.target;
+  other.headers["accept-encoding"] = "gzip";
+  EXPECT_NE(Front::key_of(one), Front::key_of(other));
+  one.method = "POST";
+  EXPECT_EQ(Front::key_of(one), "");
+}
+
 TEST(Front, answers_carry_what_keeps_pages_safe) {
   const std::string head = head_of(answer_error(404, "no"), 11, true, 5);
   for (const char* line : {"HTTP/1.1 404 Not Found\r\n", "Content-Length: 5\r\n", "X-Content-Type-Options: nosniff\r\n",

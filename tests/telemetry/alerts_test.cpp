@@ -197,6 +197,17 @@ TEST(Alerts, memory_that_creeps_and_says_when_it_is_full) {
   EXPECT_EQ(steps.go(600, [&](StepSample& one) { *one.memory_bytes += leaked; }).names(), Names{"-memory_creep"});
 }
 
+TEST(Alerts, memory_that_creeps_though_every_epoch_ends_with_a_smaller_step) {
+  Steps steps;
+  double leaked = 0.0;
+  int step = 0;
+  const auto leak = [&](StepSample& one) {
+    *one.memory_bytes += leaked += 1e7;
+    if (++step % 49 == 0) one.items = 16.0;
+  };
+  EXPECT_EQ(steps.go(700, leak).names(), Names{"memory_creep"});
+}
+
 TEST(Alerts, a_checkpoint_that_is_older_than_may_be_lost) {
   Steps steps;
   EXPECT_EQ(steps.go(10, [](StepSample& one) { one.checkpoint_age_seconds = 14400.0; }).names(), Names{});

@@ -1,6 +1,6 @@
 // A thin wrapper of uPlot: curves of buckets (mean, and the band from their least to their greatest value), the predicted
 // range behind them, zoom by drag, double-click back, cursors in step with the other charts of the page.
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import type { Band, Maybe } from "../lib/api";
 import { bytes, number } from "../lib/format";
@@ -219,7 +219,7 @@ export function Chart(given: ChartProps) {
     value.current.textContent = `${xTitle} ${formatX(self.data[0][at])}: ${parts.join("  ")}`;
   };
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     const place = host.current;
     if (!place) return;
     const made = new uPlot(optionsOf(props, place.clientWidth || 300, moved), columns(props.current.curves), place);
@@ -236,7 +236,7 @@ export function Chart(given: ChartProps) {
     };
   }, [shape, given.height]);
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     plot.current?.setData(columns(given.curves));
     if (value.current && plot.current?.cursor.idx == null) {
       value.current.textContent = single ? show(lastKnown(given.curves[0].mean)) : "";

@@ -1,6 +1,6 @@
 // The chart of one metric of one run: asks for as many buckets as it has pixels, asks again for the part that is zoomed
 // into, and appends what the stream brings.
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ask, type Band, runPath, type Series } from "../lib/api";
 import { metricFormat, metricTitle } from "../lib/format";
 import type { Tick } from "../lib/live";
@@ -58,7 +58,8 @@ export function MetricChart(props: MetricChartProps) {
   const ids = runs.map((run) => run.id).join(",");
   const [whole, setWhole] = useState(0);
 
-  useEffect(() => {
+  // Before the next frame, not after it: a zoom waits for this.
+  useLayoutEffect(() => {
     const stop = new AbortController();
     setLoading(true);
     Promise.all(runs.map((run) => ask<Series>(seriesPath(run.id, metric, rank, zoom), { signal: stop.signal })))

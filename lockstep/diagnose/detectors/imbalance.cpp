@@ -116,6 +116,7 @@ Findings find_expert_imbalance(const RunEvidence& evidence) {
   // Where experts are not spread over ranks, every rank has all of them and none waits.
   if (evidence.run && evidence.run->layout.ep < 2) return {};
   std::vector<double> computes;
+  computes.reserve(static_cast<std::size_t>(evidence.world()));
   for (int rank = 0; rank < evidence.world(); ++rank) computes.push_back(evidence.usual(metric::kComputeSeconds, rank));
   const auto longest = std::max_element(computes.begin(), computes.end());
   const double excess = *longest - mean(computes);

@@ -91,6 +91,7 @@ Findings find_throttling(const RunEvidence& evidence) {
 Findings find_oversubscription(const RunEvidence& evidence) {
   if (!evidence.has(metric::kCpuWaitSeconds)) return {};
   std::vector<double> waits;
+  waits.reserve(static_cast<std::size_t>(evidence.world()));
   for (int rank = 0; rank < evidence.world(); ++rank)
     waits.push_back(trimmed_mean(evidence.of(metric::kCpuWaitSeconds, rank)));
   const double longest = *std::max_element(waits.begin(), waits.end());

@@ -40,6 +40,7 @@ Finding of_rank(const RunEvidence& evidence, int rank, double own, double others
 // Without spans: what each rank guesses of its own transfers, against the others.
 Findings slow_by_guess(const RunEvidence& evidence) {
   std::vector<double> moved;
+  moved.reserve(static_cast<std::size_t>(evidence.world()));
   for (int rank = 0; rank < evidence.world(); ++rank) moved.push_back(transfer_seconds(evidence, rank));
   const auto worst = static_cast<int>(std::max_element(moved.begin(), moved.end()) - moved.begin());
   const double own = moved[static_cast<std::size_t>(worst)];

@@ -82,6 +82,7 @@ Findings find_slow_rank(const RunEvidence& evidence) {
   const NamedPhase phase = slowest_phase(evidence, worst.rank, in_phase);
   if (cause_of(phase) != Cause::kSlowRank) return {};  // the loader's and the checkpoints' detectors name the rank
   std::vector<int> ranks;
+  ranks.reserve(slow.size());
   for (const SlowRank& rank : slow) ranks.push_back(rank.rank);
   std::string text =
       fmt::format("rank {} takes {} a step for itself, {:.0f}% more than its peers; {:.0f}% of that is in {}",

@@ -76,6 +76,7 @@ std::vector<std::int64_t> balanced_layers(const std::vector<Stage>& stages) {
 
 std::string layers_text(const std::vector<std::int64_t>& layers) {
   std::vector<std::string> parts;
+  parts.reserve(layers.size());
   for (const std::int64_t count : layers) parts.push_back(std::to_string(count));
   return join(parts, ",");
 }
@@ -123,6 +124,7 @@ Findings find_stages(const RunEvidence& evidence) {
   const double saved = heaviest->seconds * (1.0 - best / heaviest->weight);
   const double even = total / static_cast<double>(stages.size());
   std::vector<std::int64_t> now;
+  now.reserve(stages.size());
   for (const Stage& stage : stages) now.push_back(stage.layers);
   const bool one_chunk = evidence.run->layout.virtual_stages == 1;
   return {

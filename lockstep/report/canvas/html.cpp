@@ -40,6 +40,7 @@ dd{margin:0;overflow-wrap:anywhere}
 figure{margin:0 0 1.8em}figure svg.ls{width:100%}figcaption{color:var(--muted);font-size:.92em;margin-top:.4em;max-width:60em}
 .plots{border-top:1px solid var(--grid);margin-top:1.6em;padding-top:1.2em}
 .pair{display:grid;grid-template-columns:1fr 1fr;gap:0 1.6em}.wide{overflow-x:auto}
+.wide td,.wide th{overflow-wrap:break-word}
 @media(max-width:46em){.columns,.cards,.pair{grid-template-columns:1fr}}
 )css";
 

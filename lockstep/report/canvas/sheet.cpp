@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "lockstep/base/text.h"
 #include "lockstep/report/canvas/lettering.h"
@@ -41,25 +42,43 @@ Typeface face_of_cell(std::size_t row, std::size_t column, std::size_t bold_colu
   return row == 0 || column == bold_column ? Typeface::kBold : Typeface::kRegular;
 }
 
-// What columns need, and an equal part of what is left over. If there is not enough, the widest shrink equally.
+// The widest word of a cell: below it a column can only shrink by breaking words.
+double longest_word(const std::string& cell, Typeface face, double size) {
+  double widest = 0;
+  for (const std::string& word : split(cell, ' ')) widest = std::max(widest, text_width(word, face, size));
+  return widest;
+}
+
+// What columns need, and an equal part of what is left over. If there is not enough, the widest shrink equally, but not
+// below their words while that suffices.
 std::vector<double> column_shares(const std::vector<std::vector<std::string>>& rows, double size, double padding,
                                   double width, std::size_t bold_column) {
-  std::vector<double> needed(rows.empty() ? 0 : rows.front().size(), 0.0);
+  const std::size_t columns = rows.empty() ? 0 : rows.front().size();
+  std::vector<double> needed(columns, 0.0), least(columns, 0.0);
   for (std::size_t r = 0; r < rows.size(); ++r)
-    for (std::size_t c = 0; c < std::min(needed.size(), rows[r].size()); ++c)
-      needed[c] = std::max(needed[c], text_width(rows[r][c], face_of_cell(r, c, bold_column), size) + padding + 0.1);
-  double sum = 0;
-  for (const double column : needed) sum += column;
-  double low = 0, cap = width;
-  for (int step = 0; step < 50 && sum > width; ++step) {
-    const double middle = (low + cap) / 2;
-    double capped = 0;
-    for (const double column : needed) capped += std::min(column, middle);
-    (capped > width ? low : cap) = middle;
+    for (std::size_t c = 0; c < std::min(columns, rows[r].size()); ++c) {
+      const Typeface face = face_of_cell(r, c, bold_column);
+      needed[c] = std::max(needed[c], text_width(rows[r][c], face, size) + padding + 0.1);
+      least[c] = std::max(least[c], longest_word(rows[r][c], face, size) + padding + 0.1);
+    }
+  const auto sum_of = [](const std::vector<double>& widths) {
+    return std::accumulate(widths.begin(), widths.end(), 0.0);
+  };
+  if (sum_of(least) > width) std::fill(least.begin(), least.end(), 0.0);
+  const auto capped = [&](double cap) {
+    std::vector<double> widths(columns);
+    for (std::size_t c = 0; c < columns; ++c) widths[c] = std::max(std::min(needed[c], cap), least[c]);
+    return widths;
+  };
+  double low = 0, high = width;
+  for (int step = 0; step < 50; ++step) {
+    const double middle = (low + high) / 2;
+    (sum_of(capped(middle)) > width ? high : low) = middle;
   }
-  const double rest = std::max(0.0, width - sum) / static_cast<double>(needed.size());
-  for (double& column : needed) column = (std::min(column, cap) + rest) / width;
-  return needed;
+  std::vector<double> shares = capped(sum_of(needed) > width ? low : width);
+  const double rest = std::max(0.0, width - sum_of(needed)) / static_cast<double>(columns);
+  for (double& share : shares) share = (share + rest) / width;
+  return shares;
 }
 
 }  // namespace
@@ -163,7 +182,13 @@ void Sheet::code(const std::string& text, bool shell) {
   std::vector<std::string> lines;
   for (const std::string& line : split(trim(text), '\n')) {
     for (const std::string& piece : shell ? shell_lines(line, columns) : std::vector<std::string>{line}) {
-      for (std::string& part : broken(piece, Typeface::kMono, size, room)) lines.push_back(std::move(part));
+      // Breaking drops the spaces at the front, which mean something in code.
+      const std::size_t indent = std::min(piece.find_first_not_of(' '), columns / 2);
+      const std::string front(indent == std::string::npos ? 0 : indent, ' ');
+      const double left = text_width(front, Typeface::kMono, size);
+      for (const std::string& part : broken(piece.substr(front.size()), Typeface::kMono, size, room - left)) {
+        lines.push_back(front + part);
+      }
     }
   }
   y_ += scaled(2);

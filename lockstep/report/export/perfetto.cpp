@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 
 #include "lockstep/report/export/trace_steps.h"
@@ -203,17 +204,22 @@ TraceResult export_perfetto(const telemetry::RunStore& store, const telemetry::R
   std::vector<std::vector<SpanBatch>> first;
   for (std::size_t i = 0; i < std::min(result.steps.size(), kStepsToAlign); ++i)
     first.push_back(batches_of(store, run.info.id, result.steps[i], selection));
-  double origin = first.empty() ? 0.0 : first[0][0].time;
-  if (!first.empty()) {
-    for (const SpanBatch& batch : first[0]) origin = std::min(origin, batch.time);
+  std::map<int, double> offsets = clock_offsets(first);
+  double origin = std::numeric_limits<double>::infinity();
+  for (const auto& batches : first) {
+    for (const SpanBatch& batch : batches) {
+      const auto offset = offsets.find(batch.rank);
+      origin = std::min(origin, batch.time - (offset == offsets.end() ? 0.0 : offset->second));
+    }
   }
+  if (first.empty()) origin = 0.0;
   const json head = {{"displayTimeUnit", "ms"},
                      {"otherData",
                       {{"run", utf8_text(run.info.id)},
                        {"name", utf8_text(run.info.name)},
                        {"began", origin},
                        {"producer", "lockstep"}}}};
-  PerfettoTrace trace(out, head, origin, clock_offsets(first));
+  PerfettoTrace trace(out, head, origin, std::move(offsets));
   for (const std::int64_t step : result.steps) trace.step(batches_of(store, run.info.id, step, selection));
   trace.end();
   return result;

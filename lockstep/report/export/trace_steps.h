@@ -26,7 +26,7 @@ enum class Message { kNone, kSend, kReceive };
 Message message_kind(std::string_view name);
 
 // How much each rank's clock is ahead, in seconds, judged by the ends of collectives in these steps: they are nearly
-// simultaneous. Ranks that share none are missing.
+// simultaneous. Ranks that share none, or whose clock is right, are missing.
 std::map<int, double> clock_offsets(const std::vector<std::vector<telemetry::SpanBatch>>& steps);
 
 // {"traceEvents": [...]} piece by piece.

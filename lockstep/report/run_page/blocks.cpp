@@ -15,7 +15,7 @@ namespace lockstep::report {
 namespace {
 
 constexpr std::size_t kMostRanks = 64, kMostIncidents = 60;
-constexpr double kCurveHeight = 150;
+constexpr double kCurveHeight = 136;
 
 using Rows = std::vector<std::vector<std::string>>;
 
@@ -186,6 +186,7 @@ void add_findings(std::vector<Block>& blocks, const RunPage& page) {
   }
   Table table;
   table.rows = {{"cause", "costs", "sure", "evidence", "what to do"}};
+  table.right = {1, 2};
   for (const diagnose::Finding& finding : page.diagnosis->findings) {
     std::string cause(lockstep::to_string(finding.cause));
     std::replace(cause.begin(), cause.end(), '_', ' ');

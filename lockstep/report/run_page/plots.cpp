@@ -98,7 +98,9 @@ void draw_curve(Canvas& canvas, const Box& box, const std::vector<telemetry::Poi
     chart.band(std::vector<Chart::Slice>{from, {x.high, from.low, from.high}}, Tint::kSecondSoft);
     chart.rule(style.band.expected * style.scale, {Tint::kSecond, 0.9, true},
                fmt::format("predicted {}", short_number(style.band.expected * style.scale)));
-    key.push_back({KeyEntry::Mark::kBand, Tint::kSecondSoft, "predicted, 90%"});
+    const bool has_width = style.band.high > style.band.low;
+    key.push_back({has_width ? KeyEntry::Mark::kBand : KeyEntry::Mark::kDash,
+                   has_width ? Tint::kSecondSoft : Tint::kSecond, has_width ? "predicted, 90%" : "predicted"});
   }
   chart.line(line, {Tint::kAccent, 1.1});
   if (line.size() == 1) chart.dot(line[0].x, line[0].y, 2, {Tint::kAccent, {}, 1}, short_number(line[0].y));

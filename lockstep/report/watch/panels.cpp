@@ -124,7 +124,7 @@ std::vector<std::string> plotted(const Panel& panel, int width, int rows, const 
   std::vector<std::string> lines = split(telemetry::plot(with_band(panel), options), '\n');
   if (!lines.empty() && lines.back().empty()) lines.pop_back();
   // The plot lists its curves where there are several; these have no names.
-  lines.resize(std::min(lines.size(), static_cast<std::size_t>(rows + 2)));
+  lines.resize(std::min(lines.size(), static_cast<std::size_t>(rows + 1)));
   lines.insert(lines.begin(), "  " + inked(panel.title, Ink::kBold, style));
   return lines;
 }
@@ -153,55 +153,59 @@ std::string heat_cell(double share, const TerminalStyle& style) {
 struct Glyph {
   char letter;
   Ink ink;
-  int weight;  // the heavier one is drawn over the other
 };
 
 Glyph glyph_of(const telemetry::Span& span) {
   using telemetry::SpanKind;
   switch (span.kind) {
     case SpanKind::kLoad:
-      return {'l', Ink::kYellow, 2};
+      return {'l', Ink::kYellow};
     case SpanKind::kForward:
-      return {'F', Ink::kBlue, 1};
+      return {'F', Ink::kBlue};
     case SpanKind::kBackward:
     case SpanKind::kWeightGradient:
-      return {'B', Ink::kGreen, 1};
+      return {'B', Ink::kGreen};
     case SpanKind::kRecompute:
-      return {'R', Ink::kCyan, 2};
+      return {'R', Ink::kCyan};
     case SpanKind::kCollective:
     case SpanKind::kPublish:
-      return {'c', Ink::kPlain, 1};
+      return {'c', Ink::kPlain};
     case SpanKind::kWait:
-      return {'w', Ink::kRed, 3};
+      return {'w', Ink::kRed};
     case SpanKind::kOptimizer:
-      return {'o', Ink::kCyan, 1};
+      return {'o', Ink::kCyan};
     case SpanKind::kCheckpoint:
     case SpanKind::kSnapshot:
-      return {'s', Ink::kYellow, 2};
+      return {'s', Ink::kYellow};
     case SpanKind::kEvaluation:
-      return {'e', Ink::kPlain, 1};
+      return {'e', Ink::kPlain};
     case SpanKind::kStep:
     case SpanKind::kHost:
       break;
   }
-  return {'.', Ink::kDim, 0};
+  return {'.', Ink::kDim};
 }
 
 std::string timeline_row(const telemetry::SpanBatch& batch, double origin, double length, int cells,
                          const TerminalStyle& style) {
-  std::vector<Glyph> row(static_cast<std::size_t>(cells), {' ', Ink::kPlain, -1});
+  // Spans nest: at the middle of a cell the shortest one says what the rank was doing.
+  std::vector<const telemetry::Span*> row(static_cast<std::size_t>(cells), nullptr);
+  const double cell = length / cells;
   for (const telemetry::Span& span : batch.spans) {
     if (span.lane != telemetry::SpanLane::kMain) continue;
-    const Glyph glyph = glyph_of(span);
     const double begin = batch.time - origin + span.begin;
-    const int from = std::clamp(static_cast<int>(begin / length * cells), 0, cells - 1);
-    const int to = std::clamp(static_cast<int>(std::ceil((begin + span.seconds) / length * cells)), from + 1, cells);
+    const int from = std::clamp(static_cast<int>(std::ceil(begin / cell - 0.5)), 0, cells);
+    const int to = std::clamp(static_cast<int>(std::ceil((begin + span.seconds) / cell - 0.5)), from, cells);
     for (int i = from; i < to; ++i) {
-      if (glyph.weight >= row[static_cast<std::size_t>(i)].weight) row[static_cast<std::size_t>(i)] = glyph;
+      const telemetry::Span*& shown = row[static_cast<std::size_t>(i)];
+      if (shown == nullptr || span.seconds <= shown->seconds) shown = &span;
     }
   }
   std::string text;
-  for (const Glyph& glyph : row) text += inked(std::string(1, glyph.letter), glyph.ink, style);
+  for (const telemetry::Span* span : row) {
+    const Glyph glyph = span != nullptr ? glyph_of(*span) : Glyph{' ', Ink::kPlain};
+    text += inked(std::string(1, glyph.letter), glyph.ink, style);
+  }
   return text;
 }
 
@@ -308,11 +312,11 @@ std::string timeline_panel(const WatchView& view, const ScreenSize& size, const 
         "  " + right(std::to_string(batch.rank), 5) + " " + timeline_row(batch, origin, length, cells, style) + "\n";
   }
   if (view.last_step.size() > most) text += fmt::format("  {} more ranks\n", view.last_step.size() - most);
-  const std::pair<char, const char*> kMeaning[] = {{'F', "forward"}, {'B', "backward"}, {'R', "recompute"},
+  const std::pair<char, const char*> kMeaning[] = {{'F', "forward"}, {'B', "backward"}, {'R', "again"},
                                                    {'w', "blocked"}, {'l', "load"},     {'o', "optimizer"},
-                                                   {'s', "save"},    {'.', "host"}};
+                                                   {'s', "save"},    {'.', "other"}};
   std::string key = "  ";
-  for (const auto& [letter, meaning] : kMeaning) key += fmt::format("{} {}  ", letter, meaning);
+  for (const auto& [letter, meaning] : kMeaning) key += fmt::format("{} {} ", letter, meaning);
   return text + inked(key, Ink::kDim, style) + "\n";
 }
 

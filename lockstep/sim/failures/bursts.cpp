@@ -136,7 +136,7 @@ BurstModel fit_bursts(const FaultTrace& trace) {
   const std::vector<Burst> bursts = bursts_of(trace);
   if (bursts.size() < 2) {
     throw bad_input(fmt::format("{} faults are too few to fit a model", trace.faults.size()),
-                    "give a longer trace, or a rate with --failures-per-1000-node-days");
+                    "give a longer trace, or a rate with --failure-rate");
   }
   BurstModel model;
   model.bursts_per_node_second = static_cast<double>(bursts.size()) / (trace.seconds * trace.nodes);
@@ -186,7 +186,8 @@ SparesNeeded spares_needed(const FaultSource& source, int nodes, double seconds,
     needed.push_back(nodes_down(source.draw(nodes, seconds, combine(seed, static_cast<std::uint64_t>(i))), share));
   std::sort(needed.begin(), needed.end());
   const auto at = [&](double q) {
-    return static_cast<double>(needed[static_cast<std::size_t>(q * static_cast<double>(needed.size() - 1) + 0.5)]);
+    return static_cast<double>(
+        needed[static_cast<std::size_t>(std::lround(q * static_cast<double>(needed.size() - 1)))]);
   };
   return {at(0.05), at(0.5), at(0.95)};
 }

@@ -224,7 +224,7 @@ Quantiles quantiles(std::vector<double> values) {
   if (values.empty()) return {};
   std::sort(values.begin(), values.end());
   const auto at = [&](double share) {
-    return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
+    return values[static_cast<std::size_t>(std::lround(share * static_cast<double>(values.size() - 1)))];
   };
   return {at(0.05), at(0.5), at(0.95),
           std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size())};
