@@ -16,7 +16,7 @@ VENV ?= .cache/venv
 TORCH_REQUIREMENT ?= torch==2.13.0
 WERROR ?=
 
-.PHONY: all build setup demo dashboard lint-dashboard test test-all test-dashboard timing chaos fuzz lint lint-changed format bench bench-alerts bench-dashboard bench-planner bench-recovery bench-tune accuracy profiles install deb wheel image data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch venv-readers venv-trackers clean
+.PHONY: all build setup demo dashboard lint-dashboard test test-all test-dashboard timing chaos fuzz lint lint-changed format bench bench-alerts bench-dashboard bench-planner bench-recovery bench-sim bench-tune accuracy profiles install deb wheel image data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch venv-readers venv-trackers clean
 all: build
 
 setup:
@@ -188,6 +188,14 @@ bench-alerts:
 bench-planner:
 	$(call build_bench,bench_planner)
 	python3 bench/planner/run.py
+
+# SimPy comes from PyPI. Writes bench/reports/sim.md; two minutes on a quiet machine, a look with BENCH_SIM_FLAGS=--quick.
+BENCH_SIM_VENV ?= .cache/venv-sim
+bench-sim:
+	$(call build_bench,bench_failures)
+	@test -x $(BENCH_SIM_VENV)/bin/python3 || python3 -m venv $(BENCH_SIM_VENV)
+	@$(BENCH_SIM_VENV)/bin/python3 -c 'import simpy' 2>/dev/null || $(BENCH_SIM_VENV)/bin/pip install --quiet simpy==4.1.2
+	$(BENCH_SIM_VENV)/bin/python3 bench/sim/run.py $(BENCH_SIM_FLAGS)
 
 # torchft comes from PyPI, into a virtual environment of its own. Writes bench/reports/recovery.md; an hour on two cores. With
 # BENCH_RECOVERY_FLAGS='--kills 2' it is a look, with --stop or --hang ranks are stopped instead of killed.

@@ -15,6 +15,7 @@ build_packages=(
   pybind11-dev python3-dev  # the Python package
   python3-yaml        # tests read the manifests we write
   tmux                # tests watch a run in a terminal
+  poppler-utils       # tests read the PDFs we write
 )
 # The page of `lockstep serve`. Debian's two are 384 packages (48 MB to fetch, 350 MB on disk): not where another Node.js
 # >= 18 brings its own npm, nor with LOCKSTEP_NO_PAGE=1.

@@ -1,7 +1,11 @@
-"""What 64 viewers cost a run: `lockstep train` on 4 ranks with `lockstep serve` beside it, without viewers and with 64 live streams that
-also load the page's questions, interleaved; medians of tokens/s, and CPU seconds that the server takes per second.
+#!/usr/bin/env python3
+"""What 64 viewers cost a run: `lockstep train` on 4 ranks with `lockstep serve` beside it. Viewers come and go: some steps without
+them, some with 64 live streams that also load the page's questions, in turn within one run, so that a machine whose clock wanders slows
+both alike. Each stretch with viewers is compared with the mean of the two beside it.
 
-    python3 bench/serve/viewers.py --lockstep build/release/lockstep --rounds 5 --steps 60 [--report bench/reports/serve.md]
+    python3 bench/serve/viewers.py --lockstep build/release/lockstep --stretches 16 [--report bench/reports/serve.md]
+
+The viewers run on this machine, too: what they take is told apart and is part of the ratio.
 """
 import argparse
 import http.client
@@ -38,11 +42,18 @@ class Server:
         self.port = json.loads(self.process.stdout.readline())["port"]
 
     def ask(self, path: str):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         connection.request("GET", path)
         answer = json.loads(connection.getresponse().read())
         connection.close()
         return answer
+
+    def cpu(self) -> float:
+        return cpu_seconds(self.process.pid)
+
+    def resident_mib(self) -> float:
+        pages = int(pathlib.Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
     def stop(self):
         self.process.send_signal(signal.SIGINT)
@@ -55,31 +66,20 @@ class Viewers(threading.Thread):
 
     def __init__(self, server: Server, count: int):
         super().__init__(daemon=True)
-        self.server, self.count, self.ticks, self.bytes, self.asked, self.stopping = server, count, 0, 0, 0, False
-        self.largest_tick = 0
-
-    def newest(self) -> str | None:
-        while not self.stopping:
-            running = [run["id"] for run in self.server.ask("/api/v1/runs?status=running&limit=1")["runs"]]
-            if running:
-                return running[0]
-            time.sleep(0.2)
-        return None
+        self.server, self.count, self.ticks, self.asked, self.stopping = server, count, 0, 0, False
+        self.largest_tick, self.own_cpu = 0, 0.0
 
     def run(self):
-        run = self.newest()
-        if run is None:
-            return
+        run = self.server.ask("/api/v1/runs?status=running&limit=1")["runs"][0]["id"]
         selector = selectors.DefaultSelector()
         for _ in range(self.count):
-            viewer = socket.create_connection(("127.0.0.1", self.server.port))
+            viewer = socket.create_connection(("127.0.0.1", self.server.port), timeout=30)
             viewer.sendall(f"GET /api/v1/runs/{run}/stream HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             selector.register(viewer, selectors.EVENT_READ)
         opened = time.monotonic()
         while not self.stopping:
             for key, _ in selector.select(0.2):
                 data = key.fileobj.recv(65536)
-                self.bytes += len(data)
                 self.ticks += data.count(b"event: tick")
                 if data.count(b"event: tick") == 1:
                     self.largest_tick = max(self.largest_tick, len(data))
@@ -92,35 +92,70 @@ class Viewers(threading.Thread):
                     self.asked += 1
         for key in list(selector.get_map().values()):
             key.fileobj.close()
+        self.own_cpu = time.thread_time()
 
 
-def train(options, home: pathlib.Path) -> float:
-    command = [options.train or options.lockstep, "train", options.job, "--json", f"cluster=1x{options.ranks}xcpu", f"steps={options.steps}",
-               "communication.backend=tcp"]
-    done = subprocess.run(command, env={**os.environ, "LOCKSTEP_HOME": str(home)}, capture_output=True, text=True, timeout=1800)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}: {done.stderr[-2000:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])["tokens_per_second"]
+class Stretch:
+    """Some steps in a row, with or without viewers; the first is left out, as viewers come or go while it runs."""
+
+    def __init__(self, server: Server, viewers: int):
+        self.server, self.viewers, self.steps = server, viewers, []
+        self.audience = Viewers(server, viewers) if viewers else None
+        self.began, self.cpu = time.monotonic(), server.cpu()
+        if self.audience:
+            self.audience.start()
+
+    def end(self) -> dict:
+        seconds = time.monotonic() - self.began
+        share = (self.server.cpu() - self.cpu) / seconds
+        if self.audience:
+            self.audience.stopping = True
+            self.audience.join(60)
+        told = self.audience
+        return {"viewers": self.viewers, "step_seconds": statistics.mean(self.steps[1:]), "server_cpu": share,
+                "viewers_cpu": told.own_cpu / seconds if told else 0.0, "ticks": told.ticks / seconds if told else 0.0,
+                "largest_tick": told.largest_tick if told else 0, "resident_mib": self.server.resident_mib()}
 
 
-def one(options, viewers: int) -> dict:
-    with tempfile.TemporaryDirectory() as folder:
-        server = Server(options.lockstep, pathlib.Path(folder))
-        audience = Viewers(server, viewers) if viewers else None
-        if audience:
-            audience.start()
-        before, began = cpu_seconds(server.process.pid), time.monotonic()
-        rate = train(options, pathlib.Path(folder))
-        seconds = time.monotonic() - began
-        share = (cpu_seconds(server.process.pid) - before) / seconds
-        if audience:
-            audience.stopping = True
-            audience.join(60)
-        resident = int(pathlib.Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        server.stop()
-        return {"tokens_per_second": rate, "server_cpu": share, "seconds": seconds, "resident_mib": resident / 2**20,
-                "ticks": audience.ticks if audience else 0, "asked": audience.asked if audience else 0,
-                "largest_tick": audience.largest_tick if audience else 0}
+def watch(options, server: Server, home: pathlib.Path) -> list:
+    steps = options.warm_up + options.length * options.stretches
+    command = [options.train or options.lockstep, "train", options.job, "--json", "--report-steps", f"cluster=1x{options.ranks}xcpu",
+               f"steps={steps}", "communication.backend=tcp", "checkpoint.every=0", "checkpoint.final=false", "evaluation.batches=0"]
+    results, stretch = [], None
+    with subprocess.Popen(command, env={**os.environ, "LOCKSTEP_HOME": str(home)}, stdout=subprocess.PIPE, text=True) as training:
+        for line in training.stdout:
+            told = json.loads(line) if line.startswith("{") else {}
+            if "step" not in told or "seconds" not in told:
+                continue
+            if stretch is not None:
+                stretch.steps.append(told["seconds"])
+            if told["step"] < options.warm_up or (told["step"] - options.warm_up) % options.length != 0:
+                continue
+            if stretch is not None:
+                results.append(stretch.end())
+                print(json.dumps(results[-1]), flush=True)
+            if told["step"] < steps:
+                stretch = Stretch(server, options.viewers if len(results) % 2 else 0)
+        if training.wait(60) != 0:
+            sys.exit(f"{' '.join(command)}: exit code {training.returncode}")
+    return results
+
+
+def text_of(options, results: list, machine) -> str:
+    without, watched = results[0::2], results[1::2]
+    ratios = sorted((before["step_seconds"] + after["step_seconds"]) / 2 / during["step_seconds"]
+                    for before, during, after in zip(without, watched, without[1:]))
+    def median(rows, key): return statistics.median(row[key] for row in rows)
+    lines = [f"| | without viewers | {options.viewers} viewers |", "|---|---|---|",
+             f"| step, ms, median of {len(without)} and {len(watched)} stretches of {options.length} steps | "
+             f"{1e3 * median(without, 'step_seconds'):.1f} | {1e3 * median(watched, 'step_seconds'):.1f} |",
+             f"| speed, median of pairs ({ratios[0]:.4f} to {ratios[-1]:.4f}) | 1 | {statistics.median(ratios):.4f} |",
+             f"| server, CPU seconds per second | {median(without, 'server_cpu'):.4f} | {median(watched, 'server_cpu'):.4f} |",
+             f"| the viewers themselves, CPU seconds per second | 0 | {median(watched, 'viewers_cpu'):.4f} |",
+             f"| server, memory MiB | {max(r['resident_mib'] for r in without):.1f} | {max(r['resident_mib'] for r in watched):.1f} |",
+             f"| ticks delivered per second | 0 | {median(watched, 'ticks'):.1f} |",
+             f"| largest tick, bytes | | {max(r['largest_tick'] for r in watched)} |"]
+    return "\n".join(lines) + f"\n\n`python3 bench/serve/viewers.py`, {options.ranks} ranks. Machine: {json.dumps(machine)}\n"
 
 
 def main():
@@ -129,30 +164,20 @@ def main():
     parser.add_argument("--train", help="another lockstep to train with")
     parser.add_argument("--job", default=str(measure.ROOT / "specs/jobs/gpt-10m.yaml"))
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm-up", type=int, default=5, help="steps")
+    parser.add_argument("--length", type=int, default=10, help="steps of a stretch")
+    parser.add_argument("--stretches", type=int, default=21)
     parser.add_argument("--viewers", type=int, default=64)
     parser.add_argument("--report", type=pathlib.Path)
     options = parser.parse_args()
     machine = measure.machine()
-    results = {0: [], options.viewers: []}
-    for number in range(options.rounds):
-        order = (0, options.viewers) if number % 2 == 0 else (options.viewers, 0)
-        for viewers in order:
-            results[viewers].append(one(options, viewers))
-            print(json.dumps({"viewers": viewers, **results[viewers][-1]}), flush=True)
-    median = {viewers: statistics.median(r["tokens_per_second"] for r in rows) for viewers, rows in results.items()}
-    cpu = {viewers: statistics.median(r["server_cpu"] for r in rows) for viewers, rows in results.items()}
-    watched = results[options.viewers]
-    lines = [f"| | without viewers | {options.viewers} viewers |", "|---|---|---|",
-             f"| tokens/s, median of {options.rounds} | {median[0]:.0f} | {median[options.viewers]:.0f} |",
-             f"| ratio | 1 | {median[options.viewers] / median[0]:.4f} |",
-             f"| server, CPU seconds per second | {cpu[0]:.4f} | {cpu[options.viewers]:.4f} |",
-             f"| server, memory MiB | {max(r['resident_mib'] for r in results[0]):.1f} | {max(r['resident_mib'] for r in watched):.1f} |",
-             f"| ticks delivered per second | 0 | {statistics.median(r['ticks'] / r['seconds'] for r in watched):.1f} |",
-             f"| largest tick, bytes | | {max(r['largest_tick'] for r in watched)} |"]
-    spread = {viewers: [round(r["tokens_per_second"]) for r in rows] for viewers, rows in results.items()}
-    text = "\n".join(lines) + f"\n\nAll runs: {spread[0]} without, {spread[options.viewers]} with. Machine: {json.dumps(machine)}\n"
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(options.lockstep, pathlib.Path(folder))
+        try:
+            results = watch(options, server, pathlib.Path(folder))
+        finally:
+            server.stop()
+    text = text_of(options, results, machine)
     print(text)
     if options.report:
         options.report.write_text(text)

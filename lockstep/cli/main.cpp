@@ -42,7 +42,13 @@ bool asks_for_json(int argc, char** argv) {
   return std::any_of(argv, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; });
 }
 
+constexpr const char* kParseOnly = "--parse-only";
+
 int run(CLI::App& app, Outcome& outcome, int argc, char** argv) {
+  if (argc > 1 && std::string_view(argv[1]) == kParseOnly) {
+    app.parse_complete_callback([] { throw CLI::Success(); });  // it comes before the verb's own
+    ++argv, --argc;
+  }
   outcome.json = asks_for_json(argc, argv);  // a line that no verb understands has no verb to say so
   try {
     require_known_verb(app, argc, argv);
@@ -80,6 +86,8 @@ int after_output(int code) {
 int main(int argc, char** argv) {
   CLI::App app("Plans, runs, measures and records distributed training.", "lockstep");
   app.set_version_flag("--version", std::string("lockstep ") + LOCKSTEP_VERSION);
+  const std::string parse_only = "Before a verb: read its command line and do nothing; exit code 2 where it is wrong";
+  app.add_flag(kParseOnly, parse_only);
   app.require_subcommand(1);
   app.footer(
       "Start here:\n"
@@ -104,6 +112,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_recipe(app, outcome);
   lockstep::cli::add_diagnose(app, outcome);
   lockstep::cli::add_report(app, outcome);
+  lockstep::cli::add_runbook(app, outcome);
   lockstep::cli::add_export(app, outcome);
   lockstep::cli::add_import(app, outcome);
   lockstep::cli::add_watch(app, outcome);

@@ -54,7 +54,7 @@ class OutputTable {
                                           rate ? number(rate->high) : "",
                                           number(prediction.memory_gib),
                                           prediction.fits ? (*prediction.fits ? "true" : "false") : "",
-                                          prediction.note};
+                                          planner::spreadsheet_text(prediction.note)};
     std::vector<std::string> cells = row.cells;
     cells.resize(columns_.size());
     for (std::size_t i = 0; i < values.size(); ++i) cells[places_[i]] = values[i];

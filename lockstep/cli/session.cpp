@@ -28,6 +28,7 @@
 #include "lockstep/elastic/chaos.h"
 #include "lockstep/elastic/control.h"
 #include "lockstep/elastic/host_address.h"
+#include "lockstep/elastic/node_records.h"
 #include "lockstep/elastic/preemption.h"
 #include "lockstep/elastic/run_record.h"
 #include "lockstep/elastic/store.h"
@@ -199,6 +200,23 @@ std::unique_ptr<AlertDesk> open_desk(const elastic::RankRequest& request, Listen
   });
 }
 
+// Who wants to be told should know what nobody looks at where there is no agent.
+void tell_unwatched(const elastic::RankRequest& request, Listener& listener) {
+  using spec::AlertRule;
+  const spec::Alerts& alerts = request.job.alerts;
+  if (alerts.webhook.empty() && alerts.command.empty()) return;
+  std::vector<std::string> rules;
+  for (const AlertRule rule :
+       {AlertRule::kStraggler, AlertRule::kHeartbeat, AlertRule::kDiskFilling, AlertRule::kNodeHealth})
+    if (alerts.is_on(rule)) rules.emplace_back(lockstep::to_string(rule));
+  if (rules.empty()) return;
+  listener.hear(
+      {{"type", "note"},
+       {"text", fmt::format("warning: under {} nobody watches for {}, which agents see: `lockstep launch` has "
+                            "them; or add alerts.off=[{}]",
+                            request.ranks.source, join(rules, ", "), join(rules, ","))}});
+}
+
 SessionResult run_launched(const elastic::RankRequest& request, Listener& listener) {
   elastic::RankRequest mine = request;
   mine.owns_run = true;
@@ -207,6 +225,7 @@ SessionResult run_launched(const elastic::RankRequest& request, Listener& listen
   SessionResult outcome;
   outcome.is_rank_zero = request.ranks.rank == 0;
   const auto desk = outcome.is_rank_zero ? open_desk(request, listener) : nullptr;
+  if (desk) tell_unwatched(request, listener);
   outcome.exit_code = run_rank_here(mine, [&](const nlohmann::json& message) {
     listener.hear(message);
     if (desk) desk->hear(request.ranks.rank, message);
@@ -383,6 +402,7 @@ class AgentSession {
   SessionResult run() {
     const elastic::AgentResult agent = elastic::run_agent(options_, callbacks());
     SessionResult outcome = outcome_of(agent);
+    tell_missing_records(agent);
     if (record_ && agent.handed_over) record_->hand_over();
     if (record_) end_record(agent, outcome);
     return outcome;
@@ -418,6 +438,7 @@ class AgentSession {
       if (recorder_ && message.value("type", "") == kFinding) record_finding(*recorder_, message);
       listener_.hear(message);
     };
+    if (placement_.nodes && !placement_.nodes->on_loopback()) gather_records_by(callbacks);
     callbacks.stop_requests = [this] { return std::max(stop_signals(), is_noticed() ? 1 : 0); };
     callbacks.requeue_asked = [this] { return requeue_was_asked() || is_noticed(); };
     callbacks.findings =
@@ -435,6 +456,44 @@ class AgentSession {
       desk_ = open_desk(request_, listener_);
     }
     if (desk_) desk_->watch_nodes(recorder_);
+  }
+
+  // Ranks that end well bring their records together themselves.
+  void gather_records_by(elastic::AgentCallbacks& callbacks) {
+    callbacks.wants_records = [this] { return recorder_ && listener_.result.is_null(); };
+    callbacks.on_records = [this](int node, const nlohmann::json& piece) {
+      try {
+        elastic::keep_records(request_.home, request_.run_id, node, piece);
+      } catch (const UserError& error) {
+        if (!std::exchange(told_records_, true)) telemetry::warn(error.what());
+      }
+    };
+    callbacks.next_records = [this]() -> std::optional<nlohmann::json> {
+      if (request_.home.empty() || sees_other_nodes()) return std::nullopt;
+      if (!node_records_)
+        node_records_.emplace(telemetry::run_folder(request_.home, request_.run_id), request_.ranks.world);
+      return node_records_->next();
+    };
+  }
+
+  // Every node makes a folder of its own (prepare_node): where that of another one is too, the disk is shared.
+  bool sees_other_nodes() const {
+    const std::string own = fmt::format("node-{}", placement_.nodes->self);
+    std::error_code missing;
+    for (const auto& entry : fs::directory_iterator(request_.run_directory, missing)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("node-") && name != own) return true;
+    }
+    return false;
+  }
+
+  void tell_missing_records(const elastic::AgentResult& agent) {
+    if (agent.without_records.empty() || !recorder_) return;
+    recorder_->event({.level = telemetry::Level::kWarning,
+                      .kind = "records",
+                      .rank = -1,
+                      .message = fmt::format("records of {} did not come; they are in runs/{} there",
+                                             join(agent.without_records, ", "), request_.run_id)});
   }
 
   // Where checkpoints go; before the first one its disk is that of a folder above.
@@ -508,6 +567,8 @@ class AgentSession {
   std::unique_ptr<AlertDesk> desk_;           // null: nothing is trained
   const Stopwatch started_;
   const fs::path watched_;  // where checkpoints go
+  std::optional<elastic::NodeRecords> node_records_;
+  bool told_records_ = false;
 };
 
 }  // namespace

@@ -30,6 +30,7 @@ void add_doctor(CLI::App& app, Outcome& outcome);
 void add_predict(CLI::App& app, Outcome& outcome);
 void add_recipe(CLI::App& app, Outcome& outcome);
 void add_report(CLI::App& app, Outcome& outcome);
+void add_runbook(CLI::App& app, Outcome& outcome);
 void add_serve(CLI::App& app, Outcome& outcome);
 void add_simulate(CLI::App& app, Outcome& outcome);
 void add_trial_worker(CLI::App& app, Outcome& outcome);  // hidden: what `tune --on` starts

@@ -32,6 +32,7 @@ constexpr Detector kDetectors[] = {find_hang,
                                    find_loader,
                                    find_checkpoint_stall,
                                    find_bubble,
+                                   find_launch_bound,
                                    find_recompute,
                                    find_host_bound};
 

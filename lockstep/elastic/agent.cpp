@@ -39,6 +39,7 @@ constexpr double kRetrySeconds = 0.1;
 constexpr std::size_t kMostStrangers = 256;
 constexpr int kCandidatesAtOnce = 3;
 constexpr double kUsageSeconds = 5.0;
+constexpr double kRecordsSeconds = 20.0;                        // for the records of all nodes to come
 constexpr double kFirstWaitSeconds = 5.0, kWaitSeconds = 30.0;  // until it is said that nodes are missing, and again
 constexpr double kFindingsSeconds = 0.2;                        // between two looks at what the health checks found
 
@@ -130,11 +131,13 @@ class Agent {
   void require_quorum(double now);
   bool has_quorum(const std::set<int>& with, const std::set<int>& dead, bool led_before) const;
   void finish(const AgentResult& result);
+  void gather_records();
 
   // Following.
   void follow(int node, std::unique_ptr<Link> link, const json& welcome);
   void take_from_leader(double now);
   void lose_leader(const std::string& why, double now);
+  void send_records();
 
   // Neither.
   void seek(double now);
@@ -190,14 +193,14 @@ class Agent {
   double tell_waiting_at_ = 0.0;
   double beaten_ = 0.0, told_ = 0.0;  // the last beat, the last status
   int stops_told_ = 0;
-  double looked_ = 0.0;                                        // at what the health checks found
-  double measured_ = monotonic_seconds() - kUsageSeconds + 1;  // what the processes use; first a second after the start
-  std::string unhealthy_;                                      // why this node should not be used; "": it may
-  bool told_unhealthy_ = false;                                // to the leader
-  std::map<int, std::string> unhealthy_nodes_;                 // on the leader: why
-  std::set<int> kept_nodes_;                                   // of those: the run needs them
-  std::vector<json> untold_;                                   // findings that no leader has heard of
-  std::map<int, double> wrong_;  // workers that should end, and until when they may by themselves
+  double looked_ = 0.0;                         // at what the health checks found
+  std::optional<double> measured_;              // when it was last looked what the ranks use
+  std::string unhealthy_;                       // why this node should not be used; "": it may
+  bool told_unhealthy_ = false;                 // to the leader
+  std::map<int, std::string> unhealthy_nodes_;  // on the leader: why
+  std::set<int> kept_nodes_;                    // of those: the run needs them
+  std::vector<json> untold_;                    // findings that no leader has heard of
+  std::map<int, double> wrong_;                 // workers that should end, and until when they may by themselves
   std::optional<AgentResult> result_;
 };
 
@@ -442,12 +445,14 @@ void Agent::take_findings(double now) {
 }
 
 void Agent::take_usage(double now) {
-  if (!callbacks_.usage || now - measured_ < kUsageSeconds || local_.empty()) return;
-  measured_ = now;
+  if (!callbacks_.usage || (measured_ && now - *measured_ < kUsageSeconds)) return;
   std::map<int, int> pids;
   for (const auto& [worker, local] : local_) {
     if (local.rank >= 0) pids[local.rank] = local.pid;
   }
+  // First as soon as all are ranks: a short run is over before the next look.
+  if (pids.size() < (measured_ ? 1U : static_cast<std::size_t>(options_.recovery.ranks_per_node))) return;
+  measured_ = now;
   json message = callbacks_.usage(pids);
   message["type"] = "usage";
   message["node"] = alone() ? "" : name_of_node(self());
@@ -654,13 +659,42 @@ void Agent::finish(const AgentResult& result) {
   if (result_->cause && !unhealthy_.empty()) {
     result_->cause->message += fmt::format("; {} is unhealthy: {}", name_of_node(self()), unhealthy_);
   }
+  const bool gathers = callbacks_.wants_records && callbacks_.wants_records();
   for (const auto& [node, link] : followers_) {
     link->send({{"type", "over"},
+                {"records", gathers},
                 {"exit_code", result.exit_code},
                 {"rank", result_->cause ? result_->cause->rank : -1},
                 {"error", result_->cause ? result_->cause->message : ""}});
   }
   for (const auto& [node, link] : followers_) link->flush(2.0);
+  if (gathers) gather_records();
+}
+
+// Nodes that were lost before are not asked; a report says whose records are missing.
+void Agent::gather_records() {
+  std::set<int> waiting;
+  for (const auto& [node, link] : followers_) waiting.insert(node);
+  const Deadline deadline = Deadline::after(kRecordsSeconds);
+  while (!waiting.empty() && !deadline.expired()) {
+    Poller poller;
+    for (const int node : waiting) followers_.at(node)->watch(poller);
+    poller.run(kPollMilliseconds);
+    for (const int node : std::set<int>(waiting)) {
+      Link& link = *followers_.at(node);
+      for (const json& message : link.take()) {
+        const std::string type = message.value("type", "");
+        if (type == "records" && callbacks_.on_records)
+          callbacks_.on_records(node, message.value("piece", json::object()));
+        if (type == "records_end") waiting.erase(node);
+      }
+      if (waiting.contains(node) && !link.is_open()) {
+        result_->without_records.push_back(name_of_node(node));
+        waiting.erase(node);
+      }
+    }
+  }
+  for (const int node : waiting) result_->without_records.push_back(name_of_node(node));
 }
 
 // --- following -------------------------------------------------------------------------------------------------------
@@ -719,6 +753,7 @@ void Agent::take_from_leader(double now) {
       result.leads = false;
       const std::string error = message.value("error", "");
       if (!error.empty()) result.cause = RootCause{message.value("rank", -1), result.exit_code, error};
+      if (message.value("records", false)) send_records();
       result_ = result;
       return;
     }
@@ -727,6 +762,21 @@ void Agent::take_from_leader(double now) {
   if (now - leader_link_->heard() > kAgentSilenceSeconds) {
     lose_leader(fmt::format("its agent said nothing for {:.0f} s", kAgentSilenceSeconds), now);
   }
+}
+
+void Agent::send_records() {
+  const Deadline deadline = Deadline::after(kRecordsSeconds);
+  const auto send = [&](const json& message) {
+    leader_link_->send(message);
+    leader_link_->flush(1e-3 * deadline.remaining_milliseconds());
+    return leader_link_->is_open() && !deadline.expired();
+  };
+  while (callbacks_.next_records) {
+    const auto piece = callbacks_.next_records();
+    if (!piece) break;
+    if (!send({{"type", "records"}, {"piece", *piece}})) return;
+  }
+  send({{"type", "records_end"}});
 }
 
 void Agent::lose_leader(const std::string& why, double now) {

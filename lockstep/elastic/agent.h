@@ -55,9 +55,10 @@ struct AgentResult {
   bool began = true;         // there were ranks
   bool handed_over = false;  // it did, and left because its node is unhealthy: another one goes on
   int restarts = 0;
-  std::int64_t lost_steps = 0;           // that were done and had to be done again
-  std::vector<double> recovery_seconds;  // from each failure to the first step after it
-  std::vector<ChaosEvent> chaos_left;    // that did not come to pass
+  std::int64_t lost_steps = 0;               // that were done and had to be done again
+  std::vector<double> recovery_seconds;      // from each failure to the first step after it
+  std::vector<ChaosEvent> chaos_left;        // that did not come to pass
+  std::vector<std::string> without_records;  // nodes whose records were asked for and did not come whole
 };
 
 struct Prepared {
@@ -88,6 +89,11 @@ struct AgentCallbacks {
   // What the processes of this node use, every few seconds; the leader hears of it as a message of rank -1:
   // "usage" {node, and what was returned}. Must not block.
   std::function<nlohmann::json(const std::map<int, int>& pids_by_rank)> usage;
+  // At the end of a run whose ranks could not bring their records together. On the leader: whether they are wanted, and
+  // a piece of those of `node`. On other nodes: the next piece, until there is none.
+  std::function<bool()> wants_records;
+  std::function<void(int node, const nlohmann::json& piece)> on_records;
+  std::function<std::optional<nlohmann::json>()> next_records;
   // A line that a foreign process of this node printed.
   std::function<void(const PrintedLine& line)> on_output;
   // Foreign processes: a new generation of `world` ranks begins. On the leader.

@@ -53,4 +53,34 @@ std::string to_text(const sim::GoodputStudy& study, const TerminalStyle& style) 
   return text + table(spares, {1}, 2, style);
 }
 
+std::string to_text(const std::vector<sim::PublishedRun>& runs, const TerminalStyle& style) {
+  std::vector<std::vector<std::string>> rows = {{""}};
+  for (const char* name : {"nodes, spares", "days", "restarts, published", "restarts, simulated (5% .. 95%)",
+                           "time that trained, published", "an interruption cost, published",
+                           "goodput, state from disk", "goodput, state from memory"}) {
+    rows.push_back({name});
+  }
+  for (const sim::PublishedRun& run : runs) {
+    const sim::NamedFailures& named = *run.named;
+    const sim::Quantiles& restarts = run.from_disk.interruptions;
+    rows[0].emplace_back(named.name);
+    rows[1].push_back(fmt::format("{}, {}", named.nodes, named.spares));
+    rows[2].push_back(fmt::format("{:.0f}", named.days));
+    rows[3].push_back(fmt::format("{:.0f}", named.published_restarts));
+    rows[4].push_back(fmt::format("{:.0f} ({:.0f} .. {:.0f})", restarts.median, restarts.low, restarts.high));
+    rows[5].push_back(
+        fmt::format("{}{:.0f}%", named.published_share_least ? "over " : "", 100.0 * named.published_share));
+    rows[6].push_back(format_seconds(run.published_seconds_per_restart()));
+    rows[7].push_back(percent(run.from_disk.goodput.median));
+    rows[8].push_back(percent(run.from_memory.goodput.median));
+  }
+  std::string text = inked("Published runs", Ink::kBold, style) + "\n";
+  text += table(rows, {1, 2}, 2, style);
+  for (const sim::PublishedRun& run : runs) {
+    text += wrapped(fmt::format("  {}: ", run.named->name), fmt::format("{} ({})", run.named->what, run.named->source),
+                    100);
+  }
+  return text;
+}
+
 }  // namespace lockstep::report

@@ -1,5 +1,7 @@
 #include "lockstep/report/run_facts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -259,6 +261,38 @@ RunFacts read_run_facts(const RunStore& store, const std::string& id, std::int64
   read_totals(facts, store);
   read_ranks(facts, store);
   return facts;
+}
+
+std::vector<std::string> missing_hosts(const RunFacts& facts) {
+  std::vector<std::string> missing;
+  for (auto event = facts.events.rbegin(); event != facts.events.rend(); ++event) {
+    if (event->kind != telemetry::event_kind::kPlacement) continue;  // the newest counts
+    try {
+      const auto nodes = event->data.at("nodes").get<std::vector<std::size_t>>();
+      const auto hosts = event->data.at("hosts").get<std::vector<std::string>>();
+      for (const int rank : facts.missing_ranks) {
+        const std::string& host = hosts.at(nodes.at(static_cast<std::size_t>(rank)));
+        if (std::find(missing.begin(), missing.end(), host) == missing.end()) missing.push_back(host);
+      }
+    } catch (const std::exception&) {  // of another program, or of a smaller world: what was found is all there is
+    }
+    break;
+  }
+  return missing;
+}
+
+std::string missing_text(const RunFacts& facts) {
+  constexpr std::size_t kMostHosts = 8;
+  const std::vector<std::string> known = missing_hosts(facts);
+  const std::size_t missing = facts.missing_ranks.size(), hosts = known.size();
+  if (missing == 0) return "";
+  std::string text = fmt::format("no records of {} rank{} here, rank {} first", missing, missing == 1 ? "" : "s",
+                                 facts.missing_ranks.front());
+  if (hosts == 0) return text;
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < std::min(hosts, kMostHosts); ++i) names.push_back(printable(known[i], 100));
+  if (hosts > kMostHosts) names.push_back(fmt::format("{} more", hosts - kMostHosts));
+  return text + (missing == 1 ? "; it ran on " : "; they ran on ") + join(names, ", ");
 }
 
 double mfu_at(const RunFacts& facts, double per_second) {

@@ -81,6 +81,11 @@ double mfu_at(const RunFacts& facts, double per_second);
 // MFU means GPUs; of a calibrated CPU the same ratio is called efficiency. "mfu" or "efficiency".
 const char* measure_name(const RunFacts& facts);
 
+// Where ranks ran whose records are not here, as far as that was recorded.
+std::vector<std::string> missing_hosts(const RunFacts& facts);
+// "no records of 4 ranks here, rank 4 first; they ran on n2, n3"; "" where none is missing.
+std::string missing_text(const RunFacts& facts);
+
 // The part of `rank`'s pipeline; 0 without one.
 std::int64_t stage_of(const RunFacts& facts, int rank);
 

@@ -166,6 +166,7 @@ json to_json(const RunReport& report) {
           {"ranks", ranks_json(report)},
           {"usage", usage_json(report.usage)},
           {"missing_ranks", report.missing_ranks},
+          {"missing_hosts", missing_hosts(report)},
           {"incidents", to_json(report.incidents)["incidents"]},
           {"checkpoints", to_json(report.incidents)["checkpoints"]},
           {"events", events_json(report.events)}};

@@ -146,11 +146,9 @@ void add_ranks(Page& page, const RunReport& report) {
   const bool foreign = report.steps() == 0 && !report.usage.empty();
   page.section("ranks", foreign ? usage_text(report.usage, kMostRanks, page.style())
                                 : ranks_text(report, report.standings, kMostRanks, page.style()));
-  if (const std::size_t missing = report.missing_ranks.size(); missing > 0) {
-    page.line(
-        page.ink(Ink::kYellow, fmt::format("  no records of {} rank{} here, rank {} first: look on their nodes for",
-                                           missing, missing == 1 ? "" : "s", report.missing_ranks.front())));
-    page.line(fmt::format("  runs/{}/rank-*.jsonl and copy the files into this run's folder",
+  if (const std::string missing = missing_text(report); !missing.empty()) {
+    page.line(page.ink(Ink::kYellow, "  " + missing));
+    page.line(fmt::format("  copy runs/{}/rank-*.jsonl of their nodes into this run's folder",
                           printable(report.run.info.id, 100)));
   }
 }

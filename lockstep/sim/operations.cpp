@@ -42,6 +42,7 @@ StepReplay::StepReplay(std::vector<Operation> operations) : operations_(std::mov
   join_pairs();
   join_collectives();
   take_waiting_out();
+  find_pauses();
 }
 
 std::vector<std::size_t> StepReplay::of_kind(const std::vector<std::size_t>& own, Kind kind) const {
@@ -213,9 +214,21 @@ void StepReplay::take_waiting_out() {
   }
 }
 
+void StepReplay::find_pauses() {
+  if (operations_.empty()) return;
+  double first = operations_.front().begin;
+  std::vector<double> ends(operations_.size());
+  for (std::size_t i = 0; i < operations_.size(); ++i) {
+    first = std::min(first, operations_[i].begin);
+    ends[i] = end_of(i);
+  }
+  pauses_ = replay_.released(ends, first);
+  for (std::size_t i = 0; i < operations_.size(); ++i) pauses_[i] = std::max(0.0, operations_[i].begin - pauses_[i]);
+}
+
 double StepReplay::recorded_seconds() const {
   if (operations_.empty()) return 0.0;
-  double first = operations_.front().begin, last = 0.0;
+  double first = operations_.front().begin, last = end_of(0);
   for (std::size_t i = 0; i < operations_.size(); ++i) {
     first = std::min(first, operations_[i].begin);
     last = std::max(last, end_of(i));

@@ -61,8 +61,12 @@ class StepReplay {
   const std::vector<Operation>& operations() const { return operations_; }
   // How long each takes once everybody is there: of communication the time after the last member has begun.
   const std::vector<double>& seconds() const { return seconds_; }
-  // How long the step takes with these durations, one for each operation.
-  double length(const std::vector<double>& seconds) const { return replay_.length(seconds); }
+  // How long after what it waits for each began: the host was late, or did something that was not recorded.
+  const std::vector<double>& pauses() const { return pauses_; }
+  // How long the step takes with these durations, one for each operation, without pauses or with these.
+  double length(const std::vector<double>& seconds, const std::vector<double>& pauses = {}) const {
+    return replay_.length(seconds, pauses);
+  }
   // From the first begin to the last end, as recorded.
   double recorded_seconds() const;
 
@@ -73,11 +77,12 @@ class StepReplay {
   void join_pairs();
   void join_collectives();
   void take_waiting_out();
+  void find_pauses();
   std::vector<std::size_t> of_kind(const std::vector<std::size_t>& own, OperationKind kind) const;
   double end_of(std::size_t operation) const { return operations_[operation].begin + operations_[operation].seconds; }
 
   std::vector<Operation> operations_;
-  std::vector<double> seconds_;
+  std::vector<double> seconds_, pauses_;
   std::vector<bool> without_peer_;  // sends and receives that were recorded but have nobody to talk to
   int stages_ = 0;
   int chunks_ = 0;  // in the model

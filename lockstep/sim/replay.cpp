@@ -1,6 +1,8 @@
 #include "lockstep/sim/replay.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "lockstep/base/error.h"
 
@@ -36,8 +38,20 @@ std::vector<std::vector<std::size_t>> Replay::groups() const {
   return members;
 }
 
-std::vector<double> Replay::ends(std::span<const double> seconds) const {
+std::vector<double> Replay::released(std::span<const double> ends, double from) const {
+  LOCKSTEP_ASSERT(ends.size() == size(), "one end per operation");
+  std::vector<double> last(size(), -std::numeric_limits<double>::infinity());
+  for (const Edge& edge : edges_) last[edge.after] = std::max(last[edge.after], ends[edge.before]);
+  for (double& time : last) {
+    if (std::isinf(time)) time = from;
+  }
+  return last;
+}
+
+std::vector<double> Replay::ends(std::span<const double> seconds, std::span<const double> pauses) const {
   LOCKSTEP_ASSERT(seconds.size() == size(), "one duration per operation");
+  LOCKSTEP_ASSERT(pauses.empty() || pauses.size() == size(), "one pause per operation");
+  const auto pause = [&](std::size_t operation) { return pauses.empty() ? 0.0 : pauses[operation]; };
   const std::size_t count = size();
   // Of each group: its members; how many ends it still waits for; when it may begin. Of each operation: who waits for
   // it.
@@ -57,11 +71,12 @@ std::vector<double> Replay::ends(std::span<const double> seconds) const {
   std::vector<std::size_t> out(edges_.size()), members(count);
   std::vector<std::size_t> out_at(out_begin.begin(), out_begin.end() - 1),
       member_at(member_begin.begin(), member_begin.end() - 1);
-  for (const Edge& edge : edges_) out[out_at[edge.before]++] = root[edge.after];
+  for (const Edge& edge : edges_) out[out_at[edge.before]++] = edge.after;
   for (std::size_t i = 0; i < count; ++i) members[member_at[root[i]]++] = i;
 
   std::vector<double> begins(count, 0.0), end(count, 0.0);
   std::vector<std::size_t> ready;
+  for (std::size_t i = 0; i < count; ++i) begins[root[i]] = std::max(begins[root[i]], pause(i));
   for (std::size_t i = 0; i < count; ++i) {
     if (root[i] == i && waits[i] == 0) ready.push_back(i);
   }
@@ -74,8 +89,9 @@ std::vector<double> Replay::ends(std::span<const double> seconds) const {
       end[operation] = begins[group] + seconds[operation];
       ++done;
       for (std::size_t o = out_begin[operation]; o < out_begin[operation + 1]; ++o) {
-        begins[out[o]] = std::max(begins[out[o]], end[operation]);
-        if (--waits[out[o]] == 0) ready.push_back(out[o]);
+        const std::size_t next = root[out[o]];
+        begins[next] = std::max(begins[next], end[operation] + pause(out[o]));
+        if (--waits[next] == 0) ready.push_back(next);
       }
     }
   }
@@ -84,8 +100,8 @@ std::vector<double> Replay::ends(std::span<const double> seconds) const {
   return end;
 }
 
-double Replay::length(std::span<const double> seconds) const {
-  const std::vector<double> end = ends(seconds);
+double Replay::length(std::span<const double> seconds, std::span<const double> pauses) const {
+  const std::vector<double> end = ends(seconds, pauses);
   return end.empty() ? 0.0 : *std::ranges::max_element(end);
 }
 

@@ -20,11 +20,16 @@ class Replay {
   // They begin together, when all of them can: a send with its receive, the members of a collective.
   void together(std::size_t a, std::size_t b);
 
-  // When each operation ends; the first begin at 0. `seconds` has one duration per operation. Throws UserError (exit 2)
-  // when operations wait for each other in a circle.
-  std::vector<double> ends(std::span<const double> seconds) const;
+  // When each operation ends; the first begin at 0. `seconds` has one duration per operation; `pauses`, where given,
+  // how long after the last thing it waits for an operation is ready (one that waits for nothing: after 0). Throws
+  // UserError (exit 2) when operations wait for each other in a circle.
+  std::vector<double> ends(std::span<const double> seconds, std::span<const double> pauses = {}) const;
   // When the last one ends.
-  double length(std::span<const double> seconds) const;
+  double length(std::span<const double> seconds, std::span<const double> pauses = {}) const;
+
+  // Given when all operations ended: the last end that each waited for; `from` where it waits for nothing. Who begins
+  // together does not count.
+  std::vector<double> released(std::span<const double> ends, double from) const;
 
   // The operations that begin together with `operation`, itself among them.
   std::vector<std::vector<std::size_t>> groups() const;

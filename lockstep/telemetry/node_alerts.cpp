@@ -11,12 +11,10 @@ namespace {
 
 using spec::AlertRule;
 
-constexpr double kUsualSteps = 10.0;     // without one of them a run is silent
 constexpr double kDiskSeconds = 3600.0;  // that a trend is drawn from
 constexpr double kLeastTrend = 600.0;    // before there is one
 constexpr std::size_t kDiskParts = 6;
 constexpr std::size_t kMostDiskSamples = 4096;
-constexpr double kCheckpointsLeft = 1.2;  // room for less is too little
 
 // Bytes a second that the least free space of each part of the window falls by; 0 unless each is below the one before:
 // checkpoints come and go, what is left between them tells.

@@ -16,6 +16,9 @@
 
 namespace lockstep::telemetry {
 
+inline constexpr double kUsualSteps = 10.0;      // heartbeat: never less than so many
+inline constexpr double kCheckpointsLeft = 1.2;  // disk_filling: the room that the next checkpoint must find
+
 class NodeAlerts {
  public:
   explicit NodeAlerts(const AlertContext& context) : context_(context) {}

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <limits>
 #include <optional>
 #include <tuple>
 
@@ -203,7 +204,8 @@ std::vector<std::int64_t> RunLines::span_steps(int rank) const {
 std::vector<SpanBatch> RunLines::spans(std::int64_t first, std::int64_t last, int rank) const {
   std::vector<SpanBatch> batches;
   std::map<const fs::path*, std::ifstream> open;
-  for (auto it = spans_.lower_bound({first, 0}); it != spans_.end() && it->first.first <= last; ++it) {
+  for (auto it = spans_.lower_bound({first, std::numeric_limits<int>::min()});
+       it != spans_.end() && it->first.first <= last; ++it) {
     if (rank >= 0 && it->first.second != rank) continue;
     const SpanPlace& place = it->second;
     std::ifstream& file = open.try_emplace(place.file, *place.file, std::ios::binary).first->second;

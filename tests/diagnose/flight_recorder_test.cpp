@@ -226,6 +226,10 @@ TEST(Pickle, refuses_to_be_blown_up) {
     laughs += "e";
   }
   EXPECT_NE(problem_of(laughs + ".").find("too many values"), std::string::npos);
+  std::string echoes = "\x80\x02X\0\0\x10\0"s + std::string(1 << 20, 'a') + "q\0]("s;  // a megabyte
+  for (int i = 0; i < 600; ++i) echoes += "h\0"s;
+  EXPECT_NE(problem_of(echoes + "e.").find("too much text"), std::string::npos)
+      << problem_of(echoes + "e.").substr(0, 200);
   EXPECT_NE(problem_of("\x80\x02]q\0h\0a."s).find("nested too deeply"), std::string::npos);  // a list in itself
   EXPECT_NE(problem_of("\x80\x02X\xff\xff\xff\x7f."s).find("ends in the middle"), std::string::npos);
 }

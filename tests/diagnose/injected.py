@@ -168,6 +168,8 @@ def run_case(case, keep):
     try:
         job = case.get("job")
         job = templates.job(job, folder) if isinstance(job, str) else dict(job)
+        if job["data"]["path"] in templates.MADE:
+            job["data"] = {**job["data"], "path": templates.MADE[job["data"]["path"]](folder)}
         if case.get("letters"):
             job["data"] = templates.text(folder, case.get("letters"))
         (folder / "job.yaml").write_text(json.dumps(job))  # JSON is YAML

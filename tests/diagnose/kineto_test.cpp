@@ -138,6 +138,18 @@ TEST(Kineto, keeps_nanoseconds) {
   EXPECT_EQ(trace.work[0].time, (Interval{1'700'000, 1'702'000}));
 }
 
+// Nanoseconds between two of them must fit.
+TEST(Kineto, drops_times_that_no_clock_has) {
+  const Trace trace = trace_of(
+      R"([{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":-3100000000000000,"dur":1},
+          {"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":7800000000000000,"dur":1},
+          {"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":1,"dur":8e15},
+          {"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":3900000000000000,"dur":1}])");
+  ASSERT_EQ(trace.work.size(), 2U);
+  EXPECT_GT(trace.work[1].time.end - trace.work[0].time.begin, 0);
+  EXPECT_LE(causes(std::vector<Trace>{trace}).size(), kMostFindings);
+}
+
 TEST(Kineto, takes_what_the_profiler_tells_of_collectives) {
   const Trace trace = trace_of(
       R"j([{"ph":"X","cat":"kernel","name":"ncclDevKernel_AllGather_RING_LL(x)","pid":0,"tid":7,"ts":1,"dur":2,"args":

@@ -187,14 +187,78 @@ TEST(DataImbalance, WhereTimeFollowsTargets) {
 
 TEST(ExpertImbalance, TakesTheSlowRankWithIt) {
   MadeRun made;
+  made.experts = true;
   made.layout = "dp=4,ep=4";
   made.change = [](int rank, int, MadeStep& one) {
     one.expert_imbalance = 3.0;
     if (rank == 1) one.backward *= 2.0;
   };
-  // The model of these runs has no experts, so that the layout is not the job's: `ep` is checked in its own test.
-  made.layout = "dp=4";
-  EXPECT_EQ(diagnose(made).findings.at(0).cause, Cause::kSlowRank);
+  const Diagnosis found = diagnose(made);
+  ASSERT_EQ(found.findings.size(), 1U) << to_text(found);
+  EXPECT_EQ(found.findings[0].cause, Cause::kExpertImbalance);
+  EXPECT_EQ(found.findings[0].ranks, std::vector<int>{1});
+  EXPECT_NE(found.findings[0].evidence.find("3.0 times the mean"), std::string::npos) << to_text(found);
+}
+
+TEST(ExpertImbalance, OfOtherRanksInOtherLayers) {
+  MadeRun made;
+  made.experts = true;
+  made.layout = "dp=2,ep=2";
+  made.cluster = "1x2xcpu";
+  made.change = [](int, int, MadeStep& one) { one.expert_imbalance = 3.0; };  // both compute equally long
+  for (int step = 1; step <= made.steps; ++step) {
+    for (int rank = 0; rank < 2; ++rank) {
+      const float begin = rank == 0 ? 0.01F : 0.03F, other = rank == 0 ? 0.07F : 0.05F;
+      made.more.emplace_back(made_spans(rank, step,
+                                        {{.begin = begin, .seconds = 0.031F - begin, .group = "ep:0,1"},
+                                         {.begin = other, .seconds = 0.071F - other, .group = "ep:0,1"}}));
+    }
+  }
+  expect_first(made, Cause::kExpertImbalance, {0, 1}, 15.0);
+}
+TEST(ExpertImbalance, IsNoneWhereEveryRankHasAllExpertsOrTheyAreEven) {
+  MadeRun made;
+  made.experts = true;
+  made.change = [](int rank, int, MadeStep& one) {
+    one.expert_imbalance = 3.0;
+    if (rank == 1) one.backward *= 2.0;
+  };
+  expect_first(made, Cause::kSlowRank, {1});  // layout dp=4: nobody waits for an expert
+  made.layout = "dp=4,ep=4";
+  made.change = [](int, int, MadeStep& one) { one.expert_imbalance = 1.3; };
+  EXPECT_TRUE(diagnose(made).findings.empty()) << to_text(diagnose(made));
+}
+
+MadeRun run_of_tiny_pieces() {
+  MadeRun made;
+  made.hidden = 32;
+  made.micro = 1;
+  made.accumulation = 32;
+  made.change = [](int, int, MadeStep& one) { one.forward = 0.010, one.backward = 0.020; };  // 0.94 ms a micro-batch
+  return made;
+}
+
+TEST(LaunchBound, OfTooManyMicroBatches) {
+  const MadeRun made = run_of_tiny_pieces();
+  expect_first(made, Cause::kLaunchBound, {}, 20.0);
+  const Finding first = diagnose(made).findings.at(0);
+  EXPECT_NE(first.fix.find("batch.micro=8 batch.accumulation=4"), std::string::npos) << first.fix;
+}
+
+TEST(LaunchBound, IsNoneWhereItCouldNotBeOtherwise) {
+  MadeRun few = run_of_tiny_pieces();
+  few.accumulation = 4;
+  EXPECT_TRUE(diagnose(few).findings.empty()) << to_text(diagnose(few));
+  MadeRun large = run_of_tiny_pieces();
+  large.hidden = 512;  // arithmetic alone takes most of it
+  EXPECT_TRUE(diagnose(large).findings.empty()) << to_text(diagnose(large));
+  MadeRun full = run_of_tiny_pieces();
+  full.capacity_bytes = 1.05e6;  // the plan has 1e6 of it
+  EXPECT_TRUE(diagnose(full).findings.empty()) << to_text(diagnose(full));
+  MadeRun pipeline = run_of_tiny_pieces();
+  pipeline.layout = "pp=4";
+  pipeline.accumulation = 16;  // which it needs
+  EXPECT_TRUE(diagnose(pipeline).findings.empty()) << to_text(diagnose(pipeline));
 }
 
 TEST(Recompute, ThoughThereIsRoom) {
@@ -226,6 +290,32 @@ TEST(SlowLink, OfARankWhoseTransfersTakeLonger) {
     if (rank == 3) one.transfer = 0.06;
   };
   expect_first(made, Cause::kSlowLink, {3}, 20.0);
+}
+
+// tp=2, dp=2: each rank is in two pairs. Those of rank 1 are slow.
+TEST(SlowLink, IsThatOfTheRankWhoseGroupsAreAllSlow) {
+  const auto made_with = [](const std::function<bool(int, int)>& is_slow) {
+    MadeRun made;
+    made.layout = "dp=2,tp=2";
+    made.change = [](int, int, MadeStep& one) { one.transfer = 0.06; };
+    for (int step = 20; step < 30; ++step) {
+      for (int rank = 0; rank < 4; ++rank) {
+        std::vector<MadeExchange> exchanges;
+        for (const bool tensor : {true, false}) {
+          const int peer = tensor ? rank ^ 1 : rank ^ 2, a = std::min(rank, peer), b = std::max(rank, peer);
+          for (int i = 0; i < 4; ++i) {
+            exchanges.push_back({(tensor ? 0.0F : 0.06F) + 0.015F * static_cast<float>(i),
+                                 is_slow(a, b) ? 0.012F : 0.002F, tensor ? 100'000 : 400'000,
+                                 fmt::format("{}-{}", a, b)});
+          }
+        }
+        made.more.emplace_back(made_spans(rank, step, exchanges));
+      }
+    }
+    return made;
+  };
+  expect_first(made_with([](int a, int b) { return a == 1 || b == 1; }), Cause::kSlowLink, {1}, 20.0);
+  expect_first(made_with([](int a, int b) { return a == 0 && b == 1; }), Cause::kSlowLink, {0, 1}, 10.0);
 }
 
 TEST(HostBound, BeyondWhatAProgramTakes) {

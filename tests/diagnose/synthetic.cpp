@@ -18,10 +18,11 @@ namespace metric = telemetry::metric;
 
 spec::Job job_of(const MadeRun& made, const plan::Layout& layout) {
   spec::Job job = spec::parse_job(
-      fmt::format("model: {{arch: gpt, layers: {}, hidden: 256, heads: 4, vocab: 256, max_sequence: 64}}\n"
+      fmt::format("model: {{arch: {}, layers: {}, hidden: {}, heads: 4, vocab: 256, max_sequence: 64}}\n"
                   "cluster: {}\ndata: {{kind: text, path: /tmp/none.txt}}\n"
                   "batch: {{micro: {}, accumulation: {}, sequence_length: 64}}\nsteps: {}\nthreads_per_rank: 1\n",
-                  made.layers, made.cluster, made.micro, made.accumulation, made.steps),
+                  made.experts ? "moe, ffn_hidden: 256, experts: 8, experts_per_token: 2" : "gpt", made.layers,
+                  made.hidden, made.cluster, made.micro, made.accumulation, made.steps),
       "made.yaml");
   job.name = "made";
   job.layout = plan::request_from_layout(layout);
@@ -107,13 +108,15 @@ telemetry::SpanBatch made_spans(int rank, int step, const std::vector<MadeExchan
   batch.rank = rank;
   batch.step = step;
   batch.time = 1000.0 + step;
-  batch.names = std::make_shared<const std::vector<std::string>>(std::vector<std::string>{"all_reduce", "everyone"});
+  std::vector<std::string> names = {"all_reduce"};
+  for (const MadeExchange& exchange : exchanges) names.push_back(exchange.group);
+  batch.names = std::make_shared<const std::vector<std::string>>(std::move(names));
   for (std::size_t i = 0; i < exchanges.size(); ++i) {
     telemetry::Span span;
     span.kind = telemetry::SpanKind::kCollective;
     span.lane = telemetry::SpanLane::kComm;
     span.name = 0;
-    span.group = 1;
+    span.group = static_cast<std::int32_t>(i) + 1;
     span.begin = exchanges[i].begin;
     span.seconds = exchanges[i].seconds;
     span.bytes = exchanges[i].bytes;

@@ -25,6 +25,8 @@ struct MadeRun {
   std::string layout = "dp=4";  // as plan::parse_layout() reads it
   std::string cluster = "1x4xcpu";
   std::int64_t layers = 8, micro = 4, accumulation = 8;
+  std::int64_t hidden = 256;
+  bool experts = false;  // eight of them in every layer
   int steps = 40;
   double noise = 0.02;           // of every phase
   double capacity_bytes = 16e9;  // of a rank
@@ -37,8 +39,9 @@ struct MadeRun {
 struct MadeExchange {
   float begin = 0.0F, seconds = 0.0F;  // from the begin of the step
   std::int64_t bytes = 0;
+  std::string group = "everyone";
 };
-// Spans of a rank in a step: all-reduces of one group of all ranks, in this order.
+// Spans of a rank in a step: all-reduces, in this order.
 telemetry::SpanBatch made_spans(int rank, int step, const std::vector<MadeExchange>& exchanges);
 
 // Its diagnosis; the run is kept in a folder that is removed again.

@@ -42,6 +42,30 @@ def conversations(folder):
     return {"kind": "instruction", "path": str(path), "chat_template": "alpaca"}
 
 
+def blanks(folder):
+    """A badly cleaned corpus: a word now and then between blanks."""
+    path = folder / "blanks.txt"
+    rng = random.Random(11)
+    path.write_text("".join(rng.choice(WORDS) + " " * rng.randrange(400, 1200) for _ in range(500)))
+    return str(path)
+
+
+def answers(folder):
+    """Two short answers for every long one."""
+    path = folder / "answers.jsonl"
+    rng = random.Random(17)
+    lines = []
+    for _ in range(1500):
+        words = rng.choice((5, 5, 90))
+        lines.append(json.dumps({"prompt": " ".join(rng.choice(WORDS) for _ in range(3)),
+                                 "completion": " ".join(rng.choice(WORDS) for _ in range(words))}))
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+MADE = {"made:blanks": blanks, "made:answers": answers}
+
+
 def job(name, folder):
     common = {"cluster": "1x2xcpu", "layout": {"dp": 2}, "optimizer": OPTIMIZER, "steps": 40, "threads_per_rank": 1,
               "batch": {"micro": 4, "accumulation": 2, "sequence_length": 64}, "checkpoint": {"final": False},

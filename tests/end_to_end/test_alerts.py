@@ -105,6 +105,20 @@ class Alerts(AlertedRuns):
         job = self.text_job(ranks=2, steps=5, alerts={"webhook": "env:LOCKSTEP_TEST_NO_SUCH"})
         self.expect_error(4, ["LOCKSTEP_TEST_NO_SUCH is not set"], "train", job)
 
+    def test_under_another_launcher_it_is_said_what_nobody_watches(self):
+        def start(**alerts):
+            job = self.text_job(ranks=2, steps=2, alerts=alerts)
+            world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+            ranks = [self.start("train", job, environment={**world, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)]
+            outputs = [rank.communicate(timeout=240) for rank in ranks]
+            self.assertEqual([rank.returncode for rank in ranks], [0, 0], outputs)
+            self.assertNotIn("nobody watches", "".join(outputs[1]), "the first rank speaks for all")
+            return "".join(outputs[0])
+
+        told = start(command=["true"], off=["straggler", "node_health"])
+        self.assertIn("under torchrun nobody watches for heartbeat, disk_filling", told)
+        self.assertNotIn("nobody watches", start())
+
 
 @timing
 class AlertsTiming(AlertedRuns):

@@ -1,6 +1,7 @@
 """Agents of several nodes keep one run alive: whichever node is lost, the run goes on."""
 import os
 import pathlib
+import socket
 
 from harness import *
 
@@ -150,6 +151,33 @@ class Nodes(SeveralNodes):
         self.assertEqual(other.returncode, 2, err)
         self.assertIn("another job", err)
         self.kill(first)
+
+
+
+@unittest.skipUnless(os.geteuid() == 0, "nodes with disks of their own need root")
+class OtherDisks(SeveralNodes):
+    def test_records_of_other_nodes_are_there_when_a_run_failed(self):
+        job = self.text_job(cluster="2x1xcpu", steps=100000, recovery={"restarts": 0},
+                            checkpoint={"directory": str(self.folder / "shared")})
+        home = self.folder / "home"
+        home.mkdir(exist_ok=True)
+        name = socket.gethostname()  # not a loopback address, so the ranks take each other for other machines
+        self.addresses = f"{name}:{free_port()},{name}:{free_port()}"
+        self.environment["LOCKSTEP_TOKEN"] = "of this test"
+        self.agents[0] = self.agent(job, 0)
+        own_disk = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', str(home))
+        self.agents[1] = self.start("launch", job, "--json", "--nodes", self.addresses, "--node", 1, prefix=own_disk)
+        self.addCleanup(self.kill, self.agents[1])
+        wait_for(lambda: self.recorded_steps() > 10 or self.agents[0].poll() is not None)
+        for pid in Nodes.children(self.agents[0]):
+            os.kill(pid, signal.SIGKILL)
+        outputs = [self.agents[node].communicate(timeout=300) for node in (0, 1)]
+        self.assertNotEqual(self.agents[0].returncode, 0, outputs)
+        report = json.loads(self.run_lockstep("report", "last", "--json").stdout)
+        self.assertEqual(report["run"]["status"], "failed")
+        self.assertEqual([rank["rank"] for rank in report["ranks"]], [0, 1], outputs)
+        self.assertGreater(report["ranks"][1]["steps"], 5)
+        self.assertEqual(report["missing_ranks"], [])
 
 
 if __name__ == "__main__":

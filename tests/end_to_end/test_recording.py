@@ -67,7 +67,8 @@ class Recording(RecordedRuns):
             self.assertGreater(sum(metrics["checkpoint_seconds"][rank, step] for step in steps), 0)
             self.assertGreater(sum(metrics["cpu_seconds"][rank, step] for step in steps), 0)
         for name in ("node_available_bytes", "node_disk_free_bytes"):
-            self.assertLessEqual({rank for rank, _ in metrics[name]}, {0}, name)  # agents look every few seconds
+            self.assertEqual({rank for rank, _ in metrics[name]}, {0}, name)
+        self.assertEqual({rank for rank, _ in metrics["gpu_clock_ratio"]}, {0, 1}, "of the two GPUs that the fake has")
         self.expect_matching_collectives()
 
     def expect_matching_collectives(self):

@@ -142,6 +142,14 @@ class ReadExports(unittest.TestCase):
                         break
                     time.sleep(0.2)
                 self.assertEqual([event.step for event in events.Scalars("loss")], list(range(1, step + 1)))
+            for step in range(3, 7):  # a recovery: from here on again
+                write({"type": "metrics", "rank": 0, "step": step, "time": time.time(), "values": {"loss": 7.0}})
+            deadline = time.time() + 30
+            while time.time() < deadline and len(events.Scalars("loss")) != 6:
+                time.sleep(0.2)
+                events.Reload()
+            self.assertEqual([(event.step, event.value) for event in events.Scalars("loss")],
+                             [(1, 4.0), (2, 2.0), (3, 7.0), (4, 7.0), (5, 7.0), (6, 7.0)])
             write({"type": "end", "time": time.time(), "status": "done", "exit_reason": "", "summary": {}})
             follower.join(30)
             self.assertFalse(follower.is_alive())

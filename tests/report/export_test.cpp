@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 
 #include "lockstep/base/crc32c.h"
@@ -208,6 +209,54 @@ TEST_F(Export, event_files_are_whole_records_with_their_checksums) {
     at += 16 + size;
   }
   EXPECT_EQ(records, 22);
+}
+
+// The steps that TensorBoard would show of the events of a file, in order: Event {2: step, 7: SessionLog, which takes
+// back everything from its step on}.
+std::vector<std::int64_t> steps_shown(const std::string& bytes) {
+  std::vector<std::int64_t> steps;
+  for (std::size_t at = 0; at + 16 <= bytes.size();) {
+    std::uint64_t size = 0;
+    std::memcpy(&size, bytes.data() + at, 8);
+    const auto* byte = reinterpret_cast<const unsigned char*>(bytes.data()) + at + 12 + 9;  // behind the time
+    at += 16 + size;
+    std::int64_t step = 0;
+    EXPECT_EQ(*byte++, 2 << 3);
+    for (int shift = 0;; shift += 7, ++byte) {
+      step |= std::int64_t(*byte & 127) << shift;
+      if (*byte < 128) break;
+    }
+    const int field = byte[1] >> 3;
+    if (field == 7) std::erase_if(steps, [&](std::int64_t known) { return known >= step; });
+    if (field == 5) steps.push_back(step);
+  }
+  return steps;
+}
+
+TEST_F(Export, steps_that_were_done_again_are_written_again) {
+  const TemporaryFolder to;
+  TensorBoardExport exported(to.path(), run_, {.metrics = {"loss"}});
+  EXPECT_EQ(exported.update(*store_), 20u);
+  const auto redo = [&](int first, int last) {
+    std::vector<Record> records;
+    for (int step = first; step <= last; ++step)
+      records.emplace_back(MetricBatch{0, step, 200.0 + step, {{"loss", 2.0 / step}}});
+    store_->write("r", records);
+  };
+  redo(11, 15);
+  EXPECT_EQ(exported.update(*store_), 0u) << "not as far as before";
+  redo(16, 21);
+  EXPECT_EQ(exported.update(*store_), 11u);
+  EXPECT_EQ(exported.update(*store_), 0u);
+  redo(22, 22);
+  EXPECT_EQ(exported.update(*store_), 1u);
+  std::vector<std::int64_t> expected(22);
+  std::iota(expected.begin(), expected.end(), 1);
+  for (const auto& entry : fs::recursive_directory_iterator(to.path())) {
+    if (entry.is_regular_file()) {
+      EXPECT_EQ(steps_shown(read_file(entry.path())), expected);
+    }
+  }
 }
 
 TEST_F(Export, a_trace_connects_messages_and_members_of_collectives) {

@@ -133,11 +133,32 @@ TEST(JoinedReport, has_the_ranks_of_all_nodes) {
   EXPECT_EQ(report.ranks[1].rank, 2);
   EXPECT_EQ(report.ranks[1].mean.step, 1.5);
   EXPECT_EQ(report.missing_ranks, (std::vector<int>{1}));
-  EXPECT_NE(to_text(report).find("no records of 1 rank"), std::string::npos);
+  EXPECT_NE(to_text(report).find("no records of 1 rank here, rank 1 first\n"), std::string::npos)
+      << "nobody said where";
   EXPECT_EQ(report.run.status, RunStatus::kDone);
   ASSERT_EQ(report.events.size(), 2u);
   EXPECT_EQ(report.events[0].rank, 2) << "in order of time";
   EXPECT_FALSE(to_json(report).contains("spans"));
+}
+
+TEST(JoinedReport, names_the_nodes_whose_records_are_missing) {
+  const TemporaryFolder home;
+  const auto store = make_json_lines_run_store(home.path());
+  const auto placed = [](std::vector<int> nodes, std::vector<std::string> hosts, double time) {
+    return Event{.time = time,
+                 .level = Level::kDebug,
+                 .kind = std::string(event_kind::kPlacement),
+                 .data = {{"nodes", std::move(nodes)}, {"hosts", std::move(hosts)}}};
+  };
+  store->write("r",
+               std::vector<Record>{
+                   describe_this_process({.id = "r", .world = 4}), placed({0, 0, 1, 1}, {"n1", "gone"}, 1),
+                   placed({0, 0, 1, 1}, {"n1", "n3\x1b[31m"}, 2), MetricBatch{0, 1, 5, {{"step_seconds", 1.0}}},
+                   MetricBatch{1, 1, 5, {{"step_seconds", 1.0}}}, RunEnd{8, RunStatus::kFailed, "rank 2: lost", {}}});
+  const std::string text = to_text(make_run_report(*store, "r"));
+  EXPECT_NE(text.find("no records of 2 ranks here, rank 2 first; they ran on n3"), std::string::npos) << text;
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  EXPECT_EQ(text.find("gone"), std::string::npos) << "the newest placement counts";
 }
 
 }  // namespace

@@ -327,6 +327,23 @@ TEST(RunFiles, hold_a_line_that_is_being_written_until_it_is_whole) {
   EXPECT_EQ(reader->points("r", "loss", 0).size(), 2u);
 }
 
+TEST(RunFiles, read_the_spans_that_the_owner_of_a_run_wrote) {
+  const TemporaryFolder home;
+  const auto owner = make_json_lines_run_store(home.path(), -1);
+  const std::vector<Span> spans(3, {.kind = SpanKind::kForward, .seconds = 0.001F});
+  write(*owner, "r",
+        {run_of_this_process("r", 5.0), SpanBatch{-1, 4, 1.0, nullptr, spans}, SpanBatch{2, 4, 1.0, nullptr, spans},
+         SpanBatch{-1, 5, 2.0, nullptr, spans}});
+  ASSERT_TRUE(std::filesystem::exists(spans_file(home.path(), "r", -1)));
+  const auto reader = make_json_lines_run_store(home.path());
+  EXPECT_EQ(reader->span_steps("r"), (std::vector<std::int64_t>{4, 5}));
+  const auto batches = reader->spans("r", 4, 5);
+  ASSERT_EQ(batches.size(), 3u);
+  EXPECT_EQ(batches[0].rank, -1);
+  EXPECT_EQ(batches[0].spans.size(), 3u);
+  EXPECT_EQ(reader->spans("r", 4, 5, 2).size(), 1u);
+}
+
 TEST(RunFiles, thin_spans_and_keep_metrics) {
   const TemporaryFolder home;
   const auto reader = make_json_lines_run_store(home.path());

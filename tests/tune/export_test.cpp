@@ -56,6 +56,28 @@ TEST(ExportCsv, tells_a_knob_from_a_column_of_the_same_name) {
   EXPECT_NE(text.find(",knob.seconds,other\n"), std::string::npos) << text;
 }
 
+TEST(ExportCsv, holds_nothing_that_a_spreadsheet_would_execute) {
+  const TemporaryFolder folder;
+  const std::shared_ptr<telemetry::StudyStore> store = telemetry::make_json_lines_study_store(folder.path());
+  const char* const yaml =
+      "knobs: {flag: {choices: ['=HYPERLINK(1)', '-x', 'ok']}, shift: {int: [-4, 4], default: -1}}";
+  const Space space = Space::parse(yaml, "s.yaml");
+  StudySetup setup = small_setup();
+  setup.unit = "@SUM(1)";
+  OpenStudy study = create_study(store, space, setup);
+  journal_all(*study.journal, {failed_trial(0, space.default_config(), Outcome::kInvalid, "+cmd|' /C calc'!A0"),
+                               failed_trial(1, with(space, "flag", std::string("-x")), Outcome::kInvalid, "\t=1+1")});
+  const planner::CsvTable table = planner::parse_csv(to_csv(load_study(*store, study.study.id())), "out.csv");
+  const auto cells = [&](const std::string& column) {
+    const auto at = std::size_t(std::find(table.columns.begin(), table.columns.end(), column) - table.columns.begin());
+    return std::vector<std::string>{table.rows.at(0).at(at), table.rows.at(1).at(at)};
+  };
+  EXPECT_EQ(cells("message"), (std::vector<std::string>{"'+cmd|' /C calc'!A0", "'\t=1+1"}));
+  EXPECT_EQ(cells("flag"), (std::vector<std::string>{"'=HYPERLINK(1)", "'-x"}));
+  EXPECT_EQ(cells("unit"), (std::vector<std::string>{"'@SUM(1)", "'@SUM(1)"}));
+  EXPECT_EQ(cells("shift"), (std::vector<std::string>{"-1", "-1"})) << "a number stays one";
+}
+
 class ExportOptuna : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -16,7 +16,7 @@
 namespace lockstep::cost {
 
 // Every operator of one sample, scaled to the micro-batch; convolutions as the products they amount to.
-plan::TimeBreakdown Pricer::State::image_time(const Context& context, const StagePlace& place) const {
+ImagePasses Pricer::State::image_passes(const Context& context, const StagePlace& place) const {
   const plan::Layout& layout = context.layout;
   const DeviceRates& rates = place.group->rates[static_cast<std::size_t>(layout.precision)];
   const Constants& k = fitted.constants;
@@ -49,15 +49,23 @@ plan::TimeBreakdown Pricer::State::image_time(const Context& context, const Stag
   const double host = kernels * k.layer_host_seconds / 12;
   const double gpu = forward + backward;
   const double micro = smooth_max(gpu, host * (1 + k.layer_host_backward)) + k.micro_batch_seconds;
-  const double micro_batches = static_cast<double>(context.batch.accumulation);
-  plan::TimeBreakdown time;
-  time.compute = micro_batches * gpu;
+  ImagePasses passes{.forward = forward, .backward = backward, .host = std::max(0.0, micro - gpu)};
   // Selective keeps the convolutions' outputs and redoes normalisation and activation, about a third of forward.
-  if (layout.recompute == plan::Recompute::kFull) time.compute += micro_batches * forward;
-  if (layout.recompute == plan::Recompute::kSelective) time.compute += micro_batches * forward / 3;
-  time.dp_comm = image_traffic_seconds(context, links_of(place, layout), forward, backward);
+  if (layout.recompute == plan::Recompute::kFull) passes.recompute = forward;
+  if (layout.recompute == plan::Recompute::kSelective) passes.recompute = forward / 3;
+  return passes;
+}
+
+plan::TimeBreakdown Pricer::State::image_time(const Context& context, const StagePlace& place) const {
+  const plan::Layout& layout = context.layout;
+  const ImagePasses passes = image_passes(context, place);
+  const double micro_batches = static_cast<double>(context.batch.accumulation);
+  const DeviceRates& rates = place.group->rates[static_cast<std::size_t>(layout.precision)];
+  plan::TimeBreakdown time;
+  time.compute = micro_batches * (passes.forward + passes.backward + passes.recompute);
+  time.dp_comm = image_traffic_seconds(context, links_of(place, layout), passes.forward, passes.backward);
   time.optimizer = optimizer_seconds(context, rates, image_parameters, 0);
-  time.other = micro_batches * std::max(0.0, micro - gpu) + k.step_seconds;
+  time.other = micro_batches * passes.host + fitted.constants.step_seconds;
   return time;
 }
 
@@ -105,13 +113,46 @@ plan::MemoryBreakdown Pricer::State::image_memory(const Context& context) const 
   return memory;
 }
 
-Price Pricer::State::price_image(const plan::Layout& layout, const plan::BatchPlan& batch) const {
+Pricer::State::StagePlace Pricer::State::image_place() const {
   StagePlace place{
       .group = &groups.front(), .straddles = groups.size() > 1, .memory_bytes = groups.front().memory_bytes};
   for (const GroupRates& other : groups) {
     if (other.peak_bf16 < place.group->peak_bf16) place.group = &other;
     place.memory_bytes = std::min(place.memory_bytes, other.memory_bytes);
   }
+  return place;
+}
+
+StepWork Pricer::State::image_work(const plan::Layout& layout, const plan::BatchPlan& batch) const {
+  const StagePlace place = image_place();
+  const Context context{.layout = layout,
+                        .batch = batch,
+                        .placements = placements_of(layout, place.group->devices_per_node),
+                        .bytes = parameter_bytes(layout.precision, options.optimizer, fitted.facts)};
+  const ImagePasses passes = image_passes(context, place);
+  const LinkRates links = links_of(place, layout);
+  StageWork only;
+  only.forward = passes.forward + passes.host / 3;
+  only.backward = passes.backward + passes.recompute + passes.host * 2 / 3;
+  only.weight_gradient = passes.backward / 2;
+  only.host = passes.host;
+  if (layout.zero == 3) {
+    StageTime time;
+    add_sharded_traffic(context, links, {passes.forward, passes.backward}, image_parameters, 0, time);
+    const bool between = context.placements.shard.nodes > 1;
+    (between ? only.gather.between : only.gather.inside) = time.gather;
+    (between ? only.scatter.between : only.scatter.inside) = time.scatter;
+  }
+  add_data_work(context, links, image_parameters, 0, only);
+  only.optimizer =
+      optimizer_seconds(context, place.group->rates[static_cast<std::size_t>(layout.precision)], image_parameters, 0);
+  StepWork work = step_work(layout);
+  work.stages.push_back(only);
+  return work;
+}
+
+Price Pricer::State::price_image(const plan::Layout& layout, const plan::BatchPlan& batch) const {
+  const StagePlace place = image_place();
   const Context context{.layout = layout,
                         .batch = batch,
                         .placements = placements_of(layout, place.group->devices_per_node),

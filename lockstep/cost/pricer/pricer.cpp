@@ -135,7 +135,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
       price.memory = memory;
       price.memory_stage = static_cast<std::int32_t>(stage);
     }
-    visit(stage, layers, time, memory, *place.group);
+    visit(VisitedStage{stage, layers, context, time, memory, *place.group, links});
   }
 
   price.time = step_time(context, slow, all, reduction, optimizer);
@@ -160,21 +160,29 @@ plan::TimeBreakdown Pricer::State::step_time(const Context& context, const Stage
   time.bubble = fitted.constants.bubble *
                 bubble_seconds(layout.schedule, layout.pp, layout.virtual_stages, context.batch.accumulation, others);
   time.optimizer = optimizer;
-  time.other = micro_batches * slow.host + fitted.constants.step_seconds;
-  if (layout.offload == plan::Offload::kParameters) {
-    const double weights = dense_parameters(layout, 0, layers_of(layout, 0)) * context.bytes.weight;
-    const double moved = 2 * micro_batches * weights / kHostLinkBytesPerSecond;
-    time.other += std::max(0.0, moved - time.compute);
-  }
+  time.other = micro_batches * slow.host + fitted.constants.step_seconds + offload_seconds(context, time.compute);
   return time;
 }
 
+// Weights that come from host memory for every pass, as far as `compute` of the step does not hide it.
+double Pricer::State::offload_seconds(const Context& context, double compute) const {
+  const plan::Layout& layout = context.layout;
+  if (layout.offload != plan::Offload::kParameters) return 0;
+  const double weights = dense_parameters(layout, 0, layers_of(layout, 0)) * context.bytes.weight;
+  const double moved = 2 * static_cast<double>(context.batch.accumulation) * weights / kHostLinkBytesPerSecond;
+  return std::max(0.0, moved - compute);
+}
+
 // Stragglers: the step grows with the number of nodes that must agree.
-void Pricer::State::finish(Price& price, const plan::Layout& layout) const {
+double Pricer::State::spread_share(const plan::Layout& layout) const {
   const double nodes =
       std::max(1.0, static_cast<double>(layout.world()) / static_cast<double>(groups.front().devices_per_node));
+  return fitted.constants.jitter * std::log2(nodes);
+}
+
+void Pricer::State::finish(Price& price, const plan::Layout& layout) const {
   plan::TimeBreakdown& time = price.time;
-  time.other += fitted.constants.jitter * std::log2(nodes) * time.total();
+  time.other += spread_share(layout) * time.total();
   const double total = time.total();
   price.exposed_share = total > 0 ? 1 - (time.compute + time.optimizer) / total : 0.0;
   const Residuals& residuals = fitted.residuals;
@@ -278,31 +286,42 @@ Pricer& Pricer::operator=(Pricer&&) noexcept = default;
 Price Pricer::price(const plan::Layout& layout, const plan::BatchPlan& batch) const {
   if (state_->model.is_image_model()) return state_->price_image(layout, batch);
   if (state_->is_fused(layout, batch)) return state_->price_fused(layout, batch);
-  return state_->walk<false>(
-      layout, batch,
-      [](std::int64_t, std::int64_t, const StageTime&, const plan::MemoryBreakdown&, const GroupRates&) {});
+  return state_->walk<false>(layout, batch, [](const State::VisitedStage&) {});
 }
 
 std::vector<StagePrice> Pricer::stages(const plan::Layout& layout, const plan::BatchPlan& batch) const {
   std::vector<StagePrice> out;
   if (state_->model.is_image_model()) return out;
   if (state_->is_fused(layout, batch)) return {state_->fused_stage(layout, batch)};
-  state_->walk<true>(layout, batch,
-                     [&](std::int64_t stage, std::int64_t layers, const StageTime& time,
-                         const plan::MemoryBreakdown& memory, const GroupRates& group) {
-                       StagePrice price;
-                       price.forward_seconds = time.forward;
-                       price.backward_seconds = time.backward;
-                       price.weight_gradient_seconds = time.weight_gradient;
-                       price.send_seconds = time.send / 2;
-                       price.layers = layers;
-                       price.in_flight = plan::chunks_in_flight(layout.schedule, layout.pp, stage,
-                                                                layout.virtual_stages, batch.accumulation);
-                       price.device = group.kind;
-                       price.memory = memory;
-                       out.push_back(std::move(price));
-                     });
+  state_->walk<true>(layout, batch, [&](const State::VisitedStage& visited) {
+    StagePrice price;
+    price.forward_seconds = visited.time.forward;
+    price.backward_seconds = visited.time.backward;
+    price.weight_gradient_seconds = visited.time.weight_gradient;
+    price.send_seconds = visited.time.send / 2;
+    price.layers = visited.layers;
+    price.in_flight =
+        plan::chunks_in_flight(layout.schedule, layout.pp, visited.stage, layout.virtual_stages, batch.accumulation);
+    price.device = visited.group.kind;
+    price.memory = visited.memory;
+    out.push_back(std::move(price));
+  });
   return out;
+}
+
+StepWork Pricer::work(const plan::Layout& layout, const plan::BatchPlan& batch) const {
+  if (state_->model.is_image_model()) return state_->image_work(layout, batch);
+  if (state_->is_fused(layout, batch)) return state_->fused_work(layout, batch);
+  StepWork work = state_->step_work(layout);
+  double compute = 0;
+  state_->walk<true>(layout, batch, [&](const State::VisitedStage& visited) {
+    work.stages.push_back(state_->stage_work(visited));
+    compute = std::max(compute, visited.time.compute);
+    if (visited.stage + 1 == layout.pp) {
+      work.host_seconds += state_->offload_seconds(visited.context, static_cast<double>(batch.accumulation) * compute);
+    }
+  });
+  return work;
 }
 
 double Pricer::memory_floor(const plan::Layout& layout) const {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/cost/nccl_knobs.h"
+#include "lockstep/cost/pricer/work.h"
 #include "lockstep/cost/profile/constants.h"
 #include "lockstep/cost/profile/profile.h"
 #include "lockstep/plan/plan.h"
@@ -94,6 +95,9 @@ class Pricer {
 
   // Per stage, for the explanation; the same figures price() is made of.
   std::vector<StagePrice> stages(const plan::Layout& layout, const plan::BatchPlan& batch) const;
+
+  // The same before it is put in time: what a simulator plays. Sums and overlaps of these figures are price().time.
+  StepWork work(const plan::Layout& layout, const plan::BatchPlan& batch) const;
 
   // Interval, throughput and MFU of a price (90%: 1.645 sigma).
   plan::Prediction predict(const Price& price, const plan::Layout& layout, const plan::BatchPlan& batch) const;

@@ -142,6 +142,8 @@ StreamTime Pricer::State::stream_time(const Context& context, const LayerPrices&
   time.tp = tp_forward + tp_backward;
   time.cp = cp_forward + cp_backward;
   time.ep = ep_forward + ep_backward;
+  time.exchange_forward = tp_forward + cp_forward + ep_forward;
+  time.exchange_backward = tp_backward + cp_backward + ep_backward;
   return {forward + tp_forward + cp_forward + ep_forward, backward + tp_backward + cp_backward + ep_backward};
 }
 
@@ -198,6 +200,9 @@ void Pricer::State::add_sharded_traffic(const Context& context, const LinkRates&
   const double in_backward =
       exposed_seconds(Seconds(gather + scatter), Seconds(stream.backward), k.zero3_exposed, k.overlap_slowdown).value();
   time.dp = in_forward + in_backward;
+  time.dp_forward = in_forward;
+  time.gather = gather;
+  time.scatter = scatter;
   time.forward += in_forward;
   time.backward += in_backward;
 }
@@ -249,39 +254,47 @@ double Pricer::State::bucket_exposed(const DataTraffic& traffic) const {
 }
 
 // What traffic.h's DataTraffic takes, less what ZeRO-3 does inside the micro-batches.
-double Pricer::State::data_parallel_seconds(const Context& context, const LinkRates& links, double dense, double expert,
-                                            double backward) const {
+DataSeconds Pricer::State::data_parallel(const Context& context, const LinkRates& links, double dense,
+                                         double expert) const {
   const plan::Layout& layout = context.layout;
   const StackFacts& facts = layout.zero == 0 ? replica_facts : fitted.facts;
-  const Constants& k = fitted.constants;
   const GroupPlacements& at = context.placements;
-  const auto seconds = [&](const GroupPlacement& group, CollectiveOp op, const Transfer& transfer) {
-    if (transfer.count <= 0) return 0.0;
-    return transfer.count * collective_on_links(links, group, op, Bytes(transfer.bytes)).value();
+  const auto add = [&](LinkSeconds& to, const GroupPlacement& group, CollectiveOp op, double bytes) {
+    if (bytes <= 0) return;
+    const double seconds = collective_on_links(links, group, op, Bytes(bytes)).value();
+    (group.nodes > 1 ? to.between : to.inside) += seconds;
   };
   const DataTraffic traffic =
       data_traffic(layout, facts, context.bytes, dense, expert, static_cast<double>(context.batch.accumulation));
-  double total = bucket_extra_seconds(context, links, traffic) +
-                 seconds(at.data, CollectiveOp::kAllReduce, traffic.reduce) +
-                 seconds(at.replica, CollectiveOp::kAllReduce, traffic.replicas) +
-                 seconds(at.expert_data, CollectiveOp::kAllReduce, traffic.experts) +
-                 seconds(at.replica, CollectiveOp::kAllReduce, traffic.expert_replicas);
+  DataSeconds data;
+  (at.data.nodes > 1 ? data.reduce.between : data.reduce.inside) += bucket_extra_seconds(context, links, traffic);
+  add(data.reduce, at.data, CollectiveOp::kAllReduce, traffic.reduce.total());
+  add(data.reduce, at.replica, CollectiveOp::kAllReduce, traffic.replicas.total());
+  add(data.reduce, at.expert_data, CollectiveOp::kAllReduce, traffic.experts.total());
+  add(data.reduce, at.replica, CollectiveOp::kAllReduce, traffic.expert_replicas.total());
   if (layout.zero < 3) {
-    total += seconds(at.shard, CollectiveOp::kAllGather, traffic.gather) +
-             seconds(at.expert_shard, CollectiveOp::kAllGather, traffic.expert_gather);
+    add(data.publish, at.shard, CollectiveOp::kAllGather, traffic.gather.total());
+    add(data.publish, at.expert_shard, CollectiveOp::kAllGather, traffic.expert_gather.total());
   }
   const bool in_micro_batches = layout.zero == 3 && traffic.scatters_each_micro_batch;
   if (!in_micro_batches) {
-    total += seconds(at.shard, CollectiveOp::kReduceScatter, traffic.scatter) +
-             seconds(at.expert_shard, CollectiveOp::kReduceScatter, traffic.expert_scatter);
+    LinkSeconds& scatter = traffic.scatters_each_micro_batch ? data.each : data.reduce;
+    add(scatter, at.shard, CollectiveOp::kReduceScatter, traffic.scatter.bytes);
+    add(scatter, at.expert_shard, CollectiveOp::kReduceScatter, traffic.expert_scatter.bytes);
+    data.micro_batches = traffic.scatters_each_micro_batch ? traffic.scatter.count : 0;
   }
-  const bool overlaps =
-      layout.zero == 1 || layout.zero == 2 ? facts.zero_overlaps && facts.dp_overlaps : facts.dp_overlaps;
-  const double exposed = overlaps ? bucket_exposed(traffic) : 1.0;
+  data.overlaps = layout.zero == 1 || layout.zero == 2 ? facts.zero_overlaps && facts.dp_overlaps : facts.dp_overlaps;
+  data.exposed = data.overlaps ? bucket_exposed(traffic) : 1.0;
+  return data;
+}
+
+double Pricer::State::data_parallel_seconds(const Context& context, const LinkRates& links, double dense, double expert,
+                                            double backward) const {
+  const DataSeconds data = data_parallel(context, links, dense, expert);
   // Each micro-batch that scatters has its own backward to hide behind.
-  const double windows = layout.zero == 2 ? std::max(1.0, traffic.scatter.count) : 1.0;
-  const double window = overlaps ? windows * backward : 0.0;
-  return exposed_seconds(Seconds(total), Seconds(window), exposed, k.overlap_slowdown).value();
+  const double window = data.overlaps ? std::max(1.0, data.micro_batches) * backward : 0.0;
+  return exposed_seconds(Seconds(data.total()), Seconds(window), data.exposed, fitted.constants.overlap_slowdown)
+      .value();
 }
 
 // AdamW reads gradient, master weight and both moments and writes the last three and the narrow weight; the gradient

@@ -16,6 +16,7 @@
 #include "lockstep/cost/layer.h"
 #include "lockstep/cost/links.h"
 #include "lockstep/cost/pricer/pricer.h"
+#include "lockstep/cost/pricer/work.h"
 #include "lockstep/cost/schedule.h"
 #include "lockstep/cost/stage_content.h"
 #include "lockstep/cost/states.h"
@@ -60,12 +61,35 @@ struct StageTime {
   double forward = 0, backward = 0;
   double weight_gradient = 0;
   double device_ahead = 0;  // share of the time in which the host waits for the device, 0 to 1
+  // Parts of forward and backward that the simulator plays by themselves (work.h).
+  double exchange_forward = 0, exchange_backward = 0;  // tp, cp and ep
+  double dp_forward = 0;                               // of dp
+  double gather = 0, scatter = 0;                      // ZeRO-3, whole: in each pass, and in backward
   double total() const { return forward + backward; }
 };
 
 // Device work and communication that is not hidden, of one micro-batch on one stage.
 struct StreamTime {
   double forward = 0, backward = 0;
+};
+
+// The data-parallel traffic of one stage in one step, alone on its links, without what ZeRO-3 does inside the
+// micro-batches.
+struct DataSeconds {
+  LinkSeconds reduce;        // after the last backward
+  LinkSeconds each;          // ZeRO-2 that scatters in every micro-batch: of one of them
+  double micro_batches = 0;  // that have `each`
+  LinkSeconds publish;       // ZeRO-1 and 2: weights gathered again
+  double exposed = 1;        // share of all of it
+  bool overlaps = false;     // the rest may hide behind backward
+  double total() const { return reduce.total() + micro_batches * each.total() + publish.total(); }
+};
+
+// One micro-batch of an image network.
+struct ImagePasses {
+  double forward = 0, backward = 0;  // on the device
+  double recompute = 0;
+  double host = 0;  // beyond what the device takes
 };
 
 // What does not change from stage to stage of one kind of device.
@@ -115,6 +139,16 @@ struct Pricer::State {
     double memory_bytes = 0;
   };
 
+  // What walk() shows of a stage.
+  struct VisitedStage {
+    std::int64_t stage = 0, layers = 0;
+    const Context& context;
+    const StageTime& time;
+    const plan::MemoryBreakdown& memory;
+    const GroupRates& group;
+    const LinkRates& links;
+  };
+
   StagePlace place_of(const plan::Layout& layout, std::int64_t stage) const;
   GroupPlacements placements_of(const plan::Layout& layout, std::int64_t devices_per_node) const;
   std::int64_t layers_of(const plan::Layout& layout, std::int64_t stage) const {
@@ -141,8 +175,17 @@ struct Pricer::State {
   double send_seconds(const Context& context, std::int64_t stage, const LinkRates& links) const;
   plan::MemoryBreakdown stage_memory(const Context& context, const LayerPrices& prices, const StageTime& time,
                                      std::int64_t stage, std::int64_t layers) const;
+  DataSeconds data_parallel(const Context& context, const LinkRates& links, double dense, double expert) const;
   double data_parallel_seconds(const Context& context, const LinkRates& links, double dense, double expert,
                                double backward) const;
+  double offload_seconds(const Context& context, double compute) const;
+  void add_data_work(const Context& context, const LinkRates& links, double dense, double expert,
+                     StageWork& work) const;
+  StageWork stage_work(const VisitedStage& visited) const;
+  StepWork step_work(const plan::Layout& layout) const;  // without its stages
+  StepWork fused_work(const plan::Layout& layout, const plan::BatchPlan& batch) const;
+  StepWork image_work(const plan::Layout& layout, const plan::BatchPlan& batch) const;
+  double spread_share(const plan::Layout& layout) const;
   double bucket_extra_seconds(const Context& context, const LinkRates& links, const DataTraffic& traffic) const;
   double bucket_exposed(const DataTraffic& traffic) const;
   double optimizer_seconds(const Context& context, const DeviceRates& rates, double dense, double expert) const;
@@ -158,6 +201,8 @@ struct Pricer::State {
   template <bool kEveryStage, class Visit>
   Price walk(const plan::Layout& layout, const plan::BatchPlan& batch, Visit&& visit) const;
   Price price_image(const plan::Layout& layout, const plan::BatchPlan& batch) const;
+  StagePlace image_place() const;
+  ImagePasses image_passes(const Context& context, const StagePlace& place) const;
   plan::TimeBreakdown image_time(const Context& context, const StagePlace& place) const;
   double image_traffic_seconds(const Context& context, const LinkRates& links, double forward, double backward) const;
   plan::MemoryBreakdown image_memory(const Context& context) const;

@@ -33,7 +33,8 @@ Findings find_exposed_communication(const RunEvidence& evidence);
 // --- software --------------------------------------------------------------------------------------------------------
 Findings find_loader(const RunEvidence& evidence);
 Findings find_checkpoint_stall(const RunEvidence& evidence);
-Findings find_bubble(const RunEvidence& evidence);
+Findings find_bubble(const RunEvidence& evidence);        // too few micro-batches
+Findings find_launch_bound(const RunEvidence& evidence);  // too many, too small
 Findings find_recompute(const RunEvidence& evidence);
 Findings find_host_bound(const RunEvidence& evidence);
 

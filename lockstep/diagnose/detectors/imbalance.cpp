@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "lockstep/base/units.h"
 #include "lockstep/diagnose/detectors/detectors.h"
@@ -92,6 +93,45 @@ Findings find_padding(const RunEvidence& evidence) {
       train_with(evidence, "data.packing=true") + ": several samples in a sequence instead of padding")};
 }
 
+struct ExpertWaiting {
+  double seconds = 0.0;    // of a usual step, mean of the ranks
+  std::vector<int> ranks;  // that they wait for
+};
+
+ExpertWaiting longest_computing(const RunEvidence& evidence) {
+  std::vector<double> computes;
+  for (int rank = 0; rank < evidence.world(); ++rank) computes.push_back(evidence.usual(metric::kComputeSeconds, rank));
+  ExpertWaiting waiting{*std::max_element(computes.begin(), computes.end()) - mean(computes), {}};
+  for (std::size_t rank = 0; rank < computes.size(); ++rank) {
+    if (computes[rank] - mean(computes) > 0.5 * waiting.seconds) waiting.ranks.push_back(static_cast<int>(rank));
+  }
+  return waiting;
+}
+
+// From the exchanges of tokens: the busiest expert of one layer may be on another rank than that of the next, so that
+// all ranks compute equally long in a step and still wait for each other in every layer. Without spans only the
+// difference over a whole step is known.
+ExpertWaiting waiting_for_experts(const RunEvidence& evidence) {
+  std::map<std::int64_t, double> waited;  // by step, mean of the members
+  std::map<int, double> late;
+  for (const Exchange& exchange : evidence.exchanges) {
+    if (!exchange.group.starts_with("ep")) continue;
+    double sum = 0.0;
+    for (const Member& member : exchange.members) sum += exchange.last_begin() - member.begin;
+    waited[exchange.step] += sum / static_cast<double>(exchange.members.size());
+    late[exchange.last_rank()] += exchange.lateness();
+  }
+  if (waited.empty()) return longest_computing(evidence);
+  std::vector<double> steps;
+  for (const auto& [step, seconds] : waited) steps.push_back(seconds);
+  ExpertWaiting waiting{median(steps), {}};
+  const auto latest = std::max_element(late.begin(), late.end(), [](auto& a, auto& b) { return a.second < b.second; });
+  for (const auto& [rank, seconds] : late) {
+    if (seconds > 0.5 * latest->second) waiting.ranks.push_back(rank);
+  }
+  return waiting;
+}
+
 }  // namespace
 
 Findings find_data_imbalance(const RunEvidence& evidence) {
@@ -115,19 +155,12 @@ Findings find_expert_imbalance(const RunEvidence& evidence) {
   if (busiest < kUnevenExperts) return {};
   // Where experts are not spread over ranks, every rank has all of them and none waits.
   if (evidence.run && evidence.run->layout.ep < 2) return {};
-  std::vector<double> computes;
-  computes.reserve(static_cast<std::size_t>(evidence.world()));
-  for (int rank = 0; rank < evidence.world(); ++rank) computes.push_back(evidence.usual(metric::kComputeSeconds, rank));
-  const auto longest = std::max_element(computes.begin(), computes.end());
-  const double excess = *longest - mean(computes);
-  std::vector<int> ranks;
-  for (std::size_t rank = 0; rank < computes.size(); ++rank) {
-    if (computes[rank] - mean(computes) > 0.5 * excess) ranks.push_back(static_cast<int>(rank));
-  }
+  const ExpertWaiting waiting = waiting_for_experts(evidence);
+  if (waiting.ranks.empty()) return {};
   return {make_finding(
-      Cause::kExpertImbalance, 0.85, evidence.share(excess), ranks,
-      fmt::format("the busiest expert gets {:.1f} times the mean; {} computes {} longer than the ranks do on average",
-                  busiest, named_ranks(ranks), format_seconds(excess)),
+      Cause::kExpertImbalance, 0.85, evidence.share(waiting.seconds), waiting.ranks,
+      fmt::format("the busiest expert gets {:.1f} times the mean; a rank waits {} of a step for {}", busiest,
+                  format_seconds(waiting.seconds), named_ranks(waiting.ranks)),
       "raise the weight of the load-balancing loss (model.auxiliary_loss), or lower layout.ep so that a rank holds "
       "more "
       "experts")};

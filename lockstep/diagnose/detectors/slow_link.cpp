@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "lockstep/base/text.h"
@@ -95,10 +96,29 @@ std::map<std::string, Transfers> transfers_by_members(const RunEvidence& evidenc
   return groups;
 }
 
-// A group whose exchanges take longer than those of the groups that are like it: as many members on as many nodes.
+struct SlowGroup {
+  const Transfers* group = nullptr;
+  double own = 0.0, usual = 0.0;  // seconds of one exchange; of like groups
+  double more_per_step() const { return group->per_step * (1.0 - usual / own); }
+};
+
+// The only rank that is in all of these, and in none of `sound`: what they share is its link.
+std::optional<int> shared_rank(const std::vector<SlowGroup>& slow, const std::vector<const Transfers*>& sound) {
+  if (slow.size() < 2) return std::nullopt;
+  std::vector<int> common = slow.front().group->ranks;
+  const auto keep_if = [&](const Transfers& group, bool member) {
+    std::erase_if(common, [&](int rank) { return std::ranges::count(group.ranks, rank) != (member ? 1 : 0); });
+  };
+  for (const SlowGroup& one : slow) keep_if(*one.group, true);
+  for (const Transfers* group : sound) keep_if(*group, false);
+  return common.size() == 1 ? std::optional(common.front()) : std::nullopt;
+}
+
+// Groups whose exchanges take longer than those of the groups that are like them: as many members on as many nodes.
 Findings slow_group(const RunEvidence& evidence) {
   const auto groups = transfers_by_members(evidence);
-  Findings found;
+  std::vector<SlowGroup> slow;
+  std::vector<const Transfers*> sound;
   for (const auto& [key, group] : groups) {
     std::vector<double> others;
     for (const auto& [other_key, other] : groups) {
@@ -108,12 +128,26 @@ Findings slow_group(const RunEvidence& evidence) {
     }
     if (others.empty() || group.seconds.size() < 5) continue;
     const double usual = median(others), own = median(group.seconds);
-    if (own < kSlowerThanPeers * usual) continue;
-    const double more = group.per_step * (1.0 - usual / own);
+    if (own >= kSlowerThanPeers * usual) {
+      slow.push_back({&group, own, usual});
+    } else {
+      sound.push_back(&group);
+    }
+  }
+  Findings found;
+  if (const auto rank = shared_rank(slow, sound)) {
+    double own = 0.0, more = 0.0;
+    for (const SlowGroup& one : slow) {
+      own += one.group->per_step;
+      more += one.more_per_step();
+    }
+    return {of_rank(evidence, *rank, own, own - more, 0.8)};
+  }
+  for (const SlowGroup& one : slow) {
     found.push_back(make_finding(
-        Cause::kSlowLink, 0.8, evidence.share(more), group.ranks,
+        Cause::kSlowLink, 0.8, evidence.share(one.more_per_step()), one.group->ranks,
         fmt::format("exchanges between {} take {} each, those of like groups {}, waiting not counted",
-                    named_ranks(group.ranks), format_seconds(own), format_seconds(usual)),
+                    named_ranks(one.group->ranks), format_seconds(one.own), format_seconds(one.usual)),
         "check the network between the nodes of these ranks (`lockstep doctor`: errors, negotiated speed, cables)"));
   }
   return found;

@@ -142,7 +142,8 @@ std::optional<double> json_real(std::string_view value) {
 
 std::optional<std::int64_t> json_microseconds(std::string_view value) {
   value = json_inside(value);
-  constexpr std::int64_t kMost = 9'000'000'000'000'000;  // microseconds that still fit as nanoseconds
+  // Since 1970 until 2096; the nanoseconds between any two of them fit, too.
+  constexpr std::int64_t kMost = 4'000'000'000'000'000;
   std::int64_t whole = 0;
   const char* const end = value.data() + value.size();
   const auto [stop, error] = std::from_chars(value.data(), end, whole);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "lockstep/base/text.h"
 #include "lockstep/diagnose/foreign/json_scan.h"
@@ -253,7 +252,7 @@ class KinetoReader {
     const EventKind kind = kind_of(event.category);
     if (kind == EventKind::kOther) return;
     const auto begin = json_microseconds(event.begin), length = json_microseconds(event.length);
-    if (!begin || !length || *length < 0 || *begin > std::numeric_limits<std::int64_t>::max() - *length) return;
+    if (!begin || !length || *length < 0) return;
     const Interval time{*begin, *begin + *length};
     switch (kind) {
       case EventKind::kKernel:

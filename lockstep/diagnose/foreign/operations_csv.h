@@ -2,6 +2,7 @@
 // duration, seq_id, mc, gmc), and the stragglers in them.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,6 +34,15 @@ struct StragglerFigures {
     int stage = 0;
     double factor = 1.0;  // its computing time against that of its stage
   };
+  struct Step {
+    std::int64_t step = 0;
+    double recorded_seconds = 0.0;
+    double simulated_seconds = 0.0;  // replayed with the pauses of this step
+    double foretold_seconds = 0.0;   // replayed with the pauses that are usual in the other steps; NaN: there are none
+    double replayed_seconds = 0.0;   // without pauses
+    double ideal_seconds = 0.0;
+  };
+  std::vector<Step> per_step;        // ascending
   std::vector<Worker> workers;       // the slowest first
   std::vector<double> stage_factor;  // against the mean of the stages
   double batch_spread = 0.0;         // of one worker's computing times, relative standard deviation

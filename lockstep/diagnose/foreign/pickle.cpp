@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kDeepest = 100;
 constexpr std::size_t kMostValues = 5'000'000;
+constexpr std::size_t kMostTextBytes = std::size_t{512} << 20;  // of all values, each as often as it is referred to
 constexpr std::size_t kMostOnStack = 10'000'000;
 
 // Values are shared: the memo may put a list on the stack again that is filled only later.
@@ -387,16 +388,23 @@ class Unpickler {
     push(found->second);
   }
 
-  std::string key_of(const Node& node) const {
-    if (node.kind == Node::Kind::kScalar) {
-      return node.scalar.is_string() ? node.scalar.get<std::string>() : node.scalar.dump();
-    }
-    throw damaged(name_, at_, "a key of a dictionary is not plain");
+  // A text of a kilobyte that is referred to a million times is a gigabyte.
+  void count_text(const Node& node) {
+    if (!node.scalar.is_string()) return;
+    text_bytes_ += node.scalar.get_ref<const std::string&>().size();
+    if (text_bytes_ > kMostTextBytes) throw damaged(name_, at_, "the data unfolds to too much text");
+  }
+
+  std::string key_of(const Node& node) {
+    if (node.kind != Node::Kind::kScalar) throw damaged(name_, at_, "a key of a dictionary is not plain");
+    count_text(node);
+    return node.scalar.is_string() ? node.scalar.get<std::string>() : node.scalar.dump();
   }
 
   nlohmann::json unfold(const Node& node, int depth) {
     if (depth > kDeepest) throw damaged(name_, at_, "the data is nested too deeply");
     if (++values_ > kMostValues) throw damaged(name_, at_, "the data unfolds to too many values");
+    count_text(node);
     if (node.kind == Node::Kind::kScalar) return node.scalar;
     if (node.kind == Node::Kind::kList) {
       nlohmann::json list = nlohmann::json::array();
@@ -413,8 +421,8 @@ class Unpickler {
   std::string_view bytes_;
   const std::string& name_;
   std::size_t at_ = 0;
-  std::size_t start_ = 0;  // of this instruction
-  std::size_t values_ = 0;
+  std::size_t start_ = 0;                    // of this instruction
+  std::size_t values_ = 0, text_bytes_ = 0;  // unfolded so far
   std::vector<NodePtr> stack_;
   std::vector<std::size_t> marks_;  // sizes of the stack
   std::unordered_map<std::uint64_t, NodePtr> memo_;

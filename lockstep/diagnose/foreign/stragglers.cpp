@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
+#include <tuple>
 
 #include "lockstep/base/text.h"
 #include "lockstep/diagnose/foreign/operations_csv.h"
@@ -80,11 +82,19 @@ class WhatIf {
       return sim::is_compute(one.kind) ? of(one).worker.at({one.data_rank, one.stage}) : seconds;
     });
     add_workers(figures);
+    add_steps(figures);
     return figures;
   }
 
  private:
   const Levels& of(const Operation& one) const { return levels_[one.kind == OperationKind::kForwardCompute ? 0 : 1]; }
+
+  template <class Change>
+  static double length(const StepReplay& step, Change&& change) {
+    std::vector<double> seconds = step.seconds();
+    for (std::size_t i = 0; i < seconds.size(); ++i) seconds[i] = change(step.operations()[i], seconds[i]);
+    return step.length(seconds);
+  }
 
   template <class Of>
   double mean_over_steps(Of&& value) const {
@@ -95,11 +105,7 @@ class WhatIf {
 
   template <class Change>
   double replayed(Change&& change) const {
-    return mean_over_steps([&](const StepReplay& step) {
-      std::vector<double> seconds = step.seconds();
-      for (std::size_t i = 0; i < seconds.size(); ++i) seconds[i] = change(step.operations()[i], seconds[i]);
-      return step.length(seconds);
-    });
+    return mean_over_steps([&](const StepReplay& step) { return length(step, change); });
   }
 
   // Computing: the mean, so that no work is lost. Communication: the median, because its outliers are not work.
@@ -166,6 +172,37 @@ class WhatIf {
     }
     std::ranges::stable_sort(figures.workers, std::greater<>(), &StragglerFigures::Worker::factor);
     figures.batch_spread = mean_of(spreads_);
+  }
+
+  // The same operation of the same worker in other steps.
+  using PauseKey = std::tuple<int, int, OperationKind, int>;  // data rank, stage, kind, sequence
+  static PauseKey key_of(const Operation& one) { return {one.data_rank, one.stage, one.kind, one.sequence}; }
+
+  void add_steps(StragglerFigures& figures) const {
+    std::map<PauseKey, std::vector<double>> pauses;
+    for (const StepReplay& step : steps_) {
+      for (std::size_t i = 0; i < step.operations().size(); ++i)
+        pauses[key_of(step.operations()[i])].push_back(step.pauses()[i]);
+    }
+    const auto usual = [&](const Operation& one, double) { return usual_[static_cast<std::size_t>(one.kind)]; };
+    for (const StepReplay& step : steps_) {
+      if (step.operations().empty()) continue;
+      StragglerFigures::Step row;
+      row.step = step.operations().front().step;
+      row.recorded_seconds = step.recorded_seconds();
+      row.simulated_seconds = step.length(step.seconds(), step.pauses());
+      row.replayed_seconds = step.length(step.seconds());
+      row.ideal_seconds = length(step, usual);
+      std::vector<double> others = step.pauses();
+      for (std::size_t i = 0; i < others.size(); ++i) {
+        std::vector<double> all = pauses.at(key_of(step.operations()[i]));
+        all.erase(std::ranges::find(all, others[i]));
+        others[i] = middle_of(std::move(all));
+      }
+      row.foretold_seconds =
+          steps_.size() > 1 ? step.length(step.seconds(), others) : std::numeric_limits<double>::quiet_NaN();
+      figures.per_step.push_back(row);
+    }
   }
 
   std::vector<StepReplay> steps_;

@@ -18,10 +18,11 @@ bool has_one(std::string_view text, const std::array<std::string_view, kCount>& 
 
 constexpr std::int64_t kLongest = std::int64_t{86'400'000'000'000} * 365;  // of a slice, ns
 
+// What is left begins and ends so that the time between any two of them fits.
 template <class Slice>
 void drop_absurd(std::vector<Slice>& slices) {
   std::erase_if(slices, [](const Slice& slice) {
-    return slice.time.end < slice.time.begin || slice.time.begin < -kLongest * 100 || slice.time.end > kLongest * 250 ||
+    return slice.time.end < slice.time.begin || slice.time.begin < -kLongest * 100 || slice.time.end > kLongest * 150 ||
            slice.time.length() > kLongest;
   });
 }

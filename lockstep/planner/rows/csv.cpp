@@ -126,4 +126,15 @@ std::string csv_line(const std::vector<std::string>& fields) {
   return line + '\n';
 }
 
+std::string spreadsheet_text(std::string_view text) {
+  std::string safe;
+  for (const char c : text) {
+    if (c != '\0') safe += c;
+  }
+  // OWASP's list; a tab or line break before one of them would be skipped by some programs.
+  if (!safe.empty() && std::string_view("=+-@\t\r\n|%").find(safe.front()) != std::string_view::npos)
+    safe.insert(safe.begin(), '\'');
+  return safe;
+}
+
 }  // namespace lockstep::planner

@@ -21,4 +21,8 @@ CsvTable parse_csv(std::string_view text, const std::string& name_for_errors);
 // One line with its line feed; fields quoted only where they must be.
 std::string csv_line(const std::vector<std::string>& fields);
 
+// `text` from outside as a field that a spreadsheet shows and never executes: a first character that would begin a
+// formula gets an apostrophe before it, NUL is dropped. Not for numbers: -1 would become a text.
+std::string spreadsheet_text(std::string_view text);
+
 }  // namespace lockstep::planner

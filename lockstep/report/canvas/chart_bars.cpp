@@ -112,7 +112,7 @@ void draw_bars(Canvas& canvas, const Box& outer, const std::string& title, const
   for (std::size_t i = 0; i < bars.size(); ++i) {
     const double y = frame.y + kRow * static_cast<double>(i);
     const HoverTitle hover(canvas, bars[i].hover);
-    canvas.text({frame.x - 6, y + kRow / 2 + 2.6}, fitted(bars[i].label, Typeface::kRegular, kLabelSize, labels - 6),
+    canvas.text({frame.x - 6, y + kRow / 2 + 2.6}, fitted(bars[i].label, Typeface::kRegular, kLabelSize, labels - 5.9),
                 {Typeface::kRegular, kLabelSize, Tint::kText, Anchor::kEnd});
     draw_bar(canvas, bars[i], frame, y, scale);
     canvas.text({frame.right() + 6, y + kRow / 2 + 2.6},

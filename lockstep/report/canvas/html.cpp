@@ -20,7 +20,7 @@ header{display:flex;align-items:center;justify-content:space-between;gap:1em}
 h1{font-size:1.7em;margin:0;overflow-wrap:anywhere}
 h2{font-size:1.12em;margin:0 0 .35em;padding-bottom:.15em;color:var(--accent);border-bottom:1px solid var(--grid)}
 section{margin:0 0 1em;min-width:0}
-p{margin:.25em 0}.muted,footer,.detail,.label{color:var(--muted)}footer{margin-top:.6em;font-size:.85em}
+p{margin:.25em 0}p.strong{font-weight:bold;margin:.7em 0 0}.muted,footer,.detail,.label{color:var(--muted)}footer{margin-top:.6em;font-size:.85em}
 .badge{background:var(--accent);color:var(--paper);font-weight:bold;font-size:.85em;padding:.25em .7em;
 border-radius:.3em}.badge.unsure{background:var(--second)}
 .warning{background:var(--soft);border:1px solid var(--second);border-radius:.3em;padding:.35em .7em;font-weight:bold}

@@ -148,7 +148,8 @@ void Sheet::pairs(const std::vector<std::pair<std::string, std::string>>& rows) 
   }
 }
 
-void Sheet::table(const std::vector<std::vector<std::string>>& rows, std::size_t bold_column) {
+void Sheet::table(const std::vector<std::vector<std::string>>& rows, std::size_t bold_column,
+                  const std::vector<std::size_t>& right) {
   const double size = scaled(kTextSize), padding = scaled(3);
   const std::vector<double> shares = column_shares(rows, size, 2 * padding, width_, bold_column);
   for (std::size_t r = 0; r < rows.size(); ++r) {
@@ -164,9 +165,12 @@ void Sheet::table(const std::vector<std::vector<std::string>>& rows, std::size_t
     if (header) canvas_.rectangle({x_, y_, width_, height}, {Tint::kShadeStrong, {}, 1});
     double left = x_;
     for (std::size_t c = 0; c < shares.size(); ++c) {
+      const bool at_right = std::find(right.begin(), right.end(), c) != right.end();
+      const double x = at_right ? left + shares[c] * width_ - padding : left + padding;
       for (std::size_t l = 0; l < cells[c].size(); ++l) {
-        canvas_.text({left + padding, y_ + size * (kLeading * static_cast<double>(l) + 1.05)}, cells[c][l],
-                     {face_of_cell(r, c, bold_column), size, header ? Tint::kMuted : Tint::kText});
+        canvas_.text({x, y_ + size * (kLeading * static_cast<double>(l) + 1.05)}, cells[c][l],
+                     {face_of_cell(r, c, bold_column), size, header ? Tint::kMuted : Tint::kText,
+                      at_right ? Anchor::kEnd : Anchor::kStart});
       }
       left += shares[c] * width_;
     }

@@ -26,8 +26,9 @@ class Sheet {
   // Name and value in two columns.
   void pairs(const std::vector<std::pair<std::string, std::string>>& rows);
   // First row as header. Columns are as wide as they need to be; where there is no room for that the widest shrink
-  // and their cells are broken. One column is bold.
-  void table(const std::vector<std::vector<std::string>>& rows, std::size_t bold_column = 2);
+  // and their cells are broken. One column is bold; columns in `right` are flush right.
+  void table(const std::vector<std::vector<std::string>>& rows, std::size_t bold_column = 2,
+             const std::vector<std::size_t>& right = {});
   // On a grey ground, in Courier. Lines too long are broken at spaces outside quotes with a backslash at the end, as a
   // shell takes them (`shell`), else anywhere.
   void code(const std::string& text, bool shell);

@@ -1,4 +1,5 @@
-// A report of several pages: a front and blocks below it, rendered as one HTML file and as a PDF with the same content.
+// A report of several pages: a front and blocks below it, rendered as one HTML file, as a PDF and as Markdown with the
+// same content.
 // Plain values; texts are as they came, the renderers make them safe for their medium.
 #pragma once
 
@@ -19,6 +20,7 @@ struct Heading {
 struct Paragraph {
   std::string text;
   bool muted = false;
+  bool strong = false;  // announces what follows, and stays on its page
 };
 struct Bullets {
   std::vector<std::string> items;
@@ -29,7 +31,7 @@ struct Pairs {
 struct Table {
   std::vector<std::vector<std::string>> rows;  // the first is the header
   std::size_t bold_column = 100;               // none, where there is none such
-  std::vector<std::size_t> right;              // flush right in HTML
+  std::vector<std::size_t> right;              // flush right
 };
 struct Code {
   std::string text;
@@ -41,6 +43,7 @@ struct Picture {
   std::string caption;
   double height = 150;
   std::function<void(Canvas& canvas, const Box& box)> draw;
+  std::string words = {};  // its figures, for those who hear the page and for Markdown; "": a table beside it has them
 };
 // One over the whole width, or two beside each other.
 struct Pictures {
@@ -54,12 +57,16 @@ struct Document {
   Front front;
   std::vector<Block> blocks;
   std::string footer;
-  double made_at = 0;  // unix time; 0: not said
+  double made_at = 0;        // unix time; 0: not said
+  double scale = 1;          // of the letters on paper: at least
+  double largest_scale = 1;  // and at most: as large as fills the last page well
 };
 
 // No script, nothing from elsewhere, light or dark as the reader's, and printable.
 std::string to_html(const Document& document);
 // A4, broken into pages; headings stay with what they announce.
 std::string to_pdf(const Document& document);
+// Pictures are told by their captions and words.
+std::string to_markdown(const Document& document);
 
 }  // namespace lockstep::report

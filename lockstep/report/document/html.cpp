@@ -14,7 +14,8 @@ constexpr std::size_t kShellColumns = 96;
 std::string figure(const Picture& picture, double width) {
   SvgCanvas canvas(width, picture.height);
   picture.draw(canvas, {0, 0, width, picture.height});
-  std::string out = fmt::format("<figure>{}\n", canvas.inline_svg(picture.title));
+  std::string out = fmt::format(
+      "<figure>{}\n", canvas.inline_svg(picture.words.empty() ? picture.title : picture.title + ": " + picture.words));
   if (!picture.caption.empty()) out += fmt::format("<figcaption>{}</figcaption>", escape_markup(picture.caption));
   return out + "</figure>\n";
 }
@@ -22,7 +23,7 @@ std::string figure(const Picture& picture, double width) {
 struct Markup {
   std::string operator()(const Heading& block) const { return fmt::format("<h2>{}</h2>\n", escape_markup(block.text)); }
   std::string operator()(const Paragraph& block) const {
-    return markup_paragraph(block.text, block.muted ? "muted" : "");
+    return markup_paragraph(block.text, block.strong ? "strong" : block.muted ? "muted" : "");
   }
   std::string operator()(const Bullets& block) const { return markup_list(block.items, "ul"); }
   std::string operator()(const Pairs& block) const { return markup_pairs(block.rows); }

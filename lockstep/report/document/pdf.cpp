@@ -21,16 +21,18 @@ constexpr double kCaptionSize = 7.2;
 struct Drawing {
   Canvas& canvas;
   double y;
+  double scale;
 
   double operator()(const Heading& block) const {
-    Sheet sheet = at(y + 5);
+    Sheet sheet = at(y + 5 * scale);
     sheet.heading(block.text);
     return sheet.y() + 2;
   }
   double operator()(const Paragraph& block) const {
     Sheet sheet = at(y);
-    sheet.paragraph(block.text, {Typeface::kRegular, kTextSize, block.muted ? Tint::kMuted : Tint::kText});
-    return sheet.y() + kGap;
+    sheet.paragraph(block.text, {block.strong ? Typeface::kBold : Typeface::kRegular, kTextSize,
+                                 block.muted ? Tint::kMuted : Tint::kText});
+    return sheet.y() + (block.strong ? 3 : kGap);
   }
   double operator()(const Bullets& block) const {
     Sheet sheet = at(y);
@@ -44,7 +46,7 @@ struct Drawing {
   }
   double operator()(const Table& block) const {
     Sheet sheet = at(y);
-    sheet.table(block.rows, block.bold_column);
+    sheet.table(block.rows, block.bold_column, block.right);
     return sheet.y() + kGap;
   }
   double operator()(const Code& block) const {
@@ -58,7 +60,7 @@ struct Drawing {
     for (const Picture& picture : block.pictures) {
       if (x + width > kMargin + kWidth + 1) x = kMargin, top = bottom;
       picture.draw(canvas, {x, top, width, picture.height});
-      Sheet sheet(canvas, {x, top + picture.height}, width, 1);
+      Sheet sheet(canvas, {x, top + picture.height}, width, scale);
       if (!picture.caption.empty()) sheet.paragraph(picture.caption, {Typeface::kRegular, kCaptionSize, Tint::kMuted});
       bottom = std::max(bottom, sheet.y() + kGap);
       x += width + kBetweenPictures;
@@ -67,12 +69,12 @@ struct Drawing {
   }
 
  private:
-  Sheet at(double top) const { return {canvas, {kMargin, top}, kWidth, 1}; }
+  Sheet at(double top) const { return {canvas, {kMargin, top}, kWidth, scale}; }
 };
 
-double height_of(const Block& block) {
+double height_of(const Block& block, double scale) {
   PdfPage scratch(kA4Width, kA4Height);
-  return std::visit(Drawing{scratch, 0.0}, block);
+  return std::visit(Drawing{scratch, 0.0, scale}, block);
 }
 
 // The first `count` parts of a block that can be divided, and the rest.
@@ -116,12 +118,19 @@ std::size_t parts_of(const Block& block) {
   return 1;
 }
 
+// A short table or list is not divided.
+bool stays_whole(const Block& block, double scale) {
+  constexpr double kShort = kA4Height / 5;
+  const bool divisible = std::holds_alternative<Table>(block) || std::holds_alternative<Pairs>(block);
+  return divisible && height_of(block, scale) < kShort;
+}
+
 // How many parts of it fit into `room`.
-std::size_t fitting(const Block& block, double room) {
+std::size_t fitting(const Block& block, double room, double scale) {
   std::size_t low = 0, high = parts_of(block);
   while (low < high) {
     const std::size_t middle = (low + high + 1) / 2;
-    const double height = height_of(middle == parts_of(block) ? block : divided(block, middle).first);
+    const double height = height_of(middle == parts_of(block) ? block : divided(block, middle).first, scale);
     if (height <= room) {
       low = middle;
     } else {
@@ -134,16 +143,22 @@ std::size_t fitting(const Block& block, double room) {
 
 class Pages {
  public:
-  explicit Pages(const Document& document) : document_(document) { turn(); }
+  Pages(const Document& document, double scale) : document_(document), scale_(scale) { turn(); }
+
+  // How much of the last page is used.
+  double last_page() const { return (y_ - kMargin) / (kBottom - kMargin); }
 
   void front() { y_ = draw_front(*pages_.back(), document_.front, {kMargin, kMargin}, kWidth); }
 
   void add(Block block, double room_after) {
-    if (y_ + height_of(block) + room_after <= kBottom) return draw(block);
+    if (y_ + height_of(block, scale_) + room_after <= kBottom) return draw(block);
     const std::size_t parts = parts_of(block);
-    std::size_t here = fitting(block, kBottom - y_);
+    std::size_t here = fitting(block, kBottom - y_, scale_);
     // Two rows at the end of a page, or one left for the next, are worse than a page that is not full.
-    if (here < 3 && parts > 1 && !std::holds_alternative<Pictures>(block)) here = 0;
+    if (!std::holds_alternative<Pictures>(block)) {
+      if (here + 1 == parts && here > 3) --here;
+      if ((here < 3 && parts > 1) || stays_whole(block, scale_)) here = 0;
+    }
     if (std::holds_alternative<Heading>(block) || std::holds_alternative<Paragraph>(block)) here = 0;
     if (here == 0) {
       if (y_ > kMargin + 1) return turn(), add(std::move(block), room_after);
@@ -175,31 +190,51 @@ class Pages {
     pages_.push_back(std::make_unique<PdfPage>(kA4Width, kA4Height));
     y_ = kMargin;
   }
-  void draw(const Block& block) { y_ = std::visit(Drawing{*pages_.back(), y_}, block); }
+  void draw(const Block& block) { y_ = std::visit(Drawing{*pages_.back(), y_, scale_}, block); }
 
   const Document& document_;
+  const double scale_;
   std::vector<std::unique_ptr<PdfPage>> pages_;
   double y_ = kMargin;
 };
 
-// What must come on the same page after a heading: the beginning of what it announces.
-double announced(const std::vector<Block>& blocks, std::size_t heading) {
-  if (!std::holds_alternative<Heading>(blocks[heading]) || heading + 1 >= blocks.size()) return 0.0;
-  const Block& next = blocks[heading + 1];
-  const std::size_t parts = parts_of(next);
-  const std::size_t least = std::holds_alternative<Pictures>(next) ? (std::get<Pictures>(next).paired ? 2 : 1) : 4;
-  return height_of(parts > least ? divided(next, least).first : next);
+bool announces(const Block& block) {
+  const auto* paragraph = std::get_if<Paragraph>(&block);
+  return std::holds_alternative<Heading>(block) || (paragraph != nullptr && paragraph->strong);
+}
+
+// What must come on the same page after a heading: the beginning of what it announces, behind a paragraph too.
+double announced(const std::vector<Block>& blocks, std::size_t heading, double scale) {
+  if (!announces(blocks[heading])) return 0.0;
+  double height = 0;
+  for (std::size_t next = heading + 1; next < blocks.size(); ++next) {
+    const Block& block = blocks[next];
+    const std::size_t parts = parts_of(block);
+    const std::size_t least = std::holds_alternative<Pictures>(block) ? (std::get<Pictures>(block).paired ? 2 : 1)
+                              : stays_whole(block, scale)             ? parts
+                                                                      : 4;
+    height += height_of(parts > least ? divided(block, least).first : block, scale);
+    if (!announces(block) && !std::holds_alternative<Paragraph>(block)) break;
+  }
+  return height;
 }
 
 }  // namespace
 
 std::string to_pdf(const Document& document) {
-  Pages pages(document);
-  pages.front();
-  for (std::size_t i = 0; i < document.blocks.size(); ++i) {
-    pages.add(document.blocks[i], announced(document.blocks, i));
+  constexpr double kStep = 0.02, kWellFilled = 0.5;
+  std::unique_ptr<Pages> best;
+  for (double scale = std::max(document.scale, document.largest_scale); scale > document.scale - kStep / 2;
+       scale -= kStep) {
+    auto pages = std::make_unique<Pages>(document, scale);
+    pages->front();
+    for (std::size_t i = 0; i < document.blocks.size(); ++i) {
+      pages->add(document.blocks[i], announced(document.blocks, i, scale));
+    }
+    if (!best || pages->last_page() > best->last_page()) best = std::move(pages);
+    if (best->last_page() > kWellFilled) break;
   }
-  return pages.take();
+  return best->take();
 }
 
 }  // namespace lockstep::report

@@ -10,7 +10,6 @@
 #include <limits>
 #include <ostream>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "lockstep/telemetry/overlap.h"
@@ -36,10 +35,6 @@ std::vector<int> selected_ranks(const telemetry::RunStore& store, const std::str
                                 const ExportSelection& selection);
 std::vector<telemetry::Point> selected_points(const telemetry::RunStore& store, const std::string& run,
                                               const std::string& metric, int rank, const ExportSelection& selection);
-
-// `text` as the field of a table that a spreadsheet shows and never executes: a first character that would begin a
-// formula gets an apostrophe before it, NUL is dropped.
-std::string spreadsheet_text(std::string_view text);
 
 // One row per rank and step with a column for each metric, or (`is_long`) one row per point. RFC 4180, header line.
 void export_csv(const telemetry::RunStore& store, const telemetry::RunRow& run, const ExportSelection& selection,

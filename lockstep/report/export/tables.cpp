@@ -134,17 +134,6 @@ std::vector<Point> selected_points(const RunStore& store, const std::string& run
   return points;
 }
 
-std::string spreadsheet_text(std::string_view text) {
-  std::string safe;
-  for (const char c : text) {
-    if (c != '\0') safe += c;
-  }
-  // OWASP's list; a tab or line break before one of them would be skipped by some programs.
-  if (!safe.empty() && std::string_view("=+-@\t\r\n|%").find(safe.front()) != std::string_view::npos)
-    safe.insert(safe.begin(), '\'');
-  return safe;
-}
-
 void export_csv(const RunStore& store, const RunRow& run, const ExportSelection& selection, bool is_long,
                 std::ostream& out) {
   const std::string& id = run.info.id;
@@ -153,7 +142,7 @@ void export_csv(const RunStore& store, const RunRow& run, const ExportSelection&
   if (is_long) {
     header.insert(header.end(), {"metric", "value"});
   } else {
-    for (const std::string& metric : metrics) header.push_back(spreadsheet_text(metric));
+    for (const std::string& metric : metrics) header.push_back(planner::spreadsheet_text(metric));
   }
   out << planner::csv_line(header);
   if (is_long) {
@@ -161,7 +150,7 @@ void export_csv(const RunStore& store, const RunRow& run, const ExportSelection&
       for (const int rank : selected_ranks(store, id, metric, selection)) {
         for (const Point& point : selected_points(store, id, metric, rank, selection)) {
           out << planner::csv_line({std::to_string(rank), std::to_string(point.step), number(point.time),
-                                    spreadsheet_text(metric), number(point.value)});
+                                    planner::spreadsheet_text(metric), number(point.value)});
         }
       }
     }

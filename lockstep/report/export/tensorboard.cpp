@@ -14,8 +14,10 @@
 namespace lockstep::report {
 namespace {
 
+constexpr double kTimesDiffer = 0.002;  // stores keep milliseconds of what is old
+
 // Protobuf, writing: tensorflow's Event {1: wall_time, 2: step, 3: file_version, 5: Summary {1: Value {1: tag,
-// 2: simple_value}}}.
+// 2: simple_value}}, 7: SessionLog {1: status}}.
 enum Wire { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
 void put_number(std::string& out, std::uint64_t value) {
@@ -94,6 +96,16 @@ void EventFile::scalar(const std::string& tag, const telemetry::Point& point) {
   record(event);
 }
 
+void EventFile::start_again(double time, std::int64_t step) {
+  constexpr std::uint64_t kStart = 1;
+  std::string status;
+  put_key(status, 1, kVarint);
+  put_number(status, kStart);
+  std::string event = event_at(time, step);
+  put_bytes(event, 7, status);
+  record(event);
+}
+
 void EventFile::flush() {
   file_.flush();
   if (!file_) throw environment_error("cannot be written", "check the folder and its disk", {path_.string()});
@@ -113,7 +125,31 @@ EventFile& TensorBoardExport::file_of(int rank) {
       .first->second;
 }
 
+// A series whose last point is another one now was recorded again, and the run is as far as it was: what was written
+// from the first such step on is void, in the whole file, as TensorBoard knows no other way to take back.
+void TensorBoardExport::forget_repeated(const telemetry::RunStore& store) {
+  std::map<int, telemetry::Point> repeated;  // the first, by rank
+  for (const auto& [series, written] : last_) {
+    const auto& [rank, metric] = series;
+    if (!written.time) continue;
+    const auto is_later = [since = *written.time + kTimesDiffer](const auto& point) { return point.time > since; };
+    const auto now = store.points_after(run_, metric, rank, written.step - 1, 1);
+    if (now.empty() || now[0].step != written.step || !is_later(now[0])) continue;
+    const auto all = selected_points(store, run_, metric, rank, selection_);
+    const auto first = std::find_if(all.begin(), all.end(), is_later);
+    if (first == all.end()) continue;
+    const auto known = repeated.try_emplace(rank, *first).first;
+    if (first->step < known->second.step) known->second = *first;
+  }
+  for (const auto& [rank, point] : repeated) file_of(rank).start_again(point.time, point.step);
+  for (auto& [series, written] : last_) {
+    const auto found = repeated.find(series.first);
+    if (found != repeated.end() && written.step >= found->second.step) written = {found->second.step - 1, {}};
+  }
+}
+
 std::size_t TensorBoardExport::update(const telemetry::RunStore& store) {
+  forget_repeated(store);
   std::size_t written = 0;
   // A live run may not have recorded yet what is selected.
   ExportSelection wanted = selection_;
@@ -124,11 +160,11 @@ std::size_t TensorBoardExport::update(const telemetry::RunStore& store) {
   if (wanted.metrics.empty() != selection_.metrics.empty()) return 0;
   for (const std::string& metric : selected_metrics(store, run_, wanted)) {
     for (const int rank : selected_ranks(store, run_, metric, wanted)) {
-      auto& last = last_.try_emplace({metric, rank}, selection_.first_step - 1).first->second;
-      wanted.first_step = last + 1;
+      Written& last = last_.try_emplace({rank, metric}, Written{selection_.first_step - 1, {}}).first->second;
+      wanted.first_step = last.step + 1;
       for (const telemetry::Point& point : selected_points(store, run_, metric, rank, wanted)) {
         file_of(rank).scalar(utf8_text(metric), point);
-        last = point.step;
+        last = {point.step, point.time};
         ++written;
       }
     }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -18,6 +19,8 @@ class EventFile {
   EventFile(const std::filesystem::path& folder, double time);
 
   void scalar(const std::string& tag, const telemetry::Point& point);
+  // TensorBoard forgets what this file said of `step` and later ones.
+  void start_again(double time, std::int64_t step);
   void flush();
   const std::filesystem::path& path() const { return path_; }
 
@@ -34,19 +37,26 @@ class TensorBoardExport {
  public:
   TensorBoardExport(std::filesystem::path folder, const telemetry::RunRow& run, ExportSelection selection);
 
-  // Writes what the store has and was not written yet; returns how many points that were.
+  // Writes what the store has and was not written yet; returns how many points that were. Steps that were done again
+  // (after a recovery, a rollback) are written again once the run is as far as it was before.
   std::size_t update(const telemetry::RunStore& store);
   const std::filesystem::path& folder() const { return folder_; }
 
  private:
+  struct Written {
+    std::int64_t step = 0;       // the last one
+    std::optional<double> time;  // of its point
+  };
+
   EventFile& file_of(int rank);
+  void forget_repeated(const telemetry::RunStore& store);
 
   std::filesystem::path folder_;
   std::string run_;
   double started_at_;
   ExportSelection selection_;
-  std::map<int, EventFile> files_;                            // by rank
-  std::map<std::pair<std::string, int>, std::int64_t> last_;  // step that was written, by metric and rank
+  std::map<int, EventFile> files_;                       // by rank
+  std::map<std::pair<int, std::string>, Written> last_;  // by rank and metric
 };
 
 }  // namespace lockstep::report

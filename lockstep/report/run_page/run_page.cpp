@@ -29,10 +29,7 @@ std::vector<std::string> warnings_of(const RunReport& report) {
   std::vector<std::string> warnings;
   if (report.run.status == RunStatus::kLost) warnings.emplace_back("Its process is gone and did not say why.");
   if (!report.run.exit_reason.empty()) warnings.push_back(printable(report.run.exit_reason, 400));
-  if (!report.missing_ranks.empty()) {
-    warnings.push_back(fmt::format("Records of {} of {} ranks are not here, rank {} first.",
-                                   report.missing_ranks.size(), report.run.info.world, report.missing_ranks.front()));
-  }
+  if (const std::string missing = missing_text(report); !missing.empty()) warnings.push_back(missing + ".");
   for (const Incident& incident : report.incidents.incidents) {
     if (incident.kind == IncidentKind::kRecords) warnings.push_back(printable(incident.what, 300));
   }

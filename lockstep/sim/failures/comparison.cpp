@@ -36,9 +36,20 @@ Quantiles of(const std::vector<Outcome>& outcomes, const Value& value) {
   return quantiles(std::move(values));
 }
 
-GoodputRow row_of(const FaultSource& source, const GoodputQuestion& question, const RunOnNodes& run, std::string name) {
+nlohmann::json to_json(const Quantiles& value) {
+  return {{"low", value.low}, {"median", value.median}, {"high", value.high}, {"mean", value.mean}};
+}
+
+nlohmann::json to_json(const SparesNeeded& value) {
+  return {{"low", value.low}, {"expected", value.expected}, {"high", value.high}};
+}
+
+}  // namespace
+
+GoodputRow goodput_row(const FaultSource& source, const GoodputQuestion& question, const RunOnNodes& run,
+                       std::string name) {
   const auto outcomes = study(source, run, question.seconds, question.samples, question.seed, question.threads);
-  GoodputRow row{.name = std::move(name), .run = run};
+  GoodputRow row{.name = std::move(name), .run = run, .samples = question.samples};
   row.goodput = of(outcomes, [](const Outcome& one) { return one.goodput(); });
   row.interruptions = of(outcomes, [](const Outcome& one) { return static_cast<double>(one.interruptions); });
   row.lost_seconds = of(outcomes, [](const Outcome& one) { return one.lost; });
@@ -51,15 +62,7 @@ GoodputRow row_of(const FaultSource& source, const GoodputQuestion& question, co
   return row;
 }
 
-nlohmann::json to_json(const Quantiles& value) {
-  return {{"low", value.low}, {"median", value.median}, {"high", value.high}, {"mean", value.mean}};
-}
-
-nlohmann::json to_json(const SparesNeeded& value) {
-  return {{"low", value.low}, {"expected", value.expected}, {"high", value.high}};
-}
-
-nlohmann::json to_json(const GoodputRow& row, int samples) {
+nlohmann::json to_json(const GoodputRow& row) {
   const auto share = [&](double seconds) { return row.mean.total > 0 ? seconds / row.mean.total : 0.0; };
   return {{"name", row.name},
           {"spares", row.run.spares},
@@ -68,8 +71,8 @@ nlohmann::json to_json(const GoodputRow& row, int samples) {
           {"state_from_memory", row.run.from_memory},
           {"goodput", to_json(row.goodput)},
           {"interruptions", to_json(row.interruptions)},
-          {"from_disk", static_cast<double>(row.mean.from_disk) / samples},
-          {"resizes", static_cast<double>(row.mean.resizes) / samples},
+          {"from_disk", static_cast<double>(row.mean.from_disk) / row.samples},
+          {"resizes", static_cast<double>(row.mean.resizes) / row.samples},
           {"lost_seconds", to_json(row.lost_seconds)},
           {"worst_lost_seconds", to_json(row.worst_lost_seconds)},
           {"shares",
@@ -81,8 +84,6 @@ nlohmann::json to_json(const GoodputRow& row, int samples) {
             {"shrunk", share(row.mean.shrunk)}}},
           {"usd", row.usd > 0 ? nlohmann::json(row.usd) : nlohmann::json()}};
 }
-
-}  // namespace
 
 GoodputStudy compare_choices(const FaultSource& source, const GoodputQuestion& question) {
   GoodputStudy made;
@@ -101,7 +102,7 @@ GoodputStudy compare_choices(const FaultSource& source, const GoodputQuestion& q
   const auto try_one = [&](const std::string& name, const auto& change) {
     RunOnNodes changed = planned;
     change(changed);
-    made.rows.push_back(row_of(source, question, changed, name));
+    made.rows.push_back(goodput_row(source, question, changed, name));
   };
   try_one("as planned", [](RunOnNodes&) {});
   std::set<int> spares = {0, static_cast<int>(std::lround(made.half.expected)),
@@ -126,7 +127,7 @@ GoodputStudy compare_choices(const FaultSource& source, const GoodputQuestion& q
 
 nlohmann::json to_json(const GoodputStudy& made) {
   nlohmann::json rows = nlohmann::json::array();
-  for (const GoodputRow& row : made.rows) rows.push_back(to_json(row, made.samples));
+  for (const GoodputRow& row : made.rows) rows.push_back(to_json(row));
   return {{"schema", "lockstep.goodput/1"},
           {"failures", made.failures},
           {"samples", made.samples},

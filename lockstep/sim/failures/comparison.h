@@ -25,7 +25,8 @@ struct GoodputRow {
   std::string name;  // "as planned", "2 spares", "checkpoints every 15 min", ...
   RunOnNodes run;
   Quantiles goodput, interruptions, lost_seconds, worst_lost_seconds;
-  Outcome mean;    // of all samples
+  Outcome mean;  // of all samples; counts are sums
+  int samples = 0;
   double usd = 0;  // paid over the time, per share that trained; 0: not known
 };
 
@@ -41,6 +42,11 @@ struct GoodputStudy {
 // not; shrink or wait.
 GoodputStudy compare_choices(const FaultSource& source, const GoodputQuestion& question);
 
+// One run under one policy; `question.run` is what prices are counted from.
+GoodputRow goodput_row(const FaultSource& source, const GoodputQuestion& question, const RunOnNodes& run,
+                       std::string name);
+
+nlohmann::json to_json(const GoodputRow& row);
 nlohmann::json to_json(const GoodputStudy& study);  // lockstep.goodput/1
 
 }  // namespace lockstep::sim

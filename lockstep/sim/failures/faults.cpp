@@ -192,6 +192,12 @@ double RepairTimes::at(double uniform) const {
   return times_[std::min(place, times_.size() - 1)];
 }
 
+double RepairTimes::at_beyond(double age, double uniform) const {
+  const auto first = std::upper_bound(times_.begin(), times_.end(), age);
+  if (first == times_.end()) return 2.0 * age;
+  return first[static_cast<std::ptrdiff_t>(uniform * static_cast<double>(times_.end() - first))];
+}
+
 double RepairTimes::mean() const {
   return std::accumulate(times_.begin(), times_.end(), 0.0) / static_cast<double>(times_.size());
 }
@@ -227,6 +233,14 @@ class IndependentFaults final : public FaultSource {
   RepairTimes repair_;
 };
 
+// Numbers first, first + 1, ... in random order.
+std::vector<int> shuffled(int count, int first, Random& random) {
+  std::vector<int> place(static_cast<std::size_t>(count));
+  std::iota(place.begin(), place.end(), first);
+  for (std::size_t i = place.size(); i > 1; --i) std::swap(place[i - 1], place[random.below(i)]);
+  return place;
+}
+
 class ReplayedFaults final : public FaultSource {
  public:
   explicit ReplayedFaults(FaultTrace trace) : trace_(std::move(trace)) {}
@@ -246,9 +260,7 @@ class ReplayedFaults final : public FaultSource {
 
  private:
   void add_copy(FaultTrace& drawn, int first, Random& random) const {
-    std::vector<int> place(static_cast<std::size_t>(trace_.nodes));
-    std::iota(place.begin(), place.end(), first);
-    for (std::size_t i = place.size(); i > 1; --i) std::swap(place[i - 1], place[random.below(i)]);
+    const std::vector<int> place = shuffled(trace_.nodes, first, random);
     const double offset = random.uniform() * trace_.seconds;
     for (const Fault& fault : trace_.faults) {
       const int node = place[static_cast<std::size_t>(fault.node)];
@@ -264,7 +276,52 @@ class ReplayedFaults final : public FaultSource {
   FaultTrace trace_;
 };
 
+class ContinuedFaults final : public FaultSource {
+ public:
+  explicit ContinuedFaults(FaultTrace trace) : trace_(std::move(trace)), repair_(RepairTimes::observed(trace_)) {}
+
+  FaultTrace draw(int nodes, double seconds, std::uint64_t seed) const override {
+    FaultTrace drawn{nodes, seconds, {}};
+    Random random(seed);
+    for (int first = 0; first < nodes; first += trace_.nodes) add_copy(drawn, first, random);
+    sort_by_begin(drawn.faults);
+    return drawn;
+  }
+
+  std::string describe() const override {
+    return fmt::format("what follows {} recorded faults of {} nodes in {:.0f} days", trace_.faults.size(), trace_.nodes,
+                       trace_.seconds / kDay);
+  }
+
+ private:
+  void add_copy(FaultTrace& drawn, int first, Random& random) const {
+    const std::vector<int> place = shuffled(trace_.nodes, first, random);
+    const double offset = random.uniform() * trace_.seconds;
+    for (const Fault& fault : trace_.faults) {
+      const int node = place[static_cast<std::size_t>(fault.node)];
+      if (node >= drawn.nodes) continue;
+      const bool open = fault.end > trace_.seconds;
+      const double age = trace_.seconds - fault.begin;
+      const double lasts = open ? repair_.at_beyond(age, random.uniform()) : fault.end - fault.begin;
+      if (open) drawn.faults.push_back({0.0, lasts - age, node});
+      // Faults that the trace began with are no new ones.
+      if (fault.begin <= 0) continue;
+      for (double begin = fault.begin < offset ? fault.begin - offset + trace_.seconds : fault.begin - offset;
+           begin < drawn.seconds; begin += trace_.seconds) {
+        drawn.faults.push_back({begin, begin + lasts, node});
+      }
+    }
+  }
+
+  FaultTrace trace_;
+  RepairTimes repair_;
+};
+
 }  // namespace
+
+std::unique_ptr<FaultSource> continued_faults(FaultTrace trace) {
+  return std::make_unique<ContinuedFaults>(std::move(trace));
+}
 
 std::unique_ptr<FaultSource> independent_faults(double per_node_second, RepairTimes repair) {
   return std::make_unique<IndependentFaults>(per_node_second, std::move(repair));

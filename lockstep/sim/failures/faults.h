@@ -46,6 +46,8 @@ class RepairTimes {
   static RepairTimes observed(const FaultTrace& trace);
 
   double at(double uniform) const;
+  // Of those that take longer than `age`; twice the age where none is known to.
+  double at_beyond(double age, double uniform) const;
   double mean() const;
 
  private:
@@ -66,5 +68,9 @@ std::unique_ptr<FaultSource> independent_faults(double per_node_second, RepairTi
 // The recorded trace itself, begun at a random moment and gone through in a circle. More nodes than it has are copies
 // that begin at other moments; of fewer, random ones are taken.
 std::unique_ptr<FaultSource> replayed_faults(FaultTrace trace);
+
+// What follows the recorded trace: nodes that were down at its end are down at the beginning and are repaired when
+// others that had been down as long were; new faults come as in the trace from a random moment on, in a circle.
+std::unique_ptr<FaultSource> continued_faults(FaultTrace trace);
 
 }  // namespace lockstep::sim
