@@ -67,8 +67,13 @@ double training_flops(const spec::Model& model, std::int64_t samples, std::int64
 
 double mfu_flops_per_token(const spec::Model& model, std::int64_t sequence) {
   const double parameters = static_cast<double>(spec::active_parameter_count_without_input_embedding(model));
-  return 6.0 * parameters +
-         6.0 * static_cast<double>(model.layers) * static_cast<double>(model.hidden) * static_cast<double>(sequence);
+  const double layers = static_cast<double>(model.layers);
+  if (model.arch == spec::Arch::kMamba) {
+    const Dimensions d = dimensions_of(model);
+    return 6.0 * parameters + 3.0 * 9.0 * layers * d.inner * d.state;
+  }
+  const double seen = model.arch == spec::Arch::kBert ? 2.0 : 1.0;
+  return 6.0 * parameters + 6.0 * seen * layers * static_cast<double>(model.hidden) * static_cast<double>(sequence);
 }
 
 double mfu(const spec::Model& model, std::int64_t sequence, double tokens_per_second, std::int64_t devices,

@@ -27,6 +27,7 @@ inline GroupPlacement place_group(std::int64_t ranks, std::int64_t stride, std::
 struct LinkRates {
   BytesPerSecond intra;    // of one device inside its node
   BytesPerSecond nic;      // a device's share of its node's NICs: all devices of a node talk at once
+  BytesPerSecond port;     // one NIC: the most that a device gets of them while others are silent
   BytesPerSecond between;  // a group's share of the link between node groups; 0: it does not cross it
   Seconds intra_latency;
   Seconds inter_latency;

@@ -56,6 +56,8 @@ struct MemoryBreakdown {
   // Beside total(), in host memory: copies of the state for recovery (cost/snapshots.h).
   double snapshots = 0;
   double total() const { return parameters + gradients + optimizer + activations + buffers + overhead; }
+  // How full the device is: the share of its capacity; where that is unknown, bytes.
+  double fill() const { return capacity > 0 ? total() / capacity : total(); }
   bool operator==(const MemoryBreakdown&) const = default;
 };
 

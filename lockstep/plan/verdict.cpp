@@ -167,6 +167,10 @@ Found find_cluster_problem(const Run& run) {
 }
 
 Found find_precision_problem(const Run& run) {
+  for (const spec::NodeGroup& group : run.cluster.groups) {
+    if (run.layout.precision != spec::Precision::kBf16 || group.device.has_bf16()) continue;
+    return refused("precision", fmt::format("precision bf16: {} has no bf16", group.device.kind), "use fp16");
+  }
   if (run.layout.precision != spec::Precision::kFp8) return std::nullopt;
   for (const spec::NodeGroup& group : run.cluster.groups) {
     if (group.device.peak_fp8_flops > 0) continue;

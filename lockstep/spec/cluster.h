@@ -19,6 +19,7 @@ struct Device {
   double peak_fp32_flops = 0;  // without tensor cores' reduced precision
   double peak_fp8_flops = 0;   // 0: none
   bool is_cpu() const { return kind == "cpu"; }
+  bool has_bf16() const { return !kind.starts_with("V100"); }  // Volta's tensor cores know fp16 alone
   bool operator==(const Device&) const = default;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <tuple>
 
 #include "lockstep/base/file.h"
 #include "lockstep/base/map_reader.h"
@@ -150,6 +151,18 @@ Link slowest_nic(const std::vector<NodeGroup>& groups) {
       ->nic;
 }
 
+// Ranks fill the groups in this order, whatever the file's: most memory first (early pipeline stages hold most), then the
+// faster ones.
+void put_in_rank_order(std::vector<NodeGroup>& groups) {
+  const auto key = [](const NodeGroup& group) {
+    return std::tuple(-group.device.memory_bytes, -group.device.peak_bf16_flops, -group.intra.bytes_per_second,
+                      -group.nic.bytes_per_second * static_cast<double>(group.nics_per_node), -group.devices_per_node,
+                      -group.nodes, group.device.kind, group.name);
+  };
+  std::stable_sort(groups.begin(), groups.end(),
+                   [&](const NodeGroup& a, const NodeGroup& b) { return key(a) < key(b); });
+}
+
 Cluster read_map(const YamlNode& node, const std::string& path, const std::string& default_name) {
   MapReader reader(node, path);
   Cluster cluster;
@@ -165,6 +178,7 @@ Cluster read_map(const YamlNode& node, const std::string& path, const std::strin
       cluster.groups.push_back(
           read_group(groups->items[i], reader.full_key(fmt::format("groups[{}]", i)), cluster.storage));
     }
+    put_in_rank_order(cluster.groups);
     cluster.between_groups = slowest_nic(cluster.groups);
   }
   const bool measured = std::any_of(cluster.groups.begin(), cluster.groups.end(),

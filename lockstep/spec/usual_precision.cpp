@@ -5,12 +5,12 @@
 namespace lockstep::spec {
 
 Precision usual_precision(const Cluster& cluster) {
-  const auto any_of_kind = [&](const char* kind) {
+  const auto any = [&](auto&& is) {
     return std::any_of(cluster.groups.begin(), cluster.groups.end(),
-                       [kind](const NodeGroup& group) { return group.device.kind == kind; });
+                       [&](const NodeGroup& group) { return is(group.device); });
   };
-  if (any_of_kind("cpu")) return Precision::kFp32;
-  return any_of_kind("V100") ? Precision::kFp16 : Precision::kBf16;
+  if (any([](const Device& device) { return device.is_cpu(); })) return Precision::kFp32;
+  return any([](const Device& device) { return !device.has_bf16(); }) ? Precision::kFp16 : Precision::kBf16;
 }
 
 }  // namespace lockstep::spec

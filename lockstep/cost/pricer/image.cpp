@@ -16,9 +16,9 @@
 namespace lockstep::cost {
 
 // Every operator of one sample, scaled to the micro-batch; convolutions as the products they amount to.
-ImagePasses Pricer::State::image_passes(const Context& context, const StagePlace& place) const {
+ImagePasses Pricer::State::image_passes(const Context& context, const GroupRates& group) const {
   const plan::Layout& layout = context.layout;
-  const DeviceRates& rates = place.group->rates[static_cast<std::size_t>(layout.precision)];
+  const DeviceRates& rates = group.rates[static_cast<std::size_t>(layout.precision)];
   const Constants& k = fitted.constants;
   const double samples = static_cast<double>(context.batch.micro);
   const double element = element_bytes(layout.precision);
@@ -56,14 +56,15 @@ ImagePasses Pricer::State::image_passes(const Context& context, const StagePlace
   return passes;
 }
 
-plan::TimeBreakdown Pricer::State::image_time(const Context& context, const StagePlace& place) const {
+plan::TimeBreakdown Pricer::State::image_time(const Context& context, const GroupRates& group) const {
   const plan::Layout& layout = context.layout;
-  const ImagePasses passes = image_passes(context, place);
+  const ImagePasses passes = image_passes(context, group);
   const double micro_batches = static_cast<double>(context.batch.accumulation);
-  const DeviceRates& rates = place.group->rates[static_cast<std::size_t>(layout.precision)];
+  const DeviceRates& rates = group.rates[static_cast<std::size_t>(layout.precision)];
   plan::TimeBreakdown time;
   time.compute = micro_batches * (passes.forward + passes.backward + passes.recompute);
-  time.dp_comm = image_traffic_seconds(context, links_of(place, layout), passes.forward, passes.backward);
+  time.dp_comm = image_traffic_seconds(
+      context, links_of(layout, 0, group, span_of(layout, 0)).data, passes.forward, passes.backward);
   time.optimizer = optimizer_seconds(context, rates, image_parameters, 0);
   time.other = micro_batches * passes.host + fitted.constants.step_seconds;
   return time;
@@ -113,24 +114,24 @@ plan::MemoryBreakdown Pricer::State::image_memory(const Context& context) const 
   return memory;
 }
 
-Pricer::State::StagePlace Pricer::State::image_place() const {
-  StagePlace place{
-      .group = &groups.front(), .straddles = groups.size() > 1, .memory_bytes = groups.front().memory_bytes};
-  for (const GroupRates& other : groups) {
-    if (other.peak_bf16 < place.group->peak_bf16) place.group = &other;
-    place.memory_bytes = std::min(place.memory_bytes, other.memory_bytes);
+// Replicas wait for the slowest.
+const GroupRates& Pricer::State::slowest_group(const plan::Layout& layout) const {
+  const Span span = span_of(layout, 0);
+  const GroupRates* slowest = &groups[span.first];
+  for (std::size_t i = span.first; i <= span.last; ++i) {
+    if (groups[i].peak_bf16 < slowest->peak_bf16) slowest = &groups[i];
   }
-  return place;
+  return *slowest;
 }
 
 StepWork Pricer::State::image_work(const plan::Layout& layout, const plan::BatchPlan& batch) const {
-  const StagePlace place = image_place();
+  const GroupRates& group = slowest_group(layout);
   const Context context{.layout = layout,
                         .batch = batch,
-                        .placements = placements_of(layout, place.group->devices_per_node),
+                        .placements = placements_of(layout, group, span_of(layout, 0)),
                         .bytes = parameter_bytes(layout.precision, options.optimizer, fitted.facts)};
-  const ImagePasses passes = image_passes(context, place);
-  const LinkRates links = links_of(place, layout);
+  const ImagePasses passes = image_passes(context, group);
+  const LinkRates links = links_of(layout, 0, group, span_of(layout, 0)).data;
   StageWork only;
   only.forward = passes.forward + passes.host / 3;
   only.backward = passes.backward + passes.recompute + passes.host * 2 / 3;
@@ -145,22 +146,26 @@ StepWork Pricer::State::image_work(const plan::Layout& layout, const plan::Batch
   }
   add_data_work(context, links, image_parameters, 0, only);
   only.optimizer =
-      optimizer_seconds(context, place.group->rates[static_cast<std::size_t>(layout.precision)], image_parameters, 0);
+      optimizer_seconds(context, group.rates[static_cast<std::size_t>(layout.precision)], image_parameters, 0);
   StepWork work = step_work(layout);
   work.stages.push_back(only);
   return work;
 }
 
 Price Pricer::State::price_image(const plan::Layout& layout, const plan::BatchPlan& batch) const {
-  const StagePlace place = image_place();
+  const GroupRates& group = slowest_group(layout);
   const Context context{.layout = layout,
                         .batch = batch,
-                        .placements = placements_of(layout, place.group->devices_per_node),
+                        .placements = placements_of(layout, group, span_of(layout, 0)),
                         .bytes = parameter_bytes(layout.precision, options.optimizer, fitted.facts)};
   Price price;
-  price.time = image_time(context, place);
+  price.time = image_time(context, group);
   price.memory = engine ? engine_stage_memory(layout, batch, 0) : image_memory(context);
-  price.memory.capacity = place.memory_bytes;
+  price.memory.capacity = group.memory_bytes;
+  const Span span = span_of(layout, 0);
+  for (std::size_t i = span.first; i <= span.last; ++i) {
+    price.memory.capacity = std::min(price.memory.capacity, groups[i].memory_bytes);
+  }
   add_overhead(layout, price.memory);
   finish(price, layout);
   return price;

@@ -44,6 +44,7 @@ GroupRates group_rates(const spec::NodeGroup& group, std::int64_t first_rank, co
   const double per_device = static_cast<double>(group.nics_per_node) / static_cast<double>(group.devices_per_node);
   out.links.intra = BytesPerSecond(std::max(1.0, group.intra.bytes_per_second) * constants.intra_efficiency);
   out.links.nic = BytesPerSecond(std::max(1.0, group.nic.bytes_per_second) * per_device * constants.inter_efficiency);
+  out.links.port = BytesPerSecond(std::max(1.0, group.nic.bytes_per_second) * constants.inter_efficiency);
   out.links.intra_latency = Seconds(constants.intra_latency);
   out.links.inter_latency = Seconds(constants.inter_latency + group.nic.latency_seconds);
   out.links.node_falloff = constants.node_falloff;
@@ -80,62 +81,72 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
   Price price;
   const bool uniform = groups.size() == 1;
   const std::int64_t stages = layout.pp;
-  LayerPrices prices;
-  const GroupRates* priced_on = nullptr;
-  LinkRates links;
   Context context{.layout = layout,
                   .batch = batch,
-                  .placements = placements_of(layout, groups.front().devices_per_node),
+                  .placements = placements_of(layout, groups.front(), {}),
                   .bytes = bytes_of(layout)};
+  StageLinks links{groups.front().links, groups.front().links};
+  LayerPrices prices;
+  if (uniform) prices = layer_prices(context, groups.front(), links.inner);
   StageTime slow;
-  StageTime before;
-  std::int64_t layers_before = -1;
+  // The last inner stages whose messages stay in a node, and that leave it.
+  std::array<StageTime, 2> before;
+  std::array<std::int64_t, 2> layers_before{-1, -1};
   PassSeconds all;  // of all stages
   double reduction = 0;
   double optimizer = 0;
-  double worst_excess = -1e300;
+  double worst_fill = -1;
   for (std::int64_t stage = 0; stage < stages; ++stage) {
-    const StagePlace place =
-        uniform ? StagePlace{&groups.front(), false, groups.front().memory_bytes} : place_of(layout, stage);
-    LOCKSTEP_ASSERT(place.group != nullptr, "a stage has devices");
-    if (place.group != priced_on || place.straddles || links.between.value() > 0) {
-      links = links_of(place, layout);
-      if (!uniform) context.placements = placements_of(layout, place.group->devices_per_node);
-      prices = layer_prices(context, *place.group, links, context.placements);
-      priced_on = place.group;
-    }
     const std::int64_t layers = layers_of(layout, stage);
+    const std::size_t kind = uniform && stages > 1 && boundary_of(layout, stage).between_nodes ? 1 : 0;
     // An inner stage with as many layers as the inner one before takes as long and, holding fewer micro-batches, less
     // memory.
-    if (uniform && !kEveryStage && stage > 1 && stage < stages - 1 && layers == layers_before) {
-      all += passes_of(before);
+    const bool inner = stage > 0 && stage < stages - 1;
+    if (uniform && !kEveryStage && inner && layers == layers_before[kind]) {
+      all += passes_of(before[kind]);
       continue;
     }
-    const StageTime time = stage_time(context, prices, links, stage, layers);
-    before = time;
-    layers_before = layers;
-    all += passes_of(time);
-    if (stage == 0 || time.total() > slow.total()) {
-      slow = time;
+    const Span span = span_of(layout, stage);
+    PricedStage priced;
+    const GroupRates* slowest = nullptr;
+    double fill = -1;
+    for (std::size_t i = span.first; i <= span.last; ++i) {
+      if (!uniform) {
+        links = links_of(layout, stage, groups[i], span);
+        context.placements = placements_of(layout, groups[i], span);
+        prices = layer_prices(context, groups[i], links.inner);
+      }
+      const PricedStage here = price_stage(context, prices, groups[i], links, stage, layers);
+      reduction = std::max(reduction, here.reduction);
+      optimizer = std::max(optimizer, here.optimizer);
+      if (slowest == nullptr || here.time.total() > priced.time.total()) {
+        slowest = &groups[i];
+        priced.time = here.time;
+      }
+      if (here.memory.fill() > fill) {
+        fill = here.memory.fill();
+        priced.memory = here.memory;
+      }
+    }
+    if (inner) {
+      before[kind] = priced.time;
+      layers_before[kind] = layers;
+    }
+    all += passes_of(priced.time);
+    if (stage == 0 || priced.time.total() > slow.total()) {
+      slow = priced.time;
       price.slow_stage = static_cast<std::int32_t>(stage);
     }
-    const double dense = dense_parameters(layout, stage, layers);
-    const double expert = expert_parameters(layout, layers);
-    reduction = std::max(reduction, data_parallel_seconds(context, links, dense, expert, time.backward));
-    optimizer = std::max(
-        optimizer,
-        optimizer_seconds(context, place.group->rates[static_cast<std::size_t>(layout.precision)], dense, expert));
-    plan::MemoryBreakdown memory =
-        engine ? engine_stage_memory(layout, batch, stage) : stage_memory(context, prices, time, stage, layers);
-    memory.capacity = place.memory_bytes;
-    add_overhead(layout, memory);
-    const double excess = memory.total() - place.memory_bytes;
-    if (excess > worst_excess) {
-      worst_excess = excess;
-      price.memory = memory;
+    if (fill > worst_fill) {
+      worst_fill = fill;
+      price.memory = priced.memory;
       price.memory_stage = static_cast<std::int32_t>(stage);
     }
-    visit(VisitedStage{stage, layers, context, time, memory, *place.group, links});
+    if (span.straddles()) {
+      links = links_of(layout, stage, *slowest, span);
+      context.placements = placements_of(layout, *slowest, span);
+    }
+    visit(VisitedStage{stage, layers, context, priced.time, priced.memory, *slowest, links});
   }
 
   price.time = step_time(context, slow, all, reduction, optimizer);

@@ -17,53 +17,86 @@
 
 namespace lockstep::cost {
 
-Pricer::State::StagePlace Pricer::State::place_of(const plan::Layout& layout, std::int64_t stage) const {
-  StagePlace place{.group = &groups.front(), .memory_bytes = groups.front().memory_bytes};
-  if (groups.size() == 1) return place;
-  const std::int64_t per_stage = layout.world() / layout.pp;
-  const std::int64_t first = stage * per_stage;
-  const std::int64_t last = first + per_stage - 1;
-  bool found = false;
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    const std::int64_t end = i + 1 < groups.size() ? groups[i + 1].first_rank : devices;
-    if (last < groups[i].first_rank || first >= end) continue;
-    if (!found) {
-      place = {.group = &groups[i], .memory_bytes = groups[i].memory_bytes};
-      found = true;
-      continue;
-    }
-    place.straddles = true;
-    place.memory_bytes = std::min(place.memory_bytes, groups[i].memory_bytes);
-    if (groups[i].peak_bf16 < place.group->peak_bf16) place.group = &groups[i];
-  }
-  return place;
+namespace {
+
+// Whether some rank of `first` .. `first + stride` has its partner, `stride` ranks further, on another node. Ranks are
+// counted from the first one of the node group.
+bool reaches_another_node(std::int64_t first, std::int64_t stride, std::int64_t devices) {
+  const std::int64_t last = first + stride - 1;
+  return stride >= devices || first / devices != last / devices || last % devices + stride >= devices;
 }
 
-GroupPlacements Pricer::State::placements_of(const plan::Layout& layout, std::int64_t node) const {
+}  // namespace
+
+Pricer::State::Span Pricer::State::span_of(const plan::Layout& layout, std::int64_t stage) const {
+  Span span;
+  if (groups.size() == 1) return span;
+  const std::int64_t per_stage = layout.world() / layout.pp;
+  const std::int64_t first = stage * per_stage;
+  const auto group_of = [&](std::int64_t rank) {
+    std::size_t group = 0;
+    while (group + 1 < groups.size() && groups[group + 1].first_rank <= rank) ++group;
+    return group;
+  };
+  return {.first = group_of(first), .last = group_of(first + per_stage - 1)};
+}
+
+GroupPlacements Pricer::State::placements_of(const plan::Layout& layout, const GroupRates& group, Span span) const {
+  std::int64_t smallest = group.devices_per_node;  // of the nodes that replicas and shards are spread over
+  for (std::size_t i = span.first; i <= span.last; ++i) smallest = std::min(smallest, groups[i].devices_per_node);
+  const std::int64_t node = group.devices_per_node;
   const std::int64_t weights = layout.tp;  // stride between ranks that hold the same weights
   const std::int64_t same = layout.dp * layout.shard * layout.cp;
   return {.tp = place_group(layout.tp, 1, node),
           .cp = place_group(layout.cp, weights, node),
-          .shard = place_group(layout.sharding_ranks(), weights, node),
-          .replica = place_group(layout.dp, weights * layout.sharding_ranks(), node),
-          .data = place_group(same, weights, node),
+          .shard = place_group(layout.sharding_ranks(), weights, smallest),
+          .replica = place_group(layout.dp, weights * layout.sharding_ranks(), smallest),
+          .data = place_group(same, weights, smallest),
           .ep = place_group(layout.ep, weights, node),
-          .expert_data = place_group(std::max<std::int64_t>(1, same / layout.ep), weights * layout.ep, node),
+          .expert_data = place_group(std::max<std::int64_t>(1, same / layout.ep), weights * layout.ep, smallest),
           .expert_shard =
-              place_group(std::max<std::int64_t>(1, layout.sharding_ranks() / layout.ep), weights * layout.ep, node)};
+              place_group(std::max<std::int64_t>(1, layout.sharding_ranks() / layout.ep), weights * layout.ep, smallest)};
 }
 
-LinkRates Pricer::State::links_of(const StagePlace& place, const plan::Layout& layout) const {
-  LinkRates links = place.group->links;
-  if (place.straddles) {
-    // Every data group (one per tensor-parallel rank) crosses the one link between node groups.
-    links.between = BytesPerSecond(between_bytes_per_second / static_cast<double>(layout.tp));
+Pricer::State::StageLinks Pricer::State::links_of(const plan::Layout& layout, std::int64_t stage,
+                                                  const GroupRates& group, Span span) const {
+  StageLinks links{.inner = group.links, .data = group.links};
+  if (!span.straddles()) return links;
+  const std::int64_t first = stage * (layout.world() / layout.pp);
+  // The ranks that exchange inside a layer are a block of neighbours; one that lies on both sides of a border between
+  // node groups is paced by both.
+  const std::int64_t block = layout.tp * std::max(layout.cp, layout.ep);
+  bool inner_straddles = false;
+  for (std::size_t i = span.first; i <= span.last; ++i) {
+    const LinkRates& other = groups[i].links;
+    links.data.intra = std::min(links.data.intra, other.intra);
+    links.data.nic = std::min(links.data.nic, other.nic);
+    links.data.port = std::min(links.data.port, other.port);
+    links.data.inter_latency = std::max(links.data.inter_latency, other.inter_latency);
+    links.data.has_nvls = links.data.has_nvls && other.has_nvls;
+    inner_straddles |= i > span.first && (groups[i].first_rank - first) % block != 0;
   }
+  // Every data group (one per tensor-parallel rank) crosses the one link between node groups.
+  links.data.between = BytesPerSecond(between_bytes_per_second / static_cast<double>(layout.tp));
+  if (inner_straddles) links.inner = links.data;
   return links;
 }
 
-LayerPrices Pricer::State::layer_prices(const Context& context, const GroupRates& group, const LinkRates& links,
-                                        const GroupPlacements& placements) const {
+Pricer::State::Boundary Pricer::State::boundary_of(const plan::Layout& layout, std::int64_t stage) const {
+  // Around the ring only with several chunks per rank that do not lie in a V; otherwise the last stage sends over the
+  // link it shares with the one before.
+  const bool wraps = layout.virtual_stages > 1 && !plan::makes_a_v(layout);
+  const std::int64_t from = !wraps && stage == layout.pp - 1 ? stage - 1 : stage;
+  const Span here = span_of(layout, from);
+  const Span next = span_of(layout, (from + 1) % layout.pp);
+  if (here.first != next.first || here.last != next.last) return {.between_groups = true, .between_nodes = true};
+  const GroupRates& group = groups[here.first];
+  if (here.straddles() || from + 1 == layout.pp) return {.between_nodes = layout.world() > group.devices_per_node};
+  const std::int64_t stride = layout.world() / layout.pp;
+  return {.between_nodes = reaches_another_node(from * stride - group.first_rank, stride, group.devices_per_node)};
+}
+
+LayerPrices Pricer::State::layer_prices(const Context& context, const GroupRates& group, const LinkRates& links) const {
   const plan::Layout& layout = context.layout;
   LayerContext layer{.model = dimensions,
                      .layout = layout,
@@ -71,7 +104,7 @@ LayerPrices Pricer::State::layer_prices(const Context& context, const GroupRates
                      .facts = fitted.facts,
                      .rates = group.rates[static_cast<std::size_t>(layout.precision)],
                      .links = links,
-                     .groups = placements,
+                     .groups = context.placements,
                      .micro = static_cast<double>(context.batch.micro),
                      .sequence = static_cast<double>(sequence)};
   LayerPrices prices;
@@ -85,7 +118,7 @@ LayerPrices Pricer::State::layer_prices(const Context& context, const GroupRates
                           .facts = layer.facts,
                           .rates = head_rates,
                           .links = links,
-                          .groups = placements,
+                          .groups = context.placements,
                           .micro = layer.micro,
                           .sequence = layer.sequence};
   prices.head = head_seconds(wide);
@@ -94,29 +127,32 @@ LayerPrices Pricer::State::layer_prices(const Context& context, const GroupRates
   return prices;
 }
 
-double Pricer::State::send_seconds(const Context& context, std::int64_t stage, const LinkRates& links) const {
+LinkSeconds Pricer::State::send_seconds(const Context& context, std::int64_t stage, const GroupRates& group,
+                                        const LinkRates& links) const {
   const plan::Layout& layout = context.layout;
-  // Around the ring only with several chunks per rank that do not lie in a V; otherwise the last stage sends over the
-  // link it shares with the one before.
-  const bool wraps = layout.virtual_stages > 1 && !plan::makes_a_v(layout);
-  if (layout.pp == 1) return 0;
+  if (layout.pp == 1) return {};
   const LocalSizes local =
       local_sizes(dimensions, layout, static_cast<double>(context.batch.micro), static_cast<double>(sequence));
   const Bytes bytes(boundary_bytes(dimensions, local, fitted.facts));
   const std::int64_t stride = layout.world() / layout.pp;
-  const std::int64_t from = !wraps && stage == layout.pp - 1 ? stage - 1 : stage;
-  const StagePlace here = place_of(layout, from);
-  const StagePlace next = place_of(layout, (from + 1) % layout.pp);
-  if (here.group != next.group && between_bytes_per_second > 0) {
-    return (bytes * static_cast<double>(stride) / BytesPerSecond(between_bytes_per_second) + links.inter_latency)
-        .value();
+  const Boundary boundary = boundary_of(layout, stage);
+  LinkRates used = links;
+  if (boundary.between_nodes && stride < group.devices_per_node) {
+    // The other stages of the node are silent on the NICs meanwhile.
+    const double share = static_cast<double>(group.devices_per_node) / static_cast<double>(stride);
+    used.nic = std::max(links.nic, std::min(links.port, links.nic * share));
   }
-  const GroupPlacement pair{.ranks = 2, .per_node = 1, .nodes = stride >= here.group->devices_per_node ? 2 : 1};
-  return collective_on_links(links, pair, CollectiveOp::kSendReceive, bytes).value();
+  const GroupPlacement pair{.ranks = 2, .per_node = 1, .nodes = boundary.between_nodes ? 2 : 1};
+  Seconds seconds = collective_on_links(used, pair, CollectiveOp::kSendReceive, bytes);
+  if (boundary.between_groups && between_bytes_per_second > 0) {
+    const BytesPerSecond border(between_bytes_per_second);
+    seconds = std::max(seconds, bytes * static_cast<double>(stride) / border + links.inter_latency);
+  }
+  return boundary.between_nodes ? LinkSeconds{0, seconds.value()} : LinkSeconds{seconds.value(), 0};
 }
 
-StreamTime Pricer::State::stream_time(const Context& context, const LayerPrices& prices, std::int64_t stage,
-                                      std::int64_t layers, StageTime& time) const {
+StreamTime Pricer::State::stream_time(const Context& context, const LayerPrices& prices, const GroupRates& group,
+                                      std::int64_t stage, std::int64_t layers, StageTime& time) const {
   const plan::Layout& layout = context.layout;
   const Constants& k = fitted.constants;
   const double n = static_cast<double>(layers);
@@ -129,7 +165,7 @@ StreamTime Pricer::State::stream_time(const Context& context, const LayerPrices&
   // Each micro-batch adds its weight gradients to the kept ones: read both, write one.
   const double accumulate = (dense_parameters(layout, stage, layers) + expert_parameters(layout, layers)) *
                             (2 * context.bytes.gradient + context.bytes.weight) /
-                            place_of(layout, stage).group->rates[0].memory.value();
+                            group.rates[0].memory.value();
   const double backward = sum(&LayerSeconds::backward) + sum(&LayerSeconds::recompute) + accumulate;
   time.compute = forward + backward;
   time.weight_gradient = sum(&LayerSeconds::weight_gradient) + accumulate;
@@ -148,8 +184,8 @@ StreamTime Pricer::State::stream_time(const Context& context, const LayerPrices&
 }
 
 // Forward and backward of a stage: what its device or its host takes, whichever is longer.
-void Pricer::State::add_host(const Context& context, const LayerPrices& prices, const StreamTime& stream,
-                             std::int64_t stage, std::int64_t layers, StageTime& time) const {
+void Pricer::State::add_host(const Context& context, const LayerPrices& prices, const GroupRates& group,
+                             const StreamTime& stream, std::int64_t stage, std::int64_t layers, StageTime& time) const {
   const plan::Layout& layout = context.layout;
   const Constants& k = fitted.constants;
   const double n = static_cast<double>(layers);
@@ -161,8 +197,7 @@ void Pricer::State::add_host(const Context& context, const LayerPrices& prices, 
   time.forward = smooth_max(stream.forward, host_forward) + k.micro_batch_seconds / 3;
   time.backward = smooth_max(stream.backward, host_backward) + k.micro_batch_seconds * 2 / 3;
   if (layout.pp > 1) {
-    const double nodes =
-        static_cast<double>(layout.world()) / static_cast<double>(place_of(layout, stage).group->devices_per_node);
+    const double nodes = static_cast<double>(layout.world()) / static_cast<double>(group.devices_per_node);
     const double scale = std::min(1.0, nodes / 64);  // nobody has measured more
     const double slot = k.pipeline_scale_seconds * scale * scale * scale;
     time.forward += slot / 2;
@@ -207,24 +242,42 @@ void Pricer::State::add_sharded_traffic(const Context& context, const LinkRates&
   time.backward += in_backward;
 }
 
-StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& prices, const LinkRates& links,
-                                    std::int64_t stage, std::int64_t layers) const {
+StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& prices, const GroupRates& group,
+                                    const StageLinks& links, std::int64_t stage, std::int64_t layers) const {
   const plan::Layout& layout = context.layout;
   StageTime time;
-  const StreamTime stream = stream_time(context, prices, stage, layers, time);
-  add_host(context, prices, stream, stage, layers, time);
+  const StreamTime stream = stream_time(context, prices, group, stage, layers, time);
+  add_host(context, prices, group, stream, stage, layers, time);
   if (layout.zero == 3) {
-    add_sharded_traffic(context, links, stream, dense_parameters(layout, stage, layers),
+    add_sharded_traffic(context, links.data, stream, dense_parameters(layout, stage, layers),
                         expert_parameters(layout, layers), time);
   }
   if (layout.pp > 1) {
-    const double send =
-        fitted.constants.pp_exposed * send_seconds(context, stage, links) * static_cast<double>(layout.virtual_stages);
+    const double send = fitted.constants.pp_exposed * send_seconds(context, stage, group, links.inner).total() *
+                        static_cast<double>(layout.virtual_stages);
     time.send = 2 * send;
     time.forward += send;
     time.backward += send;
   }
   return time;
+}
+
+Pricer::State::PricedStage Pricer::State::price_stage(const Context& context, const LayerPrices& prices,
+                                                      const GroupRates& group, const StageLinks& links,
+                                                      std::int64_t stage, std::int64_t layers) const {
+  const plan::Layout& layout = context.layout;
+  PricedStage priced;
+  priced.time = stage_time(context, prices, group, links, stage, layers);
+  const double dense = dense_parameters(layout, stage, layers);
+  const double expert = expert_parameters(layout, layers);
+  priced.reduction = data_parallel_seconds(context, links.data, dense, expert, priced.time.backward);
+  const DeviceRates& rates = group.rates[static_cast<std::size_t>(layout.precision)];
+  priced.optimizer = optimizer_seconds(context, rates, dense, expert);
+  priced.memory = engine ? engine_stage_memory(layout, context.batch, stage)
+                         : stage_memory(context, prices, priced.time, stage, layers);
+  priced.memory.capacity = group.memory_bytes;
+  add_overhead(layout, priced.memory);
+  return priced;
 }
 
 // Buckets smaller than the usual ones: their collectives in messages of that size, less the same for the usual size.

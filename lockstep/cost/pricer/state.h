@@ -132,11 +132,29 @@ struct Pricer::State {
     ParameterBytes bytes;
   };
 
-  // The node group that limits a stage: the slowest it touches; `straddles` when it touches several.
-  struct StagePlace {
-    const GroupRates* group = nullptr;
-    bool straddles = false;
-    double memory_bytes = 0;
+  // The node groups that a stage has devices in: `first` to `last` of `groups`.
+  struct Span {
+    std::size_t first = 0, last = 0;
+    bool straddles() const { return first != last; }
+  };
+
+  // The links of a stage's devices in one node group: `inner` for the exchanges of tp, cp and ep, `data` for those of
+  // replicas and shards, which go at the pace of the slowest group that the stage touches.
+  struct StageLinks {
+    LinkRates inner, data;
+  };
+
+  // A message to the next stage.
+  struct Boundary {
+    bool between_groups = false;
+    bool between_nodes = false;
+  };
+
+  // A stage on the devices of one node group.
+  struct PricedStage {
+    StageTime time;
+    double reduction = 0, optimizer = 0;
+    plan::MemoryBreakdown memory;
   };
 
   // What walk() shows of a stage.
@@ -146,11 +164,14 @@ struct Pricer::State {
     const StageTime& time;
     const plan::MemoryBreakdown& memory;
     const GroupRates& group;
-    const LinkRates& links;
+    const StageLinks& links;
   };
 
-  StagePlace place_of(const plan::Layout& layout, std::int64_t stage) const;
-  GroupPlacements placements_of(const plan::Layout& layout, std::int64_t devices_per_node) const;
+  Span span_of(const plan::Layout& layout, std::int64_t stage) const;
+  // Of the devices that a stage has in `group`, with the links of all of `span`.
+  GroupPlacements placements_of(const plan::Layout& layout, const GroupRates& group, Span span) const;
+  StageLinks links_of(const plan::Layout& layout, std::int64_t stage, const GroupRates& group, Span span) const;
+  Boundary boundary_of(const plan::Layout& layout, std::int64_t stage) const;
   std::int64_t layers_of(const plan::Layout& layout, std::int64_t stage) const {
     return layers_on_stage(dimensions, layout, fitted.facts.stage_split, stage);
   }
@@ -160,19 +181,21 @@ struct Pricer::State {
   double expert_parameters(const plan::Layout& layout, std::int64_t layers) const {
     return expert_parameters_on_rank(dimensions, layout, layers);
   }
-  LayerPrices layer_prices(const Context& context, const GroupRates& group, const LinkRates& links,
-                           const GroupPlacements& placements) const;
+  LayerPrices layer_prices(const Context& context, const GroupRates& group, const LinkRates& links) const;
   double bucket_bytes() const { return options.communication.bucket_mib * kMiB; }
   // The time of a stage and the terms it is the sum of, in their order.
-  StageTime stage_time(const Context& context, const LayerPrices& prices, const LinkRates& links, std::int64_t stage,
-                       std::int64_t layers) const;
-  StreamTime stream_time(const Context& context, const LayerPrices& prices, std::int64_t stage, std::int64_t layers,
-                         StageTime& time) const;
-  void add_host(const Context& context, const LayerPrices& prices, const StreamTime& stream, std::int64_t stage,
-                std::int64_t layers, StageTime& time) const;
+  StageTime stage_time(const Context& context, const LayerPrices& prices, const GroupRates& group,
+                       const StageLinks& links, std::int64_t stage, std::int64_t layers) const;
+  PricedStage price_stage(const Context& context, const LayerPrices& prices, const GroupRates& group,
+                          const StageLinks& links, std::int64_t stage, std::int64_t layers) const;
+  StreamTime stream_time(const Context& context, const LayerPrices& prices, const GroupRates& group, std::int64_t stage,
+                         std::int64_t layers, StageTime& time) const;
+  void add_host(const Context& context, const LayerPrices& prices, const GroupRates& group, const StreamTime& stream,
+                std::int64_t stage, std::int64_t layers, StageTime& time) const;
   void add_sharded_traffic(const Context& context, const LinkRates& links, const StreamTime& stream, double dense,
                            double expert, StageTime& time) const;
-  double send_seconds(const Context& context, std::int64_t stage, const LinkRates& links) const;
+  LinkSeconds send_seconds(const Context& context, std::int64_t stage, const GroupRates& group,
+                           const LinkRates& links) const;
   plan::MemoryBreakdown stage_memory(const Context& context, const LayerPrices& prices, const StageTime& time,
                                      std::int64_t stage, std::int64_t layers) const;
   DataSeconds data_parallel(const Context& context, const LinkRates& links, double dense, double expert) const;
@@ -189,7 +212,6 @@ struct Pricer::State {
   double bucket_extra_seconds(const Context& context, const LinkRates& links, const DataTraffic& traffic) const;
   double bucket_exposed(const DataTraffic& traffic) const;
   double optimizer_seconds(const Context& context, const DeviceRates& rates, double dense, double expert) const;
-  LinkRates links_of(const StagePlace& place, const plan::Layout& layout) const;
   double activation_bytes(const Context& context, const LayerPrices& prices, const StageTime& time, std::int64_t stage,
                           std::int64_t layers) const;
   double buffer_bytes(const Context& context, std::int64_t stage, double parameters) const;
@@ -201,9 +223,9 @@ struct Pricer::State {
   template <bool kEveryStage, class Visit>
   Price walk(const plan::Layout& layout, const plan::BatchPlan& batch, Visit&& visit) const;
   Price price_image(const plan::Layout& layout, const plan::BatchPlan& batch) const;
-  StagePlace image_place() const;
-  ImagePasses image_passes(const Context& context, const StagePlace& place) const;
-  plan::TimeBreakdown image_time(const Context& context, const StagePlace& place) const;
+  const GroupRates& slowest_group(const plan::Layout& layout) const;
+  ImagePasses image_passes(const Context& context, const GroupRates& group) const;
+  plan::TimeBreakdown image_time(const Context& context, const GroupRates& group) const;
   double image_traffic_seconds(const Context& context, const LinkRates& links, double forward, double backward) const;
   plan::MemoryBreakdown image_memory(const Context& context) const;
   void finish(Price& price, const plan::Layout& layout) const;

@@ -40,11 +40,9 @@ StageWork Pricer::State::stage_work(const VisitedStage& visited) const {
   work.exchange_backward = time.exchange_backward;
   work.exchanges_between_nodes = std::max({context.placements.tp.nodes, context.placements.cp.nodes,
                                            layout.ep > 1 ? context.placements.ep.nodes : 1}) > 1;
-  work.exchange_bytes_per_second = bus_bandwidth(visited.links, context.placements.tp).value();
+  work.exchange_bytes_per_second = bus_bandwidth(visited.links.inner, context.placements.tp).value();
   if (layout.pp > 1) {
-    const std::int64_t stride = layout.world() / layout.pp;
-    const bool between = stride >= visited.group.devices_per_node;
-    (between ? work.send.between : work.send.inside) = send_seconds(context, visited.stage, visited.links);
+    work.send = send_seconds(context, visited.stage, visited.group, visited.links.inner);
     const LocalSizes local =
         local_sizes(dimensions, layout, static_cast<double>(context.batch.micro), static_cast<double>(sequence));
     work.send_bytes = boundary_bytes(dimensions, local, fitted.facts);
@@ -53,7 +51,7 @@ StageWork Pricer::State::stage_work(const VisitedStage& visited) const {
   work.scatter = on(context.placements.shard, time.scatter);
   const double dense = dense_parameters(layout, visited.stage, visited.layers);
   const double expert = expert_parameters(layout, visited.layers);
-  add_data_work(context, visited.links, dense, expert, work);
+  add_data_work(context, visited.links.data, dense, expert, work);
   work.optimizer =
       optimizer_seconds(context, visited.group.rates[static_cast<std::size_t>(layout.precision)], dense, expert);
   return work;

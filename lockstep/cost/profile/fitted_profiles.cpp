@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -188,10 +189,13 @@ Profile profile_for(const std::string& device_kind, const std::string& stack) {
 
 Profile profile_for(const spec::Cluster& cluster) {
   LOCKSTEP_ASSERT(!cluster.groups.empty(), "a cluster without node groups");
-  const auto devices = [](const spec::NodeGroup& group) { return group.nodes * group.devices_per_node; };
+  // Of as many devices the slower ones: they set the pace. Never the order of the groups.
+  const auto weight = [](const spec::NodeGroup& group) {
+    return std::tuple(group.nodes * group.devices_per_node, -group.device.peak_bf16_flops, group.device.kind);
+  };
   const auto most =
       std::max_element(cluster.groups.begin(), cluster.groups.end(),
-                       [&](const spec::NodeGroup& a, const spec::NodeGroup& b) { return devices(a) < devices(b); });
+                       [&](const spec::NodeGroup& a, const spec::NodeGroup& b) { return weight(a) < weight(b); });
   return profile_for(most->device.kind);
 }
 

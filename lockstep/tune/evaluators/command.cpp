@@ -196,7 +196,8 @@ std::unique_ptr<Evaluator> make_command_evaluator(Space space, CommandOptions op
   FillProgram fill = [line = CommandTemplate(options.command, space)](const EvaluationRequest& request) {
     return line.fill(request.config, request.trial, request.budget_seconds);
   };
-  return make_program_evaluator(std::move(fill), DeviceCount(options.devices, space), std::move(options));
+  DeviceCount devices(options.devices, space);  // before the options are moved from
+  return make_program_evaluator(std::move(fill), std::move(devices), std::move(options));
 }
 
 std::unique_ptr<Evaluator> make_program_evaluator(FillProgram fill, std::function<double(const Config&)> devices,
