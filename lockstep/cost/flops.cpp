@@ -1,5 +1,7 @@
 #include "lockstep/cost/flops.h"
 
+#include "lockstep/cost/layer.h"
+
 #include "lockstep/base/error.h"
 #include "lockstep/cost/operators.h"
 

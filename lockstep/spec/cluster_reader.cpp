@@ -151,11 +151,11 @@ Link slowest_nic(const std::vector<NodeGroup>& groups) {
       ->nic;
 }
 
-// Ranks fill the groups in this order, whatever the file's: most memory first (early pipeline stages hold most), then the
-// faster ones.
+// Ranks fill the groups in this order, whatever the file's: the fastest devices first, of equal ones those with most
+// memory and the faster links.
 void put_in_rank_order(std::vector<NodeGroup>& groups) {
   const auto key = [](const NodeGroup& group) {
-    return std::tuple(-group.device.memory_bytes, -group.device.peak_bf16_flops, -group.intra.bytes_per_second,
+    return std::tuple(-group.device.peak_bf16_flops, -group.device.memory_bytes, -group.intra.bytes_per_second,
                       -group.nic.bytes_per_second * static_cast<double>(group.nics_per_node), -group.devices_per_node,
                       -group.nodes, group.device.kind, group.name);
   };

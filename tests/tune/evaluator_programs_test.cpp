@@ -243,5 +243,11 @@ TEST(CommandEvaluator, AMissingProgramIsAUserError) {
              "/no/such/program");
 }
 
+TEST(CommandEvaluator, ChargesTheDevicesThatATrialHolds) {
+  const Space space = synthetic_space();
+  const auto evaluator = make_command_evaluator(space, {.command = "true", .devices = "8"});
+  EXPECT_EQ(evaluator->devices(space.default_config()), 8);
+}
+
 }  // namespace
 }  // namespace lockstep::tune

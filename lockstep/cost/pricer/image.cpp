@@ -63,8 +63,8 @@ plan::TimeBreakdown Pricer::State::image_time(const Context& context, const Grou
   const DeviceRates& rates = group.rates[static_cast<std::size_t>(layout.precision)];
   plan::TimeBreakdown time;
   time.compute = micro_batches * (passes.forward + passes.backward + passes.recompute);
-  time.dp_comm = image_traffic_seconds(
-      context, links_of(layout, 0, group, span_of(layout, 0)).data, passes.forward, passes.backward);
+  time.dp_comm = image_traffic_seconds(context, links_of(layout, 0, group, span_of(layout, 0)).data, passes.forward,
+                                       passes.backward);
   time.optimizer = optimizer_seconds(context, rates, image_parameters, 0);
   time.other = micro_batches * passes.host + fitted.constants.step_seconds;
   return time;

@@ -54,8 +54,8 @@ GroupPlacements Pricer::State::placements_of(const plan::Layout& layout, const G
           .data = place_group(same, weights, smallest),
           .ep = place_group(layout.ep, weights, node),
           .expert_data = place_group(std::max<std::int64_t>(1, same / layout.ep), weights * layout.ep, smallest),
-          .expert_shard =
-              place_group(std::max<std::int64_t>(1, layout.sharding_ranks() / layout.ep), weights * layout.ep, smallest)};
+          .expert_shard = place_group(std::max<std::int64_t>(1, layout.sharding_ranks() / layout.ep),
+                                      weights * layout.ep, smallest)};
 }
 
 Pricer::State::StageLinks Pricer::State::links_of(const plan::Layout& layout, std::int64_t stage,
@@ -164,8 +164,7 @@ StreamTime Pricer::State::stream_time(const Context& context, const LayerPrices&
   const double forward = sum(&LayerSeconds::forward);
   // Each micro-batch adds its weight gradients to the kept ones: read both, write one.
   const double accumulate = (dense_parameters(layout, stage, layers) + expert_parameters(layout, layers)) *
-                            (2 * context.bytes.gradient + context.bytes.weight) /
-                            group.rates[0].memory.value();
+                            (2 * context.bytes.gradient + context.bytes.weight) / group.rates[0].memory.value();
   const double backward = sum(&LayerSeconds::backward) + sum(&LayerSeconds::recompute) + accumulate;
   time.compute = forward + backward;
   time.weight_gradient = sum(&LayerSeconds::weight_gradient) + accumulate;

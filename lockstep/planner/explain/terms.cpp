@@ -181,8 +181,7 @@ std::string describe_loss(const Ranked& plan, const Ranked& other, const SearchR
   const double slower = other.price.step_seconds() / plan.price.step_seconds() - 1;
   if (slower < -kSameSpeed) {
     const double faster = plan.price.step_seconds() / other.price.step_seconds() - 1;  // in speed, not in time
-    return fmt::format("{}{:.1f}% faster{}", money, 100 * faster,
-                       dearer > 0 || !competed ? "" : drawback(plan, other));
+    return fmt::format("{}{:.1f}% faster{}", money, 100 * faster, dearer > 0 || !competed ? "" : drawback(plan, other));
   }
   if (slower < kSameSpeed) {
     const double before = plan.price.memory.total(), after = other.price.memory.total();
