@@ -67,6 +67,7 @@ WatchTab tab_named(const std::string& name) {
     if (name == to_string(tab) || name == std::to_string(i + 1)) return tab;
   }
   std::vector<std::string> names;
+  names.reserve(report::kWatchTabs);
   for (int i = 0; i < report::kWatchTabs; ++i) names.emplace_back(to_string(static_cast<WatchTab>(i)));
   throw bad_input("there is no page '" + printable(name) + "'", did_you_mean(name, names));
 }

@@ -32,6 +32,7 @@ std::string phase_name(std::string_view name) { return std::string(name.substr(0
 double usual(const RunEvidence& evidence, std::string_view name) {
   if (name != metric::kCheckpointSeconds) return evidence.usual(name);
   std::vector<double> of_ranks;
+  of_ranks.reserve(static_cast<std::size_t>(evidence.world()));
   for (int rank = 0; rank < evidence.world(); ++rank) of_ranks.push_back(mean(evidence.of(name, rank)));
   return median(of_ranks);
 }

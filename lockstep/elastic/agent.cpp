@@ -28,13 +28,13 @@ using nlohmann::json;
 
 constexpr int kPollMilliseconds = 100;
 constexpr int kPollLinksMilliseconds = 50;
-constexpr double kBeatSeconds = 0.1;                // something is sent, for the other machine to answer
-constexpr double kStatusSeconds = 0.25;             // the leader tells the others how far the run is
-constexpr std::size_t kMostStackBytes = 64 * 1024;  // of one process
-constexpr double kAgentSilenceSeconds = 20.0;       // the machine answers, the agent on it does not
-constexpr double kHelloSeconds = 5.0;               // for who connects to say who it is
-constexpr double kSeekSeconds = 1.0;                // for a node that may lead to answer
-constexpr double kConnectSeconds = 0.4;             // for one connection to it
+constexpr double kBeatSeconds = 0.1;                            // something is sent, for the other machine to answer
+constexpr double kStatusSeconds = 0.25;                         // the leader tells the others how far the run is
+constexpr std::size_t kMostStackBytes = std::size_t{64} << 10;  // of one process
+constexpr double kAgentSilenceSeconds = 20.0;                   // the machine answers, the agent on it does not
+constexpr double kHelloSeconds = 5.0;                           // for who connects to say who it is
+constexpr double kSeekSeconds = 1.0;                            // for a node that may lead to answer
+constexpr double kConnectSeconds = 0.4;                         // for one connection to it
 constexpr double kRetrySeconds = 0.1;
 constexpr std::size_t kMostStrangers = 256;
 constexpr int kCandidatesAtOnce = 3;

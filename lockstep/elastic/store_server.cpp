@@ -57,8 +57,8 @@ wire::Writer reply(Status status) { return wire::Writer(static_cast<std::uint8_t
 
 class StoreServer::Impl {
  public:
-  explicit Impl(StoreServerOptions options) : options_(std::move(options)), listener_(listen(options_)) {
-    port_ = port_of(listener_.get());
+  explicit Impl(StoreServerOptions given) : options(std::move(given)), listener_(listen(options)) {
+    port = port_of(listener_.get());
     stop_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     thread_ = std::thread([this] { serve(); });
   }
@@ -69,8 +69,8 @@ class StoreServer::Impl {
     thread_.join();
   }
 
-  StoreServerOptions options_;
-  int port_ = 0;
+  StoreServerOptions options;
+  int port = 0;
 
  private:
   void serve();
@@ -136,7 +136,7 @@ void StoreServer::Impl::accept_all() {
       if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(milliseconds(10));
       return;
     }
-    if (static_cast<int>(connections_.size()) >= options_.max_connections) continue;  // Fd closes it
+    if (static_cast<int>(connections_.size()) >= options.max_connections) continue;  // Fd closes it
     const int on = 1;
     ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     ::setsockopt(fd.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
@@ -181,7 +181,7 @@ bool StoreServer::Impl::greet(Connection& connection, std::string_view frame) {
     if (static_cast<Op>(fields.u8()) != Op::kHello || fields.u32() != wire::kMagic) return false;
     const std::string token = fields.text(wire::kMaxTokenBytes);
     fields.end();
-    connection.greeted = equal_tokens(token, options_.token);
+    connection.greeted = equal_tokens(token, options.token);
   } catch (const wire::MalformedFrame&) {
     return false;
   }
@@ -311,7 +311,7 @@ bool StoreServer::Impl::flush(Connection& connection) {
 
 StoreServer::StoreServer(StoreServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 StoreServer::~StoreServer() = default;
-const std::string& StoreServer::address() const { return impl_->options_.address; }
-int StoreServer::port() const { return impl_->port_; }
+const std::string& StoreServer::address() const { return impl_->options.address; }
+int StoreServer::port() const { return impl_->port; }
 
 }  // namespace lockstep::elastic

@@ -78,7 +78,7 @@ struct UsageSampler::Impl {
   double last = 0.0;
 };
 
-UsageSampler::UsageSampler(UsageOptions options) : impl_(std::make_unique<Impl>()) {
+UsageSampler::UsageSampler(const UsageOptions& options) : impl_(std::make_unique<Impl>()) {
   impl_->root = options.root;
   if (options.disk) {
     impl_->disk.emplace(kLookSeconds, [folder = options.disk, shared = impl_->shared] {

@@ -21,7 +21,7 @@ struct UsageOptions {
 // Never waits: GPUs and disks are asked on a thread of their own.
 class UsageSampler {
  public:
-  explicit UsageSampler(UsageOptions options = {});
+  explicit UsageSampler(const UsageOptions& options = {});
   ~UsageSampler();
   UsageSampler(const UsageSampler&) = delete;
   UsageSampler& operator=(const UsageSampler&) = delete;

@@ -59,7 +59,7 @@ void require_safe(const ServerOptions& options) {
 
 asio::ip::address address_of(const std::string& host) {
   error_code error;
-  const asio::ip::address address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, error);
+  asio::ip::address address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, error);
   if (error) throw bad_input("--host '" + printable(host) + "' is no address", "give one of this machine, or 0.0.0.0");
   return address;
 }
@@ -127,7 +127,7 @@ class BeastServer : public Server {
 
  private:
   void listen() {
-    const tcp::endpoint endpoint(address_of(options_.host), static_cast<std::uint16_t>(options_.port));
+    const Tcp::endpoint endpoint(address_of(options_.host), static_cast<std::uint16_t>(options_.port));
     error_code error;
     acceptor_.open(endpoint.protocol(), error);
     if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
@@ -141,7 +141,7 @@ class BeastServer : public Server {
   }
 
   void accept() {
-    acceptor_.async_accept([this](error_code error, tcp::socket socket) {
+    acceptor_.async_accept([this](error_code error, Tcp::socket socket) {
       if (error == asio::error::operation_aborted) return;
       if (error) {  // out of descriptors, or a client that left before it was served
         full_.emplace(loop_);
@@ -157,15 +157,15 @@ class BeastServer : public Server {
     });
   }
 
-  void begin(tcp::socket socket) {
+  void begin(Tcp::socket socket) {
     error_code gone;
     const std::string address = plain_text(socket.remote_endpoint(gone).address());
-    socket.set_option(tcp::no_delay(true), gone);
+    socket.set_option(Tcp::no_delay(true), gone);
     std::shared_ptr<Connection> connection;
     if (tls_) {
       connection = std::make_shared<Session<TlsStream>>(service_, TlsStream(std::move(socket), *tls_), address);
     } else {
-      connection = std::make_shared<Session<tcp::socket>>(service_, std::move(socket), address);
+      connection = std::make_shared<Session<Tcp::socket>>(service_, std::move(socket), address);
     }
     if (connections_.add(connection)) connection->start();
   }
@@ -197,7 +197,7 @@ class BeastServer : public Server {
   Service service_;
   std::unique_ptr<asio::ssl::context> tls_;
   asio::io_context loop_{1};  // its handlers own connections, which use all of the above
-  tcp::acceptor acceptor_;
+  Tcp::acceptor acceptor_;
   asio::steady_timer sweep_;
   std::optional<asio::steady_timer> full_;
   double heartbeat_at_ = monotonic_seconds();

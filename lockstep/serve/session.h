@@ -25,13 +25,13 @@ namespace lockstep::serve {
 
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
-using tcp = asio::ip::tcp;
+using Tcp = asio::ip::tcp;
 using boost::system::error_code;
-using TlsStream = asio::ssl::stream<tcp::socket>;
+using TlsStream = asio::ssl::stream<Tcp::socket>;
 
 constexpr double kLingerSeconds = 2.0;  // for a client to read why it was refused
 
-// `Stream` is a tcp::socket or a TlsStream. Reads a request, answers it, and again; or becomes a stream of events.
+// `Stream` is a Tcp::socket or a TlsStream. Reads a request, answers it, and again; or becomes a stream of events.
 template <class Stream>
 class Session final : public Connection {
  public:
@@ -153,7 +153,7 @@ class Session final : public Connection {
     respond(for_client(request_, response));
   }
 
-  void respond(Response response) {
+  void respond(const Response& response) {
     const bool has_body = request_.method != "HEAD" && response.status != 304;
     body_ = response.body;
     head_ = head_of(response, version_, keep_alive_, body_->size());
@@ -171,7 +171,7 @@ class Session final : public Connection {
   // What the client has still sent is read and dropped; closed at once, it would take the answer with it.
   void linger() {
     error_code ignored;
-    stream_.lowest_layer().shutdown(tcp::socket::shutdown_send, ignored);
+    stream_.lowest_layer().shutdown(Tcp::socket::shutdown_send, ignored);
     within(kLingerSeconds);
     service_.connections.waits(this);
     discard();

@@ -56,7 +56,7 @@ const event = (time, level, kind, message, more = {}) => ({
 // Somewhat slower than predicted, as real runs are; steps differ by some percent.
 const wobble = (step) => 1 + 0.03 * Math.sin(step * 1.7) + (step % 37 === 0 ? 0.12 : 0);
 
-function metricsOf(one, step, time, prediction) {
+function metricsOf(one, step, time, useful, prediction) {
   const { phases } = one;
   const values = {
     step_seconds: one.seconds,
@@ -79,7 +79,7 @@ function metricsOf(one, step, time, prediction) {
       tokens_per_second: prediction.tokens_per_second * speed,
       mfu: prediction.mfu * speed,
       gradient_norm: 1 + 3 / step + 0.1 * Math.sin(step),
-      goodput: 0.95 - 0.6 / (step + 2),
+      goodput: useful / (time - kBegun),
       learning_rate: 3e-4 * Math.min(1, step / 20),
     });
   }
@@ -114,10 +114,12 @@ export function writeRich(home) {
   const unit = ((prediction.step_seconds * 1.08) / playStep(1e6, 0)[0].seconds) * 1e6;
   const ranks = [[], [], [], []];
   let time = kBegun + 10;
+  let useful = 0;
   for (let step = 1; step <= kSteps; step++) {
     const played = playStep(unit * wobble(step), step);
+    useful += played[0].seconds;
     for (const one of played) {
-      ranks[one.rank].push(metricsOf(one, step, time + one.seconds, prediction));
+      ranks[one.rank].push(metricsOf(one, step, time + one.seconds, useful, prediction));
       if (step > kSteps - 20)
         ranks[one.rank].push({ type: "spans", rank: one.rank, step, time, names: kNames, spans: one.spans });
     }

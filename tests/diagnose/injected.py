@@ -235,7 +235,8 @@ def write_report(path, results):
     page = f"""# Injected causes
 
 `tests/diagnose/injected.py` on {platform.machine()}, {os.cpu_count()} cores, {datetime.date.today()}: {text} Training took {seconds:.0f} s
-in all. How cases are made: [tests/diagnose/README.md](../../tests/diagnose/README.md).
+in all. How cases are made: [tests/diagnose/README.md](../../tests/diagnose/README.md). Cases that the authors of the detectors did not make,
+as they came out when they were first opened: [diagnose_independent.md](diagnose_independent.md).
 
 {table(results)}
 """
@@ -249,7 +250,7 @@ def main():
     parser.add_argument("--report", help="write the table there")
     parser.add_argument("--keep", action="store_true", help="keep the folders of the runs")
     arguments = parser.parse_args()
-    folders = arguments.cases or [pathlib.Path(__file__).parent / "cases"]
+    folders = arguments.cases or [pathlib.Path(__file__).parent / name for name in ("cases", "independent")]
     cases = [Case(path) for folder in folders for path in sorted(pathlib.Path(folder).glob("*.yaml"))]
     results = []
     for case in (case for case in cases if arguments.only in case.name):

@@ -77,8 +77,12 @@ function drawAxis({ pen, width, height, x, view }: Pen): void {
     pen.lineTo(at, height);
     pen.stroke();
     pen.fillStyle = colour("--muted");
-    pen.fillText(seconds(time / 1e6), at + 3, 3);
+    const label = seconds(time / 1e6);
+    const fits = at + 3 + pen.measureText(label).width <= width;
+    pen.textAlign = fits ? "left" : "right";
+    pen.fillText(label, fits ? at + 3 : at - 3, 3);
   }
+  pen.textAlign = "left";
 }
 
 function drawBoxes({ pen, width, x, view }: Pen, layout: Layout, tops: number[], hovered: Box | null): void {

@@ -100,6 +100,7 @@ struct ExpertWaiting {
 
 ExpertWaiting longest_computing(const RunEvidence& evidence) {
   std::vector<double> computes;
+  computes.reserve(static_cast<std::size_t>(evidence.world()));
   for (int rank = 0; rank < evidence.world(); ++rank) computes.push_back(evidence.usual(metric::kComputeSeconds, rank));
   ExpertWaiting waiting{*std::max_element(computes.begin(), computes.end()) - mean(computes), {}};
   for (std::size_t rank = 0; rank < computes.size(); ++rank) {
@@ -123,6 +124,7 @@ ExpertWaiting waiting_for_experts(const RunEvidence& evidence) {
   }
   if (waited.empty()) return longest_computing(evidence);
   std::vector<double> steps;
+  steps.reserve(waited.size());
   for (const auto& [step, seconds] : waited) steps.push_back(seconds);
   ExpertWaiting waiting{median(steps), {}};
   const auto latest = std::max_element(late.begin(), late.end(), [](auto& a, auto& b) { return a.second < b.second; });

@@ -33,6 +33,7 @@ double loading_seconds(const RunEvidence& evidence, int rank) {
 
 Findings find_loader(const RunEvidence& evidence) {
   std::vector<double> waits;
+  waits.reserve(static_cast<std::size_t>(evidence.world()));
   for (int rank = 0; rank < evidence.world(); ++rank) {
     waits.push_back(trimmed_mean(evidence.of(telemetry::metric::kDataSeconds, rank)));
   }

@@ -55,8 +55,6 @@ std::vector<Stage> stages_of(const RunEvidence& evidence) {
   return stages;
 }
 
-double rate_of(const Stage& stage) { return stage.weight > 0.0 ? stage.seconds / stage.weight : 0.0; }
-
 // Layers dealt out so that the heaviest stage is as light as can be; all layers weigh the same.
 std::vector<std::int64_t> balanced_layers(const std::vector<Stage>& stages) {
   std::vector<double> weights;
@@ -81,28 +79,90 @@ std::string layers_text(const std::vector<std::int64_t>& layers) {
   return join(parts, ",");
 }
 
-// The stage whose seconds per layer are out of line, whether the head counts or not, where there is one. What the head
-// takes depends on the machine.
+// Where the loss is computed together with its gradient, the head's whole work is done in forward: three times its own.
+constexpr double kMostOfHeadInForward = 3.0;
+
+struct Phase {
+  std::string_view metric;
+  const char* name;
+  double head;  // of its weight, at most
+};
+constexpr Phase kPhases[] = {{telemetry::metric::kForwardSeconds, "forward", kMostOfHeadInForward},
+                             {telemetry::metric::kBackwardSeconds, "backward", 1.0}};
+
+// Seconds of the stage in every steady step: the median of its ranks.
+std::vector<double> seconds_of(const RunEvidence& evidence, const Stage& stage, std::string_view metric) {
+  std::vector<double> seconds;
+  seconds.reserve(evidence.steps.size());
+  for (std::size_t i = 0; i < evidence.steps.size(); ++i) {
+    std::vector<double> at;
+    for (const int rank : stage.ranks) {
+      const std::vector<double>& own = evidence.of(metric, rank);
+      if (i < own.size()) at.push_back(own[i]);
+    }
+    seconds.push_back(median(at));
+  }
+  return seconds;
+}
+
+struct Excess {
+  double seconds = 0.0;            // of a step, beyond what layers explain; 0: none that is clear
+  double own = 0.0, others = 0.0;  // per layer
+};
+
+// By how much `slowest` exceeds the other stages in one phase, layer for layer. What a head takes depends on the
+// machine, so it may take anything up to `head` times its products.
+Excess excess_in(const RunEvidence& evidence, const std::vector<Stage>& stages, const Stage& slowest,
+                 const Phase& phase) {
+  const auto weight = [&](const Stage& stage, double head) {
+    const auto layers = static_cast<double>(stage.layers);
+    return std::max(1.0, layers + head * (stage.weight - layers));
+  };
+  const std::vector<double> own = seconds_of(evidence, slowest, phase.metric);
+  std::vector<std::vector<double>> others;
+  for (const Stage& stage : stages) {
+    if (&stage != &slowest) others.push_back(seconds_of(evidence, stage, phase.metric));
+  }
+  std::vector<double> more, usual;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    double explained = 0.0;
+    for (const double head : {0.0, 1.0, phase.head}) {
+      std::vector<double> rates;
+      std::size_t other = 0;
+      for (const Stage& stage : stages) {
+        if (&stage != &slowest) rates.push_back(others[other++][i] / weight(stage, head));
+      }
+      explained = std::max(explained, median(rates) * weight(slowest, head));
+    }
+    usual.push_back(explained);
+    more.push_back(own[i] - explained);
+  }
+  const double excess = median(more), expected = median(usual);
+  if (expected <= 0.0 || excess < (kUnexplained - 1.0) * expected || !is_clearly_positive(more)) return {};
+  const auto layers = static_cast<double>(std::max<std::int64_t>(slowest.layers, 1));
+  return {excess, median(own) / layers, expected / layers};
+}
+
+// The stage that holds the others up, where its layers do not explain it: in forward, in backward or in both. Phases
+// are looked at one by one, because what is as usual in one hides what is not in the other.
 Findings slow_stage(const RunEvidence& evidence, const std::vector<Stage>& stages) {
   const auto slowest = std::max_element(stages.begin(), stages.end(),
-                                        [](const Stage& a, const Stage& b) { return rate_of(a) < rate_of(b); });
-  std::vector<double> others, without_head;
-  for (const Stage& stage : stages) {
-    if (&stage == &*slowest) continue;
-    others.push_back(rate_of(stage));
-    without_head.push_back(stage.seconds / static_cast<double>(std::max<std::int64_t>(stage.layers, 1)));
+                                        [](const Stage& a, const Stage& b) { return a.seconds < b.seconds; });
+  double more = 0.0;
+  std::vector<std::string> parts;
+  for (const Phase& phase : kPhases) {
+    const Excess excess = excess_in(evidence, stages, *slowest, phase);
+    if (excess.seconds <= 0.0) continue;
+    more += excess.seconds;
+    parts.push_back(fmt::format("{} per layer in {}, where the other stages let expect {}", format_seconds(excess.own),
+                                phase.name, format_seconds(excess.others)));
   }
-  const double usual = median(others);
-  const double own_without_head = slowest->seconds / static_cast<double>(std::max<std::int64_t>(slowest->layers, 1));
-  if (usual <= 0.0 || rate_of(*slowest) < kUnexplained * usual) return {};
-  if (own_without_head < kUnexplained * median(without_head)) return {};
-  const double more = slowest->seconds - usual * slowest->weight;
-  return {
-      make_finding(Cause::kSlowRank, 0.8, evidence.share(more), slowest->ranks,
-                   fmt::format("stage {} ({}) computes {} per layer, the other stages {}", slowest - stages.begin(),
-                               named_ranks(slowest->ranks), format_seconds(rate_of(*slowest)), format_seconds(usual)),
-                   fmt::format("look at node {} (`lockstep doctor` there), or cordon it and go on with --resume",
-                               evidence.places[static_cast<std::size_t>(slowest->ranks.front())].node))};
+  if (parts.empty()) return {};
+  return {make_finding(
+      Cause::kSlowRank, 0.8, evidence.share(more), slowest->ranks,
+      fmt::format("stage {} ({}) takes {}", slowest - stages.begin(), named_ranks(slowest->ranks), join(parts, "; ")),
+      fmt::format("look at node {} (`lockstep doctor` there), or cordon it and go on with --resume",
+                  evidence.places[static_cast<std::size_t>(slowest->ranks.front())].node))};
 }
 
 }  // namespace

@@ -148,7 +148,7 @@ ReplayError ReplayedTrace::error_without_pauses() const {
   return error_of(steps, [](const StragglerFigures::Step& step) { return step.replayed_seconds; });
 }
 
-ReplayedTrace replay_trace(std::vector<Operation> operations, std::string name,
+ReplayedTrace replay_trace(const std::vector<Operation>& operations, std::string name,
                            const std::optional<plan::Layout>& mesh) {
   ReplayedTrace replayed{.name = std::move(name), .mesh = mesh};
   for (const Operation& one : operations) {

@@ -51,7 +51,7 @@ struct ReplayedTrace {
 // Throws UserError (exit 2): the operations contradict the mesh or each other, or no step is whole. Steps that are not
 // whole (a worker or some of its operations are missing, one is there twice, operations wait in a circle) are left out
 // and told.
-ReplayedTrace replay_trace(std::vector<sim::Operation> operations, std::string name,
+ReplayedTrace replay_trace(const std::vector<sim::Operation>& operations, std::string name,
                            const std::optional<plan::Layout>& mesh = {});
 // Of a CSV file, plain or gzip; exit 4 where it is not there.
 ReplayedTrace replay_file(const std::filesystem::path& file, const std::optional<plan::Layout>& mesh = {});

@@ -140,6 +140,7 @@ class WhatIf {
         spreads_.push_back(spread_of(times));
       }
       std::vector<double> stages;
+      stages.reserve(by_stage.size());
       for (const auto& [stage, means] : by_stage) stages.push_back(levels.stage[stage] = lower_median(means));
       levels.all = mean_of(stages);
     }

@@ -38,6 +38,7 @@ template <class Take>
 void for_each_row(const RunStore& store, const std::string& run, const std::vector<std::string>& metrics, int rank,
                   const ExportSelection& selection, const Take& take) {
   std::vector<std::vector<Point>> series;
+  series.reserve(metrics.size());
   for (const std::string& metric : metrics) series.push_back(selected_points(store, run, metric, rank, selection));
   std::vector<std::size_t> at(series.size(), 0);
   while (true) {

@@ -111,9 +111,9 @@ void EventFile::flush() {
   if (!file_) throw environment_error("cannot be written", "check the folder and its disk", {path_.string()});
 }
 
-TensorBoardExport::TensorBoardExport(std::filesystem::path folder, const telemetry::RunRow& run,
+TensorBoardExport::TensorBoardExport(const std::filesystem::path& folder, const telemetry::RunRow& run,
                                      ExportSelection selection)
-    : folder_(std::move(folder) / folder_name(run.info.id)),
+    : folder_(folder / folder_name(run.info.id)),
       run_(run.info.id),
       started_at_(run.info.started_at),
       selection_(std::move(selection)) {}

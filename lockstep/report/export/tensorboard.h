@@ -35,7 +35,7 @@ class EventFile {
 // run of its own. Characters that no id of ours has become '_'.
 class TensorBoardExport {
  public:
-  TensorBoardExport(std::filesystem::path folder, const telemetry::RunRow& run, ExportSelection selection);
+  TensorBoardExport(const std::filesystem::path& folder, const telemetry::RunRow& run, ExportSelection selection);
 
   // Writes what the store has and was not written yet; returns how many points that were. Steps that were done again
   // (after a recovery, a rollback) are written again once the run is as far as it was before.

@@ -101,7 +101,7 @@ std::vector<std::string> watch_frame(const WatchView& view, WatchTab tab, const 
   scroll = std::clamp(scroll, 0, hidden);
   std::vector<std::string> lines{title_line(view, size, inner), tabs_line(tab, size, inner), ""};
   for (int i = 0; i < room; ++i) {
-    const auto at = static_cast<std::size_t>(i + scroll);
+    const auto at = static_cast<std::size_t>(i) + static_cast<std::size_t>(scroll);
     lines.push_back(at < body.size() ? body[at] : "");
   }
   std::string foot = "q quit   1-6 or arrows: pages";
