@@ -341,6 +341,8 @@ std::unique_ptr<Backend> open_backend(const CommOptions& options) {
 
 }  // namespace
 
+bool has_plugin(const std::string& backend) { return !find_plugin(backend, {}).empty(); }
+
 Communicator open_communicator(const CommOptions& options) {
   return Communicator(open_backend(options), options.name, {}, options.timeout);
 }

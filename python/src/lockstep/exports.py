@@ -15,12 +15,11 @@ import tempfile
 import time
 
 from ._log import home_directory
-from .store import open_run
+from .store import is_by_second, open_run
 
 __all__ = ["export_to_mlflow", "export_to_tensorboard", "export_to_wandb"]
 
 _BATCH = 1000  # points of one request
-_SECONDS = ("node_", "gpu_")  # metrics of a node: their step is the second of the run
 _LONGEST_VALUE = 500  # of a parameter
 
 
@@ -67,7 +66,7 @@ def _export(run, home, sink, follow, interval):
 def _send_new(source, sink, sent):
     rows = {}  # (axis, step) -> time, values
     for metric in source.metric_names():
-        axis = "second" if metric.startswith(_SECONDS) else "step"
+        axis = "second" if is_by_second(metric) else "step"
         for rank in source.ranks(metric):
             name = metric if rank == 0 else f"rank{rank}/{metric}"
             after = sent.last(name)
