@@ -235,7 +235,4 @@ struct CommOptions {
 // library that it needs is missing, bad_input for wrong options, Fault when the other ranks do not come.
 Communicator open_communicator(const CommOptions& options);
 
-// Whether its plugin is found where open_communicator() looks. Libraries that the plugin needs may still be missing.
-bool has_plugin(const std::string& backend);
-
 }  // namespace lockstep::comm

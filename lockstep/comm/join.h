@@ -32,4 +32,7 @@ Meeting meet(const elastic::RankEnvironment& ranks, MeetingOptions options = {})
 // What of a communicator's options follows from where this rank is. `meeting` is null for mpi, which needs none.
 CommOptions options_of(const elastic::RankEnvironment& ranks, const std::string& backend, const Meeting* meeting);
 
+// Whether its plugin is found where open_communicator() looks. Libraries that the plugin needs may still be missing.
+bool has_plugin(const std::string& backend);
+
 }  // namespace lockstep::comm

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/join.h"
 #include "lockstep/comm/observed.h"
 #include "lockstep/comm/plugin.h"
 #include "lockstep/elastic/store.h"
