@@ -5,7 +5,8 @@ import subprocess
 import sys
 import textwrap
 
-OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCKSTEP_BACKEND", "LOCKSTEP_RUN_ID")
+OURS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCKSTEP_BACKEND",
+        "LOCKSTEP_RUN_ID")
 
 
 def free_port():
@@ -24,7 +25,8 @@ def start_ranks(text, world=2, python=sys.executable, **variables):
     """One process per rank; `text` may be a program or a list with one per rank."""
     texts = [text] * world if isinstance(text, str) else text
     port = str(free_port())
-    return [subprocess.Popen([python, "-c", textwrap.dedent(texts[rank])], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    return [subprocess.Popen([python, "-c", textwrap.dedent(texts[rank])], text=True, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE,
                              env=clean_environment(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1",
                                                    MASTER_PORT=port, **variables)) for rank in range(world)]
 

@@ -236,7 +236,8 @@ class Faults(Ranks):
         self.assertRegex(err.strip().splitlines()[-1], r"lockstep\.(TimeoutFault|PeerLost): .*rank 1")
 
     def test_ctrl_c_ends_a_wait(self):
-        first, second = start_ranks([BEGIN + "print('waits', flush=True)\ncomm.all_reduce(1.0)", BEGIN + "import time; time.sleep(60)"])
+        first, second = start_ranks([BEGIN + "print('waits', flush=True)\ncomm.all_reduce(1.0)",
+                                     BEGIN + "import time; time.sleep(60)"])
         self.addCleanup(finish_ranks, [first, second])
         self.assertEqual(first.stdout.readline(), "waits\n")
         time.sleep(0.3)

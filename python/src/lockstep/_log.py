@@ -16,6 +16,7 @@ import struct
 import sys
 import threading
 import time
+from typing import Any
 
 __all__ = ["log"]
 
@@ -67,7 +68,7 @@ class _Lines:
         self._lines = []
         self._mutex = threading.Lock()
         self._wake = threading.Event()
-        self._file = None
+        self._file: Any = None  # its descriptor
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="lockstep-log", daemon=True)
         self._thread.start()
@@ -271,7 +272,7 @@ def _started():
         return 0
 
 
-_current = None
+_current: Any = None
 _current_mutex = threading.Lock()
 
 

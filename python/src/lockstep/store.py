@@ -157,9 +157,13 @@ class Run:
             after = points[-1][0]
 
 
+# Metrics of agents: their step is the second of the run.
+BY_SECOND_PREFIXES = ("node_", "gpu_")
+BY_SECOND_NAMES = ("cpu_percent", "resident_bytes")
+
+
 def is_by_second(metric: str) -> bool:
-    """Metrics of agents: their step is the second of the run."""
-    return metric.startswith(("node_", "gpu_")) or metric in ("cpu_percent", "resident_bytes")
+    return metric.startswith(BY_SECOND_PREFIXES) or metric in BY_SECOND_NAMES
 
 
 def _store_of(home: Home) -> Store:

@@ -143,7 +143,7 @@ def train(
     request = Request(job, files, overrides, resumes=resume is not False)
     request.set_model(model, loss)
     request.set_data(data)
-    words = [find_executable(needs_engine=True), "train", *request.words(), "--json", "--report-steps"]
+    words = ["train", *request.words(), "--json", "--report-steps"]
     if backend is not None:
         words += ["--backend", backend]
     if export is not None:
@@ -155,7 +155,7 @@ def train(
     heard: List[Callback] = [one if isinstance(one, Callback) else _Function(one) for one in callbacks]
     if progress:
         heard.insert(0, Progress())
-    return _Training(words, where, heard, request.steps).run()
+    return _Training([find_executable(needs_engine=True), *words], where, heard, request.steps).run()
 
 
 def _is_object(value: Any) -> bool:

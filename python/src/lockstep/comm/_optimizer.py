@@ -18,7 +18,7 @@ from ._operations import Average, Handle, ReduceOp, _reduction, _refuse_process_
 from ._world import new_group
 from .compression import Compression
 
-Groups = Union[None, int, Sequence[Sequence[Any]]]
+Groups = Union[None, int, Sequence[Sequence[Any]]]  # Horovod takes a number here too
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -90,8 +90,8 @@ def _lists(groups: Groups, num_groups: int, parameters: List[Any]) -> Optional[L
     if groups is not None and num_groups:
         raise SpecError("give groups= or num_groups=, not both")
     if isinstance(groups, int):
-        groups, num_groups = None, groups
-    if groups is not None:
+        num_groups = groups
+    elif groups is not None:
         lists = [list(one) for one in groups]
         known = set(parameters)
         given = [one for part in lists for one in part if one in known]
