@@ -99,7 +99,8 @@ PYBIND11_MODULE(_core, module) {
     try {
       if (pointer) std::rethrow_exception(pointer);
     } catch (const lockstep::UserError& error) {
-      set_error(py::module_::import("lockstep.errors").attr("user_error")(static_cast<int>(error.code()), error.what()));
+      set_error(
+          py::module_::import("lockstep.errors").attr("user_error")(static_cast<int>(error.code()), error.what()));
     } catch (const lockstep::Fault& error) {
       const char* const kinds[] = {"PeerLost", "TimeoutFault", "Aborted"};  // in FaultKind's order
       const char* const kind = kinds[static_cast<int>(error.kind())];

@@ -115,9 +115,7 @@ class World {
     return open().all_to_all(buffer_of(input), sent, buffer_of(output), received, options_of(timeout));
   }
   comm::Work barrier(double timeout) { return open().barrier(options_of(timeout)); }
-  World subgroup(const std::vector<int>& ranks, const std::string& name) {
-    return World(open().subgroup(ranks, name));
-  }
+  World subgroup(const std::vector<int>& ranks, const std::string& name) { return World(open().subgroup(ranks, name)); }
   void abort(const std::string& reason) { open().abort(reason); }
   void close() { world_ = {}; }
 

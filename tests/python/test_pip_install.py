@@ -12,7 +12,7 @@ import tempfile
 import time
 
 SOURCE = pathlib.Path(sys.argv[1])
-ENGINE = sys.argv[2] if len(sys.argv) > 2 else None  # a `lockstep` that trains
+ENGINE = (sys.argv[2] or None) if len(sys.argv) > 2 else None  # a `lockstep` that trains
 WHEEL = sys.argv[3] if len(sys.argv) > 3 else str(SOURCE / "python")  # what pip installs
 EXAMPLE = '''
 import pathlib, lockstep

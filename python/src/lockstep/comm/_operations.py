@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import threading
 from typing import Any, Callable, List, Optional, Sequence
 
 from .. import _core
@@ -61,14 +62,14 @@ class Handle:
         return self._result
 
 
-# Handles that nobody waits for must not lose their memory while the operation works on it.
+# Handles that nobody waits for must not lose their memory while the operation works on it. Backward may run in threads.
 _under_way: List[Handle] = []
+_under_way_mutex = threading.Lock()
 
 
 def _keep(handle: Handle) -> None:
-    _under_way[:] = [one for one in _under_way if not one.done()]
-    if not handle.done():
-        _under_way.append(handle)
+    with _under_way_mutex:
+        _under_way[:] = [one for one in (*_under_way, handle) if not one.done()]
 
 
 def synchronize(handle: Handle) -> Any:
