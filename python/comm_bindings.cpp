@@ -29,11 +29,13 @@ milliseconds from_seconds(double seconds) { return milliseconds(static_cast<std:
 // Memory as Python names it: (address, elements, dtype, device, stream).
 using Memory = std::tuple<std::uintptr_t, std::int64_t, int, int, std::uintptr_t>;
 
+// NOLINTBEGIN(performance-no-int-to-ptr): Python names memory by its address.
 comm::Buffer buffer_of(const Memory& memory) {
   const auto& [address, count, dtype, device, stream] = memory;
   return {reinterpret_cast<void*>(address), count, static_cast<comm::DType>(dtype), device,
           reinterpret_cast<void*>(stream)};
 }
+// NOLINTEND(performance-no-int-to-ptr)
 
 comm::OpOptions options_of(double timeout_seconds) { return {.timeout = from_seconds(timeout_seconds)}; }
 
