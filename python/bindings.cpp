@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "comm_bindings.h"
 #include "lockstep/base/error.h"
@@ -97,7 +98,7 @@ PYBIND11_MODULE(_core, module) {
 
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
-      if (pointer) std::rethrow_exception(pointer);
+      if (pointer) std::rethrow_exception(std::move(pointer));
     } catch (const lockstep::UserError& error) {
       set_error(
           py::module_::import("lockstep.errors").attr("user_error")(static_cast<int>(error.code()), error.what()));
