@@ -236,6 +236,8 @@ deb: build
 
 # dist/lockstep-VERSION-*.whl: pip installs it where there is no compiler. auditwheel names the oldest C library it runs on.
 WHEEL_VENV ?= .cache/venv-wheel
+# Opened on machines that have them; the backends gloo and mpi of the wheel are nothing elsewhere.
+WHEEL_EXCLUDES = --exclude 'libgloo.so*' --exclude 'libmpi*.so*' --exclude 'libopen-*.so*'
 wheel: setup
 	@scripts/setup.sh package
 	@test -x $(WHEEL_VENV)/bin/python3 || python3 -m venv $(WHEEL_VENV)
@@ -244,7 +246,7 @@ wheel: setup
 	@rm -rf build/wheel-plain && mkdir -p build
 	@CMAKE_BUILD_PARALLEL_LEVEL=$(JOBS) $(WHEEL_VENV)/bin/pip wheel --no-deps --no-build-isolation \
 	  -Cbuild-dir=$(CURDIR)/build/wheel -w build/wheel-plain ./python >build/wheel.log 2>&1 || { cat build/wheel.log; exit 4; }
-	@PATH="$(abspath $(WHEEL_VENV))/bin:$$PATH" auditwheel -v repair --only-plat -w dist build/wheel-plain/*.whl >>build/wheel.log 2>&1 || \
+	@PATH="$(abspath $(WHEEL_VENV))/bin:$$PATH" auditwheel -v repair --only-plat $(WHEEL_EXCLUDES) -w dist build/wheel-plain/*.whl >>build/wheel.log 2>&1 || \
 	  { cat build/wheel.log; exit 4; }
 	@ls -sh dist/lockstep-*.whl
 

@@ -5,7 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "comm_bindings.h"
 #include "lockstep/base/error.h"
 #include "lockstep/planner/explain/explain.h"
 #include "lockstep/planner/profile_source.h"
@@ -87,6 +89,8 @@ nlohmann::json plan(const std::string& model, const std::string& cluster, std::i
   return planner::to_json(planner::explain(request));
 }
 
+void set_error(const py::object& error) { PyErr_SetObject(py::type::handle_of(error).ptr(), error.ptr()); }
+
 }  // namespace
 
 PYBIND11_MODULE(_core, module) {
@@ -94,9 +98,14 @@ PYBIND11_MODULE(_core, module) {
 
   py::register_exception_translator([](std::exception_ptr pointer) {
     try {
-      if (pointer) std::rethrow_exception(pointer);
+      if (pointer) std::rethrow_exception(std::move(pointer));
     } catch (const lockstep::UserError& error) {
-      PyErr_SetString(PyExc_ValueError, error.what());
+      set_error(
+          py::module_::import("lockstep.errors").attr("user_error")(static_cast<int>(error.code()), error.what()));
+    } catch (const lockstep::Fault& error) {
+      const char* const kinds[] = {"PeerLost", "TimeoutFault", "Aborted"};  // in FaultKind's order
+      const char* const kind = kinds[static_cast<int>(error.kind())];
+      set_error(py::module_::import("lockstep.errors").attr(kind)(error.what(), error.rank()));
     }
   });
 
@@ -129,5 +138,6 @@ PYBIND11_MODULE(_core, module) {
       py::kw_only(), py::arg("model"), py::arg("cluster"), py::arg("sequence_length"), py::arg("global_batch"),
       py::arg("tokens"), py::arg("profile"));
   lockstep::python::bind_store(module);
+  lockstep::python::bind_comm(module);
   module.def("home_directory", [] { return lockstep::telemetry::home_directory().string(); });
 }

@@ -57,6 +57,11 @@ class Store {
     if (!row) throw bad_input("there is no run `" + id + "`", "`lockstep report` lists them");
     return run_text(*row);
   }
+  std::vector<std::string> runs(std::size_t limit, const std::string& beginning) const {
+    std::vector<std::string> result;
+    for (const telemetry::RunRow& row : store_->runs(limit, beginning)) result.push_back(run_text(row));
+    return result;
+  }
   std::string plan(const std::string& run) const { return text_of(store_->plan(run)); }
   std::vector<std::string> metric_names(const std::string& run) const { return store_->metric_names(run); }
   std::vector<int> ranks(const std::string& run, const std::string& metric) const { return store_->ranks(run, metric); }
@@ -85,6 +90,7 @@ void bind_store(py::module_& module) {
   py::class_<Store>(module, "Store")
       .def(py::init<const std::string&>(), py::arg("home"))
       .def("find", &Store::find, py::arg("id"))
+      .def("runs", &Store::runs, py::arg("limit"), py::arg("beginning"))
       .def("plan", &Store::plan, py::arg("run"))
       .def("metric_names", &Store::metric_names, py::arg("run"))
       .def("ranks", &Store::ranks, py::arg("run"), py::arg("metric"))

@@ -1,9 +1,11 @@
 #include "lockstep/cli/signals.h"
 
 #include <poll.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <initializer_list>
 
 namespace lockstep::cli {
@@ -59,6 +61,15 @@ void survive_closed_pipes() {
   action.sa_handler = SIG_IGN;
   sigemptyset(&action.sa_mask);
   sigaction(SIGPIPE, &action, nullptr);
+}
+
+void end_with_parent() {
+  const char* const parent = std::getenv("LOCKSTEP_PARENT");
+  if (parent == nullptr) return;
+  const long number = std::atol(parent);
+  unsetenv("LOCKSTEP_PARENT");  // it is about this process, not about those that it starts
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (number != getppid()) raise(SIGTERM);  // it went before we asked
 }
 
 bool nobody_reads_stdout() {

@@ -26,6 +26,10 @@ bool requeue_was_asked();
 // From now on writing to a pipe that nobody reads is an error of the write and not the end of the process.
 void survive_closed_pipes();
 
+// The variable LOCKSTEP_PARENT names the process that started this one: when that is gone, this one gets SIGTERM.
+// Nothing without the variable.
+void end_with_parent();
+
 // Whether standard output is a pipe or socket whose reader is gone.
 bool nobody_reads_stdout();
 

@@ -227,6 +227,7 @@ int train(const TrainOptions& options) {
   }
   session.verb_options.general_step = options.general_step;
   survive_closed_pipes();
+  end_with_parent();
   if (speaks && !only_json) show([&] { show_plan(stdout, job, plan, placement); });
   TensorBoardFollower board(options.tensorboard);
   if (speaks && !options.tensorboard.empty()) session.on_run = [&](const std::string& run) { board.start(run); };

@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/backend.h"
+#include "lockstep/comm/join.h"
 #include "lockstep/comm/observed.h"
 #include "lockstep/comm/plugin.h"
 #include "lockstep/elastic/store.h"
@@ -340,6 +341,8 @@ std::unique_ptr<Backend> open_backend(const CommOptions& options) {
 }
 
 }  // namespace
+
+bool has_plugin(const std::string& backend) { return !find_plugin(backend, {}).empty(); }
 
 Communicator open_communicator(const CommOptions& options) {
   return Communicator(open_backend(options), options.name, {}, options.timeout);

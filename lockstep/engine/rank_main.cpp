@@ -13,12 +13,11 @@
 #include "lockstep/base/enum_names.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/group_settings.h"
+#include "lockstep/comm/join.h"
 #include "lockstep/comm/local.h"
 #include "lockstep/comm/observed.h"
-#include "lockstep/elastic/host_address.h"
 #include "lockstep/elastic/root_cause.h"
 #include "lockstep/elastic/run_record.h"
-#include "lockstep/elastic/store.h"
 #include "lockstep/engine/calibrate/calibration.h"
 #include "lockstep/engine/chaos.h"
 #include "lockstep/engine/control.h"
@@ -72,64 +71,29 @@ struct Membership {
 
 // The communicator and what must live as long as it.
 struct Joined {
-  std::unique_ptr<elastic::StoreServer> server;
+  comm::Meeting meeting;
   comm::Communicator world;
 };
-
-// Where the first rank's store listens: where the launcher told the others to look for it.
-std::string store_address(const elastic::RankEnvironment& ranks) {
-  if (ranks.one_node) return ranks.master_host;
-  if (ranks.interface.empty()) return "0.0.0.0";
-  elastic::require_on_interface(ranks.master_host, ranks.interface, "the meeting point " + ranks.master_host);
-  return elastic::address_of_interface(ranks.interface);
-}
-
-// The other node may be lost, and its name with it: pods take theirs along.
-std::string address_for_others(const elastic::RankEnvironment& ranks) {
-  if (!ranks.towards.empty() && elastic::is_known_host(ranks.towards)) {
-    return elastic::address_of_this_host(ranks.towards);
-  }
-  return elastic::address_of_this_host(ranks.master_host);
-}
 
 // Store keys of one generation do not meet those of another.
 Joined join_world(const elastic::RankRequest& request, const Membership& membership = {}) {
   const elastic::RankEnvironment& ranks = request.ranks;
+  const bool meets = request.backend != "mpi";
   Joined joined;
-  comm::CommOptions options;
-  options.backend = request.backend;
-  options.rank = ranks.rank;
-  options.size = ranks.world;
-  options.device = ranks.local_rank;
+  if (meets) {
+    comm::MeetingOptions how{.is_served = ranks.source == "agent"};  // under a foreign launcher nobody else serves it
+    // A rank that is lost on its way here never comes; whoever hears of it first ends the wait of the others.
+    if (membership.control != nullptr) {
+      how.aborted = [membership] { return membership.control->aborted(membership.generation); };
+    }
+    joined.meeting = comm::meet(ranks, std::move(how));
+  }
+  comm::CommOptions options = comm::options_of(ranks, request.backend, meets ? &joined.meeting : nullptr);
   options.groups = comm::choose_group_settings(std::getenv("LOCKSTEP_NCCL_GROUPS"),
                                                request.plan ? request.plan->best.knobs.nccl_groups : "");
   options.store_prefix = fmt::format("generation-{}", membership.generation);
   options.timeout = timeout_of(request.job);
   options.connect_timeout = std::min(options.connect_timeout, options.timeout);
-  if (request.backend != "mpi") {
-    if (ranks.master_port == 0) {
-      throw bad_input(ranks.source + " gave no meeting point",
-                      "set MASTER_ADDR and MASTER_PORT, or use the mpi backend");
-    }
-    const std::string token = elastic::token_from_environment();
-    // Under a foreign launcher nobody else serves the store, so the first rank does.
-    const bool agent_serves = ranks.source == "agent";
-    if (!agent_serves && ranks.rank == 0) {
-      joined.server = std::make_unique<elastic::StoreServer>(
-          elastic::StoreServerOptions{store_address(ranks), ranks.master_port, token});
-    }
-    elastic::StoreClientOptions client{.address = ranks.master_host, .port = ranks.master_port, .token = token};
-    // A rank that is lost on its way here never comes; whoever hears of it first ends the wait of the others.
-    if (membership.control != nullptr) {
-      client.aborted = [membership] { return membership.control->aborted(membership.generation); };
-    }
-    options.store = std::make_shared<elastic::StoreClient>(std::move(client));
-    if (!ranks.interface.empty()) {
-      options.address = elastic::address_of_interface(ranks.interface);
-    } else if (!ranks.one_node) {
-      options.address = address_for_others(ranks);
-    }
-  }
   if (Chaos* const chaos = membership.chaos) {
     joined.world = comm::open_observed_communicator(options, [chaos](comm::OpKind) { chaos->operation_begins(); });
   } else {

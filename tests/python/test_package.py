@@ -18,8 +18,11 @@ SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
 LOCKSTEP = pathlib.Path(os.environ["LOCKSTEP_BUILD_DIR"]) / "lockstep"
 
 
+DOCUMENTED = ("lockstep", "lockstep._suggestion", "lockstep.suggest", "lockstep.errors", "lockstep.comm")
+
+
 def load_tests(loader, tests, pattern):
-    for name in ("lockstep", "lockstep._suggestion", "lockstep.suggest"):
+    for name in DOCUMENTED:
         tests.addTests(doctest.DocTestSuite(importlib.import_module(name)))
     tests.addTests(doctest.DocFileSuite(str(SOURCE / "python" / "README.md"), module_relative=False))
     return tests
@@ -31,7 +34,7 @@ def basic(**more):
 
 class Package(unittest.TestCase):
     def test_there_are_doctests_to_run(self):
-        found = [test for name in ("lockstep", "lockstep._suggestion", "lockstep.suggest")
+        found = [test for name in DOCUMENTED
                  for test in doctest.DocTestFinder().find(importlib.import_module(name)) if test.examples]
         self.assertGreaterEqual(len(found), 5)
 

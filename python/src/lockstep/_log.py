@@ -16,6 +16,7 @@ import struct
 import sys
 import threading
 import time
+from typing import Any
 
 __all__ = ["log"]
 
@@ -67,7 +68,7 @@ class _Lines:
         self._lines = []
         self._mutex = threading.Lock()
         self._wake = threading.Event()
-        self._file = None
+        self._file: Any = None  # its descriptor
         self._closed = False
         self._thread = threading.Thread(target=self._work, name="lockstep-log", daemon=True)
         self._thread.start()
@@ -154,9 +155,24 @@ class _Heart:
             pass
 
 
-class _Run:
-    def __init__(self):
-        self._rank = int(os.environ.get("RANK") or 0)
+def rank_and_world():
+    """Of this process, whichever launcher started it; without the compiled module torchrun's words alone."""
+    try:
+        from ._core import rank_environment
+
+        found = rank_environment()
+        return (found.rank, found.world) if found is not None else (0, 1)
+    except (ImportError, ValueError):
+        return int(os.environ.get("RANK") or 0), int(os.environ.get("WORLD_SIZE") or 1)
+
+
+class RunLog:
+    """The records of this process: lines of its rank, and of the run where it is its own."""
+
+    def __init__(self, name=None, run_id=None):
+        """`run_id`: of a run that several ranks share; the first one owns it."""
+        self._rank, self._world = rank_and_world()
+        self._name = name or program_name()
         self._mutex = threading.Lock()
         self._step = None
         self._time = None
@@ -167,19 +183,24 @@ class _Run:
         # A trial of `lockstep tune --command` is measured by what it prints.
         self._prints = bool(os.environ.get("LOCKSTEP_TRIAL")) and self._rank == 0
         launched = os.environ.get("LOCKSTEP_RUN_ID")
-        self._id = launched or _make_id()
-        if os.environ.get("LOCKSTEP_RECORD") == "0" or (not launched and (self._rank != 0 or self._prints)):
+        self.id = launched or run_id or make_id(self._name)
+        alone = not launched and run_id is None  # the other ranks do not know of this run
+        if os.environ.get("LOCKSTEP_RECORD") == "0" or (alone and self._rank != 0) or (not launched and self._prints):
             return
-        folder = home_directory() / "runs" / self._id
-        if not launched:
+        folder = home_directory() / "runs" / self.id
+        if not launched and self._rank == 0:
             self._begin(folder)
         self._file = _Lines(folder / f"rank-{self._rank:05d}.jsonl")
-        atexit.register(self._end)
+        atexit.register(self.end)
+
+    @property
+    def rank(self):
+        return self._rank
 
     def _begin(self, folder):
         self._owner = _Lines(folder / "run.jsonl")
-        self._owner.add({"type": "run", "run": self._id, "name": _name(), "started_at": time.time(),
-                         "world": int(os.environ.get("WORLD_SIZE") or 1), "backend": "python",
+        self._owner.add({"type": "run", "run": self.id, "name": self._name, "started_at": time.time(),
+                         "world": self._world, "backend": "python",
                          "host": socket.gethostname(), "pid": os.getpid(), "pid_started": _started(), "job": "",
                          "versions": {"python": sys.version.split()[0]}})
         before = sys.excepthook
@@ -189,13 +210,22 @@ class _Run:
             before(kind, value, trace)
         sys.excepthook = remember
 
-    def _end(self):
+    def end(self, status=None, reason="", summary=None):
+        """Once; what comes later is nothing."""
         if self._owner:
-            self._owner.add({"type": "end", "run": self._id, "time": time.time(), "exit_reason": self._error,
-                             "status": "failed" if self._error else "done", "summary": {}})
+            reason = reason or self._error
+            self._owner.add({"type": "end", "run": self.id, "time": time.time(), "exit_reason": reason,
+                             "status": status or ("failed" if reason else "done"), "summary": summary or {}})
         for file in (self._file, self._owner):
             if file:
                 file.close()
+        self._file = self._owner = None
+        atexit.unregister(self.end)
+
+    def event(self, kind, message, level, step, data):
+        if self._file:
+            self._file.add({"type": "event", "run": self.id, "time": time.time(), "level": level, "kind": kind,
+                            "rank": self._rank, "step": step, "message": message, "data": data})
 
     def log(self, step, metrics, tokens, samples):
         now = time.monotonic()
@@ -218,18 +248,19 @@ class _Run:
                 self._step, self._time = step, now
         self._heart.beat(step)
         if values and self._file:
-            self._file.add({"type": "metrics", "run": self._id, "rank": self._rank, "step": step, "time": time.time(),
+            self._file.add({"type": "metrics", "run": self.id, "rank": self._rank, "step": step, "time": time.time(),
                             "values": values})
         if self._prints:
             print(json.dumps({"step": step, **values}), flush=True)
 
 
-def _make_id():
-    safe = re.sub(r"[^A-Za-z0-9_]", "-", _name()[:32])
+def make_id(name):
+    """As the command makes them: sorted by time."""
+    safe = re.sub(r"[^A-Za-z0-9_]", "-", name[:32])
     return time.strftime("%Y%m%d-%H%M%S", time.gmtime()) + "-" + os.urandom(3).hex() + ("-" + safe if safe else "")
 
 
-def _name():
+def program_name():
     return pathlib.Path(sys.argv[0] or "python").stem or "python"
 
 
@@ -241,7 +272,7 @@ def _started():
         return 0
 
 
-_current = None
+_current: Any = None
 _current_mutex = threading.Lock()
 
 
@@ -249,8 +280,16 @@ def _run():
     global _current
     with _current_mutex:
         if _current is None:
-            _current = _Run()
+            _current = RunLog()
         return _current
+
+
+def use(run):
+    """What log() records into from now on; returns what it was before. None: a run of its own, once there is something."""
+    global _current
+    with _current_mutex:
+        before, _current = _current, run
+        return before
 
 
 def _forget():

@@ -324,11 +324,11 @@ def suggest(
     >>> suggest(model_size="7B", gpus=8, dataset_size="1B tokens", gpu="H1000", studies=False)
     Traceback (most recent call last):
         ...
-    ValueError: there is no GPU kind `H1000`; did you mean `H100`?
+    lockstep.SpecError: there is no GPU kind `H1000`; did you mean `H100`?
     >>> suggest(model_size="7B", gpus=0, dataset_size="1B tokens", studies=False)
     Traceback (most recent call last):
         ...
-    ValueError: gpus: `0` is nothing; give a number above 0
+    lockstep.SpecError: gpus: `0` is nothing; give a number above 0
     """
     return Suggestion(
         _core.suggest(

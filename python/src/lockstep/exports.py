@@ -13,14 +13,14 @@ import pathlib
 import re
 import tempfile
 import time
+from typing import Any, Dict
 
 from ._log import home_directory
-from .store import open_run
+from .store import BY_SECOND_NAMES, BY_SECOND_PREFIXES, is_by_second, open_run
 
 __all__ = ["export_to_mlflow", "export_to_tensorboard", "export_to_wandb"]
 
 _BATCH = 1000  # points of one request
-_SECONDS = ("node_", "gpu_")  # metrics of a node: their step is the second of the run
 _LONGEST_VALUE = 500  # of a parameter
 
 
@@ -65,9 +65,9 @@ def _export(run, home, sink, follow, interval):
 
 
 def _send_new(source, sink, sent):
-    rows = {}  # (axis, step) -> time, values
+    rows: Dict[Any, Any] = {}  # (axis, step) -> time, values
     for metric in source.metric_names():
-        axis = "second" if metric.startswith(_SECONDS) else "step"
+        axis = "second" if is_by_second(metric) else "step"
         for rank in source.ranks(metric):
             name = metric if rank == 0 else f"rank{rank}/{metric}"
             after = sent.last(name)
@@ -143,7 +143,7 @@ class _Wandb:
         self._wandb = _client("wandb")
         self._project = project
         self._init = init
-        self._run = None
+        self._run: Any = None
         self._events = []
 
     def where(self):
@@ -157,8 +157,8 @@ class _Wandb:
         # Late points of other ranks are taken too: the step is a value, not wandb's own counter.
         self._run.define_metric("second", hidden=True)
         self._run.define_metric("*", step_metric="step")
-        for prefix in _SECONDS:
-            self._run.define_metric(f"{prefix}*", step_metric="second")
+        for pattern in (*(f"{prefix}*" for prefix in BY_SECOND_PREFIXES), *BY_SECOND_NAMES):
+            self._run.define_metric(pattern, step_metric="second")
 
     def log(self, axis, step, when, values):
         self._run.log({axis: step, "_lockstep_time": when,
@@ -253,7 +253,7 @@ class _TensorBoard:
         writer = _client("tensorboard.summary", "tensorboard").Writer
         self._folder = pathlib.Path(folder)
         self._make = writer
-        self._writer = None
+        self._writer: Any = None
 
     def where(self):
         return f"tensorboard:{self._folder.resolve()}"
