@@ -14,6 +14,9 @@
 #include "lockstep/cli/signals.h"
 #include "lockstep/cli/verbs.h"
 
+namespace lockstep::cli {
+void add_validate(CLI::App& app, Outcome& outcome);
+}
 namespace {
 
 using lockstep::cli::Outcome;
@@ -104,6 +107,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_plan(app, outcome);
   lockstep::cli::add_suggest(app, outcome);
   lockstep::cli::add_simulate(app, outcome);
+  lockstep::cli::add_validate(app, outcome);
   lockstep::cli::add_train(app, outcome);
   lockstep::cli::add_launch(app, outcome);
   lockstep::cli::add_tune(app, outcome);
