@@ -103,8 +103,9 @@ void read_texts(ValidateOptions& options) {
                     {"--report"});
   }
   for (const std::string& file : {options.output, options.report}) {
+    if (file.empty()) continue;
     const fs::path folder = fs::absolute(file).parent_path();
-    if (!file.empty() && !fs::is_directory(folder)) {  // before minutes of work
+    if (!fs::is_directory(folder)) {  // before minutes of work
       throw bad_input(fmt::format("there is no folder {}", printable_path(folder)), "make it first", {file});
     }
   }

@@ -1,6 +1,7 @@
 #include "lockstep/cli/validation_session.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <map>
@@ -9,6 +10,8 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/json.h"
+#include "lockstep/base/processor_share.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cli/calibrate.h"
 #include "lockstep/cli/proxy_data.h"
@@ -17,7 +20,6 @@
 #include "lockstep/cost/engine_memory.h"
 #include "lockstep/plan/run.h"
 #include "lockstep/planner/planner.h"
-#include "lockstep/report/median.h"
 #include "lockstep/report/run_facts.h"
 #include "lockstep/telemetry/recorder.h"
 #include "lockstep/telemetry/run_store.h"
@@ -36,6 +38,44 @@ double load_average() {
 [[noreturn]] void throw_stopped() {
   throw UserError(ExitCode::kInterrupted, "stopped; nothing was written", "what ran is in `lockstep report`");
 }
+
+// What the ranks had of the cores while they trained, step by step, as seen from the agent.
+class Shares {
+ public:
+  void begin(const std::string& run) { folder_ = telemetry::run_folder(telemetry::home_directory(), run); }
+
+  void note(std::int64_t step) {
+    if (ranks_.empty()) find_ranks();
+    ProcessorTime sum;
+    for (const std::int64_t rank : ranks_) {
+      const ProcessorTime time = processor_time_of(rank);
+      if (time.ran_seconds <= 0) return;  // it has ended: the reading before is the last one
+      sum += time;
+    }
+    seen_[step] = sum;
+  }
+
+  // From the end of step `after` on. 1 where nothing was seen.
+  double share(std::int64_t after) const {
+    const auto first = seen_.lower_bound(after);
+    return first == seen_.end() ? 1 : share_between(first->second, seen_.rbegin()->second);
+  }
+
+ private:
+  // Without such a file the only rank is this process.
+  void find_ranks() {
+    const std::filesystem::path file = folder_ / "ranks.json";
+    if (!std::filesystem::exists(file)) {
+      ranks_ = {getpid()};
+      return;
+    }
+    read_json_file(file.string()).at("pids").get_to(ranks_);
+  }
+
+  std::filesystem::path folder_;
+  std::vector<std::int64_t> ranks_;
+  std::map<std::int64_t, ProcessorTime> seen_;
+};
 
 // One round measures, predicts and trains every proxy; figures of a round are of one moment.
 class Rounds {
@@ -121,21 +161,28 @@ class Rounds {
     if (stop_signals() > 0) throw_stopped();
     const plan::Plan predicted = planner::make_plan(job, &profile);
     const double load = load_average();
-    const SessionResult outcome = train(job, placement, predicted);
-    report::ProxyRun run = compare(job, predicted, outcome);
+    Shares shares;
+    const SessionResult outcome = train(job, placement, predicted, shares);
+    report::ProxyRun run = compare(job, predicted, outcome, shares);
     run.load = load;
     ++done_;
-    say(fmt::format("[{}/{}] proxy-{}, {}: predicted {}, measured {} a step ({:+.1f}%)", done_, all_, index + 1,
-                    plan::to_string(proxy.layout), format_seconds(predicted.best.prediction->step_seconds.expected),
-                    format_seconds(run.measured.total()), 100 * std::expm1(run.log_ratio())));
+    say(fmt::format("[{}/{}] proxy-{}, {}: predicted {}, measured {} a step ({:+.1f}%), share {:.0f}%", done_, all_,
+                    index + 1, plan::to_string(proxy.layout),
+                    format_seconds(predicted.best.prediction->step_seconds.expected),
+                    format_seconds(run.measured.total()), 100 * std::expm1(run.log_ratio()), 100 * run.share));
     result_.proxies[index].runs.push_back(std::move(run));
   }
 
-  static SessionResult train(const spec::Job& job, const Placement& placement, const plan::Plan& predicted) {
+  static SessionResult train(const spec::Job& job, const Placement& placement, const plan::Plan& predicted,
+                             Shares& shares) {
     SessionOptions session;
     session.display = nullptr;
     session.title = job.name;
     session.plan = predicted;
+    session.on_run = [&](const std::string& run) { shares.begin(run); };
+    if (job.cluster.is_cpu()) {
+      session.on_step = [&](const nlohmann::json& step) { shares.note(step.value("step", std::int64_t{0})); };
+    }
     SessionResult outcome = run_session(job, placement, session);
     if (outcome.exit_code == static_cast<int>(ExitCode::kInterrupted) || stop_signals() > 0) throw_stopped();
     if (outcome.exit_code == 0 && !outcome.result.is_null()) return outcome;
@@ -143,14 +190,10 @@ class Rounds {
                     fmt::format("{} failed: {}", job.name, outcome.error), "`lockstep report last` shows it");
   }
 
-  static report::ProxyRun compare(const spec::Job& job, const plan::Plan& predicted, const SessionResult& outcome) {
+  static report::ProxyRun compare(const spec::Job& job, const plan::Plan& predicted, const SessionResult& outcome,
+                                  const Shares& shares) {
     const auto store = telemetry::open_run_store(telemetry::home_directory());
     const report::RunFacts facts = report::read_run_facts(*store, outcome.run_id);
-    const std::string metric(telemetry::metric::kStepSeconds);
-    std::vector<double> steps;
-    for (const telemetry::Point& point : store->points_after(outcome.run_id, metric, 0, facts.counted_from - 1)) {
-      steps.push_back(point.value);
-    }
     const report::PhaseSeconds mean = facts.mean_phases();
     planner::StepParts parts;
     parts[StepPhase::kData] = mean.data;
@@ -159,8 +202,8 @@ class Rounds {
     parts[StepPhase::kOptimizer] = mean.optimizer;
     parts[StepPhase::kCheckpoint] = mean.checkpoint;
     parts[StepPhase::kHost] = mean.host;
-    const double step = report::median(steps);
-    if (step <= 0 || parts.total() <= 0) {
+    const double step = parts.total();
+    if (step <= 0) {
       throw UserError(ExitCode::kRunFailed, fmt::format("run {} recorded no steps", outcome.run_id),
                       "`lockstep doctor` checks the run store");
     }
@@ -169,7 +212,8 @@ class Rounds {
     run.seed = job.seed;
     run.predicted = predicted.best;
     run.predicted_bytes = cost::engine_memory(plan::run_of(job, predicted.best), 0).total();
-    run.measured = planner::scaled_to(parts, step);
+    run.share = shares.share(facts.counted_from - 1);
+    run.measured = planner::scaled_to(parts, run.share * step);
     run.measured_bytes = outcome.result.value("peak_allocated_bytes", 0.0);
     return run;
   }

@@ -223,6 +223,10 @@ cost::Profile measure_profile(comm::Communicator& communicator, const Calibratio
   Sampler sampler(communicator, options.quick ? kQuickWindow : kFullWindow, windows, timeout);
   Sampler step_sampler(communicator, options.quick ? kQuickStepWindow : kFullStepWindow, windows, timeout);
   profile.framework_bytes = sampler.mean(resident_bytes());
+  if (options.focus > 0) {
+    sampler.discount_others();
+    step_sampler.discount_others();
+  }
 
   // What the caller asked about first and in full; the general shapes as time allows.
   const Request request = request_of(options);

@@ -120,6 +120,7 @@ std::optional<std::vector<Proxy>> proxies_of(const spec::Job& bare, const plan::
                                              const ProxyMachine& machine, const SmallModel& small,
                                              const std::vector<ProxyLayout>& layouts) {
   std::vector<Proxy> proxies;
+  proxies.reserve(layouts.size());
   for (const ProxyLayout& layout : layouts) {
     Proxy proxy =
         make_proxy(proxy_job(bare, planned, machine, small, layout.layout), layout.layout, layout.checks, machine);
@@ -187,6 +188,7 @@ std::vector<Proxy> largest_proxies(const spec::Job& job, const spec::Job& bare, 
                                    const ProxyMachine& machine, const ProxyLimits& limits,
                                    const std::vector<ProxyLayout>& layouts) {
   std::vector<plan::Layout> meshes;
+  meshes.reserve(layouts.size());
   for (const ProxyLayout& layout : layouts) meshes.push_back(layout.layout);
   const Divisors divisors = divisors_of(meshes, job.model);
   const bool counted = job.model.is_language_model() || limits.parameters > 0;

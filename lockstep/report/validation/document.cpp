@@ -91,11 +91,13 @@ void add_proxies(const json& validation, std::vector<Block>& blocks) {
                           bytes(proxy.at("measured").at("memory_bytes")), percent(error.at("memory_bytes"))});
   }
   blocks.emplace_back(std::move(table));
-  Table runs{.rows = {{"run", "predicted step", "measured", "off by", "load"}}, .right = {1, 2, 3, 4}};
+  Table runs{.rows = {{"run", "predicted step", "measured", "off by", "by the clock", "share of the cores", "load"}},
+             .right = {1, 2, 3, 4, 5, 6}};
   for (const json& proxy : validation.at("proxies")) {
     for (const json& run : proxy.at("runs")) {
       runs.rows.push_back({text(run.at("run")), seconds(run.at("predicted_step_seconds")),
                            seconds(run.at("step_seconds")), percent(run.at("error_percent")),
+                           seconds(run.at("wall_seconds")), fmt::format("{:.0f}%", 100 * number(run.at("share"))),
                            fmt::format("{:.1f}", number(run.at("load")))});
     }
   }

@@ -60,7 +60,9 @@ json run_json(const ProxyRun& run, double work) {
           {"memory_bytes", positive_or_null(run.measured_bytes)},
           {"predicted_step_seconds", predicted},
           {"error_percent", percent(predicted, seconds)},
-          {"load", run.load}};
+          {"load", run.load},
+          {"share", run.share},
+          {"wall_seconds", seconds / run.share}};
 }
 
 json model_json(const spec::Model& model) {
@@ -119,6 +121,7 @@ json proxy_json(const CheckedProxy& checked, std::size_t number) {
 
 std::vector<planner::CheckedStep> steps_of(const Validation& validation) {
   std::vector<planner::CheckedStep> steps;
+  steps.reserve(validation.proxies.size());
   for (const CheckedProxy& proxy : validation.proxies) steps.push_back(proxy.middle().step());
   return steps;
 }
@@ -216,6 +219,7 @@ planner::CheckedStep ProxyRun::step() const { return {planner::parts_of(*predict
 
 const ProxyRun& CheckedProxy::middle() const {
   std::vector<double> ratios;
+  ratios.reserve(runs.size());
   for (const ProxyRun& run : runs) ratios.push_back(run.log_ratio());
   return runs[planner::middle_run(ratios)];
 }

@@ -23,7 +23,8 @@ struct ProxyRun {
   double predicted_bytes = 0;   // allocated by the first rank at the peak
   planner::StepParts measured;  // of the median step
   double measured_bytes = 0;    // 0: not recorded
-  double load = 0;              // the machine's load average when it began: what else ran counts
+  double load = 0;              // the machine's load average when it began
+  double share = 1;             // of the cores that the ranks wanted and had; `measured` is times that already
 
   planner::CheckedStep step() const;
   double log_ratio() const { return step().log_ratio(); }
