@@ -1,5 +1,6 @@
 #include "lockstep/base/processor_share.h"
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -27,12 +28,25 @@ ProcessorTime& ProcessorTime::operator+=(const ProcessorTime& other) {
 
 ProcessorTime processor_time() { return read_counts("/proc/thread-self"); }
 
-ProcessorTime processor_time_of(std::int64_t process) {
-  ProcessorTime sum;
+ThreadTimes thread_times_of(std::int64_t process) {
+  ThreadTimes times;
   std::error_code gone;
   const std::filesystem::path threads = "/proc/" + std::to_string(process) + "/task";
-  for (const auto& thread : std::filesystem::directory_iterator(threads, gone)) sum += read_counts(thread.path());
-  return sum;
+  for (const auto& thread : std::filesystem::directory_iterator(threads, gone)) {
+    times[std::strtoll(thread.path().filename().c_str(), nullptr, 10)] = read_counts(thread.path());
+  }
+  return times;
+}
+
+ProcessorTime busiest_between(const ThreadTimes& before, const ThreadTimes& after) {
+  ProcessorTime busiest;
+  for (const auto& [thread, end] : after) {
+    const auto start = before.find(thread);
+    if (start == before.end()) continue;
+    const double ran = end.ran_seconds - start->second.ran_seconds;
+    if (ran > busiest.ran_seconds) busiest = {ran, end.waited_seconds - start->second.waited_seconds};
+  }
+  return busiest;
 }
 
 double share_between(const ProcessorTime& before, const ProcessorTime& after) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 
 namespace lockstep {
 
@@ -19,8 +20,13 @@ struct ProcessorTime {
 // Of the calling thread. Both 0 where the kernel does not count (schedstat). Reads one small file.
 ProcessorTime processor_time();
 
-// Of all threads that a process has now, together; both 0 where it is gone.
-ProcessorTime processor_time_of(std::int64_t process);
+// Of every thread that a process has now, by id; empty where it is gone.
+using ThreadTimes = std::map<std::int64_t, ProcessorTime>;
+ThreadTimes thread_times_of(std::int64_t process);
+
+// What the thread that ran longest between two readings did in between: the one that works, not those that look after
+// it. Both 0 where no thread is in both.
+ProcessorTime busiest_between(const ThreadTimes& before, const ThreadTimes& after);
 
 // Of the time between two readings in which the thread wanted a core, the share in which it had one; 1 where nothing
 // was counted. Sleeping and waiting for others is neither.

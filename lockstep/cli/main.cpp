@@ -14,9 +14,6 @@
 #include "lockstep/cli/signals.h"
 #include "lockstep/cli/verbs.h"
 
-namespace lockstep::cli {
-void add_validate(CLI::App& app, Outcome& outcome);
-}
 namespace {
 
 using lockstep::cli::Outcome;

@@ -46,19 +46,23 @@ class Shares {
 
   void note(std::int64_t step) {
     if (ranks_.empty()) find_ranks();
-    ProcessorTime sum;
+    std::vector<ThreadTimes> now;
+    now.reserve(ranks_.size());
     for (const std::int64_t rank : ranks_) {
-      const ProcessorTime time = processor_time_of(rank);
-      if (time.ran_seconds <= 0) return;  // it has ended: the reading before is the last one
-      sum += time;
+      now.push_back(thread_times_of(rank));
+      if (now.back().empty()) return;  // it has ended: the reading before is the last one
     }
-    seen_[step] = sum;
+    seen_[step] = std::move(now);
   }
 
   // From the end of step `after` on. 1 where nothing was seen.
   double share(std::int64_t after) const {
     const auto first = seen_.lower_bound(after);
-    return first == seen_.end() ? 1 : share_between(first->second, seen_.rbegin()->second);
+    if (first == seen_.end()) return 1;
+    const std::vector<ThreadTimes>& last = seen_.rbegin()->second;
+    ProcessorTime sum;
+    for (std::size_t rank = 0; rank < last.size(); ++rank) sum += busiest_between(first->second[rank], last[rank]);
+    return share_between({}, sum);
   }
 
  private:
@@ -74,7 +78,7 @@ class Shares {
 
   std::filesystem::path folder_;
   std::vector<std::int64_t> ranks_;
-  std::map<std::int64_t, ProcessorTime> seen_;
+  std::map<std::int64_t, std::vector<ThreadTimes>> seen_;  // by step, of every rank
 };
 
 // One round measures, predicts and trains every proxy; figures of a round are of one moment.

@@ -24,15 +24,19 @@ TEST(ProcessorShare, readings_of_several_threads_add_up) {
   EXPECT_DOUBLE_EQ(sum.waited_seconds, 6);
 }
 
-TEST(ProcessorShare, of_a_process_counts_all_its_threads) {
-  const double own = processor_time().ran_seconds;
-  EXPECT_GE(processor_time_of(getpid()).ran_seconds, own);
+TEST(ProcessorShare, of_a_process_has_every_thread) {
+  if (!std::filesystem::exists("/proc/thread-self/schedstat")) GTEST_SKIP() << "this kernel does not count";
+  EXPECT_EQ(thread_times_of(getpid()).count(gettid()), 1u);
+  EXPECT_TRUE(thread_times_of(-1).empty()) << "a process that is gone";
 }
 
-TEST(ProcessorShare, a_process_that_is_gone_has_none) {
-  const ProcessorTime none = processor_time_of(-1);
-  EXPECT_EQ(none.ran_seconds, 0);
-  EXPECT_EQ(none.waited_seconds, 0);
+TEST(ProcessorShare, the_busiest_thread_is_the_one_that_ran_longest_in_between) {
+  const ThreadTimes before{{1, {100, 50}}, {2, {1, 1}}};
+  const ThreadTimes after{{1, {101, 90}}, {2, {4, 2}}, {3, {900, 0}}};
+  const ProcessorTime busiest = busiest_between(before, after);
+  EXPECT_DOUBLE_EQ(busiest.ran_seconds, 3);
+  EXPECT_DOUBLE_EQ(busiest.waited_seconds, 1);
+  EXPECT_DOUBLE_EQ(busiest_between({}, after).ran_seconds, 0) << "thread 3 was not there before";
 }
 
 TEST(ProcessorShare, work_counts_as_time_on_a_core) {

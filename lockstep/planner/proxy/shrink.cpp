@@ -30,7 +30,7 @@ std::int64_t scaled(std::int64_t value, double factor, std::int64_t unit) {
 // Heads of the same size where enough are left, else of half of it, and so on.
 bool shrink_heads(spec::Model& small, const spec::Model& model, const Divisors& divisors) {
   if (model.heads == 0) return true;
-  const std::int64_t group = model.kv_heads > 1 ? model.heads / model.kv_heads : 1;
+  const std::int64_t group = model.kv_heads > 1 ? std::max<std::int64_t>(1, model.heads / model.kv_heads) : 1;
   const std::int64_t fewest = std::min(model.heads, std::max(kFewestHeads, group * divisors.heads));
   const double width = real(model.heads * model.head_dim) * real(small.hidden) / real(model.hidden);
   for (std::int64_t size = model.head_dim; size >= std::min(kSmallestHead, model.head_dim); size /= 2) {
