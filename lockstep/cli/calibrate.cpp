@@ -76,16 +76,18 @@ int fit_again(const CalibrateOptions& options) {
   return finish_calibration(options, profile, path, next_plan(profile, path));
 }
 
+cost::Profile measure_gpu(const CalibrationRequest& request, std::FILE* display) {
+  const spec::Job job = spec::load_job(write_demo_job(), {"cluster=1x1xcpu"});
+  return calibrate(job, place(job, "local"), request, display);
+}
+
 int calibrate_cuda(const CalibrateOptions& options) {
   if (options.ranks > 1) throw bad_input("--device cuda measures one GPU", "omit --ranks");
   if (!options.job_file.empty()) throw bad_input("--device cuda does not measure the shapes of a job", "omit the job");
-  const spec::Job job = spec::load_job(write_demo_job(), {"cluster=1x1xcpu"});
-  const Placement placement = place(job, "local");
   std::FILE* display = options.json ? stderr : stdout;
   fmt::print(display, "measuring one GPU ({})\n", options.quick ? "quick: about a minute" : "some minutes");
   std::fflush(display);
-  const CalibrationRequest request{.quick = options.quick, .cuda = true, .fused = options.fused};
-  cost::Profile profile = calibrate(job, placement, request, display);
+  cost::Profile profile = measure_gpu({.quick = options.quick, .cuda = true, .fused = options.fused}, display);
   if (options.fused) {
     if (!profile.dense) throw environment_error("this build has no fused step to measure", "build with `make cuda`");
     cost::Profile tables = cost::find_profile(options.tables);
@@ -129,7 +131,7 @@ cost::Profile calibrate(const spec::Job& job, const Placement& placement, const 
                     "run it by itself on one node: `lockstep calibrate --ranks N`");
   }
   SessionOptions session;
-  session.verb = "calibrate";
+  session.verb = request.shapes_only ? "calibrate_shapes" : "calibrate";
   session.record = false;
   session.display = display;
   session.verb_options.quick = request.quick;
@@ -144,6 +146,12 @@ cost::Profile calibrate(const spec::Job& job, const Placement& placement, const 
                     lacks ? "" : "run `lockstep doctor`");
   }
   return cost::read_profile(outcome.result.at("profile"), "calibration");
+}
+
+cost::Profile calibrate_gpu(bool quick, std::FILE* display) {
+  cost::Profile profile = measure_gpu({.quick = quick, .cuda = true}, display);
+  add_constants(profile);
+  return profile;
 }
 
 void show_profile(std::FILE* out, const cost::Profile& profile) {

@@ -104,6 +104,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_plan(app, outcome);
   lockstep::cli::add_suggest(app, outcome);
   lockstep::cli::add_simulate(app, outcome);
+  lockstep::cli::add_validate(app, outcome);
   lockstep::cli::add_train(app, outcome);
   lockstep::cli::add_launch(app, outcome);
   lockstep::cli::add_tune(app, outcome);

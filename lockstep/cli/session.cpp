@@ -23,6 +23,7 @@
 #include "lockstep/cli/health.h"
 #include "lockstep/cli/show.h"
 #include "lockstep/cli/signals.h"
+#include "lockstep/cli/trains_on_gpus.h"
 #include "lockstep/cli/usage_metrics.h"
 #include "lockstep/elastic/agent.h"
 #include "lockstep/elastic/chaos.h"
@@ -572,12 +573,6 @@ class AgentSession {
 };
 
 }  // namespace
-
-#ifdef LOCKSTEP_CUDA
-constexpr bool kTrainsOnGpus = true;
-#else
-constexpr bool kTrainsOnGpus = false;
-#endif
 
 constexpr std::int64_t kMostRanksPerCore = 32;
 constexpr std::int64_t kFilesPerRank = 8;  // pipes of the agent, and what it has open beside them

@@ -158,12 +158,6 @@ double exposed_all_reduce_seconds(const Profile& profile, double bytes, double b
   return buckets * *bucket - hidden;
 }
 
-// Student's t, 95th percentile (two-sided 90%), by degrees of freedom from 1.
-double student_t_95(std::size_t degrees) {
-  constexpr std::array<double, 10> kTable{6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812};
-  return degrees <= kTable.size() ? kTable[degrees - 1] : 1.812;
-}
-
 std::vector<const CalibrationCheck*> checks_of(const Profile& profile, const spec::Model& model) {
   const CheckFamily family = model.is_language_model() ? CheckFamily::kTransformer : CheckFamily::kImage;
   std::vector<const CalibrationCheck*> checks;
@@ -188,6 +182,11 @@ plan::Interval rate_interval(double work, const plan::Interval& seconds) {
 }
 
 }  // namespace
+
+double student_t_95(std::size_t degrees) {
+  constexpr std::array<double, 10> kTable{6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812};
+  return degrees <= kTable.size() ? kTable[degrees - 1] : 1.812;
+}
 
 std::optional<double> matmul_flops_per_second(const Profile& profile, MatmulKind kind, spec::Precision precision,
                                               std::int64_t m, std::int64_t n, std::int64_t k) {

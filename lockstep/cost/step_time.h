@@ -47,6 +47,8 @@ struct Correction {
   double half_width = 0;    // of the 90% interval, relative: [x e^-w, x e^w]
 };
 inline constexpr double kNinetyPercent = 1.6449;  // two-sided, in standard deviations
+// Student's t for the same interval, by degrees of freedom from 1.
+double student_t_95(std::size_t degrees);
 // Half-width of the logarithm: the residuals of the checks around the factor (Student's t for their number), and the
 // spread of the repetitions, added as independent errors. Without checks only the repetitions are left: a plan says so.
 Correction correction_of(const Profile& profile, const spec::Model& model);

@@ -33,7 +33,7 @@ struct RankOptions {
 };
 
 struct RankRequest {
-  std::string verb = "train";  // or "calibrate"
+  std::string verb = "train";  // or "calibrate", "calibrate_shapes": those of the job alone, as its tp cuts them too
   spec::Job job;
   std::optional<plan::Plan> plan;
   std::vector<plan::Plan> resized;  // the plan for other numbers of ranks, which the world may get

@@ -168,6 +168,8 @@ std::shared_ptr<telemetry::Recorder> open_run_recorder(const RunContext& context
 
 nlohmann::json train(RunContext& context) { return Trainer(context).run(); }
 
+constexpr const char* kCalibrateShapes = "calibrate_shapes";
+
 nlohmann::json calibrate(RunContext& context) {
   CalibrationOptions options;
   options.quick = context.request.options.quick;
@@ -192,6 +194,7 @@ nlohmann::json calibrate(RunContext& context) {
   workload.optimizer = context.job.optimizer.kind;
   workload.bucket_mib = context.job.communication.bucket_mib;
   options.workloads = {workload};
+  if (context.request.verb == kCalibrateShapes) options.focus = plan::layout_of(context.job).tp;
   return {{"exit_code", 0}, {"profile", cost::to_json(measure_profile(context.world, options))}};
 }
 
@@ -260,7 +263,8 @@ int run_joined(elastic::RankRequest request, comm::Communicator world, torch::De
   elastic::RunRecord record(owner ? context.recorder : nullptr, context.request, engine_versions());
   nlohmann::json result;
   try {
-    result = context.request.verb == "calibrate" ? calibrate(context) : train(context);
+    const std::string& verb = context.request.verb;
+    result = verb == "calibrate" || verb == kCalibrateShapes ? calibrate(context) : train(context);
   } catch (const std::exception& error) {
     record.end(1, error.what(), nullptr);
     throw;

@@ -66,7 +66,9 @@ cost::Provenance provenance_of(const comm::Communicator& communicator, const Cal
   provenance.software = std::string("libtorch ") + TORCH_VERSION + ", " + options.backend;
   provenance.version = options.lockstep_version;
   provenance.date = utc_timestamp(unix_seconds());
-  provenance.method = options.quick ? "lockstep calibrate --quick" : "lockstep calibrate";
+  provenance.method = options.quick       ? "lockstep calibrate --quick"
+                      : options.focus > 0 ? "lockstep validate"
+                                          : "lockstep calibrate";
   provenance.ranks = communicator.size();
   provenance.threads = std::max<std::int64_t>(1, options.threads > 0 ? options.threads : at::get_num_threads());
   provenance.backend = options.backend;
@@ -113,13 +115,26 @@ struct Request {
   std::int64_t parameters = 1 << 22;  // beyond the caches it makes no difference how many more there are
 };
 
+// A tensor-parallel rank's part of every layer.
+cost::Workload cut(cost::Workload workload, std::int64_t ranks) {
+  spec::Model& model = workload.model;
+  model.heads /= ranks;
+  model.kv_heads = std::max<std::int64_t>(1, model.kv_heads / ranks);
+  model.ffn_hidden /= ranks;
+  model.vocab /= ranks;
+  return workload;
+}
+
 Request request_of(const CalibrationOptions& options) {
   Request request;
-  request.transformers = !options.quick || options.workloads.empty();
-  request.images = !options.quick;
+  request.transformers = (!options.quick && options.focus == 0) || options.workloads.empty();
+  request.images = !options.quick && options.focus == 0;
   for (const cost::Workload& workload : options.workloads) {
     const std::vector<cost::Operator> operators = operators_of(workload);
     add_shapes(request.shapes, options.quick ? most_important(operators) : operators);
+    if (options.focus > 1 && workload.model.is_language_model()) {
+      add_shapes(request.shapes, operators_of(cut(workload, options.focus)));
+    }
     (workload.model.is_language_model() ? request.transformers : request.images) = true;
     request.parameters = std::min(request.parameters, spec::parameter_count(workload.model));
   }
@@ -208,6 +223,10 @@ cost::Profile measure_profile(comm::Communicator& communicator, const Calibratio
   Sampler sampler(communicator, options.quick ? kQuickWindow : kFullWindow, windows, timeout);
   Sampler step_sampler(communicator, options.quick ? kQuickStepWindow : kFullStepWindow, windows, timeout);
   profile.framework_bytes = sampler.mean(resident_bytes());
+  if (options.focus > 0) {
+    sampler.discount_others();
+    step_sampler.discount_others();
+  }
 
   // What the caller asked about first and in full; the general shapes as time allows.
   const Request request = request_of(options);
@@ -217,13 +236,17 @@ cost::Profile measure_profile(comm::Communicator& communicator, const Calibratio
   measure_operators(sampler, request.shapes, options, profile);
   measure_collectives(sampler, communicator, options.quick, profile);
   measure_overlap(sampler, communicator, profile);
-  SweepPlan general = general_sweep(options.quick);
-  remove_shapes(general, request.shapes);
-  if (options.quick && !options.workloads.empty()) sampler.set_budget(kQuickSweepBudget);
-  measure_operators(sampler, general, options, profile);
+  if (options.focus == 0) {
+    SweepPlan general = general_sweep(options.quick);
+    remove_shapes(general, request.shapes);
+    if (options.quick && !options.workloads.empty()) sampler.set_budget(kQuickSweepBudget);
+    measure_operators(sampler, general, options, profile);
+  }
   if (options.quick) step_sampler.set_budget(kQuickBudget);
-  for (const cost::Workload& workload :
-       check_workloads(request.transformers, request.images, options.precisions.front())) {
+  const std::vector<cost::Workload> checks =
+      options.focus > 0 ? related_workloads(options.workloads)
+                        : check_workloads(request.transformers, request.images, options.precisions.front());
+  for (const cost::Workload& workload : checks) {
     if (profile.checks.size() >= kFewestChecks && step_sampler.exhausted()) break;
     measure_check(step_sampler, communicator, workload, profile);
   }

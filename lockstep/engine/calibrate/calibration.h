@@ -25,6 +25,10 @@ struct CalibrationOptions {
   std::vector<spec::Precision> precisions = {spec::Precision::kFp32};  // the first is what the checks train in
   // Shapes of these workloads are measured besides the general sweep: prices them without interpolation.
   std::vector<cost::Workload> workloads;
+  // Above 0: these shapes alone, whole and as so many tensor-parallel ranks cut them, and instead of the usual check
+  // models shallower and deeper ones of the workloads' widths; what other programs take of the cores is discounted
+  // (Sampler::discount_others). CPU only; some 20 s.
+  std::int64_t focus = 0;
   std::string backend;           // name of the communicator's backend, for the provenance
   std::string lockstep_version;  // for the provenance
 };

@@ -61,6 +61,8 @@ Sample Sampler::on_device(const std::function<void()>& body) {
   return summarize(windows);
 }
 
+ProcessorTime Sampler::read_processor() const { return discounts_others_ ? processor_time() : ProcessorTime{}; }
+
 Sample Sampler::independent(const std::function<void()>& body) {
   if (!device_.is_cpu()) return on_device(body);
   const Stopwatch first;
@@ -70,12 +72,14 @@ Sample Sampler::independent(const std::function<void()>& body) {
   for (int window = 0; window < count; ++window) {
     barrier();
     const Stopwatch watch;
+    const ProcessorTime before = read_processor();
     std::int64_t calls = 0;
     do {
       body();
       ++calls;
     } while (watch.seconds() < window_seconds_);
-    windows.push_back(watch.seconds() / static_cast<double>(calls));
+    const double seconds = watch.seconds();
+    windows.push_back(seconds * share_between(before, read_processor()) / static_cast<double>(calls));
   }
   return summarize(windows);
 }
@@ -85,18 +89,22 @@ Sample Sampler::collective(const std::function<void()>& body) {
   body();
   barrier();
   const Stopwatch estimate;
+  const ProcessorTime start = read_processor();
   body();
+  const double undisturbed = estimate.seconds() * share_between(start, read_processor());
   // The slowest rank decides for all how many calls fill a window.
   const double once = largest(estimate.seconds());
   const auto calls = static_cast<std::int64_t>(std::clamp(std::ceil(window_seconds_ / once), 1.0, 10000.0));
   const bool long_calls = once > window_seconds_;
   std::vector<double> windows;
-  if (long_calls) windows.push_back(once);  // a window of its own
+  if (long_calls) windows.push_back(largest(undisturbed));  // a window of its own
   for (int window = 0; window < (long_calls ? 1 : windows_); ++window) {
     barrier();
     const Stopwatch watch;
+    const ProcessorTime before = read_processor();
     for (std::int64_t call = 0; call < calls; ++call) body();
-    windows.push_back(largest(watch.seconds() / static_cast<double>(calls)));
+    const double seconds = watch.seconds();
+    windows.push_back(largest(seconds * share_between(before, read_processor()) / static_cast<double>(calls)));
   }
   return summarize(windows);
 }

@@ -3,11 +3,13 @@
 // events, after a warm-up, and what counts is the median.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <vector>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/processor_share.h"
 #include "lockstep/comm/communicator.h"
 #include "lockstep/nn/torch_compat.h"
 
@@ -32,6 +34,10 @@ class Sampler {
   // `body` is itself collective: all ranks make the same number of calls, and a call takes as long as its slowest rank.
   Sample collective(const std::function<void()>& body);
 
+  // From now on figures are what calls take while nothing else wants the cores: seconds times the share that the rank
+  // had of them (base/processor_share.h). CPU only.
+  void discount_others() { discounts_others_ = true; }
+
   // From now on exhausted() says whether `seconds` have passed since construction; infinity takes the budget away.
   void set_budget(double seconds) { budget_seconds_ = seconds; }
   // The same answer on every rank: the slowest rank's clock decides.
@@ -50,6 +56,7 @@ class Sampler {
   double largest(double value);  // over ranks
   Sample summarize(const std::vector<double>& own_seconds);
   Sample on_device(const std::function<void()>& body);
+  ProcessorTime read_processor() const;  // nothing where others are not discounted
 
   comm::Communicator& communicator_;
   double window_seconds_;
@@ -58,6 +65,7 @@ class Sampler {
   comm::OpOptions op_options_;
   Stopwatch watch_;
   double budget_seconds_ = std::numeric_limits<double>::infinity();
+  bool discounts_others_ = false;
 };
 
 }  // namespace lockstep::engine

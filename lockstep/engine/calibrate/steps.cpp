@@ -1,5 +1,6 @@
 #include "lockstep/engine/calibrate/steps.h"
 
+#include <fmt/format.h>
 #include <torch/types.h>
 
 #include <algorithm>
@@ -131,6 +132,34 @@ std::vector<cost::Workload> check_workloads(bool transformers, bool images, spec
     add(small_cnn(24), 8, 0);
   }
   return workloads;
+}
+
+std::vector<cost::Workload> related_workloads(const std::vector<cost::Workload>& workloads) {
+  std::vector<cost::Workload> related;
+  for (const cost::Workload& workload : workloads) {
+    const auto add = [&](std::int64_t layers, std::int64_t micro) {
+      cost::Workload other = workload;
+      other.model.layers = layers;
+      other.model.name = fmt::format("related-{}x{}-micro-{}", layers, workload.model.hidden, micro);
+      other.batch = {.micro = micro,
+                     .accumulation = 1,
+                     .global_sequences = micro,
+                     .sequence_length = workload.batch.sequence_length};
+      related.push_back(std::move(other));
+    };
+    const std::int64_t layers = workload.model.layers, micro = workload.batch.micro;
+    if (workload.model.is_image_model()) {
+      add(0, 2 * micro);
+      add(0, std::max<std::int64_t>(1, micro / 2));
+      add(0, 3 * micro);
+      continue;
+    }
+    const std::int64_t shallow = std::max<std::int64_t>(1, layers / 2);
+    add(shallow, shallow < layers ? micro : micro + 1);
+    add(layers + 1, micro);
+    add(shallow, 2 * micro);
+  }
+  return related;
 }
 
 void measure_check(Sampler& sampler, comm::Communicator& communicator, const cost::Workload& workload,

@@ -21,6 +21,10 @@ void measure_overlap(Sampler& sampler, comm::Communicator& communicator, cost::P
 // The models whose steps are timed: transformers, and convolutional networks when `images`.
 std::vector<cost::Workload> check_workloads(bool transformers, bool images, spec::Precision precision);
 
+// Models of the widths of `workloads` that are none of them: shallower, deeper, with a larger micro-batch; of image
+// networks, which have no depth to change, with smaller and larger ones.
+std::vector<cost::Workload> related_workloads(const std::vector<cost::Workload>& workloads);
+
 // Times full steps (forward, backward with overlapped reduction, norm, optimizer) and appends the check to the profile,
 // priced from its tables. Collective.
 void measure_check(Sampler& sampler, comm::Communicator& communicator, const cost::Workload& workload,
