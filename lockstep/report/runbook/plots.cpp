@@ -77,6 +77,7 @@ Picture sum_picture(std::string title, Sum sum) {
 
 std::string words_of(const std::vector<Bar>& bars) {
   std::vector<std::string> parts;
+  parts.reserve(bars.size());
   for (const Bar& bar : bars) parts.push_back(bar.label + " " + bar.figure);
   return join(parts, "; ");
 }
