@@ -14,7 +14,7 @@ namespace {
 
 struct CheckpointOptions {
   std::string path, output, layout;
-  bool whole = false, json = false;
+  bool whole = false, adapter = false, json = false;
 };
 
 void show_info(const nlohmann::json& info) {
@@ -65,7 +65,8 @@ int run_checkpoint(const std::string& action, const CheckpointOptions& options) 
                                      {"path", options.path},
                                      {"output", options.output},
                                      {"layout", options.layout},
-                                     {"whole", options.whole}},
+                                     {"whole", options.whole},
+                                     {"adapter", options.adapter}},
                                     callbacks);
   if (result.is_null()) throw UserError(static_cast<ExitCode>(exit_code == 0 ? 1 : exit_code), error, "");
   result.erase("type");
@@ -91,6 +92,9 @@ void add_checkpoint(CLI::App& app, Outcome& outcome) {
       part->add_option("--layout", options->layout, "Layout to write for: tp=2,pp=2");
       part->add_flag("--whole", options->whole, "Whole tensors in one rank's file");
     }
+    if (action == "export") {
+      part->add_flag("--adapter", options->adapter, "Only the LoRA adapters, in PEFT's format");
+    }
     part->add_flag("--json", options->json, "JSON on stdout");
     part->callback([options, action, &outcome] {
       outcome.json = options->json;
@@ -105,7 +109,8 @@ void add_checkpoint(CLI::App& app, Outcome& outcome) {
                "  lockstep checkpoint inspect checkpoints\n"
                "  lockstep checkpoint verify checkpoints/step-00000120\n"
                "  lockstep checkpoint reshard checkpoints --layout tp=2,pp=2 --output resharded\n"
-               "  lockstep checkpoint export checkpoints --output model");
+               "  lockstep checkpoint export checkpoints --output model\n"
+               "  lockstep checkpoint export checkpoints --adapter --output adapter");
 }
 
 }  // namespace lockstep::cli

@@ -79,17 +79,28 @@ KeptElements kept_elements(const EngineQuestion& question, const plan::Layout& l
   const double width = model.heads * model.head_dim / tp;
   const double kv = std::max(model.kv_heads, tp) * model.head_dim / tp;
   const double inner = model.ffn / tp;
-  const double mlp = model.experts > 0 ? model.experts_per_token * (2 * model.hidden + 3 * inner)
-                                       : (model.gated || question.is_gpu ? 2 : 1) * inner;
-  return {.inputs = 2 * stream, .attention = model.hidden + 2 * width + 2 * kv, .mlp = model.hidden + mlp};
+  // Gate and up, and their product where backward does not make it again.
+  const double gated = model.fused_gate ? 2 : 3;
+  const double plain = question.is_gpu ? 2 : 1;
+  const double experts = model.experts_per_token * (2 * model.hidden + 3 * inner) + 2 * model.shared_experts * inner;
+  const double mlp = model.experts > 0
+                         ? (1 - model.dense_share) * experts + model.dense_share * gated * model.dense_ffn / tp
+                         : (model.gated ? gated : plain) * inner;
+  const double normed = model.qk_norm ? width + kv : 0;  // queries and keys before their norms
+  const double behind = model.norms > 2 ? stream : 0;    // what the norm behind a block reads
+  const double entered = std::min(1.0, model.norms / 2) * model.hidden;
+  const bool one_part = model.blocks < 2;
+  return {.inputs = (one_part ? 1 : 2) * stream,
+          .attention = entered + 2 * width + 2 * kv + normed + behind,
+          .mlp = entered + mlp + behind};
 }
 
 // A part that is computed again keeps its input alone, and where activations are offloaded not even that. A
-// state-space layer is one part, which selective recomputation leaves alone.
+// state-space layer is one part, and so is a parallel one, which selective recomputation leaves alone.
 double kept_elements_per_token(const EngineQuestion& question, const plan::Layout& layout) {
   const KeptElements kept = kept_elements(question, layout);
   const double away = question.activation_offload ? 0.0 : 1.0;
-  const bool one_part = question.model.arch == spec::Arch::kMamba;
+  const bool one_part = question.model.arch == spec::Arch::kMamba || question.model.blocks < 2;
   if (layout.recompute == plan::Recompute::kFull) return away * kept.inputs;
   if (layout.recompute == plan::Recompute::kNone || one_part) return kept.inputs + kept.attention + kept.mlp;
   return (1 + away) / 2 * kept.inputs + kept.mlp;

@@ -16,8 +16,13 @@ double Operator::forward_flops() const {
     case OperatorKind::kConvolution:
       return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
     case OperatorKind::kAttention: {
-      const double scores = static_cast<double>(heads) * static_cast<double>(sequence) * static_cast<double>(sequence);
-      return (causal ? 2.0 : 4.0) * scores * static_cast<double>(head_dim);
+      const double rows = static_cast<double>(heads) * static_cast<double>(sequence),
+                   all = static_cast<double>(sequence);
+      if (window > 0 && window < sequence) {  // the first rows see fewer keys
+        const double keys = static_cast<double>(window) * (1 - static_cast<double>(window) / (2 * all));
+        return 4.0 * rows * keys * static_cast<double>(head_dim);
+      }
+      return (causal ? 2.0 : 4.0) * rows * all * static_cast<double>(head_dim);
     }
     case OperatorKind::kPointwise:
       return 0;

@@ -26,6 +26,7 @@ struct Operator {
   // kAttention
   std::int64_t heads = 0, sequence = 0, head_dim = 0;  // heads = batch x query heads
   bool causal = false;
+  std::int64_t window = 0;  // keys that a query sees; 0: all
   // kPointwise
   PointwiseKernel kernel = PointwiseKernel::kAdd;
   std::int64_t elements = 0;  // of the output

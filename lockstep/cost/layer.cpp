@@ -34,7 +34,12 @@ using Local = LocalSizes;
 
 Local local_of(const LayerContext& c) { return local_sizes(c.model, c.layout, c.micro, c.sequence); }
 
-double keys_per_token(const LayerContext& c) { return c.model.causal ? c.sequence / 2 : c.sequence; }
+// The mean over queries and layers. In a window the first queries see fewer.
+double keys_per_token(const LayerContext& c) {
+  if (!c.model.causal) return c.sequence;
+  const double window = std::min(c.model.window, c.sequence), share = c.model.windowed_share;
+  return (1 - share) * c.sequence / 2 + share * window * (1 - window / (2 * c.sequence));
+}
 
 // Softmax(Q K^T) V. Fused: backward does 2.5 times the FLOPs (Dao et al. 2022, recomputing the scores). Unfused: two
 // batched products over the whole square and passes over the scores.
@@ -62,28 +67,36 @@ Work attention(const LayerContext& c, const Local& l) {
 }
 
 // Routed experts: `tokens` x top-k rows, spread evenly over the experts of this rank.
+// Layers without experts take their share of the time of a layer.
 void add_experts(Work& work, const LayerContext& c, const Local& l) {
+  const double layers = 1 - c.model.dense_share;
   const double local_experts = c.model.experts / static_cast<double>(c.layout.ep);
   const double rows = std::max(1.0, l.tokens * c.model.experts_per_token / local_experts);
-  add_gemm(work, c, rows, (c.model.gated ? 2 : 1) * l.ffn, c.model.hidden, local_experts);
-  add_gemm(work, c, rows, c.model.hidden, l.ffn, local_experts);
-  add_gemm(work, c, l.tokens, c.model.experts, c.model.hidden);  // router
-  const double routed = l.tokens * c.model.experts_per_token;
+  add_gemm(work, c, rows, (c.model.gated ? 2 : 1) * l.ffn, c.model.hidden, layers * local_experts);
+  add_gemm(work, c, rows, c.model.hidden, l.ffn, layers * local_experts);
+  add_gemm(work, c, l.tokens, c.model.experts, c.model.hidden, layers);  // router
+  const double routed = layers * l.tokens * c.model.experts_per_token;
   // Sorting tokens to experts and back: each way reads and writes a row.
   add_stream(work, c, c.constants.pointwise_passes * routed * c.model.hidden * l.element * 4);
 }
 
-void add_mlp(Work& work, const LayerContext& c, const Local& l, double ffn) {
-  add_gemm(work, c, l.tokens, (c.model.gated ? 2 : 1) * ffn, c.model.hidden);
-  add_gemm(work, c, l.tokens, c.model.hidden, ffn);
+void add_mlp(Work& work, const LayerContext& c, const Local& l, double ffn, double layers = 1) {
+  add_gemm(work, c, l.tokens, (c.model.gated ? 2 : 1) * ffn, c.model.hidden, layers);
+  add_gemm(work, c, l.tokens, c.model.hidden, ffn, layers);
+}
+
+// Width of the MLPs that a token passes in a layer, the mean over layers.
+double mlp_width(const LayerContext& c, const Local& l) {
+  if (c.model.experts == 0) return l.ffn;
+  return (1 - c.model.dense_share) * l.ffn * (c.model.experts_per_token + c.model.shared_experts) +
+         c.model.dense_share * c.model.dense_ffn / l.tp;
 }
 
 // Traffic of norms (read, write), residual adds with dropout (two reads, a write), activation, rotary positions.
 double pointwise_bytes(const LayerContext& c, const Local& l) {
-  const double outside = (2 * 2 + 2 * 3 + (c.model.dropout ? 2 : 0)) * c.model.hidden / l.outside;
-  const double routed = c.model.experts > 0 ? c.model.experts_per_token + c.model.shared_experts : 1.0;
-  const double activation = (c.model.gated ? 3 : 2) * l.ffn * routed;
-  const double rotary = c.model.gated ? 2 * (l.width + l.kv_width) : 0.0;
+  const double outside = (c.model.norms * 2 + 2 * 3 + (c.model.dropout ? 2 : 0)) * c.model.hidden / l.outside;
+  const double activation = (c.model.gated ? 3 : 2) * mlp_width(c, l);
+  const double rotary = 2 * (c.model.rotary + (c.model.qk_norm ? 1 : 0)) * (l.width + l.kv_width);
   const double fusion = c.facts.fused_pointwise ? 1.0 : 1.6;
   return c.constants.pointwise_passes * fusion * l.tokens * l.element * (outside + activation + rotary);
 }
@@ -222,21 +235,23 @@ TokenBytes mamba_bytes(const LayerContext& c, const Local& l, double hidden) {
 TokenBytes transformer_bytes(const LayerContext& c, const Local& l, double hidden) {
   const double e = l.element;
   const double masks = c.model.dropout ? 2 * hidden : 0.0;
-  const double routed = c.model.experts > 0 ? c.model.experts_per_token + c.model.shared_experts : 1.0;
-  const double activation = (c.model.gated ? 3 : 2) * l.ffn * routed;
+  const double inner = mlp_width(c, l);
+  const double activation = (c.model.gated ? 3 : 2) * inner;
   const double heads = l.width / c.model.head_dim;
   TokenBytes token;
-  token.outside = e * 4 * hidden + masks;
-  token.inside = e * (2 * l.width + 2 * l.kv_width + activation);
+  // The input of every norm, and that of the two blocks (of a parallel layer: behind each norm).
+  token.outside = e * (c.model.norms + std::min(2.0, c.model.norms)) * hidden + masks;
+  token.inside = e * ((c.model.qk_norm ? 3 : 2) * l.width + (c.model.qk_norm ? 3 : 2) * l.kv_width + activation);
+  if (c.model.qk_norm) token.inside -= e * l.kv_width;  // values are not normalised
   // Eager SwiGLU keeps silu(gate) beside gate, up and their product; eager rotary the vectors before and after.
-  if (c.model.gated && !c.facts.fused_pointwise) token.inside += e * (l.ffn * routed + l.width + l.kv_width);
+  if (c.model.gated && !c.facts.fused_pointwise) token.inside += e * (inner + l.width + l.kv_width);
   if (c.model.experts > 0) {
-    token.inside +=
-        e * 2 * c.model.experts_per_token * c.model.hidden / (c.facts.gathers_before_dispatch ? 1.0 : l.outside);
+    token.inside += (1 - c.model.dense_share) * e * 2 * c.model.experts_per_token * c.model.hidden /
+                    (c.facts.gathers_before_dispatch ? 1.0 : l.outside);
   }
   if (c.facts.flash_attention) {
     token.inside += 4 * heads;  // log-sum-exp
-    token.again = e * (2 * hidden + l.ffn * routed);
+    token.again = e * (2 * hidden + inner);
   } else {
     token.scores = (2 * e + 1) * heads * c.sequence;
     token.again = token.scores;
@@ -246,6 +261,24 @@ TokenBytes transformer_bytes(const LayerContext& c, const Local& l, double hidde
     token.again = e * (hidden + 2 * l.width + 2 * l.kv_width) + masks / 2 + core;
   }
   return token;
+}
+
+// What the blocks of Llama's relatives add or leave out.
+void add_decoder(const spec::Model& model, Dimensions& d) {
+  const spec::Decoder& decoder = model.decoder;
+  const double layers = static_cast<double>(std::max<std::int64_t>(1, model.layers));
+  d.rotary = decoder.rotary_fraction;
+  d.qk_norm = decoder.qk_norm != spec::QkNorm::kNone;
+  d.fused_gate = model.activation == spec::Activation::kSilu && decoder.norm_place == spec::NormPlace::kBefore;
+  if (decoder.norm_place == spec::NormPlace::kBoth) d.norms = 4;
+  if (decoder.parallel_block == spec::ParallelBlock::kOneNorm) d.norms = d.blocks = 1;
+  if (decoder.parallel_block == spec::ParallelBlock::kTwoNorms) d.blocks = 1.5;  // entered twice, left once
+  std::int64_t windowed = 0;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) windowed += spec::window_of(model, layer) > 0 ? 1 : 0;
+  d.window = static_cast<double>(decoder.sliding_window);
+  d.windowed_share = static_cast<double>(windowed) / layers;
+  d.dense_share = model.experts > 0 ? static_cast<double>(decoder.dense_layers) / layers : 0.0;
+  d.dense_ffn = static_cast<double>(decoder.dense_ffn_hidden);
 }
 
 }  // namespace
@@ -260,7 +293,8 @@ Dimensions dimensions_of(const spec::Model& model) {
   d.head_dim = static_cast<double>(model.head_dim);
   d.ffn = static_cast<double>(model.ffn_hidden);
   d.vocab = static_cast<double>(model.vocab);
-  d.gated = model.arch == Arch::kLlama || model.arch == Arch::kMoe;
+  d.gated = spec::has_decoder(model) && model.decoder.gated_mlp;
+  if (spec::has_decoder(model)) add_decoder(model, d);
   d.causal = model.arch != Arch::kBert;
   d.dropout = model.dropout > 0;
   d.tied = model.classes == 0 && (model.tied_embeddings || model.arch == Arch::kBert);
@@ -273,7 +307,7 @@ Dimensions dimensions_of(const spec::Model& model) {
   d.conv_kernel = static_cast<double>(model.conv_kernel);
 
   const double total = static_cast<double>(spec::parameter_count(model));
-  const double expert = d.experts * (d.gated ? 3 : 2) * d.hidden * d.ffn;
+  const double expert = (1 - d.dense_share) * d.experts * (d.gated ? 3 : 2) * d.hidden * d.ffn;
   d.expert_parameters_per_layer = expert;
   const double positions =
       model.arch == Arch::kGpt || model.arch == Arch::kBert ? static_cast<double>(model.max_sequence) * d.hidden : 0.0;
@@ -299,8 +333,10 @@ LayerSeconds layer_seconds(const LayerContext& c) {
     add_gemm(work, c, l.tokens, c.model.hidden, l.width);
     projections = work.forward;
     if (c.model.experts > 0) {
+      const double dense = c.model.dense_share;
       add_experts(work, c, l);
-      if (c.model.shared_experts > 0) add_mlp(work, c, l, c.model.shared_experts * l.ffn);
+      if (c.model.shared_experts > 0) add_mlp(work, c, l, c.model.shared_experts * l.ffn, 1 - dense);
+      if (dense > 0) add_mlp(work, c, l, c.model.dense_ffn / l.tp, dense);
     } else {
       add_mlp(work, c, l, l.ffn);
     }

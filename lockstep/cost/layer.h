@@ -16,11 +16,19 @@ namespace lockstep::cost {
 struct Dimensions {
   spec::Arch arch = spec::Arch::kGpt;
   double layers = 0, hidden = 0, heads = 0, kv_heads = 0, head_dim = 0, ffn = 0, vocab = 0;
-  bool gated = false;  // SwiGLU: two up projections
+  bool gated = false;  // two up projections
+  double rotary = 0;   // share of a head that is rotated
+  double norms = 2;    // of a layer, those of queries and keys aside
+  bool qk_norm = false;
+  double blocks = 2;          // of a layer, as tensor parallelism counts them: each is entered once and left once
+  bool fused_gate = true;     // our engine keeps the inner activations of the MLP once less (SwiGLU, gelu_tanh)
+  double window = 0;          // keys that a query of a layer with a window sees
+  double windowed_share = 0;  // of the layers
   bool causal = true;
   bool dropout = false;  // masks are kept
   bool tied = false;     // the head's weight is the token embedding's; never a classifier's
   double experts = 0, experts_per_token = 0, shared_experts = 0;
+  double dense_share = 0, dense_ffn = 0;  // of a model with experts: its layers without, and their width
   double inner = 0, state = 0, dt_rank = 0, conv_kernel = 0;  // Mamba
   double dense_parameters_per_layer = 0;                      // everything but routed experts
   double expert_parameters_per_layer = 0;                     // all routed experts

@@ -20,6 +20,40 @@ Operator causal_attention(std::int64_t layers, const spec::Model& model, std::in
   return op;
 }
 
+// Of layers that see all keys, and of those with a window.
+void append_attention(std::vector<Operator>& list, const spec::Model& model, std::int64_t samples,
+                      std::int64_t sequence) {
+  std::int64_t windowed = 0;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) windowed += spec::window_of(model, layer) > 0 ? 1 : 0;
+  if (windowed < model.layers) list.push_back(causal_attention(model.layers - windowed, model, samples, sequence));
+  if (windowed == 0) return;
+  list.push_back(causal_attention(windowed, model, samples, sequence));
+  list.back().name = "window_attention";
+  list.back().window = model.decoder.sliding_window;
+}
+
+// The MLP of Llama's relatives: gate and up read the same input, kept once.
+void append_mlp(std::vector<Operator>& list, const spec::Model& model, std::int64_t tokens) {
+  const std::int64_t width = tokens * model.hidden, inner = tokens * model.ffn_hidden, layers = model.layers;
+  const bool silu = model.activation == spec::Activation::kSilu;
+  if (model.decoder.gated_mlp) {
+    list.push_back(matmul("mlp_gate", layers, tokens, model.ffn_hidden, model.hidden, width));
+    list.push_back(matmul("mlp_up", layers, tokens, model.ffn_hidden, model.hidden, 0));
+    list.push_back(pointwise(silu ? "swiglu" : "geglu", silu ? PointwiseKernel::kSilu : PointwiseKernel::kGelu, layers,
+                             inner, 2 * inner));
+  } else {
+    list.push_back(matmul("mlp_up", layers, tokens, model.ffn_hidden, model.hidden, width));
+    list.push_back(pointwise("gelu", PointwiseKernel::kGelu, layers, inner, inner));
+  }
+  list.push_back(matmul("mlp_down", layers, tokens, model.hidden, model.ffn_hidden, inner));
+}
+
+// Norms of a layer, those of queries and keys aside.
+std::int64_t norms_of_layer(const spec::Decoder& decoder) {
+  if (decoder.norm_place == spec::NormPlace::kBoth) return 4;
+  return decoder.parallel_block == spec::ParallelBlock::kOneNorm ? 1 : 2;
+}
+
 // The head and its loss: logits exist a few rows at a time, what is kept is the gradient of the head's input.
 void append_head(std::vector<Operator>& list, const spec::Model& model, std::int64_t samples, std::int64_t tokens) {
   if (model.classes > 0) {  // a classifier on one token of each sample
@@ -90,26 +124,28 @@ std::vector<Operator> gpt_operators(const spec::Model& model, std::int64_t sampl
 std::vector<Operator> llama_operators(const spec::Model& model, std::int64_t samples, std::int64_t sequence) {
   const std::int64_t tokens = samples * sequence;
   const std::int64_t width = tokens * model.hidden;
-  const std::int64_t inner = tokens * model.ffn_hidden;
   const std::int64_t heads_width = model.heads * model.head_dim;
   const std::int64_t kv_width = model.kv_heads * model.head_dim;
   const std::int64_t layers = model.layers;
+  const bool rms = model.decoder.norm == spec::NormKind::kRms;
+  const std::int64_t rotated = tokens * (heads_width + kv_width) * spec::rotary_dim(model) / model.head_dim;
 
   std::vector<Operator> list;
   list.push_back(pointwise("token_embedding", PointwiseKernel::kEmbedding, 1, width, 0));
-  list.push_back(pointwise("norm", PointwiseKernel::kRmsNorm, 2 * layers + 1, width, width));
+  list.push_back(pointwise("norm", rms ? PointwiseKernel::kRmsNorm : PointwiseKernel::kLayerNorm,
+                           norms_of_layer(model.decoder) * layers + 1, width, width));
+  if (model.decoder.qk_norm != spec::QkNorm::kNone) {
+    const std::int64_t both = tokens * (heads_width + kv_width);
+    list.push_back(pointwise("qk_norm", PointwiseKernel::kRmsNorm, layers, both, both));
+  }
   // Query, key and value read the same normalised input, kept once.
   list.push_back(matmul("query", layers, tokens, heads_width, model.hidden, width));
   list.push_back(matmul("key_value", 2 * layers, tokens, kv_width, model.hidden, 0));
-  list.push_back(pointwise("rotary", PointwiseKernel::kRotary, layers, tokens * (heads_width + kv_width), 0));
-  list.push_back(causal_attention(layers, model, samples, sequence));
+  list.push_back(pointwise("rotary", PointwiseKernel::kRotary, layers, rotated, 0));
+  append_attention(list, model, samples, sequence);
   list.push_back(matmul("attention_output", layers, tokens, model.hidden, heads_width, tokens * heads_width));
   list.push_back(pointwise("residual_add", PointwiseKernel::kResidualAdd, 2 * layers, width, 0));
-  // Gate and up read the same input, kept once.
-  list.push_back(matmul("mlp_gate", layers, tokens, model.ffn_hidden, model.hidden, width));
-  list.push_back(matmul("mlp_up", layers, tokens, model.ffn_hidden, model.hidden, 0));
-  list.push_back(pointwise("swiglu", PointwiseKernel::kSilu, layers, inner, 2 * inner));
-  list.push_back(matmul("mlp_down", layers, tokens, model.hidden, model.ffn_hidden, inner));
+  append_mlp(list, model, tokens);
   append_head(list, model, samples, tokens);
   return list;
 }

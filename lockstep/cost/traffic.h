@@ -45,10 +45,10 @@ inline double hidden_bytes(const Dimensions& model, const LocalSizes& local) {
 }
 
 // Tensor parallel (Shoeybi et al. 2019): every block of a layer ends in one all-reduce and its backward in another; a
-// state-space layer is one block, attention and MLP are two. With sequence parallel (Korthikanti et al. 2022) each
-// all-reduce is an all-gather and a reduce-scatter, and backward gathers the block's input once more for the weight
-// gradient unless the stack has kept it.
-inline double tensor_blocks(const Dimensions& model) { return model.arch == spec::Arch::kMamba ? 1 : 2; }
+// state-space layer is one block, attention and MLP are two (in a parallel layer one). With sequence parallel
+// (Korthikanti et al. 2022) each all-reduce is an all-gather and a reduce-scatter, and backward gathers the block's
+// input once more for the weight gradient unless the stack has kept it.
+inline double tensor_blocks(const Dimensions& model) { return model.arch == spec::Arch::kMamba ? 1 : model.blocks; }
 // The mean over a layer's blocks: expert blocks carry top-k rows per token, unless rows are gathered before they part.
 inline double tensor_block_bytes(const Dimensions& model, const LocalSizes& local, const StackFacts& facts) {
   const bool routed = model.experts > 0 && !facts.gathers_before_dispatch;

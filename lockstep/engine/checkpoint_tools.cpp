@@ -11,6 +11,7 @@
 #include "lockstep/checkpoint/checkpoint.h"
 #include "lockstep/checkpoint/saver.h"
 #include "lockstep/comm/local.h"
+#include "lockstep/engine/peft.h"
 #include "lockstep/engine/pretrained.h"
 #include "lockstep/engine/run_checkpoints.h"
 #include "lockstep/engine/sharded_executor.h"
@@ -183,8 +184,14 @@ json export_weights(const fs::path& path, const json& request) {
   for (const std::string& name : reader.names(checkpoint::TensorKind::kModel)) {
     weights[name] = reader.read_whole(checkpoint::TensorKind::kModel, name);
   }
-  if (job.lora.rank > 0) merge_adapters(weights, job.model, job.lora);
-  export_weights_of(weights, job.model, output, job.data.tokenizer == "bytes" ? "" : job.data.tokenizer);
+  if (request.value("adapter", false)) {
+    if (job.lora.rank == 0) throw bad_input("the checkpoint has no adapters", "omit --adapter", {path.string()});
+    const std::string base = is_adapter_folder(job.weights) ? base_of_adapter(job.weights) : job.weights;
+    export_adapter(weights, job.model, job.lora, base, output);
+  } else {
+    if (job.lora.rank > 0) merge_adapters(weights, job.model, job.lora);
+    export_weights_of(weights, job.model, output, job.data.tokenizer == "bytes" ? "" : job.data.tokenizer);
+  }
   return {{"schema", "lockstep.checkpoint_export/1"},
           {"path", output},
           {"step", reader.info().step},

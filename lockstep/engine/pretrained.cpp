@@ -4,7 +4,9 @@
 #include "lockstep/base/text.h"
 #include "lockstep/checkpoint/hf_folder.h"
 #include "lockstep/checkpoint/hf_folder_writer.h"
+#include "lockstep/engine/peft.h"
 #include "lockstep/engine/run_health.h"
+#include "lockstep/nn/file_layout.h"
 #include "lockstep/nn/hf_weights.h"
 #include "lockstep/nn/lora.h"
 #include "lockstep/spec/hf_config.h"
@@ -67,8 +69,10 @@ nn::LoadReport load_pretrained(nn::TrainableModel& model, const std::string& pat
 }
 
 nn::LoadReport load_pretrained(parallel::ParallelModel& model, const spec::Model& spec, const std::string& path) {
-  const checkpoint::WeightFiles files = checkpoint::WeightFiles::open(path);
-  const nn::WeightSource source = source_of(files, path);
+  const bool adapted = is_adapter_folder(path);
+  const std::string base = adapted ? base_of_adapter(path) : path;
+  const checkpoint::WeightFiles files = checkpoint::WeightFiles::open(base);
+  const nn::WeightSource source = source_of(files, base);
   std::vector<nn::DeclaredParameter> parameters;
   std::map<const void*, nn::LocalValues> held;
   for (const auto& shard : model.shards()) {
@@ -77,9 +81,11 @@ nn::LoadReport load_pretrained(parallel::ParallelModel& model, const spec::Model
       held[parameters.back().tensor.unsafeGetTensorImpl()] = shard->own_values(i, shard->master());
     }
   }
-  nn::LoadReport report = nn::load_parts(
-      spec, parameters,
-      [&](const nn::DeclaredParameter& parameter) { return held.at(parameter.tensor.unsafeGetTensorImpl()); }, source);
+  const auto values_of = [&](const nn::DeclaredParameter& parameter) {
+    return held.at(parameter.tensor.unsafeGetTensorImpl());
+  };
+  nn::LoadReport report = nn::load_parts(spec, parameters, values_of, source);
+  if (adapted) load_adapter(path, spec, model.options().lora, parameters, values_of);
   model.adopt_master();
   return report;
 }
@@ -89,7 +95,7 @@ void export_weights_of(const parallel::TensorMap& weights, const spec::Model& sp
   checkpoint::WeightFolderOptions options;
   options.tokenizer_source = tokenizer_folder;
   checkpoint::WeightFolderWriter writer(folder, spec::to_hf_config(spec), options);
-  for (const auto& [name, tensor] : weights) writer.add(name, tensor);
+  for (const auto& [name, tensor] : nn::to_file_tensors(weights, spec)) writer.add(name, tensor);
   writer.finish();
 }
 

@@ -10,8 +10,9 @@
 
 namespace lockstep::engine {
 
-// Collective. Every rank reads only what it holds. Parameters that the file lacks and may lack (a new classifier head,
-// LoRA adapters) keep their initial values. Throws UserError naming file and tensor for anything else.
+// Collective. Every rank reads only what it holds. `path` may be an adapter folder (peft.h): the base it names is read,
+// then the adapters. Parameters that the file lacks and may lack (a new classifier head, LoRA adapters) keep their
+// initial values. Throws UserError naming file and tensor for anything else.
 nn::LoadReport load_pretrained(parallel::ParallelModel& model, const spec::Model& spec, const std::string& path);
 
 // The same into the parameters of a whole model in host memory. Not collective.

@@ -15,6 +15,8 @@ AttentionBlock whole_sequence(std::int64_t rows, const AttentionOptions& options
   block.causal = options.causal;
   if (options.lengths.defined()) block.lengths = options.lengths.contiguous();
   block.dropout = {options.dropout, options.site, options.first_head};
+  if (options.window < rows) block.window = options.window;
+  block.softcap = options.softcap;
   block.sequence = rows;
   return block;
 }
@@ -118,14 +120,17 @@ class DevicePackedAttention : public torch::autograd::Function<DevicePackedAtten
   }
 };
 
+// Windows and caps are this repository's alone.
+bool is_usual(const AttentionBlock& block) { return block.window == 0 && block.softcap == 0; }
+
 // Whether one of the fused kernels has this mask.
 bool takes_device_kernel(const Tensor& q, const AttentionBlock& block) {
-  return cuda::takes_attention(q) && !(block.causal && block.lengths.defined());
+  return cuda::takes_attention(q) && !(block.causal && block.lengths.defined()) && is_usual(block);
 }
 
 // libtorch's fused kernels, where this repository has none and no dropout asks for masks of its own.
-bool prefers_sdpa(const Tensor& q, double dropout) {
-  return compat::has_sdpa() && !has_attention_kernel(q) && dropout == 0.0;
+bool prefers_sdpa(const Tensor& q, const AttentionBlock& block) {
+  return compat::has_sdpa() && !has_attention_kernel(q) && block.dropout.probability == 0.0 && is_usual(block);
 }
 
 Tensor sdpa(const BlockTensors& in, const AttentionBlock& block) {
@@ -155,7 +160,7 @@ Tensor self_attention(const Tensor& q, const Tensor& k, const Tensor& v, const A
   if (q.numel() == 0) return torch::zeros_like(q);
   const AttentionBlock block = whole_sequence(q.size(1), options);
   if (takes_device_kernel(q, block)) return DeviceAttention::apply(q, k, v, block);
-  return prefers_sdpa(q, options.dropout) ? sdpa({q, k, v}, block) : WholeAttention::apply(q, k, v, block);
+  return prefers_sdpa(q, block) ? sdpa({q, k, v}, block) : WholeAttention::apply(q, k, v, block);
 }
 
 Tensor self_attention_packed(const Tensor& qkv, std::int64_t kv_heads, const AttentionOptions& options) {
@@ -163,7 +168,7 @@ Tensor self_attention_packed(const Tensor& qkv, std::int64_t kv_heads, const Att
   const AttentionBlock block = whole_sequence(qkv.size(1), options);
   if (qkv.numel() == 0) return qkv.narrow(2, 0, qkv.size(2) - 2 * kv_heads);
   if (takes_device_kernel(qkv, block)) return DevicePackedAttention::apply(qkv, kv_heads, block);
-  if (prefers_sdpa(qkv, options.dropout)) return sdpa(unpacked(qkv, kv_heads), block);
+  if (prefers_sdpa(qkv, block)) return sdpa(unpacked(qkv, kv_heads), block);
   return PackedAttention::apply(qkv, kv_heads, block);
 }
 

@@ -28,6 +28,8 @@ struct AttentionOptions {
   double dropout = 0.0;
   DropoutSite site;
   std::int64_t first_head = 0;           // as AttentionDropout's
+  std::int64_t window = 0;               // a query sees so many keys, itself included (Mistral); 0: all
+  double softcap = 0.0;                  // scores become cap x tanh(score / cap) (Gemma 2); 0: not
   const Partition* partition = nullptr;  // not kept; cp and context_exchange are read (null: the sequence is whole)
   bool balanced = true;                  // ring: rows are in context_positions' balanced order, otherwise in order
 };

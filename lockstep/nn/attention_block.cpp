@@ -94,10 +94,10 @@ void gemm(char trans_a, char trans_b, std::int64_t m, std::int64_t n, std::int64
                     static_cast<int>(ldb), a, static_cast<int>(lda), beta, c, static_cast<int>(ldc));
 }
 
-// The keys that rows [first, first + rows) of a sample see: `cols` of them at most, the first row `first_valid`, and
-// each row one more than the one before.
+// The keys that rows [first, first + rows) of a sample see: `cols` at most, from `first_col` on. Counted from there,
+// the first row sees [first_begin, first_valid), and each row begins and ends one later than the one before.
 struct Seen {
-  std::int64_t cols, first_valid;
+  std::int64_t first_col, cols, first_begin, first_valid;
 };
 
 std::int64_t existing_keys(const Problem& p, std::int64_t batch) {
@@ -106,19 +106,24 @@ std::int64_t existing_keys(const Problem& p, std::int64_t batch) {
 }
 
 Seen seen_keys(const Problem& p, std::int64_t existing, std::int64_t first, std::int64_t rows) {
-  if (!p.block.causal) return {existing, existing};
-  return {std::min(first + rows, existing), first + 1};
+  const std::int64_t end = p.block.causal ? std::min(first + rows, existing) : existing;
+  const std::int64_t valid = p.block.causal ? first + 1 : existing;
+  if (p.block.window == 0) return {0, end, 0, valid};
+  const std::int64_t begin = p.block.first_query + first - p.block.first_key - p.block.window + 1;
+  const std::int64_t first_col = std::max<std::int64_t>(0, begin);
+  return {first_col, std::max<std::int64_t>(0, end - first_col), begin - first_col, valid - first_col};
 }
 
 std::size_t block_size(const Problem& p) { return static_cast<std::size_t>(kQueryRows * p.keys); }
 
 // Multiplies rows [first, first + rows) of one head's probabilities (or their gradient) by the dropout mask.
 template <typename T>
-void apply_dropout(T* block, std::int64_t rows, std::int64_t cols, std::int64_t first, std::int64_t batch,
+void apply_dropout(T* block, std::int64_t rows, const Seen& seen, std::int64_t first, std::int64_t batch,
                    std::int64_t head, const Problem& p) {
+  const std::int64_t cols = seen.cols;
   std::vector<T> mask(static_cast<std::size_t>(cols));
   for (std::int64_t i = 0; i < rows; ++i) {
-    dropout_row(mask.data(), cols, p.mask_row(head, first + i), batch, p.block.dropout.probability,
+    dropout_row(mask.data(), cols, p.mask_row(head, first + i) + seen.first_col, batch, p.block.dropout.probability,
                 p.block.dropout.site);
     for (std::int64_t c = 0; c < cols; ++c) block[i * cols + c] *= mask[c];
   }
@@ -140,13 +145,23 @@ void forward_head(const Problem& p, std::int64_t batch, std::int64_t head, const
   const auto scores = std::make_unique_for_overwrite<T[]>(block_size(p));
   for (std::int64_t first = 0; first < p.queries; first += kQueryRows) {
     const std::int64_t rows = std::min(kQueryRows, p.queries - first);
-    const auto [cols, first_valid] = seen_keys(p, existing, first, rows);
-    gemm<T>('N', 'T', rows, cols, p.dim, static_cast<T>(p.scale), query.data + first * query.stride, query.stride,
-            key.data, key.stride, T(0), scores.get(), cols);
-    kernels::causal_softmax_rows(scores.get(), lse + first, rows, cols, first_valid);
-    if (p.block.dropout.probability > 0) apply_dropout(scores.get(), rows, cols, first, batch, head, p);
-    gemm<T>('N', 'N', rows, p.dim, cols, T(1), scores.get(), cols, value.data, value.stride, T(0),
-            result.data + first * result.stride, result.stride);
+    const Seen seen = seen_keys(p, existing, first, rows);
+    if (seen.cols == 0) {
+      clear_rows(result, first, first + rows, p.dim);
+      std::fill_n(lse + first, rows, -std::numeric_limits<T>::infinity());
+      continue;
+    }
+    gemm<T>('N', 'T', rows, seen.cols, p.dim, static_cast<T>(p.scale), query.data + first * query.stride, query.stride,
+            key.data + seen.first_col * key.stride, key.stride, T(0), scores.get(), seen.cols);
+    if (p.block.softcap > 0) kernels::cap_scores(scores.get(), rows * seen.cols, static_cast<T>(p.block.softcap));
+    if (p.block.window > 0) {
+      kernels::window_softmax_rows(scores.get(), lse + first, rows, seen.cols, seen.first_begin, seen.first_valid);
+    } else {
+      kernels::causal_softmax_rows(scores.get(), lse + first, rows, seen.cols, seen.first_valid);
+    }
+    if (p.block.dropout.probability > 0) apply_dropout(scores.get(), rows, seen, first, batch, head, p);
+    gemm<T>('N', 'N', rows, p.dim, seen.cols, T(1), scores.get(), seen.cols, value.data + seen.first_col * value.stride,
+            value.stride, T(0), result.data + first * result.stride, result.stride);
   }
 }
 
@@ -159,64 +174,82 @@ struct BackwardTensors {
   bool add;
 };
 
+// Scratch of one task, block_size() each; `capped` only where scores are capped.
+template <typename T>
+struct ScoreBlocks {
+  T *prob, *grad, *capped;
+};
+
 // Probabilities and gradients of the scores of rows [first, first + rows); `prob` ends with the dropout mask on it.
 template <typename T>
 void backward_scores(const Problem& p, const BackwardTensors& t, std::int64_t batch, std::int64_t head,
-                     std::int64_t first, std::int64_t rows, Seen seen, T* prob, T* grad) {
+                     std::int64_t first, std::int64_t rows, const Seen& seen, const ScoreBlocks<T>& blocks) {
   const auto query = head_rows<T>(t.in.q, batch, head), key = head_rows<T>(t.in.k, batch, head / p.group());
   const auto value = head_rows<T>(t.in.v, batch, head / p.group());
   const auto out = head_rows<T>(t.result.out, batch, head), dout = head_rows<T>(t.dout, batch, head);
   const T* lse = t.result.lse.data_ptr<T>() + batch * t.result.lse.stride(0) + head * t.result.lse.stride(1);
   const std::int64_t cols = seen.cols;
-  const auto scale = static_cast<T>(p.scale);
+  const auto scale = static_cast<T>(p.scale), cap = static_cast<T>(p.block.softcap);
   T delta[kQueryRows];
-  gemm<T>('N', 'T', rows, cols, p.dim, scale, query.data + first * query.stride, query.stride, key.data, key.stride,
-          T(0), prob, cols);
-  kernels::causal_probability_rows(prob, lse + first, rows, cols, seen.first_valid);
-  gemm<T>('N', 'T', rows, cols, p.dim, T(1), dout.data + first * dout.stride, dout.stride, value.data, value.stride,
-          T(0), grad, cols);
+  gemm<T>('N', 'T', rows, cols, p.dim, scale, query.data + first * query.stride, query.stride,
+          key.data + seen.first_col * key.stride, key.stride, T(0), blocks.prob, cols);
+  if (cap > 0) {
+    kernels::cap_scores(blocks.prob, rows * cols, cap);
+    std::copy_n(blocks.prob, rows * cols, blocks.capped);
+  }
+  if (p.block.window > 0) {
+    kernels::window_probability_rows(blocks.prob, lse + first, rows, cols, seen.first_begin, seen.first_valid);
+  } else {
+    kernels::causal_probability_rows(blocks.prob, lse + first, rows, cols, seen.first_valid);
+  }
+  gemm<T>('N', 'T', rows, cols, p.dim, T(1), dout.data + first * dout.stride, dout.stride,
+          value.data + seen.first_col * value.stride, value.stride, T(0), blocks.grad, cols);
   kernels::row_dots(dout.data + first * dout.stride, dout.stride, out.data + first * out.stride, out.stride, delta,
                     rows, p.dim);
   // dS needs P itself, dV needs P with the mask: dS first, then the mask goes onto P.
-  if (p.block.dropout.probability > 0) apply_dropout(grad, rows, cols, first, batch, head, p);
-  kernels::softmax_backward_rows(prob, grad, delta, scale, rows, cols);
-  if (p.block.dropout.probability > 0) apply_dropout(prob, rows, cols, first, batch, head, p);
+  if (p.block.dropout.probability > 0) apply_dropout(blocks.grad, rows, seen, first, batch, head, p);
+  kernels::softmax_backward_rows(blocks.prob, blocks.grad, delta, scale, rows, cols);
+  if (cap > 0) kernels::cap_backward(blocks.capped, blocks.grad, rows * cols, cap);
+  if (p.block.dropout.probability > 0) apply_dropout(blocks.prob, rows, seen, first, batch, head, p);
 }
 
-// Adds one query head's share to dk and dv; the first head of a group writes, so nothing is cleared first.
+// Adds one query head's share to dk and dv. The first head of a group writes: its last rows reach every key, so nothing
+// is cleared first, unless there is a window.
 template <typename T>
 void backward_head(const Problem& p, const BackwardTensors& t, std::int64_t batch, std::int64_t head) {
   const std::int64_t kv_head = head / p.group();
   const auto query = head_rows<T>(t.in.q, batch, head), dquery = head_rows<T>(t.gradients.q, batch, head);
   const auto key = head_rows<T>(t.in.k, batch, kv_head), dkey = head_rows<T>(t.gradients.k, batch, kv_head);
   const auto dvalue = head_rows<T>(t.gradients.v, batch, kv_head), dout = head_rows<T>(t.dout, batch, head);
-  const bool writes = !t.add && head % p.group() == 0;
   const std::int64_t existing = existing_keys(p, batch);
-  if (writes) {
-    clear_rows(dkey, existing, p.keys, p.dim);
-    clear_rows(dvalue, existing, p.keys, p.dim);
+  const bool clears = !t.add && head % p.group() == 0, writes = clears && p.block.window == 0;
+  if (clears) {
+    clear_rows(dkey, writes ? existing : 0, p.keys, p.dim);
+    clear_rows(dvalue, writes ? existing : 0, p.keys, p.dim);
   }
   if (existing == 0) {
     if (!t.add) clear_rows(dquery, 0, p.queries, p.dim);
     return;
   }
-  const auto scratch = std::make_unique_for_overwrite<T[]>(2 * block_size(p));
-  T* prob = scratch.get();
-  T* grad = prob + block_size(p);
-  // From the last rows, which reach every key, to the first.
+  const auto scratch = std::make_unique_for_overwrite<T[]>((p.block.softcap > 0 ? 3 : 2) * block_size(p));
+  const ScoreBlocks<T> blocks{scratch.get(), scratch.get() + block_size(p), scratch.get() + 2 * block_size(p)};
   const std::int64_t last = (p.queries - 1) / kQueryRows * kQueryRows;
   for (std::int64_t first = last; first >= 0; first -= kQueryRows) {
     const std::int64_t rows = std::min(kQueryRows, p.queries - first);
     const Seen seen = seen_keys(p, existing, first, rows);
     const std::int64_t cols = seen.cols;
-    backward_scores(p, t, batch, head, first, rows, seen, prob, grad);
+    if (cols == 0) {
+      if (!t.add) clear_rows(dquery, first, first + rows, p.dim);
+      continue;
+    }
+    backward_scores(p, t, batch, head, first, rows, seen, blocks);
     const T keep = writes && first == last ? T(0) : T(1);
-    gemm<T>('T', 'N', cols, p.dim, rows, T(1), prob, cols, dout.data + first * dout.stride, dout.stride, keep,
-            dvalue.data, dvalue.stride);
-    gemm<T>('N', 'N', rows, p.dim, cols, T(1), grad, cols, key.data, key.stride, t.add ? T(1) : T(0),
-            dquery.data + first * dquery.stride, dquery.stride);
-    gemm<T>('T', 'N', cols, p.dim, rows, T(1), grad, cols, query.data + first * query.stride, query.stride, keep,
-            dkey.data, dkey.stride);
+    gemm<T>('T', 'N', cols, p.dim, rows, T(1), blocks.prob, cols, dout.data + first * dout.stride, dout.stride, keep,
+            dvalue.data + seen.first_col * dvalue.stride, dvalue.stride);
+    gemm<T>('N', 'N', rows, p.dim, cols, T(1), blocks.grad, cols, key.data + seen.first_col * key.stride, key.stride,
+            t.add ? T(1) : T(0), dquery.data + first * dquery.stride, dquery.stride);
+    gemm<T>('T', 'N', cols, p.dim, rows, T(1), blocks.grad, cols, query.data + first * query.stride, query.stride, keep,
+            dkey.data + seen.first_col * dkey.stride, dkey.stride);
   }
 }
 
@@ -260,11 +293,16 @@ Tensor dropout_of_rows(const Problem& p, std::int64_t first, std::int64_t rows, 
   return mask.to(wide.device());
 }
 
-// Scores of q [batch, heads, rows, dim] in the wide type, -inf where a key is not seen.
-Tensor scores_of(const Problem& p, const Tensor& q, const Tensor& k, std::int64_t first, torch::ScalarType wide) {
+// Scores of q [batch, heads, rows, dim] in the wide type, capped.
+Tensor scores_of(const Problem& p, const Tensor& q, const Tensor& k, torch::ScalarType wide) {
   Tensor scores = at::matmul(q * p.scale, k.transpose(2, 3)).to(wide);
-  const Tensor hidden = hidden_keys(p.block, first, q.size(2), p.keys, q.device());
-  return hidden.defined() ? scores.masked_fill_(hidden, -std::numeric_limits<double>::infinity()) : scores;
+  return p.block.softcap > 0 ? scores.div_(p.block.softcap).tanh_().mul_(p.block.softcap) : scores;
+}
+
+// The same with -inf where a key is not seen.
+Tensor seen_scores(const Problem& p, const Tensor& scores, std::int64_t first) {
+  const Tensor hidden = hidden_keys(p.block, first, scores.size(2), p.keys, scores.device());
+  return hidden.defined() ? scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()) : scores;
 }
 
 // exp(scores - lse), and 0 in rows that see nothing, where both are -inf.
@@ -277,7 +315,7 @@ void forward_by_aten(const Problem& p, const BlockTensors& in, BlockResult& resu
   const Tensor q = heads_first(in.q, 1), k = heads_first(in.k, p.group()), v = heads_first(in.v, p.group());
   for (std::int64_t first = 0; first < p.queries; first += rows_at_a_time(p)) {
     const std::int64_t rows = std::min(rows_at_a_time(p), p.queries - first);
-    const Tensor scores = scores_of(p, q.narrow(2, first, rows), k, first, result.out.scalar_type());
+    const Tensor scores = seen_scores(p, scores_of(p, q.narrow(2, first, rows), k, result.out.scalar_type()), first);
     const Tensor lse = at::logsumexp(scores, {-1});
     Tensor prob = probabilities_of(scores, lse);
     if (p.block.dropout.probability > 0) prob *= dropout_of_rows(p, first, rows, prob.options());
@@ -306,7 +344,8 @@ void backward_by_aten(const Problem& p, const BlockTensors& in, const BlockResul
   for (std::int64_t first = 0; first < p.queries; first += rows_at_a_time(p)) {
     const std::int64_t rows = std::min(rows_at_a_time(p), p.queries - first);
     const Tensor some_q = q.narrow(2, first, rows), some_dout = dout.narrow(2, first, rows);
-    Tensor prob = probabilities_of(scores_of(p, some_q, k, first, wide), result.lse.narrow(2, first, rows));
+    const Tensor scores = scores_of(p, some_q, k, wide);
+    Tensor prob = probabilities_of(seen_scores(p, scores, first), result.lse.narrow(2, first, rows));
     Tensor grad = at::matmul(some_dout.to(type), v.transpose(2, 3)).to(wide);
     const Tensor delta = (some_dout.to(wide) * out.narrow(2, first, rows)).sum({-1}, /*keepdim=*/true);
     Tensor kept = prob;  // what v was multiplied by
@@ -315,7 +354,9 @@ void backward_by_aten(const Problem& p, const BlockTensors& in, const BlockResul
       grad *= multipliers;
       kept = prob * multipliers;
     }
-    grad = (prob * (grad - delta) * p.scale).to(type);
+    grad = prob * (grad - delta) * p.scale;
+    if (p.block.softcap > 0) grad *= 1.0 - (scores / p.block.softcap).square();
+    grad = grad.to(type);
     dv += at::matmul(kept.to(type).transpose(2, 3), some_dout.to(type));
     dk += at::matmul(grad.transpose(2, 3), some_q);
     put_gradient(gradients.q.narrow(1, first, rows), at::matmul(grad, k), 1, add);
@@ -352,7 +393,12 @@ Tensor hidden_keys(const AttentionBlock& block, std::int64_t first, std::int64_t
   const auto integers = torch::dtype(torch::kLong).device(device);
   const Tensor key = torch::arange(keys, integers);
   Tensor hidden;
-  if (block.causal) hidden = key > torch::arange(first, first + rows, integers).unsqueeze(1);
+  const Tensor query = torch::arange(first, first + rows, integers).unsqueeze(1);
+  if (block.causal) hidden = key > query;
+  if (block.window > 0) {
+    const Tensor passed = query + (block.first_query - block.first_key) - key >= block.window;
+    hidden = hidden.defined() ? hidden | passed : passed;
+  }
   if (block.lengths.defined()) {
     const Tensor beyond = key >= block.lengths.view({-1, 1, 1, 1});  // [batch, 1, 1, keys]
     hidden = hidden.defined() ? hidden | beyond : beyond;

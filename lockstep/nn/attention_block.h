@@ -16,7 +16,9 @@ struct AttentionBlock {
   bool causal = true;     // both stretches are the same one, and row i sees rows up to i; otherwise all rows are seen
   torch::Tensor lengths;  // int64 [batch] or undefined: rows of this stretch of keys that are seen
   AttentionDropout dropout;
-  // For dropout: where the stretches begin in the sequence, and the rows of the whole sequence.
+  std::int64_t window = 0;  // keys that a query sees, itself included, counted over the sequence; 0: all
+  double softcap = 0.0;     // scores become cap x tanh(score / cap); 0: not
+  // For dropout and window: where the stretches begin in the sequence, and the rows of the whole sequence.
   std::int64_t first_query = 0;
   std::int64_t first_key = 0;
   std::int64_t sequence = 0;

@@ -41,13 +41,12 @@ void check_transformer(const spec::Model& spec) {
     throw does_not_add_up(spec, std::string(spec::to_string(spec.arch)) + " has no grouped-query attention",
                           "set model.kv_heads to model.heads, or use arch llama");
   }
-  if (spec.arch == spec::Arch::kLlama && spec.activation != spec::Activation::kSilu) {
-    throw does_not_add_up(spec, "llama is trained with activation silu only", "set model.activation to silu");
+  if (spec.experts > 0 && spec.activation != spec::Activation::kSilu) {
+    throw does_not_add_up(spec, "experts are trained with activation silu only", "set model.activation to silu");
   }
-  const std::int64_t head_dim = spec.head_dim > 0 ? spec.head_dim : spec.hidden / spec.heads;
-  if (spec.arch == spec::Arch::kLlama && head_dim % 2 != 0) {
-    throw does_not_add_up(spec, "RoPE needs an even head_dim, not " + std::to_string(head_dim),
-                          "change model.head_dim");
+  if (spec::has_decoder(spec) && spec::rotary_dim(spec) % 2 != 0) {
+    throw does_not_add_up(spec, "RoPE rotates an even part of a head, not " + std::to_string(spec::rotary_dim(spec)),
+                          "change model.head_dim or model.rotary_fraction");
   }
 }
 

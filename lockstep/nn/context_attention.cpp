@@ -62,6 +62,8 @@ struct Ring {
   bool balanced = true;
   Tensor lengths;
   AttentionDropout dropout;
+  std::int64_t window = 0;
+  double softcap = 0.0;
   std::int64_t rows = 0;  // of one rank
 
   int ranks() const { return group.size(); }
@@ -81,6 +83,8 @@ struct Ring {
     block.first_key = key_piece * piece_rows();
     block.sequence = rows * ranks();
     block.dropout = dropout;
+    block.window = window;
+    block.softcap = softcap;
     if (lengths.defined()) block.lengths = (lengths - block.first_key).clamp(0, piece_rows());
     return block;
   }
@@ -93,6 +97,8 @@ struct Ring {
     for (std::size_t i = 0; i < queries.size(); ++i) {
       for (std::size_t j = 0; j < keys.size(); ++j) {
         if (causal && keys[j] > queries[i]) continue;
+        // The first query and the last key are the nearest.
+        if (window > 0 && (queries[i] - keys[j] - 1) * piece_rows() + 1 >= window) continue;
         body(static_cast<std::int64_t>(i) * piece_rows(), static_cast<std::int64_t>(j) * piece_rows(),
              block(queries[i], keys[j]));
       }
@@ -194,6 +200,8 @@ Tensor ring_attention(const Tensor& q, const Tensor& k, const Tensor& v, const A
   ring.balanced = options.balanced;
   if (options.lengths.defined()) ring.lengths = options.lengths.contiguous();
   ring.dropout = {options.dropout, options.site, options.first_head};
+  ring.window = options.window;
+  ring.softcap = options.softcap;
   ring.rows = q.size(1);
   LOCKSTEP_ASSERT(!ring.balanced || ring.rows % 2 == 0, "a balanced ring has two pieces on every rank");
   return RingAttention::apply(q, k, v, ring);

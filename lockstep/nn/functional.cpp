@@ -213,6 +213,50 @@ class Swiglu : public torch::autograd::Function<Swiglu> {
   }
 };
 
+Tensor activation_value(const Tensor& x, spec::Activation activation) {
+  switch (activation) {
+    case spec::Activation::kGeluTanh:
+      return at::gelu(x, "tanh");
+    case spec::Activation::kGelu:
+      return at::gelu(x);
+    case spec::Activation::kRelu:
+      return at::relu(x);
+    case spec::Activation::kSilu:
+      return at::silu(x);
+  }
+  return x;
+}
+
+Tensor activation_gradient(const Tensor& x, const Tensor& dy, spec::Activation activation) {
+  switch (activation) {
+    case spec::Activation::kGeluTanh:
+      return at::gelu_backward(dy, x, "tanh");
+    case spec::Activation::kGelu:
+      return at::gelu_backward(dy, x);
+    case spec::Activation::kRelu:
+      return at::threshold_backward(dy, x, 0);
+    case spec::Activation::kSilu:
+      return at::silu_backward(dy, x);
+  }
+  return dy;
+}
+
+class Gated : public torch::autograd::Function<Gated> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& gate, const Tensor& up, std::int64_t activation) {
+    ctx->save_for_backward({gate, up});
+    ctx->saved_data["activation"] = activation;
+    return activation_value(gate, static_cast<spec::Activation>(activation)) * up;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto activation = static_cast<spec::Activation>(ctx->saved_data["activation"].toInt());
+    const Tensor dup = grads[0] * activation_value(saved[0], activation);
+    return {activation_gradient(saved[0], grads[0] * saved[1], activation), dup, Tensor()};
+  }
+};
+
 // The inner activations are computed again from the pre-activations in backward, in the pass that needs them anyway:
 // one [tokens, ffn] tensor less is kept per layer.
 class GeluMlp : public torch::autograd::Function<GeluMlp> {
@@ -372,6 +416,13 @@ Tensor bias_gelu_erf(const Tensor& x, const Tensor& bias) {
 Tensor swiglu(const Tensor& gate, const Tensor& up) {
   return has_kernels(gate) ? Swiglu::apply(gate, up) : at::silu(gate) * up;
 }
+
+Tensor gated(const Tensor& gate, const Tensor& up, spec::Activation activation) {
+  if (activation == spec::Activation::kSilu) return swiglu(gate, up);
+  return Gated::apply(gate, up, static_cast<std::int64_t>(activation));
+}
+
+Tensor soft_capped(const Tensor& x, double cap) { return at::tanh(x / cap) * cap; }
 
 Tensor gelu_mlp(const Tensor& residual, const Tensor& x, const Tensor& w1, const Tensor& b1, const Tensor& w2,
                 const Tensor& b2, WeightLayout layout) {

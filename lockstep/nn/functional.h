@@ -40,6 +40,9 @@ torch::Tensor bias_gelu_erf(const torch::Tensor& x, const torch::Tensor& bias);
 // silu(gate) * up. Keeps gate and up only.
 torch::Tensor swiglu(const torch::Tensor& gate, const torch::Tensor& up);
 
+// activation(gate) * up for any activation. Keeps gate and up only.
+torch::Tensor gated(const torch::Tensor& gate, const torch::Tensor& up, spec::Activation activation);
+
 // residual + gelu_tanh(x W1 + b1) W2 + b2. Keeps x and x W1; the inner activations are computed again in backward.
 torch::Tensor gelu_mlp(const torch::Tensor& residual, const torch::Tensor& x, const torch::Tensor& w1,
                        const torch::Tensor& b1, const torch::Tensor& w2, const torch::Tensor& b2, WeightLayout layout);
@@ -55,14 +58,20 @@ torch::Tensor layer_norm(const torch::Tensor& x, const torch::Tensor& weight, co
 torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, double epsilon);
 
 // Rotary position embedding in Hugging Face's rotate_half convention on x [batch, seq, heads, head_dim]; cos and sin
-// [seq, head_dim / 2] in fp32 or fp64 (see rope_tables).
+// [seq, rotated / 2] in fp32 or fp64 (see rope_tables). Heads that are longer than `rotated` keep the rest as it is.
 torch::Tensor rope(const torch::Tensor& x, const torch::Tensor& cos, const torch::Tensor& sin);
 struct RopeTables {
   torch::Tensor cos;  // [seq, head_dim / 2]
   torch::Tensor sin;
 };
+// `head_dim`: elements that are rotated. `max_sequence` (the model's) and `whole_sequence` (of this call; 0: seq)
+// decide what LongRoPE does.
+struct RopeContext {
+  std::int64_t max_sequence = 0;
+  std::int64_t whole_sequence = 0;
+};
 RopeTables rope_tables(std::int64_t seq, std::int64_t head_dim, double theta, const spec::RopeScaling& scaling,
-                       const torch::TensorOptions& options);
+                       const torch::TensorOptions& options, const RopeContext& context = {});
 
 // Inverted dropout by Philox masks (random.h); the mask is drawn again in backward instead of being kept.
 // probability 0 returns x itself.
@@ -97,8 +106,13 @@ struct ClassShare {
 };
 
 // linear_cross_entropy over ranks that each hold the weights (and biases) of their own classes. Collective over the
-// group, in forward only; x's gradient is this rank's part of the sum. Loss and counts are the same on every rank.
+// group, in forward only; x's gradient is this rank's part of the sum. Loss and counts are the same on every rank. With
+// a `softcap` the logits are capped first, cap x tanh(logit / cap); a group that is not valid() has one rank.
 CrossEntropy split_cross_entropy(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
-                                 const torch::Tensor& target, const ClassShare& classes, bool count_correct);
+                                 const torch::Tensor& target, const ClassShare& classes, bool count_correct,
+                                 double softcap = 0.0);
+
+// cap x tanh(x / cap).
+torch::Tensor soft_capped(const torch::Tensor& x, double cap);
 
 }  // namespace lockstep::nn

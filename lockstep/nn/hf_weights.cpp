@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "lockstep/base/error.h"
+#include "lockstep/nn/file_layout.h"
 #include "lockstep/nn/lora.h"
 
 namespace lockstep::nn {
@@ -18,23 +19,6 @@ bool starts_with_any(const std::string& name, std::initializer_list<const char*>
 
 bool ends_with_any(const std::string& name, std::initializer_list<std::string_view> ends) {
   return std::any_of(ends.begin(), ends.end(), [&](std::string_view end) { return name.ends_with(end); });
-}
-
-// Files of the base model alone (GPT2Model, BertModel, ...) omit it.
-std::string base_prefix(const spec::Model& spec) {
-  switch (spec.arch) {
-    case spec::Arch::kGpt:
-      return "transformer.";
-    case spec::Arch::kLlama:
-    case spec::Arch::kMoe:
-      return "model.";
-    case spec::Arch::kBert:
-      return "bert.";
-    case spec::Arch::kMamba:
-      return "backbone.";
-    default:
-      return "";
-  }
 }
 
 std::string with_end(const std::string& name, std::string_view old_end, std::string_view new_end) {
@@ -92,16 +76,16 @@ TensorSizes sizes_of_whole_model(const spec::Model& spec) {
 }
 
 struct Matching {
-  std::map<std::string, std::string> file_names;  // by our names
+  std::map<std::string, FilePlace> places;  // by our names; their names are the file's spelling
   LoadReport report;
 };
 
-void check_sizes(const std::string& ours, const std::vector<std::int64_t>& sizes, const std::string& file_name,
-                 const WeightSource& source) {
-  if (source.sizes.at(file_name) == sizes) return;
+void check_sizes(const std::string& ours, const FilePlace& place, const WeightSource& source) {
+  const std::vector<std::int64_t>& found = source.sizes.at(place.name);
+  if (found == place.sizes) return;
   const bool head = ours == "score.weight" || ours.rfind("classifier.", 0) == 0;
-  throw bad_input(source.name + ": tensor " + file_name + " has shape " + text_of(source.sizes.at(file_name)) +
-                      " but the model needs " + text_of(sizes),
+  throw bad_input(source.name + ": tensor " + place.name + " has shape " + text_of(found) + " but the model needs " +
+                      text_of(place.sizes),
                   head ? "set model.classes to the number of classes in the file"
                        : "use weights and a model description of the same size");
 }
@@ -112,10 +96,12 @@ Matching match(const TensorSizes& ours, const WeightSource& source, const spec::
   std::set<std::string> taken;
   const auto file_has = [&](const std::string& name) { return source.sizes.count(name) > 0; };
   for (const auto& [name, sizes] : ours) {
-    if (const auto file_name = file_name_of(name, file_has, spec)) {
-      check_sizes(name, sizes, *file_name, source);
-      matching.file_names.emplace(name, *file_name);
-      taken.insert(*file_name);
+    FilePlace place = file_place(name, sizes, spec);
+    if (const auto file_name = file_name_of(place.name, file_has, spec)) {
+      place.name = *file_name;
+      check_sizes(name, place, source);
+      taken.insert(place.name);
+      matching.places.emplace(name, std::move(place));
     } else {
       (may_start_anew(name, spec) ? matching.report.initial : missing).push_back(name);
     }
@@ -135,13 +121,15 @@ Matching match(const TensorSizes& ours, const WeightSource& source, const spec::
   return matching;
 }
 
-void fill(const LocalValues& local, const Placement& placement, const std::string& file_name,
-          const WeightSource& source) {
+void fill(const LocalValues& local, const Placement& placement, const FilePlace& place, const WeightSource& source) {
   const bool in_place = local.values.is_cpu() && local.values.is_contiguous();
   const Tensor values =
       in_place ? local.values.detach() : torch::empty(local.values.sizes(), local.values.options().device(torch::kCPU));
   for (const Run& run : runs_of(placement, local.first, values.numel())) {
-    source.read(file_name, run.whole, values.narrow(0, run.local - local.first, run.count));
+    for (const Run& piece : place.runs(run.whole, run.count)) {
+      const std::int64_t at = run.local - local.first + (piece.local - run.whole);
+      source.read(place.name, piece.whole, values.narrow(0, at, piece.count));
+    }
   }
   if (!in_place) local.values.detach().copy_(values);
 }
@@ -150,11 +138,11 @@ void fill_parts(const Matching& matching, const std::vector<DeclaredParameter>& 
                 const std::function<LocalValues(const DeclaredParameter&)>& values_of, const WeightSource& source) {
   for (const DeclaredParameter& parameter : parameters) {
     if (is_lora_name(parameter.name)) continue;
-    const auto file_name = matching.file_names.find(parameter.name);
-    if (file_name == matching.file_names.end()) continue;
+    const auto place = matching.places.find(parameter.name);
+    if (place == matching.places.end()) continue;
     const LocalValues local = values_of(parameter);
     if (!local.values.defined() || local.values.numel() == 0) continue;
-    fill(local, parameter.placement, file_name->second, source);
+    fill(local, parameter.placement, place->second, source);
   }
 }
 
@@ -168,10 +156,10 @@ WeightSource source_of(const TensorMap& weights, const std::string& name) {
 
 }  // namespace
 
-std::optional<std::string> file_name_of(const std::string& our_name,
+std::optional<std::string> file_name_of(const std::string& family_name,
                                         const std::function<bool(const std::string&)>& file_has,
                                         const spec::Model& spec) {
-  for (const std::string& name : spellings_of(our_name, spec)) {
+  for (const std::string& name : spellings_of(family_name, spec)) {
     if (file_has(name)) return name;
   }
   return std::nullopt;
@@ -186,7 +174,13 @@ bool may_start_anew(const std::string& our_name, const spec::Model& spec) {
 bool may_be_unused(const std::string& file_name, const spec::Model& spec) {
   if (spec.arch == spec::Arch::kBert) return may_be_unused_by_bert(file_name, spec);
   if (ends_with_any(file_name, {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"})) return true;
-  return file_name == "lm_head.weight" && (spec.classes > 0 || spec.tied_embeddings);
+  // Causal masks of old files of GPT-NeoX.
+  if (spec.decoder.family == spec::Family::kNeox &&
+      ends_with_any(file_name, {".attention.bias", ".attention.masked_bias"})) {
+    return true;
+  }
+  const bool head = file_name == "lm_head.weight" || file_name == "embed_out.weight";
+  return head && (spec.classes > 0 || spec.tied_embeddings);
 }
 
 LoadReport load_parts(const spec::Model& spec, const std::vector<DeclaredParameter>& parameters,
@@ -206,8 +200,8 @@ LoadReport load_weights(TrainableModel& model, const TensorMap& weights, const s
       matching, declared_parameters(model),
       [](const DeclaredParameter& parameter) { return LocalValues{parameter.tensor.detach().view({-1})}; }, tensors);
   for (auto& buffer : model.named_buffers()) {
-    const auto file_name = matching.file_names.find(buffer.key());
-    if (file_name != matching.file_names.end()) buffer.value().copy_(weights.at(file_name->second));
+    const auto place = matching.places.find(buffer.key());
+    if (place != matching.places.end()) buffer.value().copy_(weights.at(place->second.name));
   }
   return matching.report;
 }

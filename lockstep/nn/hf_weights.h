@@ -1,5 +1,5 @@
-// Weights from and to Hugging Face files. Our parameters carry the names of those files
-// (docs/reference/hugging-face.md); what still differs from file to file is settled here: base-model files without
+// Weights from and to Hugging Face files. Our parameters carry the names of those files or lie in them as file_layout.h
+// says (docs/reference/hugging-face.md); what still differs from file to file is settled here: base-model files without
 // their prefix, old spellings, constants stored beside weights, heads that a pretrained file does not have. Files
 // themselves are read elsewhere.
 #pragma once
@@ -35,8 +35,9 @@ struct LoadReport {
   std::vector<std::string> unused;   // tensors of the file that this model has no place for
 };
 
-// The name under which a file has parameter or buffer `our_name`; nullopt: it does not.
-std::optional<std::string> file_name_of(const std::string& our_name,
+// The name under which a file has the tensor that the family calls `family_name` (FilePlace::name); nullopt: it does
+// not.
+std::optional<std::string> file_name_of(const std::string& family_name,
                                         const std::function<bool(const std::string&)>& file_has,
                                         const spec::Model& spec);
 

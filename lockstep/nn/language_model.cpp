@@ -34,6 +34,12 @@ std::shared_ptr<LayerNorm> LanguageModel::make_layer_norm() const {
   return std::make_shared<LayerNorm>(spec().hidden, spec().bias, spec().norm_epsilon, options_, outside_blocks());
 }
 
+std::shared_ptr<Norm> LanguageModel::make_norm() const {
+  const spec::Decoder& d = spec().decoder;
+  const Norm::Settings settings{d.norm, d.norm_plus_one, spec().bias || d.norm_bias, spec().norm_epsilon};
+  return std::make_shared<Norm>(spec().hidden, settings, options_, outside_blocks());
+}
+
 std::shared_ptr<RmsNorm> LanguageModel::make_rms_norm() const {
   return std::make_shared<RmsNorm>(spec().hidden, spec().norm_epsilon, options_, outside_blocks());
 }
@@ -114,11 +120,12 @@ LossResult LanguageModel::head_loss(const Tensor& x, const Tensor& tokens, const
     result = linear_cross_entropy(pooled(rows, tokens, context), head_weight(), head_bias(), target, !context.training);
   } else {
     const Tensor rows = pooled(enter_block(normed, "tp: head"), tokens, context);
-    result =
-        partition_.tp_size() == 1
-            ? linear_cross_entropy(rows, head_weight(), head_bias(), target, !context.training)
-            : split_cross_entropy(rows, head_weight(), head_bias(), target,
-                                  {partition_.tp, partition_.tp_share(spec().vocab), spec().vocab}, !context.training);
+    const double cap = spec().decoder.logit_softcap;
+    const bool plain = partition_.tp_size() == 1 && cap == 0;
+    result = plain ? linear_cross_entropy(rows, head_weight(), head_bias(), target, !context.training)
+                   : split_cross_entropy(rows, head_weight(), head_bias(), target,
+                                         {partition_.tp, partition_.tp_share(spec().vocab), spec().vocab},
+                                         !context.training, cap);
   }
   return {result.loss_sum, result.count, result.correct, {}};
 }
@@ -130,7 +137,8 @@ Tensor LanguageModel::head_logits(const Tensor& x, const Tensor& tokens, const F
     return linear(pooled(rows, tokens, context), head_weight(), head_bias(), WeightLayout::kOutIn);
   }
   const Tensor rows = pooled(enter_block(normed, "tp: head"), tokens, context);
-  const Tensor own = linear(rows, head_weight(), head_bias(), WeightLayout::kOutIn);  // [samples, rows, vocab / tp]
+  Tensor own = linear(rows, head_weight(), head_bias(), WeightLayout::kOutIn);  // [samples, rows, vocab / tp]
+  if (spec().decoder.logit_softcap > 0) own = soft_capped(own, spec().decoder.logit_softcap);
   const std::int64_t tp = partition_.tp_size();
   if (tp == 1) return own;
   // Shares may differ by one class: each rank's go into their place in zeros, and the ranks' tensors add up.

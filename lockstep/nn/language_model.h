@@ -97,6 +97,7 @@ class LanguageModel : public TrainableModel {
 
   std::shared_ptr<LayerNorm> make_layer_norm() const;
   std::shared_ptr<RmsNorm> make_rms_norm() const;
+  std::shared_ptr<Norm> make_norm() const;  // of spec().decoder's kind
 
   // Registers `lm_head` or `score` where the model has one of its own; otherwise the head is `embedding`. Only where
   // part().head.

@@ -139,6 +139,23 @@ RmsNorm::RmsNorm(std::int64_t dim, double epsilon, const torch::TensorOptions& o
   weight = declare("weight", whole_placement({dim}, sharing), constant_value(1.0), options);
 }
 
+Norm::Norm(std::int64_t dim, const Settings& settings, const torch::TensorOptions& options, Sharing sharing,
+           const std::vector<Segment>& rows)
+    : settings_(settings) {
+  if (settings.kind == spec::NormKind::kLayerPlain) return;
+  Placement placement = whole_placement({dim}, sharing);
+  placement.segments = rows;
+  weight = declare("weight", placement, constant_value(settings.plus_one ? 0.0 : 1.0), options);
+  if (settings.kind == spec::NormKind::kLayer && settings.bias) {
+    bias = declare("bias", placement, constant_value(0.0), options);
+  }
+}
+
+Tensor Norm::forward(const Tensor& x) const {
+  if (settings_.kind == spec::NormKind::kRms) return rms_norm(x, scale(), settings_.epsilon);
+  return layer_norm(x, weight, bias, settings_.epsilon);
+}
+
 Conv2d::Conv2d(const ConvShape& shape, Init init, const torch::TensorOptions& options) : shape_(shape) {
   const std::int64_t area = shape.kernel * shape.kernel;
   weight = declare("weight", whole_placement({shape.out, shape.in, shape.kernel, shape.kernel}),

@@ -151,6 +151,30 @@ class RmsNorm : public Layer {
   double epsilon_;
 };
 
+// The norm of a decoder (spec::Decoder): RMSNorm, also with 1 + weight, LayerNorm, or LayerNorm without weights.
+class Norm : public Layer {
+ public:
+  struct Settings {
+    spec::NormKind kind = spec::NormKind::kRms;
+    bool plus_one = false;
+    bool bias = false;  // LayerNorm's
+    double epsilon = 1e-5;
+  };
+  // `rows` cuts the weight; empty: whole.
+  Norm(std::int64_t dim, const Settings& settings, const torch::TensorOptions& options, Sharing sharing = {},
+       const std::vector<Segment>& rows = {});
+  torch::Tensor forward(const torch::Tensor& x) const;
+  // What RMSNorm multiplies by.
+  torch::Tensor scale() const { return settings_.plus_one ? weight + 1.0 : weight; }
+  double epsilon() const { return settings_.epsilon; }
+
+  torch::Tensor weight;  // undefined where plain
+  torch::Tensor bias;    // undefined without
+
+ private:
+  Settings settings_;
+};
+
 struct ConvShape {
   std::int64_t in = 0;
   std::int64_t out = 0;

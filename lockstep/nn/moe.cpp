@@ -17,6 +17,8 @@ using torch::Tensor;
 constexpr const char* kRoutedNames[] = {"w1", "w3", "w2"};
 constexpr const char* kSharedNames[] = {"gate_proj", "up_proj", "down_proj"};
 
+bool is_deepseek(const spec::Model& spec) { return spec.decoder.family == spec::Family::kDeepseek; }
+
 void check(const spec::Model& spec, std::int64_t layer, const Partition& partition) {
   const std::string where = fmt::format("layer {} of {}: ", layer, spec.name);
   if (spec.bias) throw bad_input(where + "experts have no biases", "set bias: false in the model");
@@ -38,6 +40,8 @@ Tensor MoeMlp::Expert::add_to(const Tensor& residual, const Tensor& x) const {
                : down->add_to(residual, swiglu(gate->forward(x), up->forward(x)));
 }
 
+const char* MoeMlp::module_name(const spec::Model& spec) { return is_deepseek(spec) ? "mlp" : "block_sparse_moe"; }
+
 MoeMlp::MoeMlp(const spec::Model& spec, std::int64_t layer, const Partition& partition,
                const torch::TensorOptions& options)
     : spec_(spec), partition_(partition) {
@@ -51,16 +55,17 @@ MoeMlp::MoeMlp(const spec::Model& spec, std::int64_t layer, const Partition& par
   const Segment own = share_of(spec.experts, partition.ep_rank(), partition.ep_size());
   for (std::int64_t number = own.first; number < own.first + own.count; ++number) {
     auto parent = experts->register_module(std::to_string(number), std::make_shared<Group>());
-    experts_.push_back(make_expert(*parent, kRoutedNames, spec.ffn_hidden, true, options));
+    const auto* names = is_deepseek(spec) ? kSharedNames : kRoutedNames;
+    experts_.push_back(make_expert(*parent, names, spec.ffn_hidden, true, options));
   }
   if (spec.shared_experts == 0) return;
-  auto parent = register_module("shared_expert", std::make_shared<Group>());
+  auto parent = register_module(is_deepseek(spec) ? "shared_experts" : "shared_expert", std::make_shared<Group>());
   shared_ = std::make_unique<const Expert>(
       make_expert(*parent, kSharedNames, spec.shared_experts * spec.ffn_hidden, false, options));
 }
 
-MoeMlp::Expert MoeMlp::make_expert(torch::nn::Module& parent, const char* const (&names)[3], std::int64_t width,
-                                   bool routed, const torch::TensorOptions& options) {
+MoeMlp::Expert MoeMlp::make_expert(torch::nn::Module& parent, const char* const* names, std::int64_t width, bool routed,
+                                   const torch::TensorOptions& options) {
   const std::vector<Segment> share = {partition_.tp_share(width)};
   const auto part = [&](const char* name, std::int64_t in, std::int64_t out, LinearCut::Kind kind) {
     const LinearCut cut{.kind = kind, .segments = share, .expert = routed};

@@ -3,7 +3,8 @@
 // inner width over partition.tp like a dense MLP's (GShard, Lepikhin et al. 2020).
 //
 // Parameters have Mixtral's names: gate.weight [experts, hidden]; experts.N.w1 (gate), w3 (up) and w2 (down) for the
-// experts N of all that this rank holds; shared_expert.gate_proj, up_proj and down_proj where there are shared ones.
+// experts N of all that this rank holds; shared_expert.gate_proj, up_proj and down_proj where there are shared ones. Or
+// DeepSeek's (Dai et al. 2024): gate_proj, up_proj and down_proj of experts.N and shared_experts.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,11 @@
 
 namespace lockstep::nn {
 
-// Not thread-safe; ranks are independent. Registered by the layer as "block_sparse_moe".
+// Not thread-safe; ranks are independent. Registered by the layer as module_name().
 class MoeMlp : public torch::nn::Module {
  public:
+  static const char* module_name(const spec::Model& spec);
+
   // Parameters are left uninitialised (layers.h). Throws bad_input for biases and for experts that cannot be split.
   MoeMlp(const spec::Model& spec, std::int64_t layer, const Partition& partition, const torch::TensorOptions& options);
 
@@ -51,7 +54,7 @@ class MoeMlp : public torch::nn::Module {
     std::shared_ptr<Linear> gate, up, down;
     torch::Tensor add_to(const torch::Tensor& residual, const torch::Tensor& x) const;
   };
-  Expert make_expert(torch::nn::Module& parent, const char* const (&names)[3], std::int64_t width, bool routed,
+  Expert make_expert(torch::nn::Module& parent, const char* const* names, std::int64_t width, bool routed,
                      const torch::TensorOptions& options);
   // [samples, rows, experts] in fp32 or fp64: the choice of experts must not depend on the rounding of bf16.
   torch::Tensor router_logits(const torch::Tensor& x) const;

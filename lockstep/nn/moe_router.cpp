@@ -116,7 +116,8 @@ RouterChoice route(const Tensor& sample_logits, const spec::Model& spec, const P
   const Tensor probability = probabilities.gather(1, chosen);
 
   RouterChoice choice;
-  choice.weights = probability / probability.sum(1, /*keepdim=*/true);
+  choice.weights = spec.decoder.normalized_routing ? probability / probability.sum(1, /*keepdim=*/true) : probability;
+  if (spec.decoder.routed_scale != 1.0) choice.weights = choice.weights * spec.decoder.routed_scale;
   choice.experts.assign(on_host.data_ptr<std::int32_t>(), on_host.data_ptr<std::int32_t>() + on_host.numel());
   const bool has_losses = context.training && (spec.router_auxiliary_loss > 0 || spec.router_z_loss > 0);
   if (!has_losses && spec.capacity_factor <= 0) return choice;

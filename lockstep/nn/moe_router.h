@@ -14,7 +14,7 @@ namespace lockstep::nn {
 
 // Tokens are this rank's, [samples x rows] in order; k = experts_per_token.
 struct RouterChoice {
-  torch::Tensor weights;              // [tokens, k], fp32 (fp64 models: fp64), differentiable, each row sums to 1
+  torch::Tensor weights;              // [tokens, k], fp32 (fp64 models: fp64), differentiable
   std::vector<std::int32_t> experts;  // [tokens, k], first choice first; kDropped (moe_capacity.h) where one was full
   std::int64_t dropped = 0;
   torch::Tensor auxiliary;  // as LayerOutput::auxiliary
@@ -22,7 +22,8 @@ struct RouterChoice {
 
 // Probabilities are the softmax of the logits over all experts; the k most probable are chosen (among equals the lower
 // number) and their probabilities divided by their sum (Mixtral, Jiang et al. 2024). So with k = 1 the weight is 1 and
-// only the losses below train the gate.
+// only the losses below train the gate. Without decoder.normalized_routing they stay as they are (DeepSeek-MoE); either
+// way they are multiplied by decoder.routed_scale.
 //
 // In training, with coefficients that are not 0, over all tokens of the micro-step (all ranks of partition.routing):
 //   router_auxiliary_loss x experts x sum over e of f_e P_e   (Fedus et al. 2021)

@@ -23,6 +23,7 @@ struct Problem {
   Tensor target;  // [rows]
   ClassShare classes;
   bool count_correct;
+  double softcap;
 };
 
 struct Result {
@@ -31,9 +32,13 @@ struct Result {
   Tensor dx, dweight, dbias;
 };
 
+void reduce(const Problem& problem, const Tensor& values, comm::ReduceOp op, const char* site) {
+  comm::Communicator group = problem.classes.group;
+  if (group.valid()) group.all_reduce(buffer_of(values), op, comm::at_site(site)).wait();
+}
+
 // Turns `logits` [rows, own classes] into their gradient and adds up the loss of the rows.
 void rows_of_loss(const Problem& problem, Tensor& logits, const Tensor& target, Result& result) {
-  comm::Communicator group = problem.classes.group;
   const Tensor counted = target != kIgnoredTarget;
   const Tensor local = target - problem.classes.own.first;
   const Tensor mine = counted & (local >= 0) & (local < problem.classes.own.count);
@@ -41,11 +46,11 @@ void rows_of_loss(const Problem& problem, Tensor& logits, const Tensor& target, 
   Tensor highest = problem.classes.own.count > 0
                        ? std::get<0>(logits.max(1))
                        : torch::full({logits.size(0)}, -std::numeric_limits<double>::infinity(), logits.options());
-  group.all_reduce(buffer_of(highest), comm::ReduceOp::kMax, comm::at_site("tp: softmax maximum")).wait();
+  reduce(problem, highest, comm::ReduceOp::kMax, "tp: softmax maximum");
   const Tensor at_target = logits.gather(1, column).squeeze(1).masked_fill(~mine, 0);
   logits.sub_(highest.unsqueeze(1)).exp_();
   Tensor sums = at::stack({logits.sum(1), at_target});  // [2, rows]
-  group.all_reduce(buffer_of(sums), comm::ReduceOp::kSum, comm::at_site("tp: softmax sums")).wait();
+  reduce(problem, sums, comm::ReduceOp::kSum, "tp: softmax sums");
   const Tensor losses = (sums[0].log() + highest - sums[1]).masked_fill(~counted, 0);
   result.loss += losses.sum(torch::kDouble).item<double>();
   result.count += counted.sum().item<std::int64_t>();
@@ -68,8 +73,15 @@ Result chunked(const Problem& problem, bool gradients) {
     const Tensor x = problem.x.narrow(0, first, count);
     Tensor logits =
         (problem.bias.defined() ? at::addmm(problem.bias, x, problem.weight.t()) : x.mm(problem.weight.t())).to(wide);
+    Tensor slope;  // of the cap, where there is one
+    if (problem.softcap > 0) {
+      logits.div_(problem.softcap).tanh_();
+      if (gradients) slope = 1.0 - logits.square();
+      logits.mul_(problem.softcap);
+    }
     rows_of_loss(problem, logits, problem.target.narrow(0, first, count), result);
     if (!gradients) continue;
+    if (slope.defined()) logits.mul_(slope);
     const Tensor dlogits = logits.to(dtype);
     Tensor dx = result.dx.narrow(0, first, count);
     at::mm_out(dx, dlogits, problem.weight);
@@ -109,8 +121,9 @@ class SplitCrossEntropy : public torch::autograd::Function<SplitCrossEntropy> {
 }  // namespace
 
 CrossEntropy split_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& target,
-                                 const ClassShare& classes, bool count_correct) {
-  Problem problem{x.reshape({-1, x.size(-1)}), weight, bias, target.reshape({-1}).contiguous(), classes, count_correct};
+                                 const ClassShare& classes, bool count_correct, double softcap) {
+  Problem problem{
+      x.reshape({-1, x.size(-1)}), weight, bias, target.reshape({-1}).contiguous(), classes, count_correct, softcap};
   Result result;
   CrossEntropy loss;
   if (torch::GradMode::is_enabled()) {

@@ -1,6 +1,8 @@
 // Rotary position embedding (Su et al. 2021): functional.h's rope and rope_tables.
 #include <ATen/Dispatch.h>
 
+#include <algorithm>
+#include <cmath>
 #include <numbers>
 
 #include "lockstep/kernels/parallel_blocks.h"
@@ -55,10 +57,39 @@ class DeviceRope : public torch::autograd::Function<DeviceRope> {
   }
 };
 
-// Hugging Face's rope_scaling: "linear" divides all frequencies, "llama3" the low ones, with a smooth passage between.
-Tensor scaled_frequencies(const Tensor& frequencies, const spec::RopeScaling& scaling) {
+// The number of the frequency that turns `turns` times in the original context.
+double yarn_bound(const spec::RopeScaling& scaling, double turns, std::int64_t dim, double theta) {
+  const double context = static_cast<double>(scaling.original_max_sequence);
+  return static_cast<double>(dim) * std::log(context / (turns * 2.0 * std::numbers::pi)) / (2.0 * std::log(theta));
+}
+
+// YaRN (Peng et al. 2023, 3.2): low frequencies are divided, high ones stay, with a linear passage by their number.
+Tensor yarn_frequencies(const Tensor& frequencies, const spec::RopeScaling& scaling, double theta) {
+  const std::int64_t dim = 2 * frequencies.size(0);
+  double low = yarn_bound(scaling, scaling.beta_fast, dim, theta);
+  double high = yarn_bound(scaling, scaling.beta_slow, dim, theta);
+  if (scaling.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, static_cast<double>(dim - 1));
+  if (low == high) high += 0.001;
+  const Tensor divided = ((torch::arange(dim / 2, frequencies.options()) - low) / (high - low)).clamp(0.0, 1.0);
+  return frequencies / scaling.factor * divided + frequencies * (1.0 - divided);
+}
+
+// Hugging Face's rope_scaling: "linear" divides all frequencies, "llama3" and "yarn" the low ones, with a smooth
+// passage between, "longrope" each by its own number.
+Tensor scaled_frequencies(const Tensor& frequencies, const spec::RopeScaling& scaling, double theta,
+                          std::int64_t sequence) {
   if (scaling.kind == spec::RopeScaling::Kind::kNone) return frequencies;
   if (scaling.kind == spec::RopeScaling::Kind::kLinear) return frequencies / scaling.factor;
+  if (scaling.kind == spec::RopeScaling::Kind::kYarn) return yarn_frequencies(frequencies, scaling, theta);
+  if (scaling.kind == spec::RopeScaling::Kind::kLongRope) {
+    const auto& factors = sequence > scaling.original_max_sequence ? scaling.long_factors : scaling.short_factors;
+    return frequencies / torch::tensor(factors, torch::kDouble).to(frequencies.options());
+  }
   const auto context = static_cast<double>(scaling.original_max_sequence);
   const Tensor turns = frequencies * (context / (2.0 * std::numbers::pi));  // in the original context
   const Tensor smooth =
@@ -69,6 +100,8 @@ Tensor scaled_frequencies(const Tensor& frequencies, const spec::RopeScaling& sc
 }  // namespace
 
 Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {
+  const std::int64_t rotated = 2 * cos.size(1), rest = x.size(3) - rotated;
+  if (rest > 0) return at::cat({rope(x.narrow(3, 0, rotated), cos, sin), x.narrow(3, rotated, rest)}, 3);
   if (has_kernels(x)) return Rope::apply(x, cos, sin);
   if (cuda::takes_rope(x, cos)) return DeviceRope::apply(x, cos, sin);
   const auto halves = x.chunk(2, -1);
@@ -77,14 +110,17 @@ Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin) {
 }
 
 RopeTables rope_tables(std::int64_t seq, std::int64_t head_dim, double theta, const spec::RopeScaling& scaling,
-                       const torch::TensorOptions& options) {
+                       const torch::TensorOptions& options, const RopeContext& context) {
   // As Hugging Face: frequencies and angles in fp32 (fp64 models: in fp64), whatever the model's dtype.
   const auto dtype = options.dtype() == torch::kDouble ? torch::kDouble : torch::kFloat;
   const auto wide = torch::dtype(dtype).device(options.device());
   const Tensor exponents = torch::arange(0, head_dim, 2, wide) / static_cast<double>(head_dim);
-  const Tensor frequencies = scaled_frequencies(1.0 / at::pow(theta, exponents), scaling);
+  const std::int64_t whole = context.whole_sequence > 0 ? context.whole_sequence : seq;
+  const Tensor frequencies = scaled_frequencies(1.0 / at::pow(theta, exponents), scaling, theta, whole);
   const Tensor angles = at::outer(torch::arange(seq, wide), frequencies);  // [seq, head_dim / 2]
-  return {angles.cos(), angles.sin()};
+  const double factor = spec::rope_attention_factor(scaling, context.max_sequence);
+  return factor == 1.0 ? RopeTables{angles.cos(), angles.sin()}
+                       : RopeTables{angles.cos() * factor, angles.sin() * factor};
 }
 
 }  // namespace lockstep::nn

@@ -41,6 +41,9 @@ std::optional<std::string> why_model_is_not_fused(const spec::Model& model, spec
   if (model.arch != spec::Arch::kLlama || model.experts > 0) return "the model is not a dense Llama";
   if (model.classes > 0) return "the model ends in a classifier";
   if (model.dropout > 0) return "the model has dropout";
+  if (const std::string beyond = spec::beyond_llama(model); !beyond.empty()) {
+    return fmt::format("the model is no plain Llama: {}", beyond);
+  }
   return find_shape_problem(model, size_unit(precision));
 }
 

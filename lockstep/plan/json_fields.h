@@ -34,6 +34,14 @@ class FieldWriter {
   void non_negative_or_absent(const char* key, double value) {
     if (value != 0.0) json_[key] = value;
   }
+  // Left out where it has the value that its type, or `usual`, has.
+  void value_or_absent(const char* key, const auto& value, const auto& usual) {
+    if (value != usual) json_[key] = value;
+  }
+  template <class T>
+  void object_or_absent(const char* key, const T& value) {
+    if (value != T{}) json_[key] = object_of(value);
+  }
   void name(const char* key, NamedEnum auto value) { json_[key] = to_string(value); }
   void object(const char* key, const auto& value) { json_[key] = object_of(value); }
   void objects(const char* key, const auto& values) {
@@ -69,6 +77,23 @@ class FieldReader {
   }
   void non_negative_or_absent(const char* key, double& out) {
     if (reader_.has(key)) out = reader_.non_negative(key);
+  }
+  void value(const char* key, std::vector<double>& out) {
+    for (const nlohmann::json& number : reader_.array(key)) {
+      if (!number.is_number()) reader_.fail(key, "holds something else than numbers");
+      out.push_back(number.get<double>());
+    }
+  }
+  template <class T>
+  void value_or_absent(const char* key, T& out, const auto& usual) {
+    out = usual;
+    if (!reader_.has(key)) return;
+    out = T{};
+    value(key, out);
+  }
+  template <class T>
+  void object_or_absent(const char* key, T& out) {
+    if (auto found = reader_.object_or_none(key)) out = object_of<T>(std::move(*found));
   }
   template <NamedEnum E>
   void name(const char* key, E& out) {

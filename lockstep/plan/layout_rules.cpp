@@ -120,6 +120,10 @@ std::optional<std::string> find_tensor_problem(const Layout& layout, const spec:
   if (model.ffn_hidden % tp != 0) {
     return fmt::format("tp={} does not divide the MLP width {} of {}", tp, model.ffn_hidden, model.name);
   }
+  if (model.decoder.dense_ffn_hidden % tp != 0) {
+    return fmt::format("tp={} does not divide the MLP width {} of the dense layers of {}", tp,
+                       model.decoder.dense_ffn_hidden, model.name);
+  }
   return std::nullopt;
 }
 

@@ -12,6 +12,40 @@ void fields_of(auto& fields, Is<spec::RopeScaling> auto& scaling) {
   fields.non_negative("low_freq_factor", scaling.low_freq_factor);
   fields.non_negative("high_freq_factor", scaling.high_freq_factor);
   fields.value("original_max_sequence", scaling.original_max_sequence);
+  const spec::RopeScaling usual;
+  fields.value_or_absent("beta_fast", scaling.beta_fast, usual.beta_fast);
+  fields.value_or_absent("beta_slow", scaling.beta_slow, usual.beta_slow);
+  fields.value_or_absent("truncate", scaling.truncate, usual.truncate);
+  fields.value_or_absent("attention_factor", scaling.attention_factor, usual.attention_factor);
+  fields.value_or_absent("short_factors", scaling.short_factors, usual.short_factors);
+  fields.value_or_absent("long_factors", scaling.long_factors, usual.long_factors);
+}
+
+void fields_of(auto& fields, Is<spec::Decoder> auto& decoder) {
+  fields.name("family", decoder.family);
+  fields.name("norm", decoder.norm);
+  fields.value("norm_plus_one", decoder.norm_plus_one);
+  fields.value("norm_bias", decoder.norm_bias);
+  fields.name("norm_place", decoder.norm_place);
+  fields.name("parallel_block", decoder.parallel_block);
+  fields.value("gated_mlp", decoder.gated_mlp);
+  fields.value("qkv_bias", decoder.qkv_bias);
+  fields.value("attention_output_bias", decoder.attention_output_bias);
+  fields.name("qk_norm", decoder.qk_norm);
+  fields.non_negative("clip_qkv", decoder.clip_qkv);
+  fields.non_negative("score_dim", decoder.score_dim);
+  fields.non_negative("attention_softcap", decoder.attention_softcap);
+  fields.non_negative("logit_softcap", decoder.logit_softcap);
+  fields.non_negative("sliding_window", decoder.sliding_window);
+  fields.non_negative("window_period", decoder.window_period);
+  fields.non_negative("window_from", decoder.window_from);
+  fields.non_negative("rotary_fraction", decoder.rotary_fraction);
+  fields.non_negative("local_rope_theta", decoder.local_rope_theta);
+  fields.value("scaled_embeddings", decoder.scaled_embeddings);
+  fields.non_negative("dense_layers", decoder.dense_layers);
+  fields.non_negative("dense_ffn_hidden", decoder.dense_ffn_hidden);
+  fields.value("normalized_routing", decoder.normalized_routing);
+  fields.non_negative("routed_scale", decoder.routed_scale);
 }
 
 void fields_of(auto& fields, Is<spec::Model> auto& model) {
@@ -51,6 +85,7 @@ void fields_of(auto& fields, Is<spec::Model> auto& model) {
   fields.non_negative_or_absent("router_auxiliary_loss", model.router_auxiliary_loss);
   fields.non_negative_or_absent("router_z_loss", model.router_z_loss);
   fields.non_negative_or_absent("capacity_factor", model.capacity_factor);
+  fields.object_or_absent("decoder", model.decoder);
 }
 
 void fields_of(auto& fields, Is<spec::Link> auto& link) {

@@ -58,12 +58,10 @@ Found find_attention_problem(const Run& run) {
     return model_problem(run, "kv_heads", fmt::format("{} has no grouped-query attention", spec::to_string(model.arch)),
                          "set model.kv_heads to model.heads, or use arch llama");
   }
-  if (model.arch != spec::Arch::kLlama && model.arch != spec::Arch::kMoe) return std::nullopt;
-  const std::int64_t head_dim =
-      model.head_dim > 0 ? model.head_dim : model.hidden / std::max<std::int64_t>(1, model.heads);
-  if (head_dim % 2 == 0) return std::nullopt;
-  return model_problem(run, "head_dim", fmt::format("RoPE needs an even head_dim, not {}", head_dim),
-                       "change model.head_dim");
+  if (!spec::has_decoder(model) || model.heads == 0 || spec::rotary_dim(model) % 2 == 0) return std::nullopt;
+  return model_problem(run, "head_dim",
+                       fmt::format("RoPE rotates an even part of a head, not {}", spec::rotary_dim(model)),
+                       "change model.head_dim or model.rotary_fraction");
 }
 
 // What no layout helps against: the architectures as nn/ builds them.
@@ -76,7 +74,7 @@ Found find_model_problem(const Run& run) {
   if (model.arch == spec::Arch::kMamba && model.dropout > 0) {
     return model_problem(run, "dropout", "mamba has no dropout", "leave model.dropout out");
   }
-  const bool silu = model.arch == spec::Arch::kLlama || model.arch == spec::Arch::kMamba;
+  const bool silu = model.arch == spec::Arch::kMoe || model.arch == spec::Arch::kMamba;
   if (silu && model.activation != spec::Activation::kSilu) {
     return model_problem(run, "activation",
                          fmt::format("{} is trained with activation silu only", spec::to_string(model.arch)),

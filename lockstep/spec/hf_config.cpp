@@ -5,72 +5,19 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <initializer_list>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/text.h"
+#include "lockstep/spec/hf_read.h"
 #include "lockstep/spec/parameter_count.h"
 
 namespace lockstep::spec {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::int64_t kWidest = 1 << 22;
-
-Activation activation_of(const JsonReader& config, const char* key, const char* fallback) {
-  const std::string name = config.text(key, fallback);
-  if (name == "gelu") return Activation::kGelu;
-  if (name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast") return Activation::kGeluTanh;
-  if (name == "silu" || name == "swish") return Activation::kSilu;
-  if (name == "relu") return Activation::kRelu;
-  config.fail(key, fmt::format("is `{}`", printable(name)), "supported: gelu, gelu_new, silu, relu");
-}
-
-// A number in the range that model files allow too (docs/reference/cluster-and-model-files.md).
-double real_between(const JsonReader& config, const char* key, double fallback, double low, double high) {
-  const double value = config.real_or(key, fallback);
-  if (value < low || value > high) config.fail(key, fmt::format("is {}", value), fmt::format("{} to {}", low, high));
-  return value;
-}
-
-double norm_epsilon_of(const JsonReader& config, const char* key, double fallback) {
-  return real_between(config, key, fallback, 0.0, 1.0);
-}
-
-// The same probability in several places of the network is our one `dropout`; different ones cannot be expressed.
-double dropout_of(const JsonReader& config, const std::vector<std::string>& keys, double fallback) {
-  const double dropout = config.real_or(keys.front(), fallback);
-  for (const std::string& key : keys) {
-    const double value = config.real_or(key, fallback);
-    if (value < 0.0 || value >= 1.0) config.fail(key, fmt::format("is {}", value), "0 <= dropout < 1");
-    if (value != dropout) config.fail(key, fmt::format("differs from {}", keys.front()), "set both to the same value");
-  }
-  return dropout;
-}
-
-std::int64_t width(const JsonReader& config, const char* key, std::int64_t most = kWidest) {
-  return config.integer(key, 1, most);
-}
-
-void check_heads(const JsonReader& config, const Model& model, const char* heads_key, bool head_dim_given) {
-  if (!head_dim_given && model.hidden % model.heads != 0) {
-    config.fail(heads_key, fmt::format("{} does not divide the hidden size {}", model.heads, model.hidden),
-                "check both");
-  }
-  if (model.heads % model.kv_heads != 0) {
-    config.fail("num_key_value_heads", fmt::format("{} does not divide the {} heads", model.kv_heads, model.heads),
-                "check both");
-  }
-}
-
-void refuse_true(const JsonReader& config, std::initializer_list<const char*> keys) {
-  for (const char* key : keys) {
-    if (config.boolean_or(key, false)) config.fail(key, "is true", "this variant is not supported");
-  }
-}
+using namespace hf;
 
 bool has_classifier(const JsonReader& config) {
   if (!config.has("architectures")) return false;
@@ -120,62 +67,6 @@ Model gpt2(const JsonReader& config) {
   return model;
 }
 
-RopeScaling rope_scaling_of(const JsonReader& config) {
-  RopeScaling rope;
-  // transformers 5 writes rope_parameters, with rope_theta inside.
-  const auto map = config.object_or_none(config.has("rope_parameters") ? "rope_parameters" : "rope_scaling");
-  if (!map) return rope;
-  if (map->real_or("partial_rotary_factor", 1.0) != 1.0) {
-    map->fail("partial_rotary_factor", "is not 1", "heads that are rotated in part are not supported");
-  }
-  const std::string kind = map->has("rope_type") ? map->text("rope_type") : map->text("type", "default");
-  if (kind == "default") return rope;
-  if (kind != "linear" && kind != "llama3") {
-    map->fail("rope_type", fmt::format("is `{}`", printable(kind)), "supported: default, linear, llama3");
-  }
-  rope.kind = kind == "linear" ? RopeScaling::Kind::kLinear : RopeScaling::Kind::kLlama3;
-  rope.factor = real_between(*map, "factor", map->real("factor"), 1.0, 1e6);
-  if (rope.kind == RopeScaling::Kind::kLlama3) {
-    rope.low_freq_factor = real_between(*map, "low_freq_factor", map->real("low_freq_factor"), 1e-6, 1e6);
-    rope.high_freq_factor = real_between(*map, "high_freq_factor", map->real("high_freq_factor"), 1e-6, 1e6);
-    rope.original_max_sequence = map->integer("original_max_position_embeddings", 1);
-  }
-  return rope;
-}
-
-// Llama and Mistral; also Mixtral, but for its feed-forward part.
-Model llama(const JsonReader& config, const std::string& type) {
-  Model model;
-  model.arch = Arch::kLlama;
-  model.layers = width(config, "num_hidden_layers", 10'000);
-  model.hidden = width(config, "hidden_size");
-  model.heads = width(config, "num_attention_heads");
-  model.kv_heads = config.integer_or("num_key_value_heads", model.heads, 1, kWidest);
-  check_heads(config, model, "num_attention_heads", config.has("head_dim"));
-  model.head_dim = config.integer_or("head_dim", model.hidden / model.heads, 1, kWidest);
-  model.ffn_hidden = width(config, "intermediate_size");
-  model.vocab = width(config, "vocab_size", 1 << 28);
-  model.max_sequence = config.integer_or("max_position_embeddings", 2048, 1, std::int64_t{1} << 40);
-  model.tied_embeddings = config.boolean_or("tie_word_embeddings", false);
-  model.bias = config.boolean_or("attention_bias", false);
-  if (type == "llama" && config.boolean_or("mlp_bias", false) != model.bias) {
-    config.fail("mlp_bias", "differs from attention_bias", "biases in only one of them are not supported");
-  }
-  model.activation = activation_of(config, "hidden_act", "silu");
-  model.norm_epsilon = norm_epsilon_of(config, "rms_norm_eps", type == "llama" ? 1e-6 : 1e-5);
-  model.rope_theta = real_between(config, "rope_theta", type == "mixtral" ? 1e6 : 10000.0, 1.0, 1e12);
-  if (const auto rope = config.object_or_none("rope_parameters")) {
-    model.rope_theta = real_between(*rope, "rope_theta", model.rope_theta, 1.0, 1e12);
-  }
-  model.rope_scaling = rope_scaling_of(config);
-  model.dropout = dropout_of(config, {"attention_dropout"}, 0.0);
-  // Inside the window sliding attention equals full attention, so the window is the longest context we can promise.
-  if (config.has("sliding_window")) {
-    model.max_sequence = std::min(model.max_sequence, config.integer("sliding_window", 1));
-  }
-  return model;
-}
-
 // Our coefficient of the load-balancing loss. That of transformers counts all choices of a token and is one mean over
 // the tokens of all layers; ours counts shares of the choices and is a sum over layers: the same for one layer, and
 // and wherever layers have the same expert load.
@@ -189,8 +80,7 @@ double balancing_of(const JsonReader& config, const Model& model) {
 }
 
 Model mixtral(const JsonReader& config) {
-  Model model = llama(config, "mixtral");
-  model.arch = Arch::kMoe;
+  Model model = mixtral_sizes(config);
   model.experts = width(config, "num_local_experts");
   model.experts_per_token = config.integer("num_experts_per_tok", 1, model.experts);
   model.router_auxiliary_loss = balancing_of(config, model);
@@ -247,7 +137,11 @@ Model mamba(const JsonReader& config) {
 
 }  // namespace
 
-std::vector<std::string> hf_model_types() { return {"gpt2", "llama", "mistral", "mixtral", "bert", "mamba"}; }
+std::vector<std::string> hf_model_types() {
+  std::vector<std::string> types{"gpt2", "bert", "mamba", "mixtral"};
+  for (const Reader& reader : decoder_readers()) types.emplace_back(reader.type);
+  return types;
+}
 
 Model read_hf_config(const std::string& path) {
   fs::path file(path);
@@ -267,8 +161,6 @@ Model parse_hf_config(std::string_view text, const fs::path& file) {
   Model model;
   if (type == "gpt2") {
     model = gpt2(config);
-  } else if (type == "llama" || type == "mistral") {
-    model = llama(config, type);
   } else if (type == "mixtral") {
     model = mixtral(config);
   } else if (type == "bert") {
@@ -276,8 +168,7 @@ Model parse_hf_config(std::string_view text, const fs::path& file) {
   } else if (type == "mamba") {
     model = mamba(config);
   } else {
-    config.fail("model_type", fmt::format("`{}` is not supported", printable(type)),
-                "supported: " + join(hf_model_types(), ", "));
+    model = read_decoder_config(config, type);
   }
   if (config.has("quantization_config")) {
     config.fail("quantization_config", "is there",

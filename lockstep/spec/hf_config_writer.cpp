@@ -5,6 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/spec/hf_config.h"
+#include "lockstep/spec/hf_write.h"
 
 namespace lockstep::spec {
 namespace {
@@ -23,9 +24,7 @@ void require_plain_heads(const Model& model) {
           "this architecture of Hugging Face has no kv_heads and no head_dim of its own");
 }
 
-const char* activation_name(Activation activation) {
-  return activation == Activation::kGeluTanh ? "gelu_new" : to_string(activation);
-}
+using hf::activation_name;
 
 json gpt2(const Model& model) {
   require_plain_heads(model);
@@ -49,64 +48,19 @@ json gpt2(const Model& model) {
   return config;
 }
 
-json rope_scaling(const RopeScaling& rope) {
-  if (rope.kind == RopeScaling::Kind::kLinear) return {{"rope_type", "linear"}, {"factor", rope.factor}};
-  return {{"rope_type", "llama3"},
-          {"factor", rope.factor},
-          {"low_freq_factor", rope.low_freq_factor},
-          {"high_freq_factor", rope.high_freq_factor},
-          {"original_max_position_embeddings", rope.original_max_sequence}};
-}
-
-void add_rope(const Model& model, json& config) {
-  json scaling = nullptr;
-  if (model.rope_scaling.kind != RopeScaling::Kind::kNone) scaling = rope_scaling(model.rope_scaling);
-  // transformers 5 reads rope_parameters, version 4 the other two keys.
-  json parameters = scaling.is_null() ? json{{"rope_type", "default"}} : scaling;
-  parameters["rope_theta"] = model.rope_theta;
-  config["rope_parameters"] = parameters;
-  config["rope_theta"] = model.rope_theta;
-  config["rope_scaling"] = scaling;
-}
-
-// What Llama, Mixtral and BERT call alike.
-json usual_sizes(const Model& model) {
-  return {{"num_hidden_layers", model.layers},
-          {"hidden_size", model.hidden},
-          {"num_attention_heads", model.heads},
-          {"intermediate_size", model.ffn_hidden},
-          {"max_position_embeddings", model.max_sequence},
-          {"hidden_act", activation_name(model.activation)}};
-}
-
-json llama_like(const Model& model) {
-  json config = usual_sizes(model);
-  config["num_key_value_heads"] = model.kv_heads;
-  config["head_dim"] = model.head_dim;
-  config["rms_norm_eps"] = model.norm_epsilon;
-  config["attention_dropout"] = model.dropout;
-  add_rope(model, config);
-  return config;
-}
-
-json llama(const Model& model) {
-  json config = llama_like(model);
-  config["model_type"] = "llama";
-  config["architectures"] = json::array({model.classes > 0 ? "LlamaForSequenceClassification" : "LlamaForCausalLM"});
-  config["attention_bias"] = config["mlp_bias"] = model.bias;
-  return config;
-}
-
 json mixtral(const Model& model) {
   require(!model.bias, model, "Mixtral has no biases");
   require(model.shared_experts == 0, model, "Mixtral has no shared experts");
-  json config = llama_like(model);
+  json config = hf::decoder_sizes(model);
+  Decoder windows;  // all that Mixtral has beside Llama's blocks
+  windows.sliding_window = model.decoder.sliding_window;
+  require(model.decoder == windows, model, "Mixtral has no such layers; windows aside, they are Llama's");
   config["model_type"] = "mixtral";
   config["architectures"] =
       json::array({model.classes > 0 ? "MixtralForSequenceClassification" : "MixtralForCausalLM"});
   config["num_local_experts"] = model.experts;
   config["num_experts_per_tok"] = model.experts_per_token;
-  config["sliding_window"] = nullptr;
+  config["sliding_window"] = model.decoder.sliding_window > 0 ? json(model.decoder.sliding_window) : json(nullptr);
   config["router_aux_loss_coef"] =
       model.router_auxiliary_loss * static_cast<double>(model.layers) / static_cast<double>(model.experts_per_token);
   config["output_router_logits"] = model.router_auxiliary_loss > 0;
@@ -119,7 +73,12 @@ json bert(const Model& model) {
   require_plain_heads(model);
   require(model.bias, model, "BERT of Hugging Face has biases");
   require(model.type_vocab > 0, model, "BERT of Hugging Face has at least one token type");
-  json config = usual_sizes(model);
+  json config = {{"num_hidden_layers", model.layers},
+                 {"hidden_size", model.hidden},
+                 {"num_attention_heads", model.heads},
+                 {"intermediate_size", model.ffn_hidden},
+                 {"max_position_embeddings", model.max_sequence},
+                 {"hidden_act", activation_name(model.activation)}};
   config["model_type"] = "bert";
   config["architectures"] = json::array({model.classes > 0 ? "BertForSequenceClassification" : "BertForMaskedLM"});
   config["type_vocab_size"] = model.type_vocab;
@@ -153,9 +112,9 @@ json config_of(const Model& model) {
     case Arch::kGpt:
       return gpt2(model);
     case Arch::kLlama:
-      return llama(model);
+      return hf::decoder_config(model);
     case Arch::kMoe:
-      return mixtral(model);
+      return model.decoder.family == Family::kDeepseek ? hf::decoder_config(model) : mixtral(model);
     case Arch::kBert:
       return bert(model);
     case Arch::kMamba:
@@ -169,7 +128,32 @@ json config_of(const Model& model) {
   return {};
 }
 
+// The first line of `model` that a file does not bring back.
+std::string first_lost(const Model& model, const Model& read) {
+  const std::string text = to_yaml(model), other = to_yaml(read);
+  for (const std::string_view line : split(text, '\n')) {
+    if (other.find(line) == std::string::npos) return std::string(line);
+  }
+  return "a setting that it has and the model does not";
+}
+
+// A class has only some of the settings of our blocks: the file is read again, and must give the same model.
+void require_expressible(const Model& model, const json& config) {
+  Model read = parse_hf_config(config.dump(), "config.json");
+  read.name = model.name;
+  read.global_batch_tokens = model.global_batch_tokens;
+  if (read == model) return;
+  const std::string type = config.at("model_type");
+  const std::string problem =
+      fmt::format("`{}` of Hugging Face does not compute it ({})", type, first_lost(model, read));
+  require(false, model, problem.c_str());
+}
+
 }  // namespace
+
+const char* hf::activation_name(Activation activation) {
+  return activation == Activation::kGeluTanh ? "gelu_new" : to_string(activation);
+}
 
 json to_hf_config(const Model& model) {
   json config = config_of(model);
@@ -185,6 +169,7 @@ json to_hf_config(const Model& model) {
     }
     config["problem_type"] = "single_label_classification";
   }
+  if (has_decoder(model) && config["model_type"] != "mixtral") require_expressible(model, config);
   return config;
 }
 

@@ -303,8 +303,8 @@ struct AdapterTargets {
   std::size_t usual;
 };
 
-AdapterTargets adapter_targets(Arch arch) {
-  switch (arch) {
+AdapterTargets adapter_targets(const Model& model) {
+  switch (model.arch) {
     case Arch::kGpt:
       return {{"c_attn", "c_proj", "c_fc"}, 1};
     case Arch::kBert:
@@ -312,6 +312,9 @@ AdapterTargets adapter_targets(Arch arch) {
     case Arch::kLlama:
       return {{"q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}, 2};
     case Arch::kMoe:
+      if (model.decoder.family == Family::kDeepseek) {
+        return {{"q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}, 2};
+      }
       return {{"q_proj", "v_proj", "k_proj", "o_proj", "w1", "w2", "w3"}, 2};
     case Arch::kMamba:
       return {{"in_proj", "x_proj", "out_proj"}, 1};
@@ -327,7 +330,7 @@ void read_lora(MapReader& job, Job& result) {
   map->require("rank");
   map->count("rank", lora.rank, 1, 65536);
   map->real("alpha", lora.alpha, 1e-6, 1e6);
-  const AdapterTargets known = adapter_targets(result.model.arch);
+  const AdapterTargets known = adapter_targets(result.model);
   if (known.names.empty()) throw job.error_at("lora", "adapters need a language model", "remove lora");
   lora.targets.assign(known.names.begin(), known.names.begin() + static_cast<std::ptrdiff_t>(known.usual));
   map->texts("targets", lora.targets);

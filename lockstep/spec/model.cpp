@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/base/yaml.h"
@@ -22,12 +24,74 @@ class Lines {
   std::string indent_, text_;
 };
 
+std::string list_of(const std::vector<double>& values) {
+  std::vector<std::string> texts;
+  for (const double value : values) texts.push_back(exact_real(value));
+  return fmt::format("[{}]", join(texts, ", "));
+}
+
 void write_rope(const RopeScaling& rope, Lines& lines) {
   if (rope == RopeScaling{}) return;
-  lines.add("rope_scaling", fmt::format("{{kind: {}, factor: {}, low_freq_factor: {}, high_freq_factor: {}, "
-                                        "original_max_sequence: {}}}",
-                                        to_string(rope.kind), exact_real(rope.factor), exact_real(rope.low_freq_factor),
-                                        exact_real(rope.high_freq_factor), rope.original_max_sequence));
+  std::string text = fmt::format("kind: {}, factor: {}", to_string(rope.kind), exact_real(rope.factor));
+  if (rope.low_freq_factor != RopeScaling{}.low_freq_factor ||
+      rope.high_freq_factor != RopeScaling{}.high_freq_factor) {
+    text += fmt::format(", low_freq_factor: {}, high_freq_factor: {}", exact_real(rope.low_freq_factor),
+                        exact_real(rope.high_freq_factor));
+  }
+  text += fmt::format(", original_max_sequence: {}", rope.original_max_sequence);
+  if (rope.kind == RopeScaling::Kind::kYarn) {
+    text += fmt::format(", beta_fast: {}, beta_slow: {}, truncate: {}", exact_real(rope.beta_fast),
+                        exact_real(rope.beta_slow), rope.truncate);
+  }
+  if (rope.attention_factor > 0) text += ", attention_factor: " + exact_real(rope.attention_factor);
+  if (rope.kind == RopeScaling::Kind::kLongRope) {
+    text +=
+        fmt::format(", short_factors: {}, long_factors: {}", list_of(rope.short_factors), list_of(rope.long_factors));
+  }
+  lines.add("rope_scaling", "{" + text + "}");
+}
+
+// What adopt_family() did not set.
+void write_decoder(const Model& model, Lines& lines) {
+  Model usual;
+  adopt_family(usual, model.decoder.family);
+  const Decoder &d = model.decoder, &u = usual.decoder;
+  const auto name = [&](const char* key, auto value, auto other) {
+    if (value != other) lines.add(key, std::string(to_string(value)));
+  };
+  const auto flag = [&](const char* key, bool value, bool other) {
+    if (value != other) lines.add(key, value);
+  };
+  const auto real = [&](const char* key, double value, double other) {
+    if (value != other) lines.add(key, exact_real(value));
+  };
+  const auto count = [&](const char* key, std::int64_t value) {
+    if (value != 0) lines.add(key, value);
+  };
+  name("family", d.family, Family::kLlama);
+  name("norm", d.norm, u.norm);
+  flag("norm_plus_one", d.norm_plus_one, u.norm_plus_one);
+  flag("norm_bias", d.norm_bias, u.norm_bias);
+  name("norm_place", d.norm_place, u.norm_place);
+  name("parallel_block", d.parallel_block, u.parallel_block);
+  flag("gated_mlp", d.gated_mlp, u.gated_mlp);
+  flag("qkv_bias", d.qkv_bias, u.qkv_bias);
+  flag("attention_output_bias", d.attention_output_bias, u.attention_output_bias);
+  name("qk_norm", d.qk_norm, u.qk_norm);
+  real("clip_qkv", d.clip_qkv, u.clip_qkv);
+  real("score_dim", d.score_dim, u.score_dim);
+  real("attention_softcap", d.attention_softcap, u.attention_softcap);
+  real("logit_softcap", d.logit_softcap, u.logit_softcap);
+  count("sliding_window", d.sliding_window);
+  count("window_period", d.window_period);
+  count("window_from", d.window_from);
+  real("rotary_fraction", d.rotary_fraction, u.rotary_fraction);
+  real("local_rope_theta", d.local_rope_theta, u.local_rope_theta);
+  flag("scaled_embeddings", d.scaled_embeddings, u.scaled_embeddings);
+  count("dense_layers", d.dense_layers);
+  count("dense_ffn_hidden", d.dense_ffn_hidden);
+  flag("normalized_routing", d.normalized_routing, u.normalized_routing);
+  real("routed_scale", d.routed_scale, u.routed_scale);
 }
 
 void write_transformer(const Model& model, Lines& lines) {
@@ -43,9 +107,10 @@ void write_transformer(const Model& model, Lines& lines) {
     lines.add("router_z_loss", exact_real(model.router_z_loss));
     lines.add("capacity_factor", exact_real(model.capacity_factor));
   }
-  if (model.arch == Arch::kLlama || model.arch == Arch::kMoe) {
+  if (has_decoder(model)) {
     lines.add("rope_theta", exact_real(model.rope_theta));
     write_rope(model.rope_scaling, lines);
+    write_decoder(model, lines);
   }
   if (model.arch == Arch::kBert) lines.add("type_vocab", model.type_vocab);
 }
@@ -84,6 +149,16 @@ void write_image_model(const Model& model, Lines& lines) {
 }
 
 }  // namespace
+
+double rope_attention_factor(const RopeScaling& rope, std::int64_t max_sequence) {
+  if (rope.kind != RopeScaling::Kind::kYarn && rope.kind != RopeScaling::Kind::kLongRope) return 1.0;
+  if (rope.attention_factor > 0) return rope.attention_factor;
+  const auto original = static_cast<double>(rope.original_max_sequence);
+  const double factor = rope.factor > 0 ? rope.factor : static_cast<double>(max_sequence) / original;
+  if (factor <= 1.0) return 1.0;
+  if (rope.kind == RopeScaling::Kind::kYarn) return 0.1 * std::log(factor) + 1.0;
+  return std::sqrt(1.0 + std::log(factor) / std::log(original));
+}
 
 std::string to_yaml(const Model& model, int indent) {
   Lines lines(indent);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/base/enum_names.h"
+#include "lockstep/spec/decoder.h"
 
 namespace lockstep::spec {
 
@@ -20,13 +21,21 @@ constexpr auto names_of(Activation) { return enum_names<Activation::kSilu>("relu
 
 // Scaling of rotary positions beyond the trained context (Hugging Face `rope_scaling`).
 struct RopeScaling {
-  enum class Kind { kNone, kLinear, kLlama3 };
-  friend constexpr auto names_of(Kind) { return enum_names<Kind::kLlama3>("none", "linear", "llama3"); }
+  enum class Kind { kNone, kLinear, kLlama3, kYarn, kLongRope };
+  friend constexpr auto names_of(Kind) {
+    return enum_names<Kind::kLongRope>("none", "linear", "llama3", "yarn", "longrope");
+  }
   Kind kind = Kind::kNone;
-  double factor = 1.0;
+  double factor = 1.0;                     // longrope: 0 is max_sequence / original_max_sequence
   double low_freq_factor = 1.0;            // llama3
   double high_freq_factor = 4.0;           // llama3
-  std::int64_t original_max_sequence = 0;  // llama3
+  std::int64_t original_max_sequence = 0;  // llama3, yarn, longrope
+  double beta_fast = 32.0;                 // yarn: turns in the original context beyond which a frequency stays
+  double beta_slow = 1.0;                  // yarn: and below which it is divided by the factor
+  bool truncate = true;                    // yarn: bounds of the passage between them are whole numbers
+  double attention_factor = 0.0;           // yarn, longrope: of cosine and sine; 0: what the papers say
+  // longrope: divisors of the frequencies, for sequences up to original_max_sequence and for longer ones.
+  std::vector<double> short_factors, long_factors;
   bool operator==(const RopeScaling&) const = default;
 };
 
@@ -49,6 +58,7 @@ struct Model {
   double norm_epsilon = 1e-5;
   double rope_theta = 10000.0;
   RopeScaling rope_scaling;  // kind kNone: plain RoPE
+  Decoder decoder;           // arch llama and moe
   double dropout = 0.0;
   double init_std = 0.02;
 
@@ -87,6 +97,9 @@ struct Model {
   bool is_image_model() const { return !is_language_model(); }
   bool operator==(const Model&) const = default;
 };
+
+// What YaRN (Peng et al. 2023, 3.4) and LongRoPE (Ding et al. 2024) multiply cosine and sine by; 1 for other kinds.
+double rope_attention_factor(const RopeScaling& rope, std::int64_t max_sequence);
 
 // Exact number of trainable parameters, and the same without the input embedding (the count MFU uses;
 // a tied LM head counts once, as the head; learned positions and token types belong to the input embedding).

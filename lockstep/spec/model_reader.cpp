@@ -66,16 +66,42 @@ Model defaults_of(Arch arch) {
   return model;
 }
 
-void read_rope_scaling(MapReader& reader, RopeScaling& rope) {
+void check_rope_scaling(const MapReader& map, const RopeScaling& rope, std::size_t pairs) {
+  const bool has_context = rope.kind != RopeScaling::Kind::kNone && rope.kind != RopeScaling::Kind::kLinear;
+  if (has_context && rope.original_max_sequence < 2) {
+    throw map.error_at("original_max_sequence", fmt::format("{} needs original_max_sequence", to_string(rope.kind)),
+                       "give the context the model was first trained with");
+  }
+  if (rope.kind != RopeScaling::Kind::kLongRope) {
+    if (rope.factor >= 1.0) return;
+    throw map.error_at("factor", fmt::format("a factor of {}", rope.factor), "1 or more");
+  }
+  for (const auto* factors : {&rope.short_factors, &rope.long_factors}) {
+    if (factors->size() == pairs) continue;
+    throw map.error_at("kind", fmt::format("longrope needs {} short_factors and as many long_factors", pairs),
+                       "one for every pair of rotated elements of a head");
+  }
+}
+
+void read_rope_scaling(MapReader& reader, Model& model) {
   auto map = reader.map("rope_scaling");
   if (!map) return;
+  RopeScaling& rope = model.rope_scaling;
   map->choice("kind", rope.kind);
-  map->real("factor", rope.factor, 1.0, 1e6);
+  map->real("factor", rope.factor, 0.0, 1e6);
   map->real("low_freq_factor", rope.low_freq_factor, 1e-6, 1e6);
   map->real("high_freq_factor", rope.high_freq_factor, 1e-6, 1e6);
   map->count("original_max_sequence", rope.original_max_sequence);
+  map->real("beta_fast", rope.beta_fast, 1e-6, 1e6);
+  map->real("beta_slow", rope.beta_slow, 1e-6, 1e6);
+  map->boolean("truncate", rope.truncate);
+  map->real("attention_factor", rope.attention_factor, 0.0, 1e3);
+  const auto pairs = static_cast<std::size_t>(model.heads > 0 ? rotary_dim(model) / 2 : 0);
+  map->reals("short_factors", rope.short_factors, 1e-6, 1e6, pairs);
+  map->reals("long_factors", rope.long_factors, 1e-6, 1e6, pairs);
   map->require("kind");
   map->finish();
+  check_rope_scaling(*map, rope, pairs);
 }
 
 void read_attention(MapReader& reader, Model& model) {
@@ -128,7 +154,19 @@ void read_state_space(MapReader& reader, Model& model) {
   reader.count("dt_rank", model.dt_rank, 1, kWidest);
 }
 
+void read_family(MapReader& reader, Model& model) {
+  Family family = Family::kLlama;
+  if (!reader.choice("family", family) || family == Family::kLlama) return;
+  const bool routed = family == Family::kDeepseek;
+  if (routed != (model.arch == Arch::kMoe)) {
+    throw reader.error_at("family", fmt::format("family {} is of arch {}", to_string(family), routed ? "moe" : "llama"),
+                          "change one of them");
+  }
+  adopt_family(model, family);
+}
+
 void read_language_model(MapReader& reader, Model& model) {
+  if (has_decoder(model)) read_family(reader, model);
   for (const char* key : {"layers", "hidden", "vocab", "max_sequence"}) reader.require(key);
   reader.count("layers", model.layers, 1, kMostLayers);
   reader.count("hidden", model.hidden, 1, kWidest);
@@ -147,9 +185,10 @@ void read_language_model(MapReader& reader, Model& model) {
   }
   read_attention(reader, model);
   read_feed_forward(reader, model);
-  if (model.arch == Arch::kLlama || model.arch == Arch::kMoe) {
+  if (has_decoder(model)) {
     reader.real("rope_theta", model.rope_theta, 1.0, 1e12);
-    read_rope_scaling(reader, model.rope_scaling);
+    read_decoder(reader, model);
+    read_rope_scaling(reader, model);
   }
   if (model.arch == Arch::kBert) reader.count("type_vocab", model.type_vocab, 0, 1 << 20);
 }

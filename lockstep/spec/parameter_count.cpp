@@ -1,5 +1,7 @@
 #include "lockstep/spec/parameter_count.h"
 
+#include <algorithm>
+
 namespace lockstep::spec {
 namespace {
 
@@ -11,13 +13,29 @@ struct Counter {
 
   N n(std::int64_t value) const { return static_cast<N>(value); }
   N linear(N in, N out, bool bias) const { return in * out + (bias ? out : N{0}); }
-  N layer_norm(N width) const { return width + (model.bias ? width : N{0}); }
+  N layer_norm(N width) const { return width + (model.bias || model.decoder.norm_bias ? width : N{0}); }
 
   N attention() const {
     const N hidden = n(model.hidden);
     const N queries = n(model.heads) * n(model.head_dim), keys = n(model.kv_heads) * n(model.head_dim);
-    return linear(hidden, queries, model.bias) + N{2} * linear(hidden, keys, model.bias) +
-           linear(queries, hidden, model.bias);
+    const bool in = model.bias || model.decoder.qkv_bias, out = model.bias || model.decoder.attention_output_bias;
+    return linear(hidden, queries, in) + N{2} * linear(hidden, keys, in) + linear(queries, hidden, out) + qk_norm();
+  }
+
+  N qk_norm() const {
+    if (model.decoder.qk_norm == QkNorm::kNone) return N{0};
+    const N heads = model.decoder.qk_norm == QkNorm::kHead ? N{2} : n(model.heads) + n(model.kv_heads);
+    return heads * n(model.head_dim);
+  }
+
+  // One norm of a decoder, and those of one of its layers.
+  N decoder_norm() const {
+    if (model.decoder.norm == NormKind::kLayerPlain) return N{0};
+    return model.decoder.norm == NormKind::kRms ? n(model.hidden) : layer_norm(n(model.hidden));
+  }
+  N layer_norms() const {
+    if (model.decoder.norm_place == NormPlace::kBoth) return N{4} * decoder_norm();
+    return (model.decoder.parallel_block == ParallelBlock::kOneNorm ? N{1} : N{2}) * decoder_norm();
   }
 
   N two_matrix_mlp() const {
@@ -25,14 +43,18 @@ struct Counter {
            linear(n(model.ffn_hidden), n(model.hidden), model.bias);
   }
 
-  N gated_mlp() const {  // SwiGLU: gate, up, down
-    return N{2} * linear(n(model.hidden), n(model.ffn_hidden), model.bias) +
-           linear(n(model.ffn_hidden), n(model.hidden), model.bias);
+  N gated_mlp(std::int64_t width) const {  // gate, up, down
+    return N{2} * linear(n(model.hidden), n(width), model.bias) + linear(n(width), n(model.hidden), model.bias);
   }
+  N decoder_mlp() const { return model.decoder.gated_mlp ? gated_mlp(model.ffn_hidden) : two_matrix_mlp(); }
 
-  N experts() const {
+  // Over all layers.
+  N expert_layers() const {
     const std::int64_t routed = active_only ? model.experts_per_token : model.experts;
-    return n(model.hidden) * n(model.experts) + (n(routed) + n(model.shared_experts)) * gated_mlp();
+    const N one =
+        n(model.hidden) * n(model.experts) + (n(routed) + n(model.shared_experts)) * gated_mlp(model.ffn_hidden);
+    const std::int64_t dense = std::min(model.decoder.dense_layers, model.layers);
+    return n(model.layers - dense) * one + n(dense) * gated_mlp(model.decoder.dense_ffn_hidden);
   }
 
   N mamba_layer() const {
@@ -47,18 +69,18 @@ struct Counter {
         ;
   }
 
-  N layer() const {
-    const N hidden = n(model.hidden);
+  N layers() const {
+    const N count = n(model.layers);
     switch (model.arch) {
       case Arch::kGpt:
       case Arch::kBert:
-        return attention() + two_matrix_mlp() + N{2} * layer_norm(hidden);
+        return count * (attention() + two_matrix_mlp() + N{2} * layer_norm(n(model.hidden)));
       case Arch::kLlama:
-        return attention() + gated_mlp() + N{2} * hidden;
+        return count * (attention() + decoder_mlp() + layer_norms());
       case Arch::kMoe:
-        return attention() + experts() + N{2} * hidden;
+        return count * (attention() + layer_norms()) + expert_layers();
       case Arch::kMamba:
-        return mamba_layer();
+        return count * mamba_layer();
       default:
         return N{0};
     }
@@ -74,8 +96,8 @@ struct Counter {
   N token_table() const { return n(model.vocab) * n(model.hidden); }
 
   N norms_outside_layers() const {
-    const bool layer_norms = model.arch == Arch::kGpt || model.arch == Arch::kBert;
-    return layer_norms ? layer_norm(n(model.hidden)) : n(model.hidden);
+    if (model.arch == Arch::kGpt || model.arch == Arch::kBert) return layer_norm(n(model.hidden));
+    return has_decoder(model) ? decoder_norm() : n(model.hidden);
   }
 
   N head() const {
@@ -87,7 +109,7 @@ struct Counter {
   }
 
   N language_model() const {
-    return token_table() + positions_and_types() + n(model.layers) * layer() + norms_outside_layers() + head();
+    return token_table() + positions_and_types() + layers() + norms_outside_layers() + head();
   }
 
   N language_model_without_input() const {

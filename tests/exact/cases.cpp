@@ -155,4 +155,51 @@ std::vector<Case> every_case() {
   return all;
 }
 
+std::vector<Case> cases_of_relatives() {
+  return {
+      {"mistral", "tp=2"},
+      {"mistral", "cp=2"},
+      {"mistral", "cp=4"},
+      {"mistral", "cp=2,context_exchange=all_to_all"},
+      {"mistral", "pp=2,shard=2,zero=3", 2},
+      {"qwen2", "tp=2"},
+      {"qwen2", "tp=4,sequence_parallel=true"},
+      {"qwen2", "pp=2,schedule=zero_bubble", 4},
+      {"qwen2", "shard=2,zero=3"},
+      {"qwen3", "tp=2,sequence_parallel=true"},
+      {"qwen3", "tp=4"},
+      {"qwen3", "shard=2,zero=3,pp=2", 2},
+      {"gemma2", "tp=2,sequence_parallel=true"},
+      {"gemma2", "cp=2"},
+      {"gemma2", "tp=2,cp=2"},
+      {"gemma2", "pp=2", 2},
+      {"gemma2", "shard=2,zero=3,recompute=full"},
+      {"gemma3", "tp=2"},
+      {"gemma3", "cp=2,context_exchange=all_to_all"},
+      {"gemma3", "pp=2,shard=2,zero=3", 2},
+      {"phi3", "tp=2"},
+      {"phi3", "cp=2"},
+      {"phi3", "pp=2,shard=2,zero=3", 2},
+      {"olmo", "tp=2,sequence_parallel=true"},
+      {"olmo", "pp=2,shard=2,zero=3", 2},
+      {"olmo2", "tp=2"},
+      {"olmo2", "tp=4,sequence_parallel=true"},
+      {"olmo2", "pp=2,shard=2,zero=3", 2},
+      {"neox", "tp=2"},
+      {"neox", "tp=2,sequence_parallel=true,recompute=full"},
+      {"neox", "cp=2"},
+      {"neox", "pp=2,schedule=zero_bubble", 4},
+      {"neox", "shard=2,zero=3"},
+      {"falcon", "tp=2"},
+      {"falcon", "tp=4,sequence_parallel=true"},
+      {"falcon", "pp=2,shard=2,zero=3", 2},
+      {"falcon-new", "tp=2"},
+      {"falcon-new", "cp=2,recompute=selective"},
+      {"deepseek", "dp=2,ep=2"},
+      {"deepseek", "tp=2"},
+      {"deepseek", "pp=2", 2},
+      {"deepseek", "shard=2,zero=3,ep=2"},
+  };
+}
+
 }  // namespace lockstep::exact

@@ -10,4 +10,8 @@ namespace lockstep::exact {
 
 std::vector<Case> every_case();
 
+// Llama's relatives: every part of a block that Llama lacks under tp (also more ranks than key heads), cp, pp and
+// ZeRO-3.
+std::vector<Case> cases_of_relatives();
+
 }  // namespace lockstep::exact

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -196,8 +197,51 @@ std::string Case::name() const {
   return text;
 }
 
+// Llama's relatives, each with what sets it apart: windows shorter than the sequence, caps that bend, ...
+spec::Model relative_of(const std::string& name, const tiny::ModelSizes& sizes) {
+  spec::Model model = tiny::llama_of(sizes, 2);
+  spec::Decoder& d = model.decoder;
+  const auto is = [&name](const char* other) { return name == other; };
+  if (is("qwen2")) spec::adopt_family(model, spec::Family::kQwen2);
+  if (is("qwen3")) spec::adopt_family(model, spec::Family::kQwen3);
+  if (is("mistral")) spec::adopt_family(model, spec::Family::kMistral);
+  if (is("gemma2")) spec::adopt_family(model, spec::Family::kGemma2);
+  if (is("gemma3")) spec::adopt_family(model, spec::Family::kGemma3);
+  if (is("phi3")) spec::adopt_family(model, spec::Family::kPhi3);
+  if (is("olmo")) spec::adopt_family(model, spec::Family::kOlmo);
+  if (is("olmo2")) spec::adopt_family(model, spec::Family::kOlmo2);
+  if (is("neox")) spec::adopt_family(model, spec::Family::kNeox);
+  if (name.starts_with("falcon")) spec::adopt_family(model, spec::Family::kFalcon);
+  if (is("qwen2"))
+    model.rope_scaling = {.kind = spec::RopeScaling::Kind::kYarn, .factor = 4, .original_max_sequence = 8};
+  if (is("qwen3")) model.head_dim = 12;
+  if (is("mistral") || is("gemma2") || is("gemma3")) d.sliding_window = 5;
+  if (is("gemma2") || is("gemma3")) d.window_period = 2;
+  if (is("gemma2")) d.score_dim = 5, d.attention_softcap = 2, d.logit_softcap = 3;
+  if (is("gemma3"))
+    d.local_rope_theta = 100, model.rope_scaling = {.kind = spec::RopeScaling::Kind::kLinear, .factor = 4};
+  if (is("olmo")) d.clip_qkv = 0.5, d.qkv_bias = d.attention_output_bias = true;
+  if (is("neox")) model.kv_heads = 4, d.rotary_fraction = 0.5;
+  if (is("falcon")) model.kv_heads = 1;
+  if (is("falcon-new")) d.parallel_block = spec::ParallelBlock::kTwoNorms;
+  if (is("phi3")) {
+    d.rotary_fraction = 0.5;
+    model.rope_scaling = {.kind = spec::RopeScaling::Kind::kLongRope, .factor = 0, .original_max_sequence = 8};
+    model.rope_scaling.short_factors = {1.0, 1.5};
+    model.rope_scaling.long_factors = {1.25, 3.0};
+  }
+  return model;
+}
+
+bool is_relative(const std::string& name) {
+  constexpr const char* kNames[] = {"qwen2", "qwen3", "mistral", "gemma2", "gemma3",    "phi3",
+                                    "olmo",  "olmo2", "neox",    "falcon", "falcon-new"};
+  return std::any_of(std::begin(kNames), std::end(kNames), [&](const char* other) { return name == other; });
+}
+
 spec::Model family_of(const std::string& name) {
   tiny::ModelSizes sizes{4, 32, 4, 64, 64, 32};
+  if (is_relative(name)) return relative_of(name, sizes);
   if (name == "gpt-odd") sizes = {4, 32, 4, 62, 61, 31};
   if (name == "ssm") return tiny::mamba_of(sizes, {4, 4, 2, 2});
   if (name.starts_with("llama")) return tiny::llama_of(sizes, name == "llama-mqa" ? 1 : 2);
@@ -219,6 +263,13 @@ spec::Model family_of(const std::string& name) {
   model.router_z_loss = 0.01;
   if (name == "moe-capacity") model.capacity_factor = 1.0;
   if (name == "moe-shared") model.shared_experts = 1;
+  if (name == "deepseek") {
+    spec::adopt_family(model, spec::Family::kDeepseek);
+    model.shared_experts = 2;
+    model.decoder.dense_layers = 1;
+    model.decoder.dense_ffn_hidden = 48;
+    model.decoder.routed_scale = 1.5;
+  }
   return model;
 }
 

@@ -33,7 +33,9 @@ struct Setting {
 Setting setting_of_environment();
 
 struct Case {
-  std::string model;   // gpt, gpt-odd, bert, llama, llama-mqa, moe, moe-capacity, moe-shared, ssm
+  // gpt, gpt-odd, bert, llama, llama-mqa, moe, moe-capacity, moe-shared, ssm; or a relative of Llama: mistral, qwen2,
+  // qwen3, gemma2, gemma3, phi3, olmo, olmo2, neox, falcon, falcon-new, deepseek
+  std::string model;
   std::string layout;  // as plan::parse_layout reads it
   std::int64_t accumulation = 1;
   bool reduce_each_micro_step = false;

@@ -1,12 +1,13 @@
 // interop_layout_probe CASE LAYOUT ACCUMULATION OUT: what a Hugging Face folder computes under a layout, for a
 // comparison with transformers (compare_layouts.py). The layout's ranks are threads of this process.
 //
-// CASE is a folder of make_models.py: model/, expected.safetensors (input_ids, targets) and settings.json (one step of
+// CASE is a folder of make_models.py: model/, expected.safetensors (input_ids, targets) and settings.json (steps of
 // AdamW, padding_id). The batch is dealt out over data ranks and ACCUMULATION micro-steps. OUT must be new; it gets
 //   imported/           the folder exported as it was read
-//   trained/            the same after the step
-//   result.safetensors  logits before the step and trained_logits after it, of the whole batch in its order; loss;
-//                       gradient.NAME
+//   trained/            the same after the steps
+//   imported-adapter/, trained-adapter/  where settings.json has `lora`: CASE/adapter, which is then trained, likewise
+//   result.safetensors  logits before the steps and trained_logits after them, of the whole batch in its order; loss of
+//                       every step; gradient.NAME of the first
 #include <ATen/Parallel.h>
 
 #include <cmath>
@@ -21,8 +22,10 @@
 #include "lockstep/base/json.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/local.h"
+#include "lockstep/engine/peft.h"
 #include "lockstep/engine/pretrained.h"
 #include "lockstep/engine/sharded_executor.h"
+#include "lockstep/nn/file_layout.h"
 #include "lockstep/nn/language_model.h"
 #include "lockstep/plan/layout.h"
 #include "lockstep/spec/hf_config.h"
@@ -37,6 +40,7 @@ struct Experiment {
   spec::Job job;
   plan::Layout layout;
   std::int64_t padding_id = -1;
+  std::int64_t steps = 1;
   Tensor tokens;   // [samples, seq]
   Tensor targets;  // [samples, seq] or [samples]
   fs::path out;
@@ -54,12 +58,17 @@ Experiment read_experiment(const fs::path& folder, const std::string& layout, st
   Experiment experiment;
   experiment.layout = plan::parse_layout(layout);
   experiment.padding_id = settings.at("padding_id").get<std::int64_t>();
+  experiment.steps = settings.at("steps").get<std::int64_t>();
   experiment.tokens = expected.read("input_ids");
   experiment.targets = expected.read("targets");
   experiment.out = out;
   spec::Job& job = experiment.job;
   job.weights = (folder / "model").string();
   job.model = spec::read_hf_config(job.weights);
+  if (const auto lora = settings.find("lora"); lora != settings.end()) {
+    job.weights = (folder / "adapter").string();
+    job.lora = {lora->at("rank"), lora->at("alpha"), lora->at("targets")};
+  }
   job.batch.accumulation = accumulation;
   job.batch.micro = experiment.tokens.size(0) / (experiment.layout.data_ranks() * accumulation);
   job.batch.sequence_length = experiment.tokens.size(1);
@@ -130,23 +139,40 @@ void predict(const Experiment& experiment, parallel::ParallelModel& model, const
   }
 }
 
+// Collective. The model as it is, and its adapters where it has some, beside it as NAME-adapter.
+void export_all(const Experiment& experiment, parallel::ParallelModel& model, const std::string& name) {
+  const spec::Job& job = experiment.job;
+  engine::export_pretrained(model, job.model, experiment.out / name, job.weights);
+  if (job.lora.rank == 0) return;
+  const parallel::TensorMap weights = model.assemble([](const parallel::FlatShard& shard) { return shard.weights(); });
+  if (model.groups().world.rank() != 0) return;
+  engine::export_adapter(weights, job.model, job.lora, engine::base_of_adapter(job.weights),
+                         experiment.out / (name + "-adapter"));
+}
+
 void run_rank(const Experiment& experiment, comm::Communicator world, int rank, Result& result) {
   const spec::Job& job = experiment.job;
   engine::ShardedExecutor executor(job, plan::run_of(job, experiment.layout), std::move(world),
                                    {.padding_id = experiment.padding_id});
   parallel::ParallelModel& model = executor.model();
   predict(experiment, model, "logits", result);
-  engine::export_pretrained(model, job.model, experiment.out / "imported", job.weights);
-  executor.stage(batches_of(experiment, model.groups().data_rank));
-  const engine::StepResult step = executor.step({.step = 0, .learning_rate = job.optimizer.learning_rate});
-  const parallel::TensorMap gradients =
-      model.assemble([](const parallel::FlatShard& shard) { return shard.gradient(); });
+  export_all(experiment, model, "imported");
+  std::vector<double> losses;
+  parallel::TensorMap gradients;  // of the first step
+  for (std::int64_t number = 0; number < experiment.steps; ++number) {
+    executor.stage(batches_of(experiment, model.groups().data_rank));
+    const engine::StepResult step = executor.step({.step = number, .learning_rate = job.optimizer.learning_rate});
+    losses.push_back(step.loss + step.auxiliary_loss);
+    if (number == 0 && job.lora.rank == 0)
+      gradients = model.assemble([](const parallel::FlatShard& shard) { return shard.gradient().clone(); });
+  }
   predict(experiment, model, "trained_logits", result);
-  engine::export_pretrained(model, job.model, experiment.out / "trained", job.weights);
+  export_all(experiment, model, "trained");
   if (rank != 0) return;
   const std::lock_guard lock(result.mutex);
-  result.tensors["loss"] = torch::tensor(step.loss + step.auxiliary_loss, torch::kDouble);
-  for (const auto& [name, gradient] : gradients) result.tensors["gradient." + name] = gradient;
+  result.tensors["loss"] = torch::tensor(losses, torch::kDouble);
+  for (const auto& [name, gradient] : nn::to_file_tensors(gradients, job.model))
+    result.tensors["gradient." + name] = gradient;
 }
 
 // The error of every rank on a line of its own: one rank's is the cause, the others lost their peer.

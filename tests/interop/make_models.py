@@ -6,10 +6,10 @@ For every case FOLDER/CASE holds
   model/                 save_pretrained: config.json and safetensors (in shards for some)
   expected.safetensors   input_ids [batch, seq]; attention_mask and token_type_ids where the case has them; labels as
                          transformers takes them; targets, the same shifted to the place that predicts them (-100: no
-                         loss); logits, and loss, of the model as saved
-  gradients/             the gradient of that loss, as a folder of weights: names and layouts of files, not of memory
-  updated/               the weights after one step of AdamW
-  settings.json          what that step was, and padding_id: what fills up short samples (-1: there are none)
+                         loss); logits of the model as saved; loss before every step
+  gradients/             the gradient of the first loss, as a folder of weights: names and layouts of files, not of memory
+  updated/               the weights after the steps of AdamW, all on the same batch
+  settings.json          what those steps were, and padding_id: what fills up short samples (-1: there are none)
 Encoders without a head have no labels, loss, gradients and step; their logits are the last hidden states.
 """
 
@@ -144,20 +144,25 @@ def save_gradients(model, folder):
     save(holder, folder)
 
 
-def step(model, batch, folder):
-    """One AdamW step on the loss that transformers computes; every parameter is decayed."""
+def train(model, batch, folder, steps):
+    """Steps of AdamW on the loss that transformers computes, which it returns; every parameter is decayed."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=STEP["learning_rate"], betas=STEP["betas"],
                                   eps=STEP["epsilon"], weight_decay=STEP["weight_decay"])
-    loss = model(**model_inputs(batch), labels=batch["labels"]).loss
-    loss.backward()
-    save_gradients(model, folder / "gradients")
-    optimizer.step()
+    losses = []
+    for number in range(steps):
+        optimizer.zero_grad()
+        loss = model(**model_inputs(batch), labels=batch["labels"]).loss
+        loss.backward()
+        if number == 0:
+            save_gradients(model, folder / "gradients")
+        optimizer.step()
+        losses.append(loss.detach())
     save(model, folder / "updated")
-    return loss.detach()
+    return torch.stack(losses)
 
 
-def make(case, folder, cases=CASES):
+def make(case, folder, cases=CASES, steps=1):
     """`cases`: others of the same kind, made the same way."""
     build, make_batch, shard_size = cases[case]
     seed = sorted(cases).index(case)
@@ -168,10 +173,11 @@ def make(case, folder, cases=CASES):
     save(model, folder / "model", shard_size)
     expected = dict(batch, logits=logits_of(model, batch))
     if "labels" in batch:
-        expected["loss"] = step(model, batch, folder)
+        expected["loss"] = train(model, batch, folder, steps)
     save_file({key: value.contiguous() for key, value in expected.items()}, folder / "expected.safetensors")
     padding_id = model.config.pad_token_id if "attention_mask" in batch else -1
-    (folder / "settings.json").write_text(json.dumps(STEP | {"padding_id": padding_id}, indent=2) + "\n")
+    settings = STEP | {"padding_id": padding_id, "steps": steps}
+    (folder / "settings.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def main():

@@ -15,6 +15,7 @@
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/local.h"
 #include "lockstep/engine/sharded_optimizer.h"
+#include "lockstep/nn/file_layout.h"
 #include "lockstep/nn/hf_weights.h"
 #include "lockstep/nn/language_model.h"
 #include "lockstep/spec/model.h"
@@ -68,7 +69,11 @@ void first_batch(const Experiment& experiment, checkpoint::TensorMap& out) {
   }
   const auto model = loaded_model(experiment);
   out["loss"] = backward(*model, experiment, 0);
-  for (const auto& entry : model->named_parameters()) out["gradient." + entry.key()] = entry.value().grad();
+  nn::TensorMap gradients;
+  for (const auto& entry : model->named_parameters()) gradients[entry.key()] = entry.value().grad();
+  for (const auto& [name, gradient] : nn::to_file_tensors(std::move(gradients), experiment.spec)) {
+    out["gradient." + name] = gradient;
+  }
   for (const auto& entry : model->named_buffers()) out["state." + entry.key()] = entry.value();
 }
 

@@ -44,9 +44,13 @@ inline torch::Tensor textbook_attention(const torch::Tensor& q, const torch::Ten
   const Tensor kh = k.transpose(1, 2).repeat_interleave(group, 1), vh = v.transpose(1, 2).repeat_interleave(group, 1);
   Tensor hidden = torch::zeros({rows, rows}, torch::kBool);
   if (options.causal) hidden = torch::ones({rows, rows}, torch::kBool).triu(1);
+  if (options.window > 0) {
+    hidden = hidden | (torch::arange(rows).unsqueeze(1) - torch::arange(rows) >= options.window);
+  }
   if (options.lengths.defined()) hidden = hidden | (torch::arange(rows) >= options.lengths.view({-1, 1, 1, 1}));
-  const Tensor scores = (at::matmul(qh, kh.transpose(2, 3)) / std::sqrt(static_cast<double>(q.size(3))))
-                            .masked_fill(hidden, -std::numeric_limits<double>::infinity());
+  Tensor scores = at::matmul(qh, kh.transpose(2, 3)) / std::sqrt(static_cast<double>(q.size(3)));
+  if (options.softcap > 0) scores = at::tanh(scores / options.softcap) * options.softcap;
+  scores = scores.masked_fill(hidden, -std::numeric_limits<double>::infinity());
   Tensor probabilities = at::softmax(scores, -1);
   if (options.dropout > 0) {
     const std::int64_t heads = options.first_head + q.size(2), row_elements = (rows + 3) / 4 * 4;

@@ -61,6 +61,25 @@ TEST_P(AttentionOfLength, equals_the_textbook_with_dropout_of_a_later_tensor_par
   }
 }
 
+TEST_P(AttentionOfLength, equals_the_textbook_in_a_window_of_any_size) {
+  for (const std::int64_t window : {1, 5, 64, 70, 1000}) {
+    AttentionOptions options = with(true);
+    options.window = window;
+    EXPECT_LT(difference_to_textbook({GetParam(), 6, 2}, options), 1e-12) << window;
+    options.dropout = 0.3;
+    EXPECT_LT(difference_to_textbook({GetParam(), 4, 4}, options), 1e-12) << window;
+  }
+}
+
+TEST_P(AttentionOfLength, equals_the_textbook_with_capped_scores) {
+  for (const std::int64_t window : {0, 9}) {
+    AttentionOptions options = with(true);
+    options.softcap = 0.7;  // most scores are larger
+    options.window = window;
+    EXPECT_LT(difference_to_textbook({GetParam(), 6, 2}, options), 1e-12) << window;
+  }
+}
+
 TEST_P(AttentionOfLength, equals_the_textbook_on_a_packed_projection) {
   const std::int64_t rows = GetParam();
   const Tensor weights = draw({2, rows, 32}, "weights");

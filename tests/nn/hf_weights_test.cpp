@@ -7,8 +7,10 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/nn/file_layout.h"
 #include "small_models.h"
 #include "split_model.h"
+#include "tests/support/tiny_models.h"
 
 namespace lockstep::nn {
 namespace {
@@ -92,6 +94,67 @@ TEST(BertWeights, that_do_not_fit_are_refused_alike_by_every_part_of_a_pipeline)
 }
 
 // The runs that a rank reads for its part, and a shard of that part.
+// Small, with as many key heads as given, in a family that packs projections.
+spec::Model packing(spec::Family family, std::int64_t kv_heads) {
+  spec::Model model = tiny::llama_of({2, 16, 4, 24, 11, 8}, kv_heads);
+  spec::adopt_family(model, family);
+  model.init_std = 0.3;
+  return model;
+}
+
+class PackedWeights : public ::testing::TestWithParam<std::pair<spec::Family, std::int64_t>> {};
+INSTANTIATE_TEST_SUITE_P(Families, PackedWeights,
+                         ::testing::Values(std::pair{spec::Family::kPhi3, 2}, std::pair{spec::Family::kNeox, 4},
+                                           std::pair{spec::Family::kFalcon, 1}, std::pair{spec::Family::kFalcon, 2}),
+                         [](const auto& each) { return std::to_string(each.index); });
+
+TEST_P(PackedWeights, come_back_from_the_familys_file_on_one_rank_and_on_two) {
+  const spec::Model spec = packing(GetParam().first, GetParam().second);
+  const auto source = build_model(spec, {.dtype = torch::kDouble, .seed = 5});
+  const TensorMap ours = state_dict(*source), file = to_file_tensors(ours, spec);
+  EXPECT_LT(file.size(), ours.size());
+  for (const auto& [name, tensor] : file) EXPECT_FALSE(name.ends_with("q_proj.weight")) << name;
+  const auto again = build_model(spec, {.dtype = torch::kDouble, .seed = 6});
+  load_weights(*again, file, "file");
+  for (const auto& [name, tensor] : state_dict(*again)) EXPECT_TRUE(tensor.equal(ours.at(name))) << name;
+  parallel::run_ranks(2, [&](const comm::Communicator& tp) {
+    Partition partition;
+    partition.tp = tp;
+    const auto part = build_model(spec, {.dtype = torch::kDouble, .seed = 6, .partition = partition});
+    load_weights(*part, file, "file");
+    for (const DeclaredParameter& parameter : declared_parameters(*part)) {
+      const Tensor local = parameter.tensor.detach().view({-1}), whole = ours.at(parameter.name).detach().view({-1});
+      for (const nn::Run& run : runs_of(parameter.placement, 0, local.numel())) {
+        EXPECT_TRUE(local.narrow(0, run.local, run.count).equal(whole.narrow(0, run.whole, run.count)))
+            << parameter.name;
+      }
+    }
+  });
+}
+
+// By hand: Phi 3 has queries, keys, values one after the other, Falcon a key head's queries, then its key, then its
+// value.
+TEST(PackedRows, have_their_rows_in_the_familys_order) {
+  const auto rows = [](const spec::Model& spec, const char* which) {
+    const std::string name = std::string("model.layers.1.self_attn.") + which + "_proj.weight";
+    std::string text;
+    for (const Segment& segment : file_place(name, {8, 16}, spec).rows) {
+      text += std::to_string(segment.first) + "+" + std::to_string(segment.count) + " ";
+    }
+    return text;
+  };
+  const spec::Model phi3 = packing(spec::Family::kPhi3, 2), falcon = packing(spec::Family::kFalcon, 2);
+  EXPECT_EQ(rows(phi3, "q"), "0+16 ");
+  EXPECT_EQ(rows(phi3, "k"), "16+8 ");
+  EXPECT_EQ(rows(phi3, "v"), "24+8 ");
+  EXPECT_EQ(rows(falcon, "q"), "0+8 16+8 ");
+  EXPECT_EQ(rows(falcon, "k"), "8+4 24+4 ");
+  EXPECT_EQ(rows(falcon, "v"), "12+4 28+4 ");
+  EXPECT_EQ(file_place("model.layers.1.self_attn.v_proj.weight", {8, 16}, falcon).name,
+            "transformer.h.1.self_attention.query_key_value.weight");
+  EXPECT_EQ(file_place("lm_head.weight", {11, 16}, packing(spec::Family::kNeox, 4)).name, "embed_out.weight");
+}
+
 TEST(Weights, are_read_by_the_stretches_that_a_rank_holds) {
   const auto source = shaken(small_bert());
   const TensorMap file = state_dict(*source);

@@ -93,6 +93,17 @@ TEST(PlanFile, keeps_how_tokens_are_balanced_over_experts) {
   EXPECT_EQ(read_plan(nlohmann::json::parse(to_json(plan).dump()), "p.json").model, plan.model);
 }
 
+TEST(PlanFile, keeps_the_blocks_of_llamas_relatives) {
+  for (const char* preset : {"gemma2-9b", "gemma3-1b", "neox-20b", "deepseek-moe-16b"}) {
+    Plan plan = sample_plan();
+    plan.model = spec::load_model(preset);
+    plan.model.rope_scaling = {.kind = spec::RopeScaling::Kind::kLongRope, .factor = 0, .original_max_sequence = 9};
+    plan.model.rope_scaling.short_factors = {1.0, 2.5};
+    plan.model.rope_scaling.attention_factor = 1.25;
+    EXPECT_EQ(read_plan(nlohmann::json::parse(to_json(plan).dump()), "p.json").model, plan.model) << preset;
+  }
+}
+
 TEST(PlanFile, has_the_documented_names) {
   const nlohmann::json json = to_json(sample_plan());
   EXPECT_EQ(json["schema"], "lockstep.plan/1");

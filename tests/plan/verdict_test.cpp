@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "lockstep/base/error.h"
 
@@ -243,6 +244,50 @@ TEST(Executor, is_fused_for_a_dense_llama_on_one_gpu) {
   job = job_of("tinyllama-1.1b", "1x1xH100");
   job.activation_offload = true;
   EXPECT_EQ(why(), "the job offloads to host memory");
+}
+
+TEST(Executor, is_the_general_one_for_llamas_relatives) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"mistral-7b", "it has sliding windows"},       {"qwen2.5-7b", "its linear layers have biases"},
+      {"qwen3-8b", "it normalises queries and keys"}, {"gemma2-9b", "it has sliding windows"},
+      {"olmo2-7b", "it normalises queries and keys"}, {"neox-20b", "its linear layers have biases"},
+      {"falcon-7b", "its norms are not Llama's"}};
+  for (const auto& [preset, reason] : rows) {
+    EXPECT_EQ(why_model_is_not_fused(spec::load_model(preset), spec::Precision::kBf16).value_or(""),
+              std::string("the model is no plain Llama: ") + reason)
+        << preset;
+  }
+}
+
+// Each setting of the decoder by itself: none of them is computed by a step that knows Llama alone.
+TEST(Executor, is_the_general_one_for_every_setting_beside_llamas) {
+  const std::function<void(spec::Model&)> changes[] = {
+      [](spec::Model& m) { m.bias = true; },
+      [](spec::Model& m) { m.decoder.qkv_bias = true; },
+      [](spec::Model& m) { m.decoder.attention_output_bias = true; },
+      [](spec::Model& m) { m.decoder.norm = spec::NormKind::kLayerPlain; },
+      [](spec::Model& m) { m.decoder.norm_plus_one = true; },
+      [](spec::Model& m) { m.decoder.norm_place = spec::NormPlace::kAfter; },
+      [](spec::Model& m) { m.decoder.parallel_block = spec::ParallelBlock::kOneNorm; },
+      [](spec::Model& m) { m.decoder.gated_mlp = false; },
+      [](spec::Model& m) { m.activation = spec::Activation::kGeluTanh; },
+      [](spec::Model& m) { m.decoder.qk_norm = spec::QkNorm::kAll; },
+      [](spec::Model& m) { m.decoder.clip_qkv = 8; },
+      [](spec::Model& m) { m.decoder.score_dim = 144; },
+      [](spec::Model& m) { m.decoder.attention_softcap = 50; },
+      [](spec::Model& m) { m.decoder.logit_softcap = 30; },
+      [](spec::Model& m) { m.decoder.sliding_window = 512; },
+      [](spec::Model& m) { m.decoder.rotary_fraction = 0.5; },
+      [](spec::Model& m) { m.decoder.scaled_embeddings = true; },
+      [](spec::Model& m) { m.rope_scaling.kind = spec::RopeScaling::Kind::kYarn; },
+      [](spec::Model& m) { m.rope_scaling.kind = spec::RopeScaling::Kind::kLongRope; }};
+  const spec::Model llama = spec::load_model("tinyllama-1.1b");
+  EXPECT_FALSE(why_model_is_not_fused(llama, spec::Precision::kBf16));
+  for (std::size_t i = 0; i < std::size(changes); ++i) {
+    spec::Model changed = llama;
+    changes[i](changed);
+    EXPECT_TRUE(why_model_is_not_fused(changed, spec::Precision::kBf16)) << i;
+  }
 }
 
 TEST(Verdict, refusals_are_thrown_with_their_fix) {

@@ -102,8 +102,93 @@ TEST_F(HfConfig, balances_experts_where_transformers_would) {
   EXPECT_HAS(user_error([&] { auxiliary(R"("router_jitter_noise": 0.1,)"); }), "router_jitter_noise");
 }
 
-TEST_F(HfConfig, promises_no_more_context_than_the_sliding_window) {
-  EXPECT_EQ(read_hf_config(folder_with(kMistral)).max_sequence, 4096);
+const char* const kSmall = R"("hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+  "num_key_value_heads": 2, "num_hidden_layers": 6, "vocab_size": 100)";
+
+// Layers of a small model of this type, by their windows: "--5" is two full ones and one with a window of 5.
+std::string windows(const std::string& fields) {
+  const Model model = parse_hf_config("{" + std::string(kSmall) + ", " + fields + "}", "some/config.json");
+  std::string text;
+  for (std::int64_t layer = 0; layer < model.layers; ++layer) {
+    const std::int64_t window = window_of(model, layer);
+    text += window > 0 ? std::to_string(window) : "-";
+  }
+  return text;
+}
+
+TEST_F(HfConfig, has_the_windows_that_transformers_gives_each_layer) {
+  EXPECT_EQ(windows(R"("model_type": "mistral", "sliding_window": 5)"), "555555");
+  EXPECT_EQ(windows(R"("model_type": "mistral", "sliding_window": null)"), "------");
+  EXPECT_EQ(windows(R"("model_type": "mistral")"), "409640964096409640964096");  // the class has one
+  EXPECT_EQ(windows(R"("model_type": "qwen2", "sliding_window": 5)"), "------");
+  EXPECT_EQ(windows(R"("model_type": "qwen2", "sliding_window": 5, "use_sliding_window": true)"), "------");
+  EXPECT_EQ(windows(R"("model_type": "qwen3", "sliding_window": 5, "use_sliding_window": true,
+                       "max_window_layers": 4)"),
+            "----55");
+  EXPECT_EQ(windows(R"("model_type": "gemma2", "sliding_window": 5)"), "5-5-5-");
+  EXPECT_EQ(windows(R"("model_type": "gemma3_text", "sliding_window": 5)"), "55555-");
+  EXPECT_EQ(windows(R"("model_type": "gemma3_text", "sliding_window": 5, "layer_types": ["sliding_attention",
+                       "sliding_attention", "full_attention", "sliding_attention", "sliding_attention",
+                       "full_attention"])"),
+            "55-55-");
+  EXPECT_EQ(windows(R"("model_type": "phi3")"), "------");
+}
+
+TEST_F(HfConfig, refuses_windows_without_a_pattern) {
+  const std::string error = user_error([&] {
+    windows(R"("model_type": "gemma2", "layer_types": ["sliding_attention", "full_attention", "full_attention",
+               "sliding_attention", "full_attention", "full_attention"])");
+  });
+  EXPECT_HAS(error, "`layer_types` has no pattern that is known (layer 2)");
+}
+
+// What their released config.json say, as far as it matters.
+TEST_F(HfConfig, of_llamas_relatives_agrees_with_their_presets) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"mistral-7b", kMistral},
+      {"qwen2.5-7b", R"({"model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944,
+        "max_position_embeddings": 32768, "max_window_layers": 28, "num_attention_heads": 28, "num_hidden_layers": 28,
+        "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "sliding_window": 131072,
+        "tie_word_embeddings": false, "use_sliding_window": false, "vocab_size": 152064})"},
+      {"qwen3-8b", R"({"model_type": "qwen3", "attention_bias": false, "head_dim": 128, "hidden_size": 4096,
+        "intermediate_size": 12288, "max_position_embeddings": 32768, "num_attention_heads": 32,
+        "num_hidden_layers": 36, "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null,
+        "rope_theta": 1000000, "sliding_window": null, "use_sliding_window": false, "vocab_size": 151936})"},
+      {"gemma2-9b", R"({"model_type": "gemma2", "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
+        "head_dim": 256, "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 3584, "intermediate_size": 14336,
+        "max_position_embeddings": 8192, "num_attention_heads": 16, "num_hidden_layers": 42, "num_key_value_heads": 8,
+        "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096,
+        "vocab_size": 256000})"},
+      {"gemma3-1b", R"({"model_type": "gemma3_text", "head_dim": 256, "hidden_size": 1152, "intermediate_size": 6912,
+        "max_position_embeddings": 32768, "num_attention_heads": 4, "num_hidden_layers": 26, "num_key_value_heads": 1,
+        "query_pre_attn_scalar": 256, "rope_local_base_freq": 10000, "rope_theta": 1000000, "sliding_window": 512,
+        "sliding_window_pattern": 6, "vocab_size": 262144})"},
+      {"phi3-mini", R"({"model_type": "phi3", "attention_bias": false, "embd_pdrop": 0.0, "hidden_size": 3072,
+        "intermediate_size": 8192, "max_position_embeddings": 4096, "num_attention_heads": 32, "num_hidden_layers": 32,
+        "num_key_value_heads": 32, "original_max_position_embeddings": 4096, "resid_pdrop": 0.0, "rms_norm_eps": 1e-05,
+        "rope_scaling": null, "rope_theta": 10000.0, "sliding_window": 2047, "vocab_size": 32064})"},
+      {"olmo2-7b", R"({"model_type": "olmo2", "attention_bias": false, "hidden_size": 4096, "intermediate_size": 11008,
+        "max_position_embeddings": 4096, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+        "rms_norm_eps": 1e-06, "rope_theta": 500000, "tie_word_embeddings": false, "vocab_size": 100352})"},
+      {"neox-20b", R"({"model_type": "gpt_neox", "hidden_act": "gelu_fast", "hidden_size": 6144,
+        "intermediate_size": 24576, "layer_norm_eps": 1e-05, "max_position_embeddings": 2048,
+        "num_attention_heads": 64, "num_hidden_layers": 44, "rotary_emb_base": 10000, "rotary_pct": 0.25,
+        "tie_word_embeddings": false, "vocab_size": 50432})"},
+      {"falcon-7b", R"({"model_type": "falcon", "alibi": false, "bias": false, "hidden_size": 4544,
+        "layer_norm_epsilon": 1e-05, "multi_query": true, "new_decoder_architecture": false,
+        "num_attention_heads": 71, "num_hidden_layers": 32, "parallel_attn": true, "vocab_size": 65024})"},
+      {"deepseek-moe-16b", R"({"model_type": "deepseek", "aux_loss_alpha": 0.001, "first_k_dense_replace": 1,
+        "hidden_size": 2048, "intermediate_size": 10944, "max_position_embeddings": 4096,
+        "moe_intermediate_size": 1408, "moe_layer_freq": 1, "n_routed_experts": 64, "n_shared_experts": 2,
+        "norm_topk_prob": false, "num_attention_heads": 16, "num_experts_per_tok": 6, "num_hidden_layers": 28,
+        "num_key_value_heads": 16, "rms_norm_eps": 1e-06, "scoring_func": "softmax", "vocab_size": 102400})"}};
+  for (const auto& [preset, json] : rows) {
+    Model expected = load_model(preset), read = read_hf_config(folder_with(json));
+    expected.name = read.name;
+    expected.global_batch_tokens = 0;  // a recipe, not in config.json
+    EXPECT_EQ(read, expected) << preset << "\n" << to_yaml(read) << to_yaml(expected);
+    EXPECT_EQ(parse_hf_config(to_hf_config(read).dump(), "some-model/config.json"), read) << preset;
+  }
 }
 
 TEST_F(HfConfig, is_a_model_by_folder_and_by_file_and_named_after_the_folder) {
@@ -117,7 +202,8 @@ TEST_F(HfConfig, is_a_model_by_folder_and_by_file_and_named_after_the_folder) {
 TEST_F(HfConfig, an_unknown_type_lists_what_is_supported) {
   const std::string error = user_error([&] { read_hf_config(folder_with(R"({"model_type": "t5"})")); });
   EXPECT_HAS(error, "`t5` is not supported");
-  EXPECT_HAS(error, "gpt2, llama, mistral, mixtral, bert, mamba");
+  EXPECT_HAS(error, "supported: gpt2, bert, mamba, mixtral, llama, mistral, qwen2, qwen3,");
+  EXPECT_HAS(user_error([&] { read_hf_config(folder_with(R"({"model_type": "deepseek_v3"})")); }), "latent attention");
 }
 
 // As transformers 5 writes it: every field, rope_theta inside rope_parameters, null for what is not given.
@@ -266,6 +352,9 @@ TEST_F(HfConfig, a_model_that_no_class_computes_is_not_written) {
   EXPECT_HAS(refusal("mamba-130m", [](Model& m) { m.classes = 2; }), "classifier");
   EXPECT_HAS(refusal("mamba-130m", [](Model& m) { m.dropout = 0.1; }), "dropout");
   EXPECT_HAS(refusal("resnet50", [](Model&) {}), "image models");
+  EXPECT_HAS(refusal("llama3-8b", [](Model& m) { m.decoder.qk_norm = QkNorm::kHead; }),
+             "`llama` of Hugging Face does not compute it (qk_norm: head)");
+  EXPECT_HAS(refusal("qwen3-8b", [](Model& m) { m.decoder.logit_softcap = 30; }), "logit_softcap: 30");
 }
 
 TEST_F(HfConfig, what_would_change_the_numbers_is_refused) {
@@ -275,8 +364,7 @@ TEST_F(HfConfig, what_would_change_the_numbers_is_refused) {
   EXPECT_HAS(
       user_error([&] { read_hf_config(folder_with(with(kBert, R"("position_embedding_type": "relative_key")"))); }),
       "position_embedding_type");
-  EXPECT_HAS(user_error([&] { read_hf_config(folder_with(with(kLlama2_70b, R"("attention_bias": true)"))); }),
-             "mlp_bias");
+  EXPECT_HAS(user_error([&] { read_hf_config(folder_with(with(kLlama2_70b, R"("mlp_bias": true)"))); }), "mlp_bias");
   EXPECT_HAS(user_error([&] { read_hf_config(folder_with(with(kBert, R"("is_decoder": true)"))); }), "is_decoder");
   EXPECT_HAS(user_error([&] { read_hf_config(folder_with(with(kGpt2, R"("quantization_config": {"bits": 4})"))); }),
              "quantization_config");
@@ -284,7 +372,10 @@ TEST_F(HfConfig, what_would_change_the_numbers_is_refused) {
   EXPECT_HAS(user_error([&] { read_hf_config(folder_with(with(kLlama2_70b, part))); }), "partial_rotary_factor");
   std::string yarn = kLlama2_70b;
   yarn.replace(yarn.find("null"), 4, R"({"type": "yarn", "factor": 2.0})");
-  EXPECT_HAS(user_error([&] { read_hf_config(folder_with(yarn)); }), "`rope_scaling.rope_type` is `yarn`");
+  EXPECT_HAS(user_error([&] { read_hf_config(folder_with(yarn)); }), "original_max_position_embeddings");
+  std::string dynamic = kLlama2_70b;
+  dynamic.replace(dynamic.find("null"), 4, R"({"type": "dynamic", "factor": 2.0})");
+  EXPECT_HAS(user_error([&] { read_hf_config(folder_with(dynamic)); }), "`rope_scaling.rope_type` is `dynamic`");
 }
 
 TEST_F(HfConfig, hostile_files_are_user_errors) {

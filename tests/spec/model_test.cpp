@@ -35,7 +35,10 @@ const Published kPublished[] = {
     {"llama3-70b", 70'553'706'496},     {"llama3-405b", 405'853'388'800},  {"llama3.2-1b", 1'235'814'400},
     {"llama3.2-3b", 3'212'749'824},     {"mistral-7b", 7'241'732'096},     {"mixtral-8x7b", 46'702'792'704},
     {"mixtral-8x22b", 140'620'634'112}, {"tinyllama-1.1b", 1'100'048'384}, {"smollm2-135m", 134'515'008},
-    {"smollm2-1.7b", 1'711'376'384},    {"mamba-130m", 129'135'360},       {"mamba-2.8b", 2'768'345'600}};
+    {"smollm2-1.7b", 1'711'376'384},    {"mamba-130m", 129'135'360},       {"mamba-2.8b", 2'768'345'600},
+    {"qwen2.5-7b", 7'615'616'512},      {"qwen3-8b", 8'190'735'360},       {"gemma2-9b", 9'241'705'984},
+    {"gemma3-1b", 999'885'952},         {"phi3-mini", 3'821'079'552},      {"falcon-7b", 6'921'720'704},
+    {"olmo2-7b", 7'298'617'344},        {"neox-20b", 20'554'567'680},      {"deepseek-moe-16b", 16'375'728'128}};
 
 TEST(ModelPresets, have_the_published_parameter_counts) {
   for (const Published& row : kPublished) EXPECT_EQ(parameter_count(load_model(row.name)), row.parameters) << row.name;
@@ -57,11 +60,12 @@ TEST(ModelPresets, without_a_published_count_are_as_large_as_their_name_says) {
 
 TEST(ModelPresets, all_names_are_there_and_load) {
   const std::vector<std::string> wanted = {
-      "bert-base",   "bert-large",    "cifar-cnn",    "gpt-1.3b",      "gpt-100b",    "gpt-10b",    "gpt2-1.5b",
-      "gpt2-124m",   "gpt2-355m",     "gpt2-774m",    "gpt3-175b",     "llama2-13b",  "llama2-70b", "llama2-7b",
-      "llama3-405b", "llama3-70b",    "llama3-8b",    "llama3.2-1b",   "llama3.2-3b", "mamba-130m", "mamba-2.8b",
-      "mistral-7b",  "mixtral-8x22b", "mixtral-8x7b", "mnist-cnn",     "resnet101",   "resnet152",  "resnet18",
-      "resnet50",    "smollm2-1.7b",  "smollm2-135m", "tinyllama-1.1b"};
+      "bert-base",   "bert-large",  "cifar-cnn",  "deepseek-moe-16b", "falcon-7b",    "gemma2-9b",     "gemma3-1b",
+      "gpt-1.3b",    "gpt-100b",    "gpt-10b",    "gpt2-1.5b",        "gpt2-124m",    "gpt2-355m",     "gpt2-774m",
+      "gpt3-175b",   "llama2-13b",  "llama2-70b", "llama2-7b",        "llama3-405b",  "llama3-70b",    "llama3-8b",
+      "llama3.2-1b", "llama3.2-3b", "mamba-130m", "mamba-2.8b",       "mistral-7b",   "mixtral-8x22b", "mixtral-8x7b",
+      "mnist-cnn",   "neox-20b",    "olmo2-7b",   "phi3-mini",        "qwen2.5-7b",   "qwen3-8b",      "resnet101",
+      "resnet152",   "resnet18",    "resnet50",   "smollm2-1.7b",     "smollm2-135m", "tinyllama-1.1b"};
   EXPECT_EQ(model_preset_names(), wanted);
   for (const std::string& name : wanted) EXPECT_EQ(load_model(name).name, name);
 }
