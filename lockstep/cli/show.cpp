@@ -78,8 +78,9 @@ void show_plan(std::FILE* out, const spec::Job& job, const plan::Plan& plan, con
   row(out, "where",
       fmt::format("{}: {} x {}, {}", job.cluster.name, counted(placement.world, "rank"),
                   counted(placement.threads, "thread"), placement.backend));
-  row(out, "layout", fmt::format("{}{}, {}", plan::to_string(best.layout), zero_text(best.layout),
-                                 spec::to_string(best.layout.precision)));
+  row(out, "layout",
+      fmt::format("{}{}, {}", plan::to_string(best.layout), zero_text(best.layout),
+                  spec::to_string(best.layout.precision)));
   row(out, "batch", batch_text(plan::run_of(job, best)));
   row(out, "memory/rank", memory_bar(best.memory, 30));
   row(out, "", "P parameters, G gradients, O optimizer, A activations, B buffers, x framework");

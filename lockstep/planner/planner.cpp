@@ -97,10 +97,10 @@ Fitting judged(const spec::Job& job, const std::optional<cost::Profile>& profile
     if (!is_too_large(error) || !job.cluster.is_cpu()) throw;
     const auto fitting = first_that_fits(without_layout(job), profile);
     if (fitting && !job.layout) return *fitting;
-    const std::string fix =
-        fitting ? fmt::format("use layout {}, which fits in {}", plan::to_string(fitting->run.layout),
-                              format_bytes(fitting->candidate.memory.total()))
-                : "neither ZeRO-3 nor recomputation makes it fit: " + error.fix();
+    const std::string fix = fitting
+                                ? fmt::format("use layout {}, which fits in {}", plan::to_string(fitting->run.layout),
+                                              format_bytes(fitting->candidate.memory.total()))
+                                : "neither ZeRO-3 nor recomputation makes it fit: " + error.fix();
     throw does_not_fit(problem_of(error), fix);
   }
 }

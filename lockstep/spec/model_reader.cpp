@@ -218,8 +218,8 @@ std::vector<std::string> names_by_size() {
 YamlNode preset_tree(const std::string& name, const SourcePlace& place) {
   const EmbeddedSpec* preset = find_embedded(embedded_models(), name);
   if (preset == nullptr) {
-    throw bad_input(fmt::format("there is no model preset `{}`", printable(name)),
-                    did_you_mean(name, names_by_size()), place);
+    throw bad_input(fmt::format("there is no model preset `{}`", printable(name)), did_you_mean(name, names_by_size()),
+                    place);
   }
   return parse_yaml(preset->text, fmt::format("specs/models/{}.yaml", name));
 }
