@@ -1,6 +1,7 @@
 // `lockstep calibrate`: measures this machine and keeps a Profile that prices plans.
 #include <fmt/format.h>
 
+#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
@@ -112,8 +113,9 @@ int calibrate_verb(const CalibrateOptions& options) {
   const spec::Job job = spec::load_job(job_file, overrides);
   const Placement placement = place(job, options.backend);
   std::FILE* display = options.json ? stderr : stdout;
-  fmt::print(display, "measuring {} ranks x {} threads over {} ({})\n", placement.world, placement.threads,
-             placement.backend, options.quick ? "quick: a few seconds" : "about a minute");
+  fmt::print(display, "measuring {} x {} over {} ({})\n", counted(placement.world, "rank"),
+             counted(placement.threads, "thread"), placement.backend,
+             options.quick ? "quick: a few seconds" : "some minutes");
   std::fflush(display);
   const cost::Profile profile = calibrate(job, placement, {.quick = options.quick}, display);
   const std::string path =

@@ -6,7 +6,7 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/units.h"
-#include "lockstep/cli/engine_library.h"
+#include "lockstep/cli/trained.h"
 #include "lockstep/cli/verbs.h"
 
 namespace lockstep::cli {
@@ -51,6 +51,7 @@ void show(const std::string& action, const nlohmann::json& result) {
 }
 
 int run_checkpoint(const std::string& action, const CheckpointOptions& options) {
+<<<<<<< HEAD
   prepare_compute(1);
   const EngineLibrary engine;
   nlohmann::json result;
@@ -70,12 +71,21 @@ int run_checkpoint(const std::string& action, const CheckpointOptions& options) 
                                     callbacks);
   if (result.is_null()) throw UserError(static_cast<ExitCode>(exit_code == 0 ? 1 : exit_code), error, "");
   result.erase("type");
+=======
+  const ToolAnswer answer = call_tool("checkpoint",
+                                      {{"action", action},
+                                       {"path", options.path},
+                                       {"output", options.output},
+                                       {"layout", options.layout},
+                                       {"whole", options.whole}},
+                                      /*threads=*/1);
+>>>>>>> plugin7
   if (options.json) {
-    fmt::print("{}\n", result.dump());
+    fmt::print("{}\n", answer.result.dump());
   } else {
-    show(action, result);
+    show(action, answer.result);
   }
-  return exit_code;
+  return answer.exit_code;
 }
 
 }  // namespace
@@ -104,7 +114,7 @@ void add_checkpoint(CLI::App& app, Outcome& outcome) {
   add("inspect", "Prints step, layout, sizes and the pieces of every rank", false);
   add("verify", "Reads every byte and names what is damaged (exit code 3)", false);
   add("reshard", "Writes it for another layout, or as whole tensors", true);
-  add("export", "Writes the weights as a folder that transformers loads", true);
+  add("export", "Writes the weights as a folder that transformers (of CNNs: torchvision) loads", true);
   set_examples(*verb,
                "  lockstep checkpoint inspect checkpoints\n"
                "  lockstep checkpoint verify checkpoints/step-00000120\n"

@@ -11,6 +11,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/signals.h"
+#include "lockstep/cli/trained.h"
 #include "lockstep/cli/verbs.h"
 #include "lockstep/report/export/export.h"
 #include "lockstep/report/export/tensorboard.h"
@@ -25,7 +26,8 @@ namespace fs = std::filesystem;
 using report::ExportSelection;
 using report::TraceResult;
 
-const std::vector<std::string> kFormats = {"csv", "json", "jsonl", "parquet", "tensorboard", "perfetto", "trace"};
+const std::vector<std::string> kFormats = {"csv",         "json",     "jsonl", "parquet",
+                                           "tensorboard", "perfetto", "trace", "weights"};
 constexpr std::size_t kTraceSteps = 20;  // unless --steps says which
 
 struct ExportOptions {
@@ -172,7 +174,28 @@ int export_table(const telemetry::RunStore& store, const telemetry::RunRow& run,
   return 0;
 }
 
+// The model of a checkpoint: where a folder is named and no run. What `checkpoint export` writes.
+bool is_checkpoint(const ExportOptions& options) {
+  std::error_code ignored;
+  return options.format == "weights" || (options.format.empty() && fs::is_directory(options.run, ignored));
+}
+
+int export_weights(const ExportOptions& options) {
+  const ToolAnswer answer =
+      call_tool("checkpoint", {{"action", "export"}, {"path", options.run}, {"output", options.to}}, /*threads=*/1);
+  if (options.json)
+    fmt::print("{}\n", nlohmann::json{{"schema", "lockstep.exported/1"},
+                                      {"to", options.to},
+                                      {"step", answer.result.value("step", std::int64_t{0})},
+                                      {"tensors", answer.result.value("tensors", 0)}}
+                           .dump());
+  else
+    fmt::print("wrote {} (step {})\n", printable(options.to, 200), answer.result.value("step", std::int64_t{0}));
+  return answer.exit_code;
+}
+
 int export_run(ExportOptions options) {
+  if (is_checkpoint(options)) return export_weights(options);
   const std::string format = format_of(options);
   if (!options.steps.empty()) parse_steps(options.steps, options.selection);
   if (options.follow && format != "tensorboard") throw bad_input("--follow is for --format tensorboard");
@@ -200,13 +223,17 @@ int export_run(ExportOptions options) {
 
 void add_export(CLI::App& app, Outcome& outcome) {
   auto options = std::make_shared<ExportOptions>();
-  CLI::App* verb = app.add_subcommand("export", "Writes a recorded run for other tools: tables, TensorBoard, traces");
-  verb->add_option("run", options->run, "Run id, its beginning, or `last`");
+  CLI::App* verb = app.add_subcommand(
+      "export", "Writes a run for other tools: tables, TensorBoard, traces; or the weights of a checkpoint");
+  verb->add_option("run", options->run,
+                   "Run id, its beginning, or `last`; a folder of checkpoints: its newest weights");
   verb->add_option("--to", options->to, "File to write (folder: tensorboard, trace); - is stdout")->required();
   verb->add_option(
           "--format", options->format,
           "csv, json, jsonl, parquet: metrics; tensorboard: event files; perfetto: all ranks in one trace with "
-          "flows; trace: one file per rank as PyTorch's profiler writes them (default: by the name's ending)")
+          "flows; trace: one file per rank as PyTorch's profiler writes them; weights: of a checkpoint, for "
+          "transformers or "
+          "torchvision (default: by the name's ending)")
       ->check(CLI::IsMember(kFormats));
   verb->add_option("--metric", options->selection.metrics, "Only this metric (may be repeated)")
       ->allow_extra_args(false);
@@ -221,7 +248,8 @@ void add_export(CLI::App& app, Outcome& outcome) {
                "  lockstep export last --to run.parquet --metric loss --metric step_seconds\n"
                "  lockstep export last --to boards --format tensorboard --follow\n"
                "  lockstep export last --to step.json --format perfetto --steps 100..110\n"
-               "  lockstep export last --to traces --format trace");
+               "  lockstep export last --to traces --format trace\n"
+               "  lockstep export checkpoints --to model");
   verb->callback([options, &outcome] {
     outcome.json = options->json;
     outcome.exit_code = export_run(*options);

@@ -119,6 +119,8 @@ int main(int argc, char** argv) {
   lockstep::cli::add_watch(app, outcome);
   lockstep::cli::add_serve(app, outcome);
   lockstep::cli::add_checkpoint(app, outcome);
+  lockstep::cli::add_evaluate(app, outcome);
+  lockstep::cli::add_generate(app, outcome);
   lockstep::cli::add_completion(app, outcome);
   lockstep::cli::add_rank(app, outcome);
   lockstep::cli::add_trial_worker(app, outcome);

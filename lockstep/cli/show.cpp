@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/base/counted.h"
+#include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/plan/layout.h"
 #include "lockstep/plan/run.h"
@@ -34,6 +36,12 @@ std::string batch_text(const plan::Run& run) {
   }
   if (!run.schedule.is_constant()) text += "; samples of a step: " + spec::to_string(run.schedule);
   return text;
+}
+
+// Sharded state without a stage written beside it is ZeRO-3.
+std::string zero_text(const plan::Layout& layout) {
+  const bool said = plan::to_string(layout).find("zero=") != std::string::npos;
+  return layout.zero == 0 || said ? "" : fmt::format(" (ZeRO-{})", layout.zero);
 }
 
 }  // namespace
@@ -68,9 +76,11 @@ void show_plan(std::FILE* out, const spec::Job& job, const plan::Plan& plan, con
   fmt::print(out, "{}: {} ({} parameters)\n", job.name, job.model.name,
              format_count(static_cast<double>(spec::parameter_count(job.model))));
   row(out, "where",
-      fmt::format("{}: {} ranks x {} threads, {}", job.cluster.name, placement.world, placement.threads,
-                  placement.backend));
-  row(out, "layout", fmt::format("{}, {}", plan::to_string(best.layout), spec::to_string(best.layout.precision)));
+      fmt::format("{}: {} x {}, {}", job.cluster.name, counted(placement.world, "rank"),
+                  counted(placement.threads, "thread"), placement.backend));
+  row(out, "layout",
+      fmt::format("{}{}, {}", plan::to_string(best.layout), zero_text(best.layout),
+                  spec::to_string(best.layout.precision)));
   row(out, "batch", batch_text(plan::run_of(job, best)));
   row(out, "memory/rank", memory_bar(best.memory, 30));
   row(out, "", "P parameters, G gradients, O optimizer, A activations, B buffers, x framework");

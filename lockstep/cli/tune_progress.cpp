@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "lockstep/base/counted.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 
@@ -15,10 +16,6 @@ std::string budget_text(const tune::StudySetup& setup) {
       fmt::format("{} trials of up to {}", setup.strategy.trials, format_seconds(setup.strategy.trial_seconds));
   if (setup.strategy.gpu_seconds > 0) text += fmt::format(", at most {}", gpu_time_text(setup.strategy.gpu_seconds));
   return text;
-}
-
-std::string counted(std::int64_t count, const std::string& what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : what.ends_with('h') ? "es" : "s");
 }
 
 std::string interval_text(const tune::Estimate& estimate, const char* format, const char* launches) {

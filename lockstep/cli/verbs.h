@@ -22,6 +22,8 @@ void add_rank(CLI::App& app, Outcome& outcome);  // hidden: what the local agent
 void add_calibrate(CLI::App& app, Outcome& outcome);
 void add_checkpoint(CLI::App& app, Outcome& outcome);
 void add_demo(CLI::App& app, Outcome& outcome);
+void add_evaluate(CLI::App& app, Outcome& outcome);
+void add_generate(CLI::App& app, Outcome& outcome);
 void add_export(CLI::App& app, Outcome& outcome);
 void add_import(CLI::App& app, Outcome& outcome);
 void add_diagnose(CLI::App& app, Outcome& outcome);

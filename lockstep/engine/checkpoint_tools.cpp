@@ -15,6 +15,7 @@
 #include "lockstep/engine/pretrained.h"
 #include "lockstep/engine/run_checkpoints.h"
 #include "lockstep/engine/sharded_executor.h"
+#include "lockstep/engine/trained_model.h"
 #include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::engine {
@@ -22,16 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-// A checkpoint, or the newest of a folder of them (`checkpoints` in a run's folder).
-fs::path checkpoint_at(const fs::path& given) {
-  if (fs::exists(given / "manifest.json")) return given;
-  for (const fs::path& folder : {given, given / "checkpoints"}) {
-    const auto found = checkpoint::list_checkpoints(folder);
-    if (!found.empty()) return found.front().path;
-  }
-  throw bad_input("there is no checkpoint", "give a step-* folder, or the folder that holds them", {given.string()});
-}
 
 spec::Job job_of(const checkpoint::CheckpointFacts& facts) { return spec::parse_job(facts.job_yaml, "checkpoint"); }
 
@@ -198,34 +189,19 @@ json export_weights(const fs::path& path, const json& request) {
           {"tensors", weights.size()}};
 }
 
-int run(const json& request, const Host& host) {
+json answer_to(const json& request) {
   const std::string action = request.at("action");
   const fs::path path = checkpoint_at(request.at("path").get<std::string>());
-  json result = action == "inspect"  ? inspect(path)
-                : action == "verify" ? verify(path)
-                : action == "export" ? export_weights(path, request)
-                                     : reshard(path, request);
-  const int exit_code = result.value("exit_code", 0);
-  result["type"] = "result";
-  host.send(result);
-  return exit_code;
+  return action == "inspect"  ? inspect(path)
+         : action == "verify" ? verify(path)
+         : action == "export" ? export_weights(path, request)
+                              : reshard(path, request);
 }
 
 }  // namespace
 
 int run_checkpoint_tool(const json& request, const Host& host) {
-  int code = static_cast<int>(ExitCode::kRunFailed);
-  std::string message;
-  try {
-    return run(request, host);
-  } catch (const UserError& error) {
-    code = static_cast<int>(error.code());
-    message = error.what();
-  } catch (const std::exception& error) {
-    message = error.what();
-  }
-  host.send({{"type", "error"}, {"rank", -1}, {"kind", "user"}, {"exit_code", code}, {"message", message}});
-  return code;
+  return run_tool(host, [&] { return answer_to(request); });
 }
 
 }  // namespace lockstep::engine

@@ -1,8 +1,11 @@
 #include "lockstep/elastic/engine_api.h"
 
 #include <string>
+#include <utility>
 
 #include "lockstep/engine/checkpoint_tools.h"
+#include "lockstep/engine/evaluate_tool.h"
+#include "lockstep/engine/generate.h"
 #include "lockstep/engine/run_context.h"
 
 extern "C" {
@@ -18,8 +21,12 @@ __attribute__((visibility("default"))) int lockstep_engine_call(const char* verb
                                                                 const LockstepEngineHost* host) {
   const lockstep::engine::Host out(host);
   try {
-    if (std::string_view(verb) == "checkpoint") {
-      return lockstep::engine::run_checkpoint_tool(nlohmann::json::parse(request_json), out);
+    using Tool = int (*)(const nlohmann::json&, const lockstep::engine::Host&);
+    constexpr std::pair<std::string_view, Tool> kTools[] = {{"checkpoint", lockstep::engine::run_checkpoint_tool},
+                                                            {"evaluate", lockstep::engine::run_evaluate_tool},
+                                                            {"generate", lockstep::engine::run_generate_tool}};
+    for (const auto& [name, tool] : kTools) {
+      if (verb == name) return tool(nlohmann::json::parse(request_json), out);
     }
     auto request = lockstep::elastic::rank_request_from_json(nlohmann::json::parse(request_json));
     request.verb = verb;

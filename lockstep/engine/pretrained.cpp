@@ -1,5 +1,7 @@
 #include "lockstep/engine/pretrained.h"
 
+#include <algorithm>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/checkpoint/hf_folder.h"
@@ -65,7 +67,15 @@ nn::LoadReport load_pretrained(nn::TrainableModel& model, const std::string& pat
   const auto whole = [](const nn::DeclaredParameter& parameter) {
     return nn::LocalValues{parameter.tensor.detach().view({-1})};
   };
-  return nn::load_parts(model.spec(), nn::declared_parameters(model), whole, source_of(files, path));
+  nn::LoadReport report = nn::load_parts(model.spec(), nn::declared_parameters(model), whole, source_of(files, path));
+  const std::vector<std::string> there = files.names();
+  for (auto& buffer : model.named_buffers()) {  // running statistics, which only our own folders have
+    if (std::find(there.begin(), there.end(), buffer.key()) == there.end()) continue;
+    Tensor flat = torch::empty({buffer.value().numel()}, buffer.value().options());
+    files.read_range(buffer.key(), 0, flat);
+    buffer.value().copy_(flat.view(buffer.value().sizes()));
+  }
+  return report;
 }
 
 nn::LoadReport load_pretrained(parallel::ParallelModel& model, const spec::Model& spec, const std::string& path) {
@@ -104,6 +114,9 @@ void export_pretrained(parallel::ParallelModel& model, const spec::Model& spec, 
   parallel::TensorMap weights = model.assemble([](const FlatShard& shard) { return shard.weights(); });
   if (model.groups().world.rank() == 0) {
     if (model.options().lora.rank > 0) merge_adapters(weights, spec, model.options().lora);
+    for (nn::TrainableModel* chunk : model.models()) {
+      for (const auto& buffer : chunk->named_buffers()) weights[buffer.key()] = buffer.value();  // running statistics
+    }
     export_weights_of(weights, spec, folder, tokenizer_folder);
   }
   model.groups().world.barrier().wait();

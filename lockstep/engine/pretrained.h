@@ -15,7 +15,7 @@ namespace lockstep::engine {
 // initial values. Throws UserError naming file and tensor for anything else.
 nn::LoadReport load_pretrained(parallel::ParallelModel& model, const spec::Model& spec, const std::string& path);
 
-// The same into the parameters of a whole model in host memory. Not collective.
+// The same into the parameters and buffers of a whole model in host memory. Not collective.
 nn::LoadReport load_pretrained(nn::TrainableModel& model, const std::string& path);
 
 // Writes whole weights of a model as a folder that transformers loads. Not collective.

@@ -11,11 +11,11 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/spec/stage_layers.h"
 
 namespace lockstep::plan {
 namespace {
 
-constexpr std::int64_t kMostStages = 1 << 16;
 
 template <auto Member>
 std::int64_t get(const Layout& layout) {
@@ -86,23 +86,6 @@ std::int64_t parse_axis(std::string_view key, std::string_view text) {
   return value;
 }
 
-std::vector<std::int64_t> parse_stage_layers(std::string_view text) {
-  std::vector<std::int64_t> layers;
-  while (true) {
-    const std::size_t plus = text.find('+');
-    const std::string_view item = text.substr(0, plus);
-    const std::size_t times = item.find('x');
-    const std::int64_t count = times == std::string_view::npos ? 1 : parse_axis("stage_layers", item.substr(times + 1));
-    if (count < 1 || count > kMostStages) {
-      throw bad_input(fmt::format("layout: stage_layers={} repeats {} times", printable(item), count),
-                      "write for instance 8x3+7 for 8+8+8+7");
-    }
-    layers.insert(layers.end(), static_cast<std::size_t>(count), parse_axis("stage_layers", item.substr(0, times)));
-    if (plus == std::string_view::npos) return layers;
-    text.remove_prefix(plus + 1);
-  }
-}
-
 // "8+8+7", with three and more of a kind as "8x3".
 std::string stage_layers_text(const std::vector<std::int64_t>& layers) {
   constexpr std::ptrdiff_t kShortestRun = 3;
@@ -123,7 +106,7 @@ class LayoutBuilder {
  public:
   void assign(std::string_view key, std::string_view value) {
     if (key == "stage_layers") {
-      layout_.stage_layers = parse_stage_layers(value);
+      layout_.stage_layers = spec::parse_stage_layers(value);
       return;
     }
     const LayoutField* field = find_layout_field(key);

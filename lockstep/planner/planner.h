@@ -1,5 +1,7 @@
 // Planner: Job in, Plan out. The job's own layout; or, where the devices have figures, what search() finds
-// (question.h); or plain data parallel over every rank, priced by the tables of a calibrated profile.
+// (question.h); or plain data parallel over every rank, priced by the tables of a calibrated profile, and where that
+// does not fit the first that does of: ZeRO-1, 2, 3, recomputation, gradients reduced in every micro-step being the
+// job's own choice.
 #pragma once
 
 #include "lockstep/cost/profile/profile.h"

@@ -138,7 +138,9 @@ void add_loss(Page& page, const RunReport& report) {
   page.raw(telemetry::plot(curves, {.width = std::min(page.style().width, 100), .unicode = page.style().unicode}));
   page.row("first, last", fmt::format("{:.4f}, {:.4f}", loss.front().value, loss.back().value));
   if (!evaluation.empty()) {
-    page.row("evaluation", fmt::format("{:.4f}, {:.4f}", evaluation.front().value, evaluation.back().value));
+    std::string text = fmt::format("{:.4f}", evaluation.front().value);
+    if (evaluation.size() > 1) text += fmt::format(", {:.4f}", evaluation.back().value);
+    page.row("evaluation", text);
   }
 }
 

@@ -10,7 +10,12 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/text.h"
+<<<<<<< HEAD
 #include "lockstep/spec/hf_read.h"
+=======
+#include "lockstep/base/yaml.h"
+#include "lockstep/spec/model_reader.h"
+>>>>>>> plugin7
 #include "lockstep/spec/parameter_count.h"
 
 namespace lockstep::spec {
@@ -159,6 +164,9 @@ Model parse_hf_config(std::string_view text, const fs::path& file) {
   const JsonReader config(json, file.string());
   const std::string type = config.text("model_type");
   Model model;
+  if (type == "lockstep") {
+    return read_model(parse_yaml(config.text("lockstep_model"), file.string()), "lockstep_model", "inline");
+  }
   if (type == "gpt2") {
     model = gpt2(config);
   } else if (type == "mixtral") {

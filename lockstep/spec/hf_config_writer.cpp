@@ -124,8 +124,8 @@ json config_of(const Model& model) {
     case Arch::kResNet:
       break;
   }
-  require(false, model, "image models cannot be exported to a Hugging Face folder");
-  return {};
+  // transformers has no such class; torchvision loads the weights, and we read the model back.
+  return {{"model_type", "lockstep"}, {"lockstep_model", to_yaml(model)}};
 }
 
 // The first line of `model` that a file does not bring back.
@@ -157,6 +157,7 @@ const char* hf::activation_name(Activation activation) {
 
 json to_hf_config(const Model& model) {
   json config = config_of(model);
+  if (model.is_image_model()) return config;
   config["vocab_size"] = model.vocab;
   config["tie_word_embeddings"] = model.tied_embeddings;
   config["initializer_range"] = model.init_std;

@@ -12,6 +12,7 @@
 #include "lockstep/spec/cluster_reader.h"
 #include "lockstep/spec/layout_keys.h"
 #include "lockstep/spec/model_reader.h"
+#include "lockstep/spec/stage_layers.h"
 #include "lockstep/spec/usual_precision.h"
 
 namespace lockstep::spec {
@@ -291,7 +292,11 @@ void read_layout(MapReader& job, Job& result) {
     if (!key.is_axis() && map->word(name, choice, key.choices)) layout.choices[name] = choice;
   }
   map->boolean("sequence_parallel", layout.sequence_parallel);
-  map->counts("stage_layers", layout.stage_layers, 0);  // a stage may hold embedding or head alone
+  if (const YamlNode* layers = map->find("stage_layers"); layers != nullptr && layers->is_scalar()) {
+    layout.stage_layers = parse_stage_layers(layers->scalar, layers->place());  // as plans write it: 8x3+7
+  } else {
+    map->counts("stage_layers", layout.stage_layers, 0);  // a stage may hold embedding or head alone
+  }
   map->finish();
   result.layout = std::move(layout);
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "lockstep/base/file.h"
@@ -241,11 +242,23 @@ Model read_map(const YamlNode& node, const std::string& path, const std::string&
   return model;
 }
 
+// The smaller first: a family's name alone (`gpt2`) means its smallest, as it does at Hugging Face.
+std::vector<std::string> names_by_size() {
+  std::vector<std::pair<std::int64_t, std::string>> sized;
+  for (const std::string& name : embedded_names(embedded_models())) {
+    sized.emplace_back(parameter_count(load_model(name)), name);
+  }
+  std::sort(sized.begin(), sized.end());
+  std::vector<std::string> names;
+  for (auto& [size, name] : sized) names.push_back(std::move(name));
+  return names;
+}
+
 YamlNode preset_tree(const std::string& name, const SourcePlace& place) {
   const EmbeddedSpec* preset = find_embedded(embedded_models(), name);
   if (preset == nullptr) {
-    throw bad_input(fmt::format("there is no model preset `{}`", printable(name)),
-                    did_you_mean(name, embedded_names(embedded_models())), place);
+    throw bad_input(fmt::format("there is no model preset `{}`", printable(name)), did_you_mean(name, names_by_size()),
+                    place);
   }
   return parse_yaml(preset->text, fmt::format("specs/models/{}.yaml", name));
 }

@@ -65,6 +65,54 @@ TEST(Planner, a_given_layout_on_cpus_without_a_profile_has_no_time_and_says_how_
   EXPECT_NE(reasons_of(plan).find("lockstep calibrate"), std::string::npos);
 }
 
+spec::Job large_job_on_cpus(double gib_per_rank) {
+  spec::Job job = job_of("gpt2-774m", "1x4xcpu");
+  job.cluster.groups.front().device.memory_bytes = gib_per_rank * (1 << 30);
+  job.batch = {.micro = 1, .accumulation = 1, .sequence_length = 64};
+  return job;
+}
+
+TEST(Planner, on_cpus_chooses_a_sharded_layout_where_replicas_do_not_fit) {
+  const plan::Plan plan = make_plan(large_job_on_cpus(6));
+  EXPECT_EQ(plan.best.layout.shard, 4);
+  EXPECT_EQ(plan.best.layout.data_ranks(), 4);
+  EXPECT_LE(plan.best.memory.total(), plan.best.memory.capacity);
+  EXPECT_NE(reasons_of(plan).find("does not fit"), std::string::npos) << reasons_of(plan);
+  // Not more sharding than it needs.
+  EXPECT_EQ(make_plan(large_job_on_cpus(9)).best.layout.zero, 1);
+  EXPECT_EQ(make_plan(large_job_on_cpus(16)).best.layout.zero, 0);
+}
+
+TEST(Planner, names_the_layout_that_fits_where_the_given_one_does_not) {
+  spec::Job job = large_job_on_cpus(6);
+  job.layout = spec::LayoutRequest{.axes = {{"dp", 4}}};
+  try {
+    make_plan(job);
+    FAIL() << "dp=4 needs 12 GiB";
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.code(), ExitCode::kAnswerIsNo);
+    EXPECT_NE(error.fix().find("use layout shard=4"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Planner, says_that_nothing_fits_where_nothing_does) {
+  try {
+    make_plan(large_job_on_cpus(1));
+    FAIL() << "774 M parameters in 1 GiB";
+  } catch (const UserError& error) {
+    EXPECT_NE(error.fix().find("neither ZeRO-3 nor recomputation"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Planner, counts_less_memory_where_gradients_are_reduced_in_every_micro_step) {
+  spec::Job job = large_job_on_cpus(64);
+  job.batch.accumulation = 4;
+  job.layout = spec::LayoutRequest{.axes = {{"shard", 4}, {"zero", 3}}};
+  const double kept = make_plan(job).best.memory.total();
+  job.communication.reduce_each_micro_step = true;
+  EXPECT_LT(make_plan(job).best.memory.total(), kept - 1e9);
+}
+
 TEST(Planner, a_given_layout_on_gpus_is_priced_as_others_of_their_kind) {
   for (const char* layout : {"dp", "tp"}) {
     spec::Job job = job_of("llama2-7b", "1x8xH100");

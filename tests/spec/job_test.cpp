@@ -312,6 +312,10 @@ TEST(Job, axes_of_a_layout_are_counts) {
   EXPECT_HAS(error("{dp: 0}"), "`layout.dp` is 0");
   EXPECT_HAS(error("{pp: 4, stage_layers: [3, 3, -1, 7]}"), "stage_layers");
   EXPECT_NO_THROW(parse_job(demo_with("{dp: 4}", "{pp: 4, stage_layers: [3, 3, 3, 3]}"), "j"));
+  const std::vector<std::int64_t> as_plans_write_it = {4, 3, 3, 2};
+  EXPECT_EQ(parse_job(demo_with("{dp: 4}", "{pp: 4, stage_layers: 4+3x2+2}"), "j").layout->stage_layers,
+            as_plans_write_it);
+  EXPECT_HAS(error("{pp: 4, stage_layers: 4+x}"), "stage_layers");
   EXPECT_NO_THROW(parse_job(demo_with("{dp: 4}", "{shard: 4, zero: 3}"), "j"));
 }
 

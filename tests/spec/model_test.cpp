@@ -144,6 +144,11 @@ TEST(ModelFile, fields_left_out_follow_the_architecture) {
   EXPECT_EQ(gpt.activation, Activation::kGeluTanh);
 }
 
+TEST(ModelFile, a_familys_name_alone_suggests_its_smallest) {
+  EXPECT_HAS(user_error([] { load_model("gpt2"); }), "did you mean `gpt2-124m`?");
+  EXPECT_HAS(user_error([] { load_model("llama2"); }), "did you mean `llama2-7b`?");
+}
+
 TEST(ModelFile, errors_name_the_place_and_the_nearest_key) {
   EXPECT_EQ(user_error([] { read("arch: gpt\nlayers: 2\nhiden: 64\nheads: 4\nvocab: 256\nmax_sequence: 64\n"); }),
             "m.yaml:3:1: unknown key `hiden`; did you mean `hidden`?");
