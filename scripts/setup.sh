@@ -10,6 +10,7 @@ build_packages=(
   libopenblas-dev     # Debian's libtorch otherwise falls back to the reference BLAS, some 30 times slower
   libgloo-dev libopenmpi-dev openmpi-bin
   libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libfmt-dev libsqlite3-dev libutf8proc-dev zlib1g-dev
+  libpng-dev libturbojpeg0-dev  # pictures
   libboost-dev libssl-dev  # lockstep serve
   libgtest-dev
   pybind11-dev python3-dev  # the Python package

@@ -118,6 +118,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_import(app, outcome);
   lockstep::cli::add_watch(app, outcome);
   lockstep::cli::add_serve(app, outcome);
+  lockstep::cli::add_tokenize(app, outcome);
   lockstep::cli::add_checkpoint(app, outcome);
   lockstep::cli::add_evaluate(app, outcome);
   lockstep::cli::add_generate(app, outcome);

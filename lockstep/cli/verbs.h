@@ -35,6 +35,7 @@ void add_report(CLI::App& app, Outcome& outcome);
 void add_runbook(CLI::App& app, Outcome& outcome);
 void add_serve(CLI::App& app, Outcome& outcome);
 void add_simulate(CLI::App& app, Outcome& outcome);
+void add_tokenize(CLI::App& app, Outcome& outcome);
 void add_trial_worker(CLI::App& app, Outcome& outcome);  // hidden: what `tune --on` starts
 void add_tune(CLI::App& app, Outcome& outcome);
 void add_validate(CLI::App& app, Outcome& outcome);

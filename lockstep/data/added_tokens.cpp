@@ -50,6 +50,7 @@ AddedTokenMatcher::AddedTokenMatcher(std::vector<AddedToken> tokens) : tokens_(s
                    [](const AddedToken& a, const AddedToken& b) { return a.content.size() > b.content.size(); });
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     by_byte_[static_cast<unsigned char>(tokens_[i].content.front())].push_back(i);
+    begins_token_[static_cast<unsigned char>(tokens_[i].content.front())] = true;
   }
 }
 
@@ -65,6 +66,8 @@ std::vector<AddedTokenMatcher::Part> AddedTokenMatcher::split(std::string_view t
   std::size_t done = 0;
   if (!tokens_.empty()) {
     for (std::size_t at = 0; at < text.size();) {
+      while (at < text.size() && !begins_token_[static_cast<unsigned char>(text[at])]) ++at;
+      if (at == text.size()) break;
       const AddedToken* token = longest_at(text.substr(at));
       if (token == nullptr) {
         ++at;

@@ -1,6 +1,7 @@
 // Added tokens: words such as <|endoftext|> or [MASK] that are found in the text before anything else happens to it.
 #pragma once
 
+#include <array>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,7 @@ class AddedTokenMatcher {
 
   std::vector<AddedToken> tokens_;                 // longest first within one first byte
   std::vector<std::vector<std::size_t>> by_byte_;  // first byte -> places in tokens_
+  std::array<bool, 256> begins_token_{};           // whether there are any
 };
 
 }  // namespace lockstep::data

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <queue>
 
+#include "lockstep/base/counter_random.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/pre_tokenizer.h"
@@ -14,13 +16,50 @@ namespace lockstep::data {
 namespace {
 
 struct MergeRule {
-  std::int64_t rank;
-  TokenId result;
+  std::int32_t rank = 0;
+  TokenId result = 0;
 };
 
-std::uint64_t pair_key(TokenId left, TokenId right) {
-  return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32) | static_cast<std::uint32_t>(right);
-}
+// Pairs of neighbours to merges. A flat table: the look-up is what merging consists of.
+class RuleTable {
+ public:
+  explicit RuleTable(std::size_t rules = 0) {
+    std::size_t size = 16;
+    while (size < 2 * rules) size *= 2;
+    slots_.resize(size);
+  }
+
+  // A later rule for the same pair replaces the earlier one. At most as many as were announced.
+  void set(TokenId left, TokenId right, MergeRule rule) {
+    Slot& slot = slots_[place_of(key_of(left, right))];
+    slot = {key_of(left, right), rule};
+  }
+
+  const MergeRule* find(TokenId left, TokenId right) const {
+    const Slot& slot = slots_[place_of(key_of(left, right))];
+    return slot.key == kEmpty ? nullptr : &slot.rule;
+  }
+
+ private:
+  static constexpr std::uint64_t kEmpty = ~std::uint64_t{0};  // no pair of ids, which are below 2^24
+  struct Slot {
+    std::uint64_t key = kEmpty;
+    MergeRule rule = {};
+  };
+
+  static std::uint64_t key_of(TokenId left, TokenId right) {
+    return (static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32) | static_cast<std::uint32_t>(right);
+  }
+
+  // Where the key is, or the free slot where it would be.
+  std::size_t place_of(std::uint64_t key) const {
+    std::size_t place = mix(key) & (slots_.size() - 1);
+    while (slots_[place].key != key && slots_[place].key != kEmpty) place = (place + 1) & (slots_.size() - 1);
+    return place;
+  }
+
+  std::vector<Slot> slots_;
+};
 
 std::array<std::string, 256> make_stand_ins() {
   std::array<std::string, 256> stand_ins;
@@ -44,11 +83,12 @@ class Bpe final : public WordModel {
       fallback_ids_[byte] = fallback == options_.vocabulary.end() ? kMissing : fallback->second;
     }
     if (options_.unknown) unknown_ = id_of(*options_.unknown, "the unknown token", place);
-    std::int64_t rank = 0;
+    std::int32_t rank = 0;
+    rules_ = RuleTable(options_.merges.size());
     for (const Merge& merge : options_.merges) {
       const MergeRule rule{rank++, id_of(merge.left + merge.right, "the result of a merge", place)};
       const TokenId left = id_of(merge.left, "a merge", place);
-      rules_.insert_or_assign(pair_key(left, id_of(merge.right, "a merge", place)), rule);
+      rules_.set(left, id_of(merge.right, "a merge", place), rule);
     }
     options_.merges.clear();
     options_.merges.shrink_to_fit();
@@ -65,6 +105,7 @@ class Bpe final : public WordModel {
         return;
       }
     }
+    if (word.size() <= kShortWord && options_.byte_level) return encode_short(word, ids);
     std::vector<Symbol> symbols = spell(word);
     merge_all(symbols);
     for (const Symbol& symbol : symbols) {
@@ -88,6 +129,7 @@ class Bpe final : public WordModel {
 
  private:
   static constexpr TokenId kMissing = -1;
+  static constexpr std::size_t kShortWord = 32;                      // bytes; longer ones are merged with a queue
   static constexpr std::size_t kLongestWord = std::size_t{1} << 30;  // places are ints
 
   // One symbol of the word in a doubly linked list over the vector.
@@ -99,7 +141,7 @@ class Bpe final : public WordModel {
   };
 
   struct Candidate {
-    std::int64_t rank;
+    std::int32_t rank;
     int place;
     TokenId result;
     bool operator>(const Candidate& other) const {
@@ -154,9 +196,9 @@ class Bpe final : public WordModel {
 
   void spell_characters(std::string_view word, std::vector<Symbol>& symbols) const {
     const auto missing = [this](char byte) { return fallback_ids_[static_cast<unsigned char>(byte)] == kMissing; };
-    for (const char32_t c : decode_utf8(word)) {
-      std::string character;
-      append_utf8(character, c);
+    for (std::size_t at = 0, next = 0; at < word.size(); at = next) {
+      character_at(word, at, next);
+      const std::string character(word.substr(at, next - at));  // short: no memory is allocated
       const auto found = options_.vocabulary.find(character);
       if (found != options_.vocabulary.end()) {
         append(symbols, found->second);
@@ -182,8 +224,42 @@ class Bpe final : public WordModel {
   const MergeRule* rule_at(const std::vector<Symbol>& symbols, int place) const {
     const int next = symbols[place].next;
     if (next < 0) return nullptr;
-    const auto found = rules_.find(pair_key(symbols[place].id, symbols[next].id));
-    return found == rules_.end() ? nullptr : &found->second;
+    return rules_.find(symbols[place].id, symbols[next].id);
+  }
+
+  // As merge_all(), by looking at all pairs each time: faster for the few symbols of usual words.
+  void encode_short(std::string_view word, std::vector<TokenId>& ids) const {
+    constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
+    std::array<TokenId, kShortWord> symbols;
+    std::array<MergeRule, kShortWord> rules;  // of symbol i with its neighbour
+    std::size_t count = 0;
+    for (const char byte : word) {
+      const TokenId id = byte_ids_[static_cast<unsigned char>(byte)];
+      if (id != kMissing) {
+        symbols[count++] = id;
+      } else if (unknown_ && !(options_.fuse_unknown && count > 0 && symbols[count - 1] == *unknown_)) {
+        symbols[count++] = *unknown_;
+      }
+    }
+    const auto look_up = [&](std::size_t i) {
+      const MergeRule* rule = i + 1 < count ? rules_.find(symbols[i], symbols[i + 1]) : nullptr;
+      rules[i] = rule == nullptr ? MergeRule{kNever, 0} : *rule;
+    };
+    for (std::size_t i = 0; i < count; ++i) look_up(i);
+    while (count > 1) {
+      std::size_t best = 0;
+      for (std::size_t i = 1; i + 1 < count; ++i) {
+        if (rules[i].rank < rules[best].rank) best = i;
+      }
+      if (rules[best].rank == kNever) break;
+      symbols[best] = rules[best].result;
+      --count;
+      std::copy(symbols.begin() + best + 2, symbols.begin() + count + 1, symbols.begin() + best + 1);
+      std::copy(rules.begin() + best + 2, rules.begin() + count + 1, rules.begin() + best + 1);
+      look_up(best);
+      if (best > 0) look_up(best - 1);
+    }
+    ids.insert(ids.end(), symbols.begin(), symbols.begin() + count);
   }
 
   // The merge of lowest rank first, the leftmost of equals, one at a time: O(n log n) for a word of n bytes.
@@ -216,7 +292,7 @@ class Bpe final : public WordModel {
   std::array<TokenId, 256> fallback_ids_{};
   std::unordered_map<char32_t, char> bytes_;  // stand-in -> byte
   std::optional<TokenId> unknown_;
-  std::unordered_map<std::uint64_t, MergeRule> rules_;
+  RuleTable rules_;
 };
 
 }  // namespace

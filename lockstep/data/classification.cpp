@@ -68,17 +68,18 @@ std::vector<TokenId> encode_sentence(const Tokenizer& tokenizer, std::string_vie
 }  // namespace
 
 std::shared_ptr<const Dataset> open_classification(const std::filesystem::path& path, const Tokenizer& tokenizer,
-                                                   std::int64_t sequence_length, std::int64_t classes,
-                                                   TokenId padding) {
+                                                   std::int64_t sequence_length, std::int64_t classes, TokenId padding,
+                                                   const std::vector<std::string>& names) {
   const MappedFile file(path, "check data.path in the job file");
   const std::int64_t limit = classes > 0 ? classes : std::int64_t{1} << 31;
   auto dataset = std::make_shared<ClassificationDataset>(sequence_length, padding);
-  for_each_labelled_sentence(file, [&](std::int64_t label, std::string_view sentence, const SourcePlace& place) {
+  const auto add = [&](std::int64_t label, std::string_view sentence, const SourcePlace& place) {
     if (label < 0 || label >= limit) {
       throw bad_input(fmt::format("label {} out of range 0..{}", label, limit - 1), "check model.classes", place);
     }
     dataset->add(label, encode_sentence(tokenizer, sentence, sequence_length));
-  });
+  };
+  for_each_labelled_sentence(file, add, names);
   if (dataset->size() == 0)
     throw bad_input("the file holds no sentences", "write label<TAB>sentence lines", {file.path()});
   return dataset;

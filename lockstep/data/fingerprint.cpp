@@ -12,6 +12,7 @@
 #include "lockstep/base/crc32c.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/text.h"
 #include "lockstep/data/mapped_file.h"
 
 namespace lockstep::data {
@@ -81,7 +82,10 @@ std::string fingerprint_of(const fs::path& path) {
 
 DataFingerprints fingerprints_of(const spec::Data& data) {
   const auto of = [](const std::string& path) { return path.empty() ? std::string() : fingerprint_of(path); };
-  return {of(data.path), of(data.evaluation_path), data.tokenizer == "bytes" ? "bytes" : of(data.tokenizer)};
+  std::vector<std::string> sources;
+  for (const spec::DataSource& source : data.sources) sources.push_back(of(source.path));
+  return {sources.empty() ? of(data.path) : join(sources, "; "), of(data.evaluation_path),
+          data.tokenizer == "bytes" ? "bytes" : of(data.tokenizer)};
 }
 
 }  // namespace lockstep::data

@@ -1,9 +1,11 @@
 #include "lockstep/data/hf_tokenizer.h"
 
 #include <algorithm>
+#include <mutex>
 #include <unordered_set>
 
 #include "lockstep/data/unicode.h"
+#include "lockstep/data/word_cache.h"
 
 namespace lockstep::data {
 namespace {
@@ -12,15 +14,79 @@ bool is_ascii_alphanumeric(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-// A line break between a printable ASCII character and a letter or digit: no pattern, normal form or added token
-// without white space reaches across it, so text may be encoded in two parts there.
-std::size_t next_cut(std::string_view text, std::size_t from) {
-  for (std::size_t at = text.find('\n', from); at != std::string_view::npos; at = text.find('\n', at + 1)) {
-    if (at == 0 || at + 1 >= text.size()) continue;
-    if (text[at - 1] > 0x20 && text[at - 1] < 0x7F && is_ascii_alphanumeric(text[at + 1])) return at + 1;
+// Where a text may be encoded in two parts.
+enum class Cuts {
+  kNone,
+  // Behind a line break between a printable ASCII character and a letter or digit: no pattern, normal form or added
+  // token without white space reaches across it.
+  kBehindLines,
+  // Before a space between ASCII letters or digits: where every run of spaces begins a word.
+  kBeforeSpaces
+};
+
+bool is_cut(std::string_view text, std::size_t at, Cuts cuts) {
+  if (cuts == Cuts::kBehindLines) {
+    return at >= 2 && text[at - 2] > 0x20 && text[at - 2] < 0x7F && is_ascii_alphanumeric(text[at]);
   }
-  return text.size();
+  return at >= 1 && is_ascii_alphanumeric(text[at - 1]) && is_ascii_alphanumeric(text[at + 1]);
 }
+
+bool is_space_to_visible(const NormalizerStep& step) {
+  return step.kind == NormalizerStep::Kind::kReplace && step.from == " " && step.to == kVisibleSpaceBytes;
+}
+
+Cuts cuts_of(const HfTokenizerParts& parts) {
+  using Kind = PreTokenizerStep::Kind;
+  for (const AddedToken& token : parts.added) {
+    const bool spaced = std::any_of(token.content.begin(), token.content.end(), [](char c) { return c <= 0x20; });
+    if (spaced || token.lstrip || token.rstrip) return Cuts::kNone;
+  }
+  bool visible = false;
+  bool plain = true;  // an added token is found as it is written
+  for (const NormalizerStep& step : parts.normalizer) {
+    plain = plain && (step.kind == NormalizerStep::Kind::kReplace || step.kind == NormalizerStep::Kind::kPrepend);
+    visible = visible || is_space_to_visible(step);
+    if (step.kind == NormalizerStep::Kind::kReplace && !is_space_to_visible(step)) return Cuts::kNone;
+  }
+  if (parts.pre_tokenizer.empty()) return Cuts::kNone;
+  const PreTokenizerStep& last = parts.pre_tokenizer.back();
+  const bool normalized =
+      std::any_of(parts.added.begin(), parts.added.end(), [](const AddedToken& token) { return token.normalized; });
+  const Cuts before_spaces = plain || !normalized ? Cuts::kBeforeSpaces : Cuts::kNone;
+  const bool metaspace = parts.pre_tokenizer.front().kind == Kind::kMetaspace;
+  if (last.kind == Kind::kMetaspace) return last.split ? before_spaces : Cuts::kNone;
+  if (last.kind == Kind::kSpaceRuns) return visible || metaspace ? before_spaces : Cuts::kNone;
+  const bool prepends = std::any_of(parts.normalizer.begin(), parts.normalizer.end(), [](const NormalizerStep& step) {
+    return step.kind == NormalizerStep::Kind::kPrepend;
+  });
+  return visible || metaspace || prepends ? Cuts::kNone : Cuts::kBehindLines;
+}
+
+// What one thread needs while it encodes; kept for the next one.
+struct Scratch {
+  WordCache cache;
+  std::vector<Word> words;
+  std::vector<TokenId> ids;
+};
+
+class ScratchPool {
+ public:
+  std::unique_ptr<Scratch> take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::make_unique<Scratch>();
+    auto scratch = std::move(free_.back());
+    free_.pop_back();
+    return scratch;
+  }
+  void give_back(std::unique_ptr<Scratch> scratch) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(scratch));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Scratch>> free_;
+};
 
 class HfTokenizer final : public Tokenizer {
  public:
@@ -33,11 +99,10 @@ class HfTokenizer final : public Tokenizer {
       tokens_.insert_or_assign(token.id, token.content);
       added_.insert(token.id);
       if (token.special) special_.insert(token.id);
-      const bool spaced = std::any_of(token.content.begin(), token.content.end(), [](char c) { return c <= 0x20; });
-      if (spaced || token.lstrip || token.rstrip) may_cut_ = false;
       if (token.normalized) {
         normalized.push_back(token);
-        normalized.back().content = encode_utf8(run_normalizer(parts_.normalizer, decode_utf8(token.content)));
+        std::string storage;
+        normalized.back().content = run_normalizer(parts_.normalizer, std::string(sound_utf8(token.content, storage)));
         tokens_.insert_or_assign(token.id, normalized.back().content);  // decoded as it was found
       } else {
         raw.push_back(token);
@@ -45,14 +110,7 @@ class HfTokenizer final : public Tokenizer {
     }
     raw_matcher_ = AddedTokenMatcher(std::move(raw));
     normalized_matcher_ = AddedTokenMatcher(std::move(normalized));
-    for (const PreTokenizerStep& step : parts_.pre_tokenizer) {
-      using Kind = PreTokenizerStep::Kind;
-      if (step.kind == Kind::kPrefixSpace || step.kind == Kind::kMetaspace) may_cut_ = false;
-    }
-    for (const NormalizerStep& step : parts_.normalizer) {
-      if (step.kind == NormalizerStep::Kind::kPrepend || step.kind == NormalizerStep::Kind::kReplace) may_cut_ = false;
-    }
-    if (parts_.pre_tokenizer.empty()) may_cut_ = false;
+    cuts_ = cuts_of(parts_);
     for (const auto& [id, token] : tokens_) vocab_size_ = std::max<std::int64_t>(vocab_size_, id + std::int64_t{1});
   }
 
@@ -85,59 +143,82 @@ class HfTokenizer final : public Tokenizer {
     return found->second;
   }
 
+  std::size_t next_cut(std::string_view text, std::size_t from) const override {
+    if (cuts_ == Cuts::kNone) return text.size();
+    const char mark = cuts_ == Cuts::kBehindLines ? '\n' : ' ';
+    for (std::size_t at = text.find(mark, from); at < text.size(); at = text.find(mark, at + 1)) {
+      const std::size_t cut = cuts_ == Cuts::kBehindLines ? at + 1 : at;
+      if (cut + 1 < text.size() && is_cut(text, cut, cuts_) && !ends_in_added_token(text.substr(0, cut))) return cut;
+    }
+    return text.size();
+  }
+
+  void encode_rest(std::string_view text, std::vector<TokenId>& ids) const override {
+    encode_at({.first = false, .goes_on = true}, text, ids);
+  }
+
  private:
-  static constexpr std::size_t kChunk = std::size_t{1} << 20;
-  static constexpr std::size_t kCachedWords = 100'000;
-  static constexpr std::size_t kLongestCachedWord = 64;
-  using Cache = std::unordered_map<std::string, std::vector<TokenId>>;
+  static constexpr std::size_t kChunk = std::size_t{64} << 10;  // what is worked on stays in the processor's cache
+
+  // A text behind such a token is not one that goes on.
+  bool ends_in_added_token(std::string_view text) const {
+    return std::any_of(parts_.added.begin(), parts_.added.end(), [&](const AddedToken& token) {
+      return !token.content.empty() && text.ends_with(token.content);
+    });
+  }
 
   void encode_at(PiecePlace place, std::string_view text, std::vector<TokenId>& ids) const {
-    Cache cache;
+    std::unique_ptr<Scratch> scratch = pool_.take();
     while (!text.empty()) {
-      const std::size_t end = may_cut_ && text.size() > kChunk ? next_cut(text, kChunk) : text.size();
-      encode_chunk(place, text.substr(0, end), cache, ids);
+      const std::size_t end = text.size() > kChunk ? next_cut(text, kChunk) : text.size();
+      encode_chunk(place, text.substr(0, end), *scratch, ids);
       text.remove_prefix(end);
+      place = {.first = false, .goes_on = true};
     }
+    pool_.give_back(std::move(scratch));
   }
 
   // `place` is that of the first piece; the others follow an added token.
-  void encode_chunk(PiecePlace place, std::string_view bytes, Cache& cache, std::vector<TokenId>& ids) const {
+  void encode_chunk(PiecePlace place, std::string_view bytes, Scratch& scratch, std::vector<TokenId>& ids) const {
     constexpr PiecePlace kBehindToken{.first = false, .goes_on = false};
-    const std::string text = encode_utf8(decode_utf8(bytes));
-    for (const AddedTokenMatcher::Part& part : raw_matcher_.split(text)) {
+    std::string storage;
+    for (const AddedTokenMatcher::Part& part : raw_matcher_.split(sound_utf8(bytes, storage))) {
       if (part.id >= 0) {
         ids.push_back(part.id);
         place = kBehindToken;
         continue;
       }
-      const std::string normal = encode_utf8(run_normalizer(parts_.normalizer, decode_utf8(part.text), place));
-      for (const AddedTokenMatcher::Part& piece : normalized_matcher_.split(normal)) {
+      std::string normal;
+      std::string_view text = part.text;
+      if (!parts_.normalizer.empty()) {
+        normal = run_normalizer(parts_.normalizer, std::string(part.text), place);
+        text = normal;
+      }
+      for (const AddedTokenMatcher::Part& piece : normalized_matcher_.split(text)) {
         if (piece.id >= 0) {
           ids.push_back(piece.id);
         } else {
-          encode_piece(place, piece.text, cache, ids);
+          encode_piece(place, piece.text, scratch, ids);
         }
         place = kBehindToken;
       }
     }
   }
 
-  void encode_piece(PiecePlace place, std::string_view piece, Cache& cache, std::vector<TokenId>& ids) const {
-    std::u32string text = decode_utf8(piece);
-    for (const Word word : split_words(parts_.pre_tokenizer, text, place)) {
-      std::string bytes = encode_utf8(std::u32string_view(text).substr(word.begin, word.end - word.begin));
-      if (bytes.size() > kLongestCachedWord) {
-        parts_.model->encode_word(bytes, ids);
+  void encode_piece(PiecePlace place, std::string_view piece, Scratch& scratch, std::vector<TokenId>& ids) const {
+    std::string storage;
+    const std::string_view text = split_words(parts_.pre_tokenizer, piece, place, storage, scratch.words);
+    for (const Word place_of : scratch.words) {
+      const std::string_view word = text.substr(place_of.begin, place_of.end - place_of.begin);
+      const std::span<const TokenId> known = scratch.cache.find(word, text.size() - place_of.begin);
+      if (!known.empty()) {
+        ids.insert(ids.end(), known.begin(), known.end());
         continue;
       }
-      auto found = cache.find(bytes);
-      if (found == cache.end()) {
-        if (cache.size() >= kCachedWords) cache.clear();
-        std::vector<TokenId> encoded;
-        parts_.model->encode_word(bytes, encoded);
-        found = cache.emplace(std::move(bytes), std::move(encoded)).first;
-      }
-      ids.insert(ids.end(), found->second.begin(), found->second.end());
+      scratch.ids.clear();
+      parts_.model->encode_word(word, scratch.ids);
+      ids.insert(ids.end(), scratch.ids.begin(), scratch.ids.end());
+      scratch.cache.store(word, scratch.ids);
     }
   }
 
@@ -148,7 +229,8 @@ class HfTokenizer final : public Tokenizer {
   AddedTokenMatcher raw_matcher_;
   AddedTokenMatcher normalized_matcher_;
   std::int64_t vocab_size_ = 0;
-  bool may_cut_ = true;
+  Cuts cuts_ = Cuts::kNone;
+  mutable ScratchPool pool_;
 };
 
 }  // namespace

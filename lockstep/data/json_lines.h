@@ -18,4 +18,7 @@ inline constexpr std::size_t kLongestJsonLine = std::size_t{16} << 20;
 void for_each_json_line(const MappedFile& file,
                         const std::function<void(const nlohmann::json& record, const SourcePlace& place)>& take);
 
+// The object of one line that is not blank. Throws as for_each_json_line() does.
+nlohmann::json parse_json_line(std::string_view line, const SourcePlace& place);
+
 }  // namespace lockstep::data

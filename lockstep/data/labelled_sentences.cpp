@@ -6,19 +6,22 @@
 #include <array>
 #include <charconv>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "lockstep/base/text.h"
 #include "lockstep/data/json_lines.h"
+#include "lockstep/data/table_reader.h"
 
 namespace lockstep::data {
 namespace {
 
-using Take = std::function<void(std::int64_t, std::string_view, const SourcePlace&)>;
-using Fields = std::vector<std::string>;
+// Gets labels as they are written.
+using Take = std::function<void(std::string_view, std::string_view, const SourcePlace&)>;
+using Fields = TableFields;
 
 constexpr std::array kSentenceNames = {"sentence", "text", "content"};
-constexpr const char* kNumberFix = "number the classes from 0";
+constexpr const char* kNumberFix = "number the classes from 0, or name all of them and the columns";
 
 std::optional<std::int64_t> parse_label(std::string_view text) {
   text = trim(text);
@@ -50,88 +53,8 @@ Columns read_header(const Fields& names, const SourcePlace& place) {
   return columns;
 }
 
-// Records of a table one after the other; `fields()` of at most `limit` fields.
-class TableReader {
- public:
-  explicit TableReader(std::string_view text) : rest_(text) {
-    if (rest_.starts_with("\xEF\xBB\xBF")) rest_.remove_prefix(3);
-  }
-
-  bool done() const { return rest_.empty(); }
-  int line() const { return line_; }
-
-  // The fields between tabs of the next line; the last of `limit` takes the rest. A blank line has none.
-  Fields next_tabbed(std::size_t limit) {
-    const std::string_view line = take_line();
-    if (trim(line).empty()) return {};
-    Fields fields;
-    std::size_t begin = 0;
-    while (fields.size() + 1 < limit) {
-      const std::size_t tab = line.find('\t', begin);
-      if (tab == std::string_view::npos) break;
-      fields.emplace_back(line.substr(begin, tab - begin));
-      begin = tab + 1;
-    }
-    fields.emplace_back(line.substr(begin));
-    return fields;
-  }
-
-  // The fields of the next CSV record, which may go over several lines. Throws at `place` for an open quote.
-  Fields next_quoted(const SourcePlace& place) {
-    Fields fields;
-    while (true) {
-      bool more = false;
-      fields.push_back(rest_.starts_with('"') ? quoted_field(place, more) : plain_field(more));
-      if (!more) break;
-    }
-    const bool blank = fields.size() == 1 && trim(fields.front()).empty();
-    return blank ? Fields{} : fields;
-  }
-
- private:
-  std::string_view take_line() {
-    const std::size_t end = std::min(rest_.find('\n'), rest_.size());
-    std::string_view line = rest_.substr(0, end);
-    rest_.remove_prefix(std::min(end + 1, rest_.size()));
-    ++line_;
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    return line;
-  }
-
-  // Up to the comma (then `more` fields follow) or the end of the line.
-  std::string plain_field(bool& more) {
-    const std::size_t end = std::min(rest_.find_first_of(",\n"), rest_.size());
-    more = end < rest_.size() && rest_[end] == ',';
-    if (!more) return std::string(take_line());
-    std::string field(rest_.substr(0, end));
-    rest_.remove_prefix(end + 1);
-    return field;
-  }
-
-  std::string quoted_field(const SourcePlace& place, bool& more) {
-    std::string field;
-    std::size_t at = 1;
-    for (; at < rest_.size(); ++at) {
-      if (rest_[at] == '"') {
-        const bool doubled = at + 1 < rest_.size() && rest_[at + 1] == '"';
-        if (!doubled) break;
-        ++at;
-      }
-      if (rest_[at] == '\n') ++line_;
-      field.push_back(rest_[at]);
-    }
-    if (at >= rest_.size()) throw bad_input("a quote that is never closed", "close it, or double it", place);
-    rest_.remove_prefix(at + 1);
-    field += plain_field(more);  // what follows the closing quote: nothing, in a proper file
-    return field;
-  }
-
-  std::string_view rest_;
-  int line_ = 1;
-};
-
 void read_table(const MappedFile& file, bool quoted, const Take& take) {
-  TableReader reader({reinterpret_cast<const char*>(file.bytes().data()), file.size()});
+  TableReader reader(file.text());
   Columns columns;
   bool first = true;
   while (!reader.done()) {
@@ -155,21 +78,17 @@ void read_table(const MappedFile& file, bool quoted, const Take& take) {
                                          : fmt::format("{} columns instead of {}", fields.size(), columns.count),
                       quoted ? "put sentences with commas in quotes" : "write label<TAB>sentence", place);
     }
-    const auto label = parse_label(fields[columns.label]);
-    if (!label)
-      throw bad_input(fmt::format("label `{}` is not a whole number", printable(fields[columns.label])), kNumberFix,
-                      place);
-    take(*label, fields[columns.sentence], place);
+    take(trim(fields[columns.label]), fields[columns.sentence], place);
   }
 }
 
 void read_records(const MappedFile& file, const Take& take) {
   for_each_json_line(file, [&](const nlohmann::json& record, const SourcePlace& place) {
     const auto found = record.find("label");
-    std::optional<std::int64_t> label;
-    if (found != record.end() && found->is_string()) label = parse_label(found->get_ref<const std::string&>());
-    if (found != record.end() && found->is_number_integer()) label = found->get<std::int64_t>();
-    if (!label) throw bad_input("the record has no `label` that is a whole number", kNumberFix, place);
+    std::optional<std::string> label;
+    if (found != record.end() && found->is_string()) label = std::string(trim(found->get_ref<const std::string&>()));
+    if (found != record.end() && found->is_number_integer()) label = std::to_string(found->get<std::int64_t>());
+    if (!label) throw bad_input("the record has no `label` that is a whole number or a name", kNumberFix, place);
     for (const char* name : kSentenceNames) {
       const auto sentence = record.find(name);
       if (sentence == record.end()) continue;
@@ -184,15 +103,44 @@ void read_records(const MappedFile& file, const Take& take) {
   });
 }
 
-}  // namespace
-
-void for_each_labelled_sentence(const MappedFile& file, const Take& take) {
+void for_each_record(const MappedFile& file, const Take& take) {
   const std::string extension = lockstep::to_lower(std::filesystem::path(file.path()).extension().string());
   if (extension == ".jsonl" || extension == ".json") {
     read_records(file, take);
   } else {
     read_table(file, extension == ".csv", take);
   }
+}
+
+}  // namespace
+
+void for_each_labelled_sentence(
+    const MappedFile& file,
+    const std::function<void(std::int64_t label, std::string_view sentence, const SourcePlace& place)>& take,
+    const std::vector<std::string>& names) {
+  for_each_record(file, [&](std::string_view written, std::string_view sentence, const SourcePlace& place) {
+    if (!names.empty()) {
+      const auto found = std::lower_bound(names.begin(), names.end(), written);
+      if (found == names.end() || *found != written) {
+        throw bad_input(fmt::format("label `{}` is not in the training set", printable(written)),
+                        did_you_mean(written, names), place);
+      }
+      return take(found - names.begin(), sentence, place);
+    }
+    const auto label = parse_label(written);
+    if (!label) throw bad_input(fmt::format("label `{}` is not a whole number", printable(written)), kNumberFix, place);
+    take(*label, sentence, place);
+  });
+}
+
+std::vector<std::string> label_names_of(const MappedFile& file) {
+  std::set<std::string, std::less<>> names;
+  bool numbers = false;
+  for_each_record(file, [&](std::string_view written, std::string_view, const SourcePlace&) {
+    numbers = numbers || (names.empty() && parse_label(written).has_value());
+    if (!numbers && !names.contains(written)) names.emplace(written);
+  });
+  return {names.begin(), names.end()};
 }
 
 }  // namespace lockstep::data

@@ -12,8 +12,15 @@ void require_unicode() {
 bool is_letter(char32_t) { return require_unicode(), false; }
 bool is_number(char32_t) { return require_unicode(), false; }
 bool is_word(char32_t) { return require_unicode(), false; }
-std::u32string normalize(std::u32string_view, NormalForm) { return require_unicode(), std::u32string(); }
-std::u32string to_lower(std::u32string_view) { return require_unicode(), std::u32string(); }
+std::string normalize(std::string_view, NormalForm) { return require_unicode(), std::string(); }
+std::string to_lower_case(std::string_view) { return require_unicode(), std::string(); }
+const CharacterClasses& CharacterClasses::instance() {
+  require_unicode();
+  static const CharacterClasses classes;
+  return classes;
+}
+CharacterClasses::CharacterClasses() = default;
+std::uint8_t CharacterClasses::compute(char32_t) { return require_unicode(), std::uint8_t{0}; }
 bool is_bert_control(char32_t) { return require_unicode(), false; }
 bool is_bert_punctuation(char32_t) { return require_unicode(), false; }
 bool is_bert_accent(char32_t) { return require_unicode(), false; }

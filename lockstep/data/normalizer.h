@@ -26,8 +26,8 @@ struct NormalizerStep {
   } kind;
   NormalForm form = NormalForm::kNfc;
   BertNormalization bert = {};
-  std::u32string from = {};
-  std::u32string to = {};
+  std::string from = {};
+  std::string to = {};
 };
 
 // Where a piece of text stands, for the steps that put a space before text.
@@ -36,9 +36,9 @@ struct PiecePlace {
   bool goes_on = false;  // it follows other text, without an added token between them: nothing is put before it
 };
 
-// The steps in order; none: the text as it is.
+// The steps in order; none: the text as it is. Texts are valid UTF-8.
 using Normalizer = std::vector<NormalizerStep>;
 
-std::u32string run_normalizer(const Normalizer& normalizer, std::u32string text, PiecePlace place = {});
+std::string run_normalizer(const Normalizer& normalizer, std::string text, PiecePlace place = {});
 
 }  // namespace lockstep::data

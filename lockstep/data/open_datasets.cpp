@@ -2,18 +2,28 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <optional>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/data/classification.h"
 #include "lockstep/data/image_arrays.h"
 #include "lockstep/data/image_files.h"
+#include "lockstep/data/image_store.h"
 #include "lockstep/data/instruction.h"
+#include "lockstep/data/labelled_images.h"
+#include "lockstep/data/labelled_sentences.h"
 #include "lockstep/data/mapped_file.h"
 #include "lockstep/data/masked_language.h"
+#include "lockstep/data/mixed_dataset.h"
+#include "lockstep/data/text_check.h"
+#include "lockstep/data/token_cache.h"
+#include "lockstep/data/token_folder.h"
 #include "lockstep/data/token_shard.h"
 #include "lockstep/data/token_stream.h"
 #include "lockstep/data/tokenizer.h"
@@ -53,15 +63,35 @@ void check_vocabulary(const spec::Job& job, std::int64_t vocab_size, const std::
                   fmt::format("set model.vocab to at least {}, or use the model's own tokenizer", vocab_size));
 }
 
+// Bytes need no tokenising: the files are mapped as they are.
+std::shared_ptr<const TokenStream> open_bytes(const spec::Job& job, const std::vector<fs::path>& files) {
+  BadRecords bad(job.data.on_bad);
+  std::vector<fs::path> texts;
+  for (const fs::path& file : files) {
+    const MappedFile mapped(file, kPathFix);
+    const auto instead = not_text(mapped.bytes());
+    if (!instead) {
+      texts.push_back(file);
+    } else {
+      bad.meet(bad_input("this is " + *instead, "name text, JSONL, CSV or .parquet files", {mapped.path()}));
+    }
+  }
+  if (texts.empty()) throw bad_input("none of the files is text", kPathFix, {job.data.path});
+  return open_byte_stream(texts);
+}
+
 std::shared_ptr<const TokenStream> open_stream(const spec::Job& job, const fs::path& path,
                                                const std::string& base_folder) {
+  if (job.data.kind == spec::DataKind::kTokens && is_token_folder(path)) return open_token_folder(path);
   const std::vector<fs::path> files = list_data_files(path, kPathFix);
   if (job.data.kind == spec::DataKind::kTokens) return open_token_shards(files);
-  if (job.data.tokenizer == "bytes") return open_byte_stream(files);
-  const auto tokenizer = open_tokenizer(resolve_tokenizer(job.data.tokenizer, base_folder));
-  // Before the work: tokenising a large text takes minutes.
-  check_vocabulary(job, tokenizer->vocab_size(), "the tokenizer");
-  return tokenize_files(files, *tokenizer);
+  const bool plain = std::all_of(files.begin(), files.end(),
+                                 [](const fs::path& file) { return text_format_of(file) == TextFormat::kPlain; });
+  if (plain && job.data.tokenizer == "bytes") return open_bytes(job, files);
+  const CorpusOptions options{.field = job.data.field, .on_bad = job.data.on_bad};
+  // The size is checked before the work: tokenising a large text takes minutes.
+  return open_cached_text(path, resolve_tokenizer(job.data.tokenizer, base_folder), options,
+                          [&](std::int64_t size) { check_vocabulary(job, size, "the tokenizer"); });
 }
 
 // The mask of a tokenizer, else the last id of a model that has more than the data.
@@ -181,11 +211,69 @@ Datasets open_cifar_job(const spec::Job& job, const std::string& base_folder) {
   return datasets;
 }
 
+bool is_tar(const fs::path& file) { return lockstep::to_lower(file.extension().string()) == ".tar"; }
+
+// The tar files of `path`: those for evaluation begin with test or val.
+std::vector<fs::path> tars_at(const fs::path& path, bool train, bool any) {
+  std::vector<fs::path> tars;
+  for (const fs::path& file : list_data_files(path, kPathFix)) {
+    const std::string name = file.filename().string();
+    const bool held = name.starts_with("test") || name.starts_with("val");
+    if (is_tar(file) && (any || held != train)) tars.push_back(file);
+  }
+  return tars;
+}
+
+// The folder of the pictures for evaluation beside train/, if any.
+std::optional<fs::path> held_out_folder(const fs::path& folder) {
+  for (const char* name : {"test", "val", "validation"}) {
+    if (fs::is_directory(folder / name)) return folder / name;
+  }
+  return std::nullopt;
+}
+
+// Pictures in folders or tars, whichever is there: training, and evaluation with the classes of training.
+struct ImageStores {
+  std::shared_ptr<const ImageStore> train, evaluation;
+};
+
+ImageStores open_image_stores(const fs::path& path, const fs::path& held) {
+  ImageStores stores;
+  if (!tars_at(path, true, true).empty()) {
+    const auto tars = tars_at(path, true, !held.empty() || fs::is_regular_file(path));
+    if (tars.empty())
+      throw environment_error("no tar files for training: all begin with test or val", kPathFix, {path.string()});
+    stores.train = open_image_tars(tars);
+    const auto others = held.empty() ? tars_at(path, false, false) : tars_at(held, false, true);
+    if (!others.empty()) stores.evaluation = open_image_tars(others, stores.train->classes());
+    return stores;
+  }
+  const bool parted = fs::is_directory(path / "train");
+  stores.train = open_image_classes(parted ? path / "train" : path);
+  const auto beside = parted ? held_out_folder(path) : std::nullopt;
+  if (!held.empty()) stores.evaluation = open_image_classes(held, stores.train->classes());
+  if (held.empty() && beside) stores.evaluation = open_image_classes(*beside, stores.train->classes());
+  return stores;
+}
+
 Datasets open_images_job(const spec::Job& job, const std::string& base_folder) {
   const ImageShape shape{job.model.image_channels, job.model.image_size, job.model.image_size, job.model.classes};
-  const fs::path folder = resolve(job.data.path, base_folder);
-  const fs::path held = job.data.evaluation_path.empty() ? folder : resolve(job.data.evaluation_path, base_folder);
-  return {open_image_folder(folder, true, shape), open_image_folder(held, false, shape)};
+  const fs::path path = resolve(job.data.path, base_folder);
+  const fs::path held = job.data.evaluation_path.empty() ? fs::path() : resolve(job.data.evaluation_path, base_folder);
+  if (fs::exists(path / "train-images.npy")) {
+    if (job.data.augment != spec::Augmentation{}) {
+      throw bad_input("NumPy arrays are not augmented", "remove data.augment, or use folders of pictures",
+                      {path.string()});
+    }
+    return {open_image_folder(path, true, shape), open_image_folder(held.empty() ? path : held, false, shape)};
+  }
+  if (!fs::exists(path)) throw environment_error("no such file or folder", kPathFix, {path.string()});
+  const ImageStores stores = open_image_stores(path, held);
+  LabelledImageOptions options{shape, job.data.augment, job.data.on_bad, static_cast<std::uint64_t>(job.seed)};
+  Datasets datasets{labelled_images(stores.train, options), nullptr};
+  options.augmentation = {};
+  if (stores.evaluation) datasets.evaluation = labelled_images(stores.evaluation, options);
+  return datasets;
 }
 
 Datasets open_classification_job(const spec::Job& job, const std::string& base_folder) {
@@ -193,9 +281,10 @@ Datasets open_classification_job(const spec::Job& job, const std::string& base_f
   const auto tokenizer = open_tokenizer(name);
   check_vocabulary(job, tokenizer->vocab_size(), "the tokenizer");
   const TokenId padding = padding_id(*tokenizer, read_tokenizer_config(name));
+  const std::vector<std::string> names = label_names_of(MappedFile(resolve(job.data.path, base_folder), kPathFix));
   const auto open = [&](const std::string& path) {
-    return open_classification(resolve(path, base_folder), *tokenizer, sequence_length(job), job.model.classes,
-                               padding);
+    return open_classification(resolve(path, base_folder), *tokenizer, sequence_length(job), job.model.classes, padding,
+                               names);
   };
   Datasets datasets{open(job.data.path), nullptr};
   if (!job.data.evaluation_path.empty()) datasets.evaluation = open(job.data.evaluation_path);
@@ -204,7 +293,29 @@ Datasets open_classification_job(const spec::Job& job, const std::string& base_f
 
 }  // namespace
 
+namespace {
+
+Datasets open_mixture(const spec::Job& job, const std::string& base_folder) {
+  std::vector<WeightedSource> train;
+  std::vector<std::shared_ptr<const Dataset>> held;
+  for (const spec::DataSource& source : job.data.sources) {
+    spec::Job part = job;
+    part.data.sources.clear();
+    part.data.path = source.path;
+    Datasets datasets = open_datasets(part, base_folder);
+    train.push_back({std::move(datasets.train), source.weight});
+    if (datasets.evaluation) held.push_back(std::move(datasets.evaluation));
+  }
+  // With evaluation_path every source opened the same one.
+  if (!job.data.evaluation_path.empty() && held.size() > 1) held.resize(1);
+  return {mix_datasets(std::move(train), static_cast<std::uint64_t>(job.seed)),
+          held.empty() ? nullptr : join_datasets(held)};
+}
+
+}  // namespace
+
 Datasets open_datasets(const spec::Job& job, const std::string& base_folder) {
+  if (!job.data.sources.empty()) return open_mixture(job, base_folder);
   require_path(job);
   // In DataKind's order.
   constexpr std::array kOpen{open_mnist_job,      open_cifar_job,          open_images_job,     open_language_model,

@@ -18,11 +18,16 @@ struct Datasets {
 //
 //   mnist           folder with the four IDX files
 //   cifar10         folder with data_batch_*.bin (or train*.bin) and test_batch.bin (or test*.bin); or one .bin file
-//   images          folder with train-images.npy, train-labels.npy and test-*.npy (data/image_arrays.h)
-//   text            file or folder (all its files, by name), as bytes or with a Hugging Face tokenizer
-//   tokens          token shard file or folder of them (data/token_shard.h)
+//   images          folder with train-images.npy, train-labels.npy and test-*.npy (data/image_arrays.h), with a folder
+//                   of pictures per class, or with WebDataset's tar files (data/image_store.h)
+//   text            file or folder (all its files, by name), as bytes or with a Hugging Face tokenizer: plain text,
+//   JSON
+//                   lines, CSV or Parquet (data/corpus.h), tokenised once and cached (data/token_cache.h)
+//   tokens          token shard file or folder of them (data/token_folder.h, data/token_shard.h)
 //   classification  TSV, CSV or JSON-lines file (data/labelled_sentences.h)
 //   instruction     JSON-lines file or folder of them (data/conversation.h, data/instruction.h)
+//
+// `data.sources` are opened one by one and mixed by weight (data/mixed_dataset.h); their evaluation sets are joined.
 //
 // Text and tokens become windows of a language model, and for BERT masked ones (data/masked_language.h). Evaluation
 // comes from `data.evaluation_path`, else from the format's own test files, else (text, tokens, instruction) from the

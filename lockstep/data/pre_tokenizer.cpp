@@ -12,8 +12,7 @@ constexpr std::string_view kGpt2Pattern =
 constexpr std::string_view kLlama3Head = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})";
 constexpr std::string_view kLlama3Tail = R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-bool is_newline(char32_t c) { return c == '\n' || c == '\r'; }
-bool is_other(char32_t c) { return !is_white_space(c) && !is_letter(c) && !is_number(c); }
+bool is_newline(char c) { return c == '\n' || c == '\r'; }
 
 // Letters as (?i:...) sees them; U+017F is the long s.
 char32_t fold(char32_t c) {
@@ -21,94 +20,136 @@ char32_t fold(char32_t c) {
   return c == 0x17F ? U's' : c;
 }
 
-template <typename Class>
-std::size_t run_end(std::u32string_view text, std::size_t at, Class in_class) {
-  while (at < text.size() && in_class(text[at])) ++at;
-  return at;
-}
+// Matches the patterns at places of a text; what lies behind its end does not exist for them.
+class Matcher {
+ public:
+  explicit Matcher(std::string_view text) : text_(text), classes_(CharacterClasses::instance()) {}
 
-// Length of 's 't 're 've 'm 'll 'd at the start of `text`, 0 when there is none.
-std::size_t contraction(std::u32string_view text, bool any_case) {
-  if (text.size() < 2 || text[0] != '\'') return 0;
-  const char32_t first = any_case ? fold(text[1]) : text[1];
-  if (first == 's' || first == 't' || first == 'm' || first == 'd') return 2;
-  if (text.size() < 3) return 0;
-  const char32_t second = any_case ? fold(text[2]) : text[2];
-  const bool two =
-      (first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l');
-  return two ? 3 : 0;
-}
-
-// \s+(?!\S)|\s+ : the last white space before a word is left to that word, unless it is the only one.
-std::size_t white_space_end(std::u32string_view text, std::size_t at) {
-  const std::size_t end = run_end(text, at, is_white_space);
-  return end == text.size() || end == at + 1 ? end : end - 1;
-}
-
-std::size_t gpt2_end(std::u32string_view text, std::size_t at) {
-  if (const std::size_t length = contraction(text.substr(at), false)) return at + length;
-  const std::size_t body = text[at] == ' ' ? at + 1 : at;
-  if (body < text.size()) {
-    const char32_t c = text[body];
-    if (is_letter(c)) return run_end(text, body, is_letter);
-    if (is_number(c)) return run_end(text, body, is_number);
-    if (!is_white_space(c)) return run_end(text, body, is_other);
+  std::size_t gpt2_end(std::size_t at) const {
+    if (const std::size_t end = contraction_end(at, false)) return end;
+    const std::size_t body = text_[at] == ' ' ? at + 1 : at;
+    if (body < text_.size()) {
+      const std::uint8_t kind = class_at(body);
+      if (kind != kWhiteSpace) return run_end(body, kind);
+    }
+    return white_space_end(at);
   }
-  return white_space_end(text, at);
-}
 
-std::size_t llama3_end(std::u32string_view text, std::size_t at, int digits) {
-  if (const std::size_t length = contraction(text.substr(at), true)) return at + length;
-  const char32_t c = text[at];
-  if (is_letter(c)) return run_end(text, at, is_letter);
-  if (is_number(c)) {
-    const std::size_t limit = std::min(text.size(), at + static_cast<std::size_t>(digits));
-    return run_end(text.substr(0, limit), at, is_number);
+  std::size_t llama3_end(std::size_t at, int digits) const {
+    if (const std::size_t end = contraction_end(at, true)) return end;
+    std::size_t next = 0;
+    const std::uint8_t kind = classes_.of(character_at(text_, at, next));
+    if (kind == kLetter) return run_end(next, kLetter);
+    if (kind == kNumber) {
+      for (int i = 1; i < digits && next < text_.size() && class_at(next) == kNumber; ++i) next = after(next);
+      return next;
+    }
+    if (!is_newline(text_[at]) && next < text_.size() && class_at(next) == kLetter) return run_end(next, kLetter);
+    const std::size_t body = text_[at] == ' ' ? at + 1 : at;
+    if (body < text_.size() && class_at(body) == kOther) {
+      std::size_t end = run_end(body, kOther);
+      while (end < text_.size() && is_newline(text_[end])) ++end;
+      return end;
+    }
+    // \s*[\r\n]+ ends after the last line break of the run of white space.
+    for (std::size_t end = run_end(at, kWhiteSpace); end > at; --end) {
+      if (is_newline(text_[end - 1])) return end;
+    }
+    return white_space_end(at);
   }
-  if (!is_newline(c) && at + 1 < text.size() && is_letter(text[at + 1])) return run_end(text, at + 1, is_letter);
-  const std::size_t body = c == ' ' ? at + 1 : at;
-  if (body < text.size() && is_other(text[body])) return run_end(text, run_end(text, body, is_other), is_newline);
-  // \s*[\r\n]+ ends after the last line break of the run of white space.
-  for (std::size_t end = run_end(text, at, is_white_space); end > at; --end) {
-    if (is_newline(text[end - 1])) return end;
-  }
-  return white_space_end(text, at);
-}
 
-void split_bert(std::u32string_view text, Word piece, std::vector<Word>& words) {
+ private:
+  std::uint8_t class_at(std::size_t at) const {
+    std::size_t next = 0;
+    return classes_.of(character_at(text_, at, next));
+  }
+
+  std::size_t after(std::size_t at) const {
+    std::size_t next = 0;
+    character_at(text_, at, next);
+    return next;
+  }
+
+  std::size_t run_end(std::size_t at, std::uint8_t kinds) const {
+    for (std::size_t next = 0; at < text_.size(); at = next) {
+      if ((classes_.of(character_at(text_, at, next)) & kinds) == 0) break;
+    }
+    return at;
+  }
+
+  // The end of 's 't 're 've 'm 'll 'd at `at`, 0 when there is none.
+  std::size_t contraction_end(std::size_t at, bool any_case) const {
+    if (text_[at] != '\'' || at + 1 >= text_.size()) return 0;
+    std::size_t next = at + 1;
+    const auto letter = [&] {
+      const char32_t c = character_at(text_, next, next);
+      return any_case ? fold(c) : c;
+    };
+    const char32_t first = letter();
+    if (first == 's' || first == 't' || first == 'm' || first == 'd') return next;
+    if (next >= text_.size()) return 0;
+    const char32_t second = letter();
+    const bool two =
+        (first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l');
+    return two ? next : 0;
+  }
+
+  // \s+(?!\S)|\s+ : the last white space before a word is left to that word, unless it is the only one.
+  std::size_t white_space_end(std::size_t at) const {
+    std::size_t last = at;
+    std::size_t end = at;
+    for (std::size_t next = 0; end < text_.size(); end = next) {
+      if (classes_.of(character_at(text_, end, next)) != kWhiteSpace) break;
+      last = end;
+    }
+    return end == text_.size() || last == at ? end : last;
+  }
+
+  std::string_view text_;
+  const CharacterClasses& classes_;
+};
+
+void split_bert(std::string_view text, Word piece, std::vector<Word>& words) {
   std::size_t begin = piece.begin;
   const auto flush = [&](std::size_t end) {
     if (begin < end) words.push_back({begin, end});
   };
-  for (std::size_t at = piece.begin; at < piece.end; ++at) {
-    const bool punctuation = is_bert_punctuation(text[at]);
-    if (!punctuation && !is_white_space(text[at])) continue;
+  for (std::size_t at = piece.begin, next = 0; at < piece.end; at = next) {
+    const char32_t c = character_at(text, at, next);
+    const bool punctuation = is_bert_punctuation(c);
+    if (!punctuation && !is_white_space(c)) continue;
     flush(at);
-    if (punctuation) words.push_back({at, at + 1});
-    begin = at + 1;
+    if (punctuation) words.push_back({at, next});
+    begin = next;
   }
   flush(piece.end);
 }
 
 // Before every visible space, or (`runs`) before the first of each run of them.
-void split_at_spaces(std::u32string_view text, Word piece, bool runs, std::vector<Word>& words) {
+void split_at_spaces(std::string_view text, Word piece, bool runs, std::vector<Word>& words) {
+  constexpr std::size_t kWidth = kVisibleSpaceBytes.size();
+  const std::string_view own = text.substr(0, piece.end);
   std::size_t begin = piece.begin;
-  for (std::size_t at = piece.begin + 1; at < piece.end; ++at) {
-    if (text[at] != kVisibleSpace || (runs && text[at - 1] == kVisibleSpace)) continue;
+  std::size_t behind = own.substr(begin).starts_with(kVisibleSpaceBytes) ? begin + kWidth : begin;  // the last one
+  for (std::size_t at = own.find(kVisibleSpaceBytes, begin + 1); at != std::string_view::npos;
+       at = own.find(kVisibleSpaceBytes, at + kWidth)) {
+    const bool in_run = runs && at == behind;
+    behind = at + kWidth;
+    if (in_run) continue;
     words.push_back({begin, at});
     begin = at;
   }
   words.push_back({begin, piece.end});
 }
 
-void split_piece(const PreTokenizerStep& step, std::u32string_view text, Word piece, std::vector<Word>& words) {
+void split_piece(const PreTokenizerStep& step, std::string_view text, Word piece, std::vector<Word>& words) {
   using Kind = PreTokenizerStep::Kind;
   if (step.kind == Kind::kBert) return split_bert(text, piece, words);
   if (step.kind == Kind::kSpaceRuns) return split_at_spaces(text, piece, true, words);
   if (step.kind == Kind::kMetaspace) return split_at_spaces(text, piece, false, words);
-  const std::u32string_view own = text.substr(0, piece.end);  // a piece is matched as if it were the whole text
+  const Matcher matcher(text.substr(0, piece.end));  // a piece is matched as if it were the whole text
   for (std::size_t at = piece.begin; at < piece.end;) {
-    const std::size_t end = step.kind == Kind::kGpt2 ? gpt2_end(own, at) : llama3_end(own, at, step.digits);
+    const std::size_t end = step.kind == Kind::kGpt2 ? matcher.gpt2_end(at) : matcher.llama3_end(at, step.digits);
     words.push_back({at, end});
     at = end;
   }
@@ -122,35 +163,48 @@ bool puts_space(const PreTokenizerStep& step, std::size_t piece, PiecePlace plac
   return step.prepend == Prepend::kAlways || (step.prepend == Prepend::kFirst && piece == 0 && place.first);
 }
 
-void add_spaces(const PreTokenizerStep& step, PiecePlace place, std::u32string& text, std::vector<Word>& words) {
-  const char32_t space = step.kind == PreTokenizerStep::Kind::kMetaspace ? kVisibleSpace : U' ';
-  if (space != U' ') std::replace(text.begin(), text.end(), U' ', space);
-  std::u32string spaced;
-  spaced.reserve(text.size() + words.size());
+std::string add_spaces(const PreTokenizerStep& step, PiecePlace place, std::string_view text,
+                       std::vector<Word>& words) {
+  const bool visible = step.kind == PreTokenizerStep::Kind::kMetaspace;
+  const std::string_view space = visible ? kVisibleSpaceBytes : " ";
+  std::string spaced;
+  spaced.reserve(text.size() + text.size() / 2 + words.size() * space.size());
   for (std::size_t i = 0; i < words.size(); ++i) {
-    const Word word = words[i];
+    const std::string_view word = text.substr(words[i].begin, words[i].end - words[i].begin);
     const std::size_t begin = spaced.size();
-    if (text[word.begin] != space && puts_space(step, i, place)) spaced.push_back(space);
-    spaced.append(text, word.begin, word.end - word.begin);
+    const bool has_one = word.starts_with(space) || word.starts_with(' ');
+    if (!has_one && puts_space(step, i, place)) spaced += space;
+    for (const char c : word) {
+      if (c == ' ') {
+        spaced += space;
+      } else {
+        spaced.push_back(c);
+      }
+    }
     words[i] = {begin, spaced.size()};
   }
-  text = std::move(spaced);
+  return spaced;
 }
 
 }  // namespace
 
-std::vector<Word> split_words(const PreTokenizer& steps, std::u32string& text, PiecePlace place) {
+std::string_view split_words(const PreTokenizer& steps, std::string_view text, PiecePlace place, std::string& storage,
+                             std::vector<Word>& words) {
   using Kind = PreTokenizerStep::Kind;
-  std::vector<Word> words;
+  words.clear();
   if (!text.empty()) words.push_back({0, text.size()});
+  std::vector<Word> finer;
   for (const PreTokenizerStep& step : steps) {
-    if (step.kind == Kind::kPrefixSpace || step.kind == Kind::kMetaspace) add_spaces(step, place, text, words);
+    if (step.kind == Kind::kPrefixSpace || step.kind == Kind::kMetaspace) {
+      storage = add_spaces(step, place, text, words);
+      text = storage;
+    }
     if (step.kind == Kind::kPrefixSpace || (step.kind == Kind::kMetaspace && !step.split)) continue;
-    std::vector<Word> finer;
+    finer.clear();
     for (const Word piece : words) split_piece(step, text, piece, finer);
-    words = std::move(finer);
+    words.swap(finer);
   }
-  return words;
+  return text;
 }
 
 bool find_pattern(std::string_view pattern, PreTokenizerStep& step) {

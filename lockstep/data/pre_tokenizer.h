@@ -30,15 +30,20 @@ struct PreTokenizerStep {
 
 // SentencePiece's visible space.
 inline constexpr char32_t kVisibleSpace = 0x2581;
+inline constexpr std::string_view kVisibleSpaceBytes = "\xE2\x96\x81";
 
 using PreTokenizer = std::vector<PreTokenizerStep>;
 
-// The words of `text`, in order, as pairs (begin, end) into it; `text` itself changes where a step adds spaces.
+// A word as a pair (begin, end) of places in a text.
 struct Word {
   std::size_t begin;
   std::size_t end;
 };
-std::vector<Word> split_words(const PreTokenizer& steps, std::u32string& text, PiecePlace place = {});
+
+// Puts the words of `text` (valid UTF-8), in order, into `words`, and returns the text that their places refer to:
+// `text` itself, or `storage` where a step adds spaces.
+std::string_view split_words(const PreTokenizer& steps, std::string_view text, PiecePlace place, std::string& storage,
+                             std::vector<Word>& words);
 
 // The step for a pattern as it stands in tokenizer.json; false when the pattern is not known.
 bool find_pattern(std::string_view pattern, PreTokenizerStep& step);

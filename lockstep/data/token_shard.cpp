@@ -27,7 +27,9 @@ struct Header {
   std::uint64_t tokens;
   std::uint64_t vocab_size;
   std::uint32_t payload_crc;
-  std::uint8_t zero[24];
+  std::uint32_t documents_crc;
+  std::uint64_t documents;
+  std::uint8_t zero[12];
   std::uint32_t header_crc;
 };
 static_assert(sizeof(Header) == 64 && offsetof(Header, header_crc) == 60);
@@ -86,7 +88,8 @@ class ShardStream final : public TokenStream {
 
 }  // namespace
 
-void write_token_shard(const std::filesystem::path& path, std::span<const TokenId> ids, std::int64_t vocab_size) {
+void write_token_shard(const std::filesystem::path& path, std::span<const TokenId> ids, std::int64_t vocab_size,
+                       std::span<const std::uint64_t> document_ends) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= 0 && ids[i] < vocab_size) continue;
     throw bad_input(fmt::format("token {} is {}, not in [0, {})", i, ids[i], vocab_size),
@@ -94,7 +97,7 @@ void write_token_shard(const std::filesystem::path& path, std::span<const TokenI
   }
   Header header{};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
-  header.version = 1;
+  header.version = document_ends.empty() ? 1 : 2;
   header.bytes_per_token = vocab_size <= 65536 ? 2 : 4;
   header.tokens = ids.size();
   header.vocab_size = static_cast<std::uint64_t>(vocab_size);
@@ -102,6 +105,12 @@ void write_token_shard(const std::filesystem::path& path, std::span<const TokenI
   bytes.reserve(sizeof header + ids.size() * header.bytes_per_token);
   header.bytes_per_token == 2 ? store<std::uint16_t>(bytes, ids) : store<std::uint32_t>(bytes, ids);
   header.payload_crc = crc32c(bytes.data() + sizeof header, bytes.size() - sizeof header);
+  if (!document_ends.empty()) {
+    bytes.resize((bytes.size() + 7) / 8 * 8, '\0');
+    bytes.append(reinterpret_cast<const char*>(document_ends.data()), document_ends.size_bytes());
+    header.documents = document_ends.size();
+    header.documents_crc = crc32c(document_ends.data(), document_ends.size_bytes());
+  }
   header.header_crc = crc32c(&header, offsetof(Header, header_crc));
   std::memcpy(bytes.data(), &header, sizeof header);
   write_file_atomically(path, bytes);
@@ -120,8 +129,8 @@ TokenShard::TokenShard(const std::filesystem::path& path)
     throw bad_input("not a token shard (wrong magic)", "name shards written by lockstep, or use data.kind: text",
                     place);
   }
-  if (header.version != 1) {
-    throw bad_input(fmt::format("token shard of version {}, this build reads version 1", header.version),
+  if (header.version != 1 && header.version != 2) {
+    throw bad_input(fmt::format("token shard of version {}, this build reads versions 1 and 2", header.version),
                     "write the shard again with this version of lockstep", place);
   }
   if (header.header_crc != crc32c(&header, offsetof(Header, header_crc))) {
@@ -130,7 +139,23 @@ TokenShard::TokenShard(const std::filesystem::path& path)
   if (header.bytes_per_token != 2 && header.bytes_per_token != 4) {
     throw bad_input(fmt::format("{} bytes per token, expected 2 or 4", header.bytes_per_token), kRepair, place);
   }
-  const std::uint64_t payload = file_.size() - sizeof header;
+  // The numbers are compared with the file's size by division: they may be made so that a product wraps around.
+  std::uint64_t payload = file_.size() - sizeof header;
+  if (header.version == 2) {
+    const std::uint64_t table = header.documents <= payload / 8 ? header.documents * 8 : payload + 1;
+    const bool fits = table <= payload && header.tokens <= (payload - table) / header.bytes_per_token;
+    const std::uint64_t ids = fits ? header.tokens * header.bytes_per_token : 0;
+    if (!fits || (sizeof header + ids + 7) / 8 * 8 + table != file_.size()) {
+      throw bad_input(
+          fmt::format("the header announces {} tokens of {} bytes and {} documents, the file holds {} bytes",
+                      header.tokens, header.bytes_per_token, header.documents, payload),
+          kRepair, place);
+    }
+    document_ends_ = {reinterpret_cast<const std::uint64_t*>(file_.bytes().data() + file_.size() - table),
+                      static_cast<std::size_t>(header.documents)};
+    documents_crc_ = header.documents_crc;
+    payload = ids;
+  }
   if (payload % header.bytes_per_token != 0 || payload / header.bytes_per_token != header.tokens) {
     throw bad_input(fmt::format("the header announces {} tokens of {} bytes, the file holds {} bytes of tokens",
                                 header.tokens, header.bytes_per_token, payload),
@@ -154,9 +179,14 @@ void TokenShard::copy(std::int64_t first, std::span<std::int64_t> out) const {
 }
 
 void TokenShard::verify() const {
-  const auto payload = file_.bytes().subspan(sizeof(Header));
-  if (crc32c(payload.data(), payload.size()) == crc_) return;
-  throw bad_input("the tokens are damaged (CRC-32C differs from the header)", kRepair, {path()});
+  const auto payload = file_.bytes().subspan(sizeof(Header), static_cast<std::size_t>(count_) * bytes_per_token_);
+  if (crc32c(payload.data(), payload.size()) != crc_) {
+    throw bad_input("the tokens are damaged (CRC-32C differs from the header)", kRepair, {path()});
+  }
+  const bool sound = crc32c(document_ends_.data(), document_ends_.size_bytes()) == documents_crc_ &&
+                     std::is_sorted(document_ends_.begin(), document_ends_.end()) &&
+                     (document_ends_.empty() || document_ends_.back() <= static_cast<std::uint64_t>(count_));
+  if (!sound) throw bad_input("the ends of documents are damaged", kRepair, {path()});
 }
 
 std::shared_ptr<const TokenStream> open_token_shards(const std::vector<std::filesystem::path>& paths,

@@ -1,16 +1,20 @@
 // Token shards: token ids in a file that is memory-mapped, never loaded.
 //
-// Format, version 1, little-endian, 64 bytes of header and then the ids:
+// Format (docs/reference/token-shards.md), little-endian, 64 bytes of header and then the ids:
 //   offset  size  field
 //        0     8  magic "LKSTTOKS"
-//        8     4  version, 1
+//        8     4  version: 1, or 2 where documents are known
 //       12     4  bytes per token: 2 (u16) or 4 (u32)
 //       16     8  number of tokens
 //       24     8  vocabulary size: every id is below it
 //       32     4  CRC-32C of the ids as stored
-//       36    24  zero
+//       36     4  version 2: CRC-32C of the ends of documents as stored; version 1: 0
+//       40     8  version 2: number of documents that end in this shard; version 1: 0
+//       48    12  zero
 //       60     4  CRC-32C of bytes 0..59
-// The file ends with the last id: its size is 64 + tokens x bytes per token, exactly.
+// Version 1 ends with the last id: its size is 64 + tokens x bytes per token, exactly. In version 2 zeros fill up to
+// the next multiple of 8, and the ends of documents follow as u64: how many tokens of the shard come before the end of
+// each, ascending. Tokens behind the last end belong to a document that goes on in the next shard.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +29,11 @@
 
 namespace lockstep::data {
 
-// Writes `ids` to `path` atomically (a temporary file beside it, then a rename), as u16 where vocab_size allows.
-// Throws bad_input when an id is not in [0, vocab_size), environment_error when the file cannot be written.
-void write_token_shard(const std::filesystem::path& path, std::span<const TokenId> ids, std::int64_t vocab_size);
+// Writes `ids` to `path` atomically (a temporary file beside it, then a rename), as u16 where vocab_size allows;
+// version 2 where `document_ends` are given. Throws bad_input when an id is not in [0, vocab_size), environment_error
+// when the file cannot be written.
+void write_token_shard(const std::filesystem::path& path, std::span<const TokenId> ids, std::int64_t vocab_size,
+                       std::span<const std::uint64_t> document_ends = {});
 
 // One mapped shard. Opening checks the header against the file's size; verify() reads everything and checks the CRC.
 class TokenShard {
@@ -41,7 +47,11 @@ class TokenShard {
   // Copies tokens [first, first + out.size()); throws bad_input when one is not below vocab_size().
   void copy(std::int64_t first, std::span<std::int64_t> out) const;
 
-  // Throws bad_input when the ids do not have the CRC of the header.
+  // Ends of the documents, as in the file; none in version 1.
+  std::span<const std::uint64_t> document_ends() const { return document_ends_; }
+  std::uint32_t crc() const { return crc_; }
+
+  // Throws bad_input when ids or ends of documents do not have the CRC of the header, or the ends do not ascend.
   void verify() const;
 
  private:
@@ -50,6 +60,8 @@ class TokenShard {
   std::int64_t vocab_size_ = 0;
   std::uint32_t bytes_per_token_ = 2;
   std::uint32_t crc_ = 0;
+  std::uint32_t documents_crc_ = 0;
+  std::span<const std::uint64_t> document_ends_;
 };
 
 // The shards one after the other, as one stream. All must have the same vocabulary size.

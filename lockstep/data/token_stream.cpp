@@ -44,23 +44,6 @@ class ByteStream final : public TokenStream {
   std::int64_t size_ = 0;
 };
 
-class MemoryStream final : public TokenStream {
- public:
-  MemoryStream(std::vector<TokenId> ids, std::int64_t vocab_size) : ids_(std::move(ids)), vocab_size_(vocab_size) {}
-
-  std::int64_t size() const override { return static_cast<std::int64_t>(ids_.size()); }
-  std::int64_t vocab_size() const override { return vocab_size_; }
-
-  void copy(std::int64_t first, std::span<std::int64_t> out) const override {
-    LOCKSTEP_ASSERT(first >= 0 && first + static_cast<std::int64_t>(out.size()) <= size(), "range outside the stream");
-    std::copy_n(ids_.begin() + first, out.size(), out.begin());
-  }
-
- private:
-  std::vector<TokenId> ids_;
-  std::int64_t vocab_size_;
-};
-
 class WindowDataset final : public Dataset {
  public:
   WindowDataset(std::shared_ptr<const TokenStream> stream, std::int64_t begin, std::int64_t end, std::int64_t length)
@@ -96,19 +79,6 @@ class WindowDataset final : public Dataset {
 
 std::shared_ptr<const TokenStream> open_byte_stream(const std::vector<std::filesystem::path>& files) {
   return std::make_shared<ByteStream>(files);
-}
-
-std::shared_ptr<const TokenStream> tokenize_files(const std::vector<std::filesystem::path>& files,
-                                                  const Tokenizer& tokenizer) {
-  std::vector<TokenId> ids;
-  const std::optional<TokenId> end = end_of_text_id(tokenizer);
-  for (const auto& path : files) {
-    const MappedFile file(path, kTextFix);
-    tokenizer.encode({reinterpret_cast<const char*>(file.bytes().data()), file.size()}, ids);
-    if (end) ids.push_back(*end);
-  }
-  ids.shrink_to_fit();
-  return std::make_shared<MemoryStream>(std::move(ids), tokenizer.vocab_size());
 }
 
 std::shared_ptr<const Dataset> language_model_windows(std::shared_ptr<const TokenStream> stream, std::int64_t begin,

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/tokenizer.h"
 
 namespace lockstep::data {
 
@@ -26,11 +25,6 @@ class TokenStream {
 
 // The bytes of the files one after the other; the files stay mapped, nothing is loaded.
 std::shared_ptr<const TokenStream> open_byte_stream(const std::vector<std::filesystem::path>& files);
-
-// The files tokenised now, one after the other, into memory (4 bytes per token), with the end-of-text token after
-// each file where the tokenizer has one.
-std::shared_ptr<const TokenStream> tokenize_files(const std::vector<std::filesystem::path>& files,
-                                                  const Tokenizer& tokenizer);
 
 // Windows over tokens [begin, end) of the stream: sample i has input [begin + i*seq, begin + (i+1)*seq) and the same
 // shifted by one as target. Samples share no input token; size() is (end - begin - 1) / seq. Throws bad_input naming

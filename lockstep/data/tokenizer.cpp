@@ -1,5 +1,7 @@
 #include "lockstep/data/tokenizer.h"
 
+#include <algorithm>
+
 #include "lockstep/data/hf_tokenizer.h"
 #include "lockstep/data/unicode.h"
 
@@ -15,6 +17,8 @@ class ByteTokenizer final : public Tokenizer {
     ids.reserve(ids.size() + text.size());
     for (const char byte : text) ids.push_back(static_cast<unsigned char>(byte));
   }
+
+  std::size_t next_cut(std::string_view text, std::size_t from) const override { return std::min(from, text.size()); }
 
   std::string decode(std::span<const TokenId> ids, bool) const override {
     std::string text;

@@ -38,6 +38,14 @@ class Tokenizer {
   // before every text puts none here, unless `ids` is empty or ends in an added token.
   virtual void encode_after(std::string_view text, std::vector<TokenId>& ids) const { encode(text, ids); }
 
+  // The first place from `from` on where `text` may be encoded in two parts that give the ids of the whole: the part
+  // before with encode(), the part behind with encode_rest(). text.size() when there is none.
+  virtual std::size_t next_cut(std::string_view text, std::size_t from) const {
+    static_cast<void>(from);
+    return text.size();
+  }
+  virtual void encode_rest(std::string_view text, std::vector<TokenId>& ids) const { encode(text, ids); }
+
   std::vector<TokenId> encode(std::string_view text) const {
     std::vector<TokenId> ids;
     encode(text, ids);

@@ -55,6 +55,11 @@ std::string text(const json& object, const char* key, const std::string& fallbac
   return found->get<std::string>();
 }
 
+std::string sound(const std::string& text) {
+  std::string storage;
+  return std::string(sound_utf8(text, storage));
+}
+
 const json& part(const json& object, const char* key) {
   static const json kNothing;
   const auto found = object.find(key);
@@ -129,11 +134,11 @@ void parse_normalizer(const json& object, const std::string& place, int depth, N
     bert.strip_accents = flag(object, "strip_accents", bert.lowercase, place);
     steps.push_back({.kind = Kind::kBert, .bert = bert});
   } else if (type == "Prepend") {
-    steps.push_back({.kind = Kind::kPrepend, .to = decode_utf8(text(object, "prepend", "", place))});
+    steps.push_back({.kind = Kind::kPrepend, .to = sound(text(object, "prepend", "", place))});
   } else if (type == "Replace" && part(object, "pattern").is_object() && part(object, "pattern").contains("String")) {
-    const std::u32string from = decode_utf8(text(part(object, "pattern"), "String", "", place));
+    const std::string from = sound(text(part(object, "pattern"), "String", "", place));
     if (from.empty()) throw refuse(place, "a replacement of an empty text");
-    steps.push_back({.kind = Kind::kReplace, .from = from, .to = decode_utf8(text(object, "content", "", place))});
+    steps.push_back({.kind = Kind::kReplace, .from = from, .to = sound(text(object, "content", "", place))});
   } else if (type == "Sequence" && depth > 0 && part(object, "normalizers").is_array()) {
     for (const json& step : part(object, "normalizers")) parse_normalizer(step, place, depth - 1, steps);
   } else {
@@ -156,7 +161,7 @@ PreTokenizerStep parse_split(const json& object, const std::string& place) {
 PreTokenizerStep parse_metaspace(const json& object, const std::string& place) {
   using Prepend = PreTokenizerStep::Prepend;
   PreTokenizerStep step{PreTokenizerStep::Kind::kMetaspace};
-  if (decode_utf8(text(object, "replacement", "", place)) != std::u32string(1, kVisibleSpace)) {
+  if (text(object, "replacement", "", place) != kVisibleSpaceBytes) {
     throw refuse(place, "a Metaspace with another sign than U+2581");
   }
   const bool older = flag(object, "add_prefix_space", true, place);  // what files said before prepend_scheme
@@ -227,7 +232,7 @@ bool may_cut_at_spaces(const Vocabulary& vocabulary) {
       if (characters[i] == kVisibleSpace && characters[i - 1] != kVisibleSpace) return false;
     }
   }
-  return vocabulary.contains(encode_utf8(std::u32string(1, kVisibleSpace)));
+  return vocabulary.contains(std::string(kVisibleSpaceBytes));
 }
 
 // The space that a decoder takes off the front of the text.

@@ -76,12 +76,12 @@ struct Free {
   void operator()(utf8proc_uint8_t* bytes) const { std::free(bytes); }
 };
 
-std::u32string normalize_known(std::u32string_view text, NormalForm form) {
+void append_normalized(std::string_view bytes, NormalForm form, std::string& out) {
+  if (bytes.empty()) return;
   const bool compose = form == NormalForm::kNfc || form == NormalForm::kNfkc;
   const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
   const int options =
       UTF8PROC_STABLE | (compose ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (compatible ? UTF8PROC_COMPAT : 0);
-  const std::string bytes = encode_utf8(text);
   utf8proc_uint8_t* raw = nullptr;
   const utf8proc_ssize_t size =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(bytes.data()), static_cast<utf8proc_ssize_t>(bytes.size()),
@@ -89,7 +89,20 @@ std::u32string normalize_known(std::u32string_view text, NormalForm form) {
   const std::unique_ptr<utf8proc_uint8_t, Free> result(raw);
   if (size == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
   LOCKSTEP_ASSERT(size >= 0, std::string("utf8proc_map: ") + utf8proc_errmsg(size));
-  return decode_utf8({reinterpret_cast<const char*>(result.get()), static_cast<std::size_t>(size)});
+  out.append(reinterpret_cast<const char*>(result.get()), static_cast<std::size_t>(size));
+}
+
+// A piece without the characters that are never normalised.
+void append_known(std::string_view piece, NormalForm form, std::string& out) {
+  std::size_t begin = 0;
+  for (std::size_t at = 0, next = 0; at < piece.size(); at = next) {
+    const char32_t c = character_at(piece, at, next);
+    if (c < 0x3000 || !contains(kNeverNormalized, c)) continue;
+    append_normalized(piece.substr(begin, at - begin), form, out);
+    out.append(piece, at, next - at);
+    begin = next;
+  }
+  append_normalized(piece.substr(begin), form, out);
 }
 
 }  // namespace
@@ -118,29 +131,52 @@ bool is_word(char32_t c) {
          contains(kNewNumbers, c);
 }
 
-std::u32string normalize(std::u32string_view text, NormalForm form) {
-  std::u32string normal;
-  std::size_t begin = 0;
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    if (text[at] < 0x3000 || !contains(kNeverNormalized, text[at])) continue;
-    normal += normalize_known(text.substr(begin, at - begin), form);
-    normal.push_back(text[at]);
-    begin = at + 1;
+// ASCII stays as it is in every normal form, and only the last of it before other characters can be composed with what
+// follows: the rest is copied.
+std::string normalize(std::string_view text, NormalForm form) {
+  std::string normal;
+  normal.reserve(text.size() + text.size() / 8);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t other = skip_ascii(text, at);
+    const std::size_t begin = other == text.size() || other == at ? other : other - 1;
+    normal.append(text, at, begin - at);
+    std::size_t end = other;
+    while (end < text.size() && static_cast<unsigned char>(text[end]) >= 0x80) ++end;
+    append_known(text.substr(begin, end - begin), form, normal);
+    at = end;
   }
-  return normal += normalize_known(text.substr(begin), form);
+  return normal;
 }
 
-std::u32string to_lower(std::u32string_view text) {
-  std::u32string lower;
+std::string to_lower_case(std::string_view text) {
+  std::string lower;
   lower.reserve(text.size());
-  for (const char32_t c : text) {
-    if (c == 0x130) {
-      lower += U"i\u0307";
+  for (std::size_t at = 0, next = 0; at < text.size(); at = next) {
+    const char32_t c = character_at(text, at, next);
+    if (c < 0x80) {
+      lower.push_back(static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c));
+    } else if (c == 0x130) {
+      lower += "i\u0307";
     } else {
-      lower.push_back(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+      append_utf8(lower, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
     }
   }
   return lower;
+}
+
+CharacterClasses::CharacterClasses() : table_(0x20000) {
+  for (std::size_t c = 0; c < table_.size(); ++c) table_[c] = compute(static_cast<char32_t>(c));
+}
+
+const CharacterClasses& CharacterClasses::instance() {
+  static const CharacterClasses classes;
+  return classes;
+}
+
+std::uint8_t CharacterClasses::compute(char32_t c) {
+  if (is_white_space(c)) return kWhiteSpace;
+  if (is_letter(c)) return kLetter;
+  return is_number(c) ? kNumber : kOther;
 }
 
 bool is_bert_control(char32_t c) {

@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "lockstep/data/unicode.h"
 
 namespace lockstep::data {
@@ -83,6 +85,44 @@ std::string encode_utf8(std::u32string_view text) {
   out.reserve(text.size());
   for (const char32_t c : text) append_utf8(out, c);
   return out;
+}
+
+std::size_t skip_ascii(std::string_view text, std::size_t at) {
+  constexpr std::uint64_t kHighBits = 0x8080808080808080ULL;
+  for (std::uint64_t word = 0; at + sizeof word <= text.size(); at += sizeof word) {
+    std::memcpy(&word, text.data() + at, sizeof word);
+    if ((word & kHighBits) != 0) break;
+  }
+  while (at < text.size() && static_cast<unsigned char>(text[at]) < 0x80) ++at;
+  return at;
+}
+
+namespace {
+
+// Bytes of the sound character that begins at `at`, 0 when it is none.
+std::size_t sound_character(std::string_view text, std::size_t at) {
+  const Lead kind = classify(static_cast<unsigned char>(text[at]));
+  const auto follow = static_cast<std::size_t>(kind.follow);
+  if (kind.follow < 0 || at + follow >= text.size()) return 0;
+  for (std::size_t i = 1; i <= follow; ++i) {
+    const auto next = static_cast<unsigned char>(text[at + i]);
+    if (next < (i == 1 ? kind.low : 0x80) || next > (i == 1 ? kind.high : 0xBF)) return 0;
+  }
+  return follow + 1;
+}
+
+}  // namespace
+
+std::string_view sound_utf8(std::string_view bytes, std::string& storage) {
+  for (std::size_t at = skip_ascii(bytes, 0); at < bytes.size(); at = skip_ascii(bytes, at)) {
+    const std::size_t length = sound_character(bytes, at);
+    if (length == 0) {
+      storage = encode_utf8(decode_utf8(bytes));
+      return storage;
+    }
+    at += length;
+  }
+  return bytes;
 }
 
 bool is_white_space(char32_t c) {

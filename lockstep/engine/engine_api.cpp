@@ -7,6 +7,7 @@
 #include "lockstep/engine/evaluate_tool.h"
 #include "lockstep/engine/generate.h"
 #include "lockstep/engine/run_context.h"
+#include "lockstep/engine/tokenize_tool.h"
 
 extern "C" {
 
@@ -27,6 +28,9 @@ __attribute__((visibility("default"))) int lockstep_engine_call(const char* verb
                                                             {"generate", lockstep::engine::run_generate_tool}};
     for (const auto& [name, tool] : kTools) {
       if (verb == name) return tool(nlohmann::json::parse(request_json), out);
+    }
+    if (std::string_view(verb) == "tokenize") {
+      return lockstep::engine::run_tokenize_tool(nlohmann::json::parse(request_json), out);
     }
     auto request = lockstep::elastic::rank_request_from_json(nlohmann::json::parse(request_json));
     request.verb = verb;

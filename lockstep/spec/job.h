@@ -10,6 +10,7 @@
 
 #include "lockstep/spec/alerts.h"
 #include "lockstep/spec/cluster.h"
+#include "lockstep/spec/data_policy.h"
 #include "lockstep/spec/model.h"
 
 namespace lockstep::spec {
@@ -52,15 +53,26 @@ constexpr auto names_of(ChatTemplate) {
   return enum_names<ChatTemplate::kPlain>("auto", "chatml", "llama2", "llama3", "alpaca", "plain");
 }
 
+// A part of a mixture.
+struct DataSource {
+  std::string path;
+  double weight = 1.0;  // above 0; only the ratios matter
+  bool operator==(const DataSource&) const = default;
+};
+
 struct Data {
   DataKind kind = DataKind::kText;
-  std::string path;                 // file or folder
+  std::string path;                 // file or folder; "": `sources`
   std::string tokenizer = "bytes";  // "bytes", or a folder / file with Hugging Face tokenizer files
   double holdout = 0.05;            // text, tokens: share kept for evaluation, taken from the end
   std::string evaluation_path;      // instead of holdout
   bool shuffle = true;
   ChatTemplate chat_template = ChatTemplate::kAuto;  // instruction
   bool packing = true;                               // instruction: several examples in one sequence
+  std::string field = "text";                        // text: the field or column of JSONL, CSV and Parquet files
+  OnBad on_bad = OnBad::kRefuse;                     // text, images
+  Augmentation augment = {};                         // images
+  std::vector<DataSource> sources = {};              // a mixture instead of `path`
   bool operator==(const Data&) const = default;
 };
 

@@ -79,7 +79,7 @@ bool is_identity(const std::string& key) {
 }
 
 bool is_shared_by_ranks(const std::string& key) {
-  if (is_name(key) || starts_with_any(key, {"cluster.", "loader.", "alerts."})) return false;
+  if (is_name(key) || starts_with_any(key, {"cluster.", "loader.", "alerts.", "data.sources"})) return false;
   return !is_one_of(
       key, {"data.path", "data.evaluation_path", "data.tokenizer", "weights", "plan", "checkpoint.directory",
             "checkpoint.preempt_file", "checkpoint.preempt_url", "checkpoint.preempt_text", "threads_per_rank"});

@@ -28,12 +28,48 @@ void require_at_most(MapReader& map, const char* key, double seconds) {
   throw map.error_at(key, fmt::format("{} is longer than a year", key), "for example 5m");
 }
 
+constexpr std::int64_t kMostPadding = 1024;
+
+void read_augment(MapReader& data_map, Data& data) {
+  auto map = data_map.map("augment");
+  if (!map) return;
+  map->count("padding", data.augment.padding, 0, kMostPadding);
+  map->real("scale", data.augment.scale, 1e-3, 1.0);
+  map->boolean("flip", data.augment.flip);
+  map->finish();
+  if (data.kind != DataKind::kImages) {
+    throw data_map.error_at("augment", fmt::format("data of kind {} is not augmented", to_string(data.kind)),
+                            "use it with kind: images, or remove it");
+  }
+}
+
+void read_sources(MapReader& map, Data& data) {
+  const YamlNode* sources = map.find("sources");
+  if (sources == nullptr) return map.require("path");
+  if (map.has("path")) throw map.error_at("sources", "path and sources both say where the data is", "keep one of them");
+  if (!sources->is_sequence() || sources->items.empty()) {
+    throw map.error_at("sources", "sources is not a list", "[{path: a, weight: 3}, {path: b, weight: 1}]");
+  }
+  for (const YamlNode& node : sources->items) {
+    MapReader source(node, "data.sources");
+    DataSource& read = data.sources.emplace_back();
+    source.require("path");
+    source.path("path", read.path);
+    source.real("weight", read.weight, 1e-9, 1e9);
+    source.finish();
+  }
+  const bool pictures =
+      data.kind == DataKind::kMnist || data.kind == DataKind::kCifar10 || data.kind == DataKind::kImages;
+  if (!pictures) return;
+  throw map.error_at("sources", fmt::format("data of kind {} is not mixed", to_string(data.kind)),
+                     "mix text, tokens, instruction or classification data");
+}
+
 void read_data(MapReader& job, Data& data) {
   job.require("data");
   auto map = job.map("data");
   if (!map) return;
   map->require("kind");
-  map->require("path");
   map->choice("kind", data.kind);
   map->path("path", data.path);
   std::string tokenizer;
@@ -46,6 +82,10 @@ void read_data(MapReader& job, Data& data) {
   map->boolean("shuffle", data.shuffle);
   map->choice("chat_template", data.chat_template);
   map->boolean("packing", data.packing);
+  map->name("field", data.field);
+  map->choice("on_bad", data.on_bad);
+  read_augment(*map, data);
+  read_sources(*map, data);
   map->finish();
 }
 

@@ -12,9 +12,19 @@ namespace {
 const char* yes_no(bool value) { return value ? "true" : "false"; }
 
 std::string data_text(const Data& data) {
-  std::string text = fmt::format("data:\n  kind: {}\n  path: {}\n", to_string(data.kind), yaml_quote(data.path));
+  std::string text = fmt::format("data:\n  kind: {}\n", to_string(data.kind));
+  if (data.sources.empty()) text += fmt::format("  path: {}\n", yaml_quote(data.path));
+  if (!data.sources.empty()) text += "  sources:\n";
+  for (const DataSource& source : data.sources) {
+    text += fmt::format("    - {{path: {}, weight: {}}}\n", yaml_quote(source.path), exact_real(source.weight));
+  }
   text += fmt::format("  tokenizer: {}\n  holdout: {}\n", yaml_quote(data.tokenizer), exact_real(data.holdout));
   if (!data.evaluation_path.empty()) text += fmt::format("  evaluation_path: {}\n", yaml_quote(data.evaluation_path));
+  text += fmt::format("  field: {}\n  on_bad: {}\n", yaml_quote(data.field), to_string(data.on_bad));
+  if (data.kind == DataKind::kImages) {
+    text += fmt::format("  augment: {{padding: {}, scale: {}, flip: {}}}\n", data.augment.padding,
+                        exact_real(data.augment.scale), yes_no(data.augment.flip));
+  }
   return text + fmt::format("  shuffle: {}\n  chat_template: {}\n  packing: {}\n", yes_no(data.shuffle),
                             to_string(data.chat_template), yes_no(data.packing));
 }

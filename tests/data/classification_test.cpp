@@ -138,6 +138,19 @@ TEST_F(ClassificationJob, pads_with_the_token_that_the_files_name) {
   EXPECT_EQ(open_datasets(job_, folder_.path().string()).train->padding_id(), 5);
 }
 
+TEST_F(ClassificationJob, labels_may_be_names_whose_order_numbers_them) {
+  write(folder_.path() / "encoder/vocab.txt", "x\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n[PAD]\na\nb\n,\n!\n");
+  write(folder_.path() / "train.tsv", "label\tcontent\npos\ta b\nneg\ta\npos\tb\n");
+  write(folder_.path() / "dev.csv", "sentence,label\n\"b, a\",neg\n");
+  const Datasets datasets = open_datasets(job_, folder_.path().string());
+  const std::vector<std::int64_t> all = {0, 1, 2};
+  EXPECT_TRUE(torch::equal(datasets.train->fetch(all).target, torch::tensor({1, 0, 1}, torch::kInt64)));
+  EXPECT_EQ(datasets.evaluation->fetch(std::span(all).first(1)).target.item<std::int64_t>(), 0);
+  write(folder_.path() / "dev.csv", "sentence,label\n\"b, a\",negg\n");
+  expect_user_error(ExitCode::kUsage, {"dev.csv:2", "`negg` is not in the training set", "did you mean `neg`"},
+                    [&] { open_datasets(job_, folder_.path().string()); });
+}
+
 TEST_F(ClassificationJob, refuses_labels_beyond_the_classes_and_ids_beyond_the_model) {
   write(folder_.path() / "encoder/vocab.txt", "x\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n[PAD]\na\nb\n,\n!\n");
   job_.model.classes = 1;

@@ -85,8 +85,8 @@ TEST_F(Shards, lying_and_damaged_ones_are_refused) {
   forge(path("a"), 12, 3, 4);
   expect_user_error(ExitCode::kUsage, {"3 bytes per token"}, open);
   fresh();
-  forge(path("a"), 8, 2, 4);
-  expect_user_error(ExitCode::kUsage, {"version 2"}, open);
+  forge(path("a"), 8, 3, 4);
+  expect_user_error(ExitCode::kUsage, {"version 3"}, open);
   fresh();
   std::string bytes = read_file(path("a"));
   bytes[64 + 10] ^= 1;

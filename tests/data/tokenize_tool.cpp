@@ -3,6 +3,7 @@
 //   data_tokenize_tool TOKENIZER            stdin: JSON strings, one per line; stdout: ids with spaces between
 //   data_tokenize_tool TOKENIZER --decode   stdin: ids with spaces between;    stdout: JSON strings
 //   data_tokenize_tool TOKENIZER --chat     stdin: records of instruction data; stdout: [[id, counted], ...]
+//   data_tokenize_tool TOKENIZER --shards OUTPUT INPUT...   what `lockstep tokenize --workers 1` does
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -10,6 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/instruction.h"
+#include "lockstep/data/token_folder.h"
 #include "lockstep/data/tokenizer.h"
 
 namespace {
@@ -51,17 +53,28 @@ void encode_records(const std::string& name, const lockstep::data::Tokenizer& to
   }
 }
 
+void write_shards(const std::string& name, char** begin, char** end) {
+  lockstep::data::TokenizeRequest request;
+  request.tokenizer = name;
+  request.output = *begin;
+  request.inputs.assign(begin + 1, end);
+  request.workers = 1;
+  std::cout << lockstep::data::tokenize_corpus(request).tokens << '\n';
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::cerr << "usage: data_tokenize_tool TOKENIZER [--decode | --chat]\n";
+    std::cerr << "usage: data_tokenize_tool TOKENIZER [--decode | --chat | --shards OUTPUT INPUT...]\n";
     return 2;
   }
   try {
     const auto tokenizer = lockstep::data::open_tokenizer(argv[1]);
     const std::string mode = argc > 2 ? argv[2] : "";
-    if (mode == "--chat") {
+    if (mode == "--shards" && argc > 4) {
+      write_shards(argv[1], argv + 3, argv + argc);
+    } else if (mode == "--chat") {
       encode_records(argv[1], *tokenizer);
     } else {
       mode == "--decode" ? decode_lines(*tokenizer) : encode_lines(*tokenizer);

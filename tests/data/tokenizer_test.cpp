@@ -20,11 +20,11 @@ using Ids = std::vector<TokenId>;
 using Words = std::vector<std::string>;
 
 Words words(PreTokenizerStep::Kind kind, const std::string& text, int digits = 3) {
-  std::u32string characters = decode_utf8(text);
+  std::string storage, spaced;
+  std::vector<Word> places;
+  const std::string_view split = split_words({{kind, digits}}, sound_utf8(text, storage), PiecePlace{}, spaced, places);
   Words result;
-  for (const Word word : split_words({{kind, digits}}, characters)) {
-    result.push_back(encode_utf8(characters.substr(word.begin, word.end - word.begin)));
-  }
+  for (const Word word : places) result.emplace_back(split.substr(word.begin, word.end - word.begin));
   return result;
 }
 
