@@ -51,35 +51,14 @@ void show(const std::string& action, const nlohmann::json& result) {
 }
 
 int run_checkpoint(const std::string& action, const CheckpointOptions& options) {
-<<<<<<< HEAD
-  prepare_compute(1);
-  const EngineLibrary engine;
-  nlohmann::json result;
-  std::string error;
-  EngineCallbacks callbacks;
-  callbacks.on_message = [&](const nlohmann::json& message) {
-    if (message.value("type", "") == "result") result = message;
-    if (message.value("type", "") == "error" && error.empty()) error = message.value("message", "");
-  };
-  const int exit_code = engine.call("checkpoint",
-                                    {{"action", action},
-                                     {"path", options.path},
-                                     {"output", options.output},
-                                     {"layout", options.layout},
-                                     {"whole", options.whole},
-                                     {"adapter", options.adapter}},
-                                    callbacks);
-  if (result.is_null()) throw UserError(static_cast<ExitCode>(exit_code == 0 ? 1 : exit_code), error, "");
-  result.erase("type");
-=======
   const ToolAnswer answer = call_tool("checkpoint",
                                       {{"action", action},
                                        {"path", options.path},
                                        {"output", options.output},
                                        {"layout", options.layout},
-                                       {"whole", options.whole}},
+                                       {"whole", options.whole},
+                                       {"adapter", options.adapter}},
                                       /*threads=*/1);
->>>>>>> plugin7
   if (options.json) {
     fmt::print("{}\n", answer.result.dump());
   } else {

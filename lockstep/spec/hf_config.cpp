@@ -10,12 +10,9 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/text.h"
-<<<<<<< HEAD
-#include "lockstep/spec/hf_read.h"
-=======
 #include "lockstep/base/yaml.h"
+#include "lockstep/spec/hf_read.h"
 #include "lockstep/spec/model_reader.h"
->>>>>>> plugin7
 #include "lockstep/spec/parameter_count.h"
 
 namespace lockstep::spec {
