@@ -137,6 +137,15 @@ Model mamba(const JsonReader& config) {
   return model;
 }
 
+// What to_hf_config() writes for image models: no class of transformers is meant.
+Model own_model(const JsonReader& config, const fs::path& file) {
+  const YamlNode tree = parse_yaml(config.text("lockstep_model"), file.string());
+  if (!tree.is_map() || tree.find("preset") != nullptr) {
+    config.fail("lockstep_model", "is not a model with `arch`", "export it again");
+  }
+  return read_model(tree, "lockstep_model", "inline");
+}
+
 }  // namespace
 
 std::vector<std::string> hf_model_types() {
@@ -161,9 +170,7 @@ Model parse_hf_config(std::string_view text, const fs::path& file) {
   const JsonReader config(json, file.string());
   const std::string type = config.text("model_type");
   Model model;
-  if (type == "lockstep") {
-    return read_model(parse_yaml(config.text("lockstep_model"), file.string()), "lockstep_model", "inline");
-  }
+  if (type == "lockstep") return own_model(config, file);
   if (type == "gpt2") {
     model = gpt2(config);
   } else if (type == "mixtral") {

@@ -25,7 +25,8 @@ std::vector<std::string> hf_model_types();
 // MixtralForCausalLM, BertForMaskedLM, MambaForCausalLM, or the ...ForSequenceClassification of the same family when
 // there are classes. Read back it gives the same model, but for the name and global_batch_tokens, which it does not
 // hold. Two settings of experts that transformers does not know are written under keys of ours, which it ignores:
-// router_z_loss_coef and expert_capacity_factor. Throws UserError (bad input) for a model that no such class computes.
+// router_z_loss_coef and expert_capacity_factor. Throws UserError (bad input) for a language model that no
+// such class computes. Image models get a config.json of our own ("model_type": "lockstep"), which only we read.
 nlohmann::json to_hf_config(const Model& model);
 
 }  // namespace lockstep::spec

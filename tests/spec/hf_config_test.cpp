@@ -351,7 +351,6 @@ TEST_F(HfConfig, a_model_that_no_class_computes_is_not_written) {
   EXPECT_HAS(refusal("mixtral-8x7b", [](Model& m) { m.bias = true; }), "biases");
   EXPECT_HAS(refusal("mamba-130m", [](Model& m) { m.classes = 2; }), "classifier");
   EXPECT_HAS(refusal("mamba-130m", [](Model& m) { m.dropout = 0.1; }), "dropout");
-  EXPECT_HAS(refusal("resnet50", [](Model&) {}), "image models");
   EXPECT_HAS(refusal("llama3-8b", [](Model& m) { m.decoder.qk_norm = QkNorm::kHead; }),
              "`llama` of Hugging Face does not compute it (qk_norm: head)");
   EXPECT_HAS(refusal("qwen3-8b", [](Model& m) { m.decoder.logit_softcap = 30; }), "logit_softcap: 30");
@@ -403,6 +402,17 @@ TEST_F(HfConfig, numbers_out_of_range_are_refused) {
     EXPECT_HAS(user_error([&] { parse_hf_config(with(change), "some/config.json"); }), message);
   }
   EXPECT_EQ(parse_hf_config(with(R"("rope_theta": 500)"), "some/config.json").name, "some");
+}
+
+TEST_F(HfConfig, of_an_image_model_is_our_own_and_reads_back) {
+  for (const char* name : {"mnist-cnn", "resnet18"}) {
+    const Model model = load_model(name);
+    const nlohmann::json config = to_hf_config(model);
+    EXPECT_EQ(config.at("model_type"), "lockstep");
+    EXPECT_EQ(read_hf_config(folder_with(config.dump())), model);
+  }
+  const char* const elsewhere = R"({"model_type": "lockstep", "lockstep_model": "preset: /etc/passwd"})";
+  EXPECT_HAS(user_error([&] { read_hf_config(folder_with(elsewhere)); }), "lockstep_model");
 }
 
 }  // namespace
