@@ -3,6 +3,7 @@
 #include <string>
 
 #include "lockstep/engine/checkpoint_tools.h"
+#include "lockstep/engine/probe.h"
 #include "lockstep/engine/run_context.h"
 
 extern "C" {
@@ -20,6 +21,9 @@ __attribute__((visibility("default"))) int lockstep_engine_call(const char* verb
   try {
     if (std::string_view(verb) == "checkpoint") {
       return lockstep::engine::run_checkpoint_tool(nlohmann::json::parse(request_json), out);
+    }
+    if (std::string_view(verb) == "probe") {
+      return lockstep::engine::run_probe(nlohmann::json::parse(request_json), out);
     }
     auto request = lockstep::elastic::rank_request_from_json(nlohmann::json::parse(request_json));
     request.verb = verb;

@@ -34,6 +34,9 @@ class FieldWriter {
   void non_negative_or_absent(const char* key, double value) {
     if (value != 0.0) json_[key] = value;
   }
+  void text_or_absent(const char* key, const std::string& value) {
+    if (!value.empty()) json_[key] = value;
+  }
   void name(const char* key, NamedEnum auto value) { json_[key] = to_string(value); }
   void object(const char* key, const auto& value) { json_[key] = object_of(value); }
   void objects(const char* key, const auto& values) {
@@ -70,6 +73,7 @@ class FieldReader {
   void non_negative_or_absent(const char* key, double& out) {
     if (reader_.has(key)) out = reader_.non_negative(key);
   }
+  void text_or_absent(const char* key, std::string& out) { out = reader_.text(key, ""); }
   template <NamedEnum E>
   void name(const char* key, E& out) {
     constexpr auto kNames = names_of(E{});

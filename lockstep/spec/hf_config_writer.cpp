@@ -163,6 +163,7 @@ json config_of(const Model& model) {
     case Arch::kMnistCnn:
     case Arch::kCifarCnn:
     case Arch::kResNet:
+    case Arch::kTorchScript:
       break;
   }
   require(false, model, "image models cannot be exported to a Hugging Face folder");

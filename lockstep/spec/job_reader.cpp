@@ -45,7 +45,12 @@ void read_data(MapReader& job, Data& data) {
   map->boolean("shuffle", data.shuffle);
   map->choice("chat_template", data.chat_template);
   map->boolean("packing", data.packing);
+  const bool has_inputs = map->texts("inputs", data.inputs), has_target = map->text("target", data.target);
   map->finish();
+  if (data.kind != DataKind::kTensors && (has_inputs || has_target)) {
+    throw map->error_at(has_inputs ? "inputs" : "target", "inputs and target name tensors of data of kind tensors",
+                        "leave them out, or set kind: tensors");
+  }
 }
 
 constexpr std::int64_t kMostAccumulation = 1 << 24;

@@ -15,6 +15,10 @@ std::string data_text(const Data& data) {
   std::string text = fmt::format("data:\n  kind: {}\n  path: {}\n", to_string(data.kind), yaml_quote(data.path));
   text += fmt::format("  tokenizer: {}\n  holdout: {}\n", yaml_quote(data.tokenizer), exact_real(data.holdout));
   if (!data.evaluation_path.empty()) text += fmt::format("  evaluation_path: {}\n", yaml_quote(data.evaluation_path));
+  std::vector<std::string> inputs;
+  for (const std::string& name : data.inputs) inputs.push_back(yaml_quote(name));
+  if (!inputs.empty()) text += fmt::format("  inputs: [{}]\n", join(inputs, ", "));
+  if (!data.target.empty()) text += fmt::format("  target: {}\n", yaml_quote(data.target));
   return text + fmt::format("  shuffle: {}\n  chat_template: {}\n  packing: {}\n", yes_no(data.shuffle),
                             to_string(data.chat_template), yes_no(data.packing));
 }

@@ -202,6 +202,11 @@ struct Pricer::State {
   Price walk(const plan::Layout& layout, const plan::BatchPlan& batch, Visit&& visit) const;
   Price price_image(const plan::Layout& layout, const plan::BatchPlan& batch) const;
   StagePlace image_place() const;
+  struct LargestPart {
+    double share = 1, parameters = 0;
+  };
+  LargestPart largest_part(const plan::Layout& layout) const;
+  std::optional<ImagePasses> measured_passes(double samples, const plan::Layout& layout) const;
   ImagePasses image_passes(const Context& context, const StagePlace& place) const;
   plan::TimeBreakdown image_time(const Context& context, const StagePlace& place) const;
   double image_traffic_seconds(const Context& context, const LinkRates& links, double forward, double backward) const;
