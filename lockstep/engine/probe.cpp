@@ -1,5 +1,6 @@
 #include "lockstep/engine/probe.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 #include <torch/autograd.h>
 

@@ -364,7 +364,7 @@ class Cutter {
   Value* value_in(const Value* value, Graph& to, std::unordered_map<const Value*, Value*>& made) const {
     if (const auto found = made.find(value); found != made.end()) return found->second;
     LOCKSTEP_ASSERT(value->node()->owningBlock() == graph_->block(), "a value from inside another block");
-    append(value->node(), to, made);
+    append(const_cast<Node*>(value->node()), to, made);  // NOLINT: createClone() only reads it
     return made.at(value);
   }
   void append(Node* node, Graph& to, std::unordered_map<const Value*, Value*>& made) const {
@@ -377,7 +377,7 @@ class Cutter {
   }
 
   // Inputs that something in the segment writes into, by the schemas' own words about aliases.
-  static std::vector<char> find_written(const Graph& given) {
+  static std::vector<char> find_written(Graph& given) {
     const std::shared_ptr<Graph> graph = given.copy();
     jit::Inline(*graph);
     std::map<const Value*, std::set<std::size_t>> same;  // inputs that a value may share memory with
