@@ -40,6 +40,30 @@ std::int64_t weights_below(const jit::Module& module) {
   return count;
 }
 
+// A list of tensors among a module's attributes: recurrent layers keep their weights in one, beside the parameters.
+bool is_tensor_list(const Value* value) {
+  const auto list = value->type()->cast<c10::ListType>();
+  return list != nullptr && list->getElementType()->isSubtypeOf(*c10::TensorType::get());
+}
+
+// Something that may hold tensors in a way that is not followed here.
+bool may_hide_tensors(const Value* value) {
+  const auto kind = value->type()->kind();
+  return kind == c10::TypeKind::DictType || kind == c10::TypeKind::TupleType ||
+         (kind == c10::TypeKind::ListType && !is_tensor_list(value));
+}
+
+bool holds_tensors(const c10::TypePtr& type) {
+  if (type->isSubtypeOf(*c10::TensorType::get())) return true;
+  const auto inner = type->containedTypes();
+  return std::any_of(inner.begin(), inner.end(), holds_tensors);
+}
+
+std::string owner_of(const std::string& path) {
+  const std::size_t dot = path.rfind('.');
+  return dot == std::string::npos ? "" : path.substr(0, dot);
+}
+
 void each_node(const Block* block, const std::function<void(const Node*)>& visit) {
   for (const Node* node : block->nodes()) {
     visit(node);
@@ -145,6 +169,7 @@ std::vector<std::string> settle_arguments(Graph& graph, const jit::Module& modul
 // What is known about the whole graph once every call is inlined.
 struct WholeFacts {
   bool draws = false, updates = false;
+  bool hides = false;  // attributes that may hold weights in a way that is not followed
 };
 
 WholeFacts look_at_all(const jit::Module& module, const std::string& name) {
@@ -157,6 +182,10 @@ WholeFacts look_at_all(const jit::Module& module, const std::string& name) {
       "rrelu",     "randperm",      "randint_like",    "lstm",      "gru"};
   WholeFacts facts;
   each_node(graph->block(), [&](const Node* node) {
+    if (node->kind() == c10::prim::GetAttr) {
+      facts.hides = facts.hides || (may_hide_tensors(node->output()) && holds_tensors(node->output()->type()));
+      return;
+    }
     std::string kind = node->kind().toUnqualString();
     if (kind.ends_with('_')) kind.pop_back();
     // Recurrent layers take their dropout as a number.
@@ -200,7 +229,13 @@ class Cutter {
     }
   }
 
-  std::vector<ScriptSegment> cut() {
+  // With `whole` it is one segment that uses everything.
+  std::vector<ScriptSegment> cut(bool whole) {
+    if (whole) {
+      ScriptSegment all = make_segment(0, nodes_.size());
+      add_parameters("", all.parameters);
+      return {all};
+    }
     std::vector<std::size_t> starts = find_starts();
     while (true) {
       std::vector<ScriptSegment> segments;
@@ -263,13 +298,16 @@ class Cutter {
     const auto look = [&](const Node* at) {
       if (at->kind() == c10::prim::GetAttr) {
         const std::string* path = paths_.find(at->output());
-        if (path != nullptr && names_.contains(*path)) names.insert(*path);
+        if (path == nullptr) return;
+        if (names_.contains(*path)) names.insert(*path);
+        if (is_tensor_list(at->output())) add_parameters(owner_of(*path), names);
         return;
       }
       for (const Value* input : at->inputs()) {
         const std::string* path = paths_.find(input);
         if (path == nullptr || (is_module(input) && at->kind() == c10::prim::GetAttr)) continue;
         if (is_module(input) || names_.contains(*path)) add_parameters(*path, names);
+        if (is_tensor_list(input)) add_parameters(owner_of(*path), names);
         if (called != nullptr && called->empty()) *called = path->empty() ? "forward" : *path;
       }
     };
@@ -437,7 +475,7 @@ ScriptGraph cut_module(const torch::jit::Module& module, const std::string& name
   result.updates = facts.updates;
   const std::shared_ptr<Graph> graph = flat_graph(module);
   result.arguments = settle_arguments(*graph, module, name);
-  result.segments = Cutter(graph, module).cut();
+  result.segments = Cutter(graph, module).cut(facts.hides);
   return result;
 }
 

@@ -330,7 +330,8 @@ bool ScriptModel::recomputes(std::size_t unit, plan::Recompute recompute) const 
 }
 
 Tensor ScriptModel::forward(const Tensor& input, const ForwardContext& context) {
-  const UnitBatch batch{input, {}, context};
+  const Tensor none;
+  const UnitBatch batch{input, none, context};
   Stream x = first_stream(batch);
   for (std::size_t i = 0; i + 1 < units_.size(); ++i) x = run_unit(i, x, batch).stream;
   return predict_unit(units_.size() - 1, x, batch);

@@ -72,6 +72,7 @@ void ParallelModel::build_chunks() {
     build.partition = groups_.partition(layout);
     for (int i = 0; i < position; ++i) build.part.first_layer += layers_[static_cast<std::size_t>(i)];
     build.part.end_layer = build.part.first_layer + layers_[static_cast<std::size_t>(position)];
+    if (spec_.is_scripted() && layout.pp == 1) build.part.end_layer = -1;  // all, whatever is known of its units
     build.part.embedding = position == 0;
     build.part.head = position == schedule_.positions() - 1;
     auto model = options_.make_model(spec_, build);

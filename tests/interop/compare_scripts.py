@@ -1,9 +1,9 @@
 """Nets that Python scripted (script_models.py), trained by `lockstep train` from a job file: the losses must be those of
 the loop that a Python user would write, from the same weights and the same batches.
 
-usage: compare_scripts.py LOCKSTEP [NET...]
+usage: compare_scripts.py LOCKSTEP|SCRIPT_PROBE [NET...]
 
-Judged for every net, on 1, 2 and 4 ranks under data parallelism and ZeRO-3:
+With interop_script_probe instead of lockstep ranks are threads of one process, and there is no resume. Judged for every net, on 1, 2 and 4 ranks under data parallelism and ZeRO-3:
   fp32    losses of 8 steps of AdamW to 1e-6 of the loop's (batch statistics are each rank's own, as DDP's: the U-Net's
           loop computes the parts that the ranks have)
   fp64    losses to 1e-12 of one rank's (again: of as many parts)
@@ -27,6 +27,7 @@ from script_models import LOSSES, NETS
 SAMPLES, GLOBAL, STEPS, RATE = 48, 8, 8, 3e-3
 RANKS = (1, 2, 4)
 LOCKSTEP = sys.argv[1]
+PROBE = "script_probe" in Path(LOCKSTEP).name
 
 
 def write_job(folder, net):
@@ -57,10 +58,15 @@ def layout_of(ranks, zero):
     return f"layout={{shard: {ranks}, zero: 3}}" if zero == 3 and ranks > 1 else f"layout={{dp: {ranks}}}"
 
 
-def losses_of(folder, net, ranks, zero, precision, *more):
+def losses_of(folder, net, ranks, zero, precision):
+    if PROBE:
+        layout = f"shard={ranks},zero=3" if zero == 3 and ranks > 1 else f"dp={ranks}"
+        out = lockstep(folder, f"{net}.yaml", layout, f"{net}-{ranks}-{zero}-{precision}.out",
+                       f"batch.micro={GLOBAL // ranks}", f"precision={precision}")
+        return [float(line) for line in out.split()]
     out = lockstep(folder, "train", f"{net}.yaml", f"cluster=1x{ranks}xcpu", layout_of(ranks, zero),
                    f"batch.micro={GLOBAL // ranks}", f"precision={precision}",
-                   f"checkpoint={{directory: {net}-{ranks}-{zero}-{precision}}}", "--json", *more)
+                   f"checkpoint={{directory: {net}-{ranks}-{zero}-{precision}}}", "--json")
     run = json.loads(out.strip().splitlines()[-1])["run"]
     report = json.loads(lockstep(folder, "report", run, "--json"))
     return [value for _, value, *_ in sorted(report["loss"])]
@@ -108,8 +114,11 @@ def compare_losses(folder, net, parts):
 def compare_state(folder, net):
     module, inputs, target, loss = write_job(folder, net)
     _, trained = loop(module, inputs, target, loss, 1)
-    lockstep(folder, "checkpoint", "export", f"{net}-1-0-fp32", "--output", f"{net}-state")
-    state = load_file(str(folder / f"{net}-state" / "model.safetensors"))
+    file = folder / f"{net}-1-0-fp32.out"
+    if not PROBE:
+        lockstep(folder, "checkpoint", "export", f"{net}-1-0-fp32", "--output", f"{net}-state")
+        file = folder / f"{net}-state" / "model.safetensors"
+    state = load_file(str(file))
     fresh = copy.deepcopy(module)
     fresh.load_state_dict(state, strict=True)
     for name, tensor in fresh.state_dict().items():
@@ -143,7 +152,8 @@ def main():
             folder = Path(name)
             compare_losses(folder, net, parts.get(net, {1: 1, 2: 1, 4: 1}))
             compare_state(folder, net)
-            compare_resume(folder, net)
+            if not PROBE:
+                compare_resume(folder, net)
 
 
 main()

@@ -8,7 +8,8 @@ from torch.nn import functional
 
 class LayerNorm2d(nn.LayerNorm):
     def forward(self, x):
-        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        x = functional.layer_norm(x.permute(0, 2, 3, 1), self.normalized_shape, self.weight, self.bias, self.eps)
+        return x.permute(0, 3, 1, 2)
 
 
 class ConvNeXtBlock(nn.Module):
