@@ -111,6 +111,10 @@ int calibrate_verb(const CalibrateOptions& options) {
   if (options.ranks > 0) overrides.push_back(fmt::format("cluster=1x{}xcpu", options.ranks));
   const std::string job_file = options.job_file.empty() ? write_demo_job() : options.job_file;
   const spec::Job job = spec::load_job(job_file, overrides);
+  if (job.model.is_scripted()) {
+    throw bad_input("calibrate measures the operators of built-in models; a module from Python is measured by itself",
+                    "leave the job out: `lockstep calibrate --ranks N`");
+  }
   const Placement placement = place(job, options.backend);
   std::FILE* display = options.json ? stderr : stdout;
   fmt::print(display, "measuring {} x {} over {} ({})\n", counted(placement.world, "rank"),

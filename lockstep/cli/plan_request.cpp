@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
+#include "lockstep/cli/script_facts.h"
 #include "lockstep/cli/show.h"
 #include "lockstep/plan/verdict.h"
 #include "lockstep/planner/explain/terms.h"
@@ -127,7 +128,9 @@ spec::Job job_of(const PlanFlags& flags) {
   std::vector<std::string> overrides = flags.overrides;
   if (!flags.model.empty()) overrides.push_back("model=" + flags.model);
   if (!flags.cluster.empty()) overrides.push_back("cluster=" + flags.cluster);
-  return spec::load_job(flags.job_file, overrides);
+  spec::Job job = spec::load_job(flags.job_file, overrides);
+  complete_model(job);
+  return job;
 }
 
 // What the command line says of the job's batch is meant, whereas the file's own micro-batch gives the global batch.

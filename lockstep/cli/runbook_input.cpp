@@ -13,6 +13,7 @@
 #include "lockstep/base/units.h"
 #include "lockstep/cli/goodput_question.h"
 #include "lockstep/cli/plan_request.h"
+#include "lockstep/cli/script_facts.h"
 #include "lockstep/elastic/chaos.h"
 #include "lockstep/plan/run.h"
 #include "lockstep/planner/explain/explain.h"
@@ -72,6 +73,7 @@ double tokens_of(const plan::Candidate& best) {
 
 void read_job_file(const std::string& file, const std::vector<std::string>& overrides, RunbookInput& input) {
   input.job = spec::load_job(file, overrides);
+  complete_model(input.job);
   input.job_file = file;
   input.overrides = overrides;
   const YamlNode tree = spec::load_job_tree(file, overrides);

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/checkpoint_folder.h"
+#include "lockstep/cli/script_facts.h"
 #include "lockstep/cli/session.h"
 #include "lockstep/cli/show.h"
 #include "lockstep/cli/signals.h"
@@ -158,6 +159,10 @@ void check_before_start(const spec::Job& job, const plan::Candidate& planned, co
     throw bad_input("--export " + export_folder + ": it is there already and not an empty folder",
                     "choose another folder or remove this one");
   }
+  if (!export_folder.empty() && job.model.script.facts.buffer_bytes > 0 && planned.layout.pp > 1) {
+    throw bad_input("--export: the buffers of a pipeline's stages are together in its checkpoints alone",
+                    "leave it out and use `lockstep checkpoint export`");
+  }
   plan::Run run = plan::run_of(job, planned);
   if (options.general_step) run.executor = plan::Executor::kSharded;
   plan::require_runnable(run);
@@ -189,6 +194,7 @@ void settle_resume(const TrainOptions& options, const spec::Job& job, bool launc
 
 int train(const TrainOptions& options) {
   spec::Job job = spec::load_job(options.job_file, options.overrides);
+  complete_model(job);
   const std::string joining = job_digest(job);
   const auto nodes = options.find_nodes ? options.find_nodes(joining) : std::nullopt;
   Placement placement = place(job, options.backend, options.launches, nodes);

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
+#include "lockstep/cli/script_facts.h"
 #include "lockstep/cli/session.h"
 #include "lockstep/plan/verdict.h"
 #include "lockstep/tune/evaluators/engine.h"
@@ -43,6 +44,7 @@ StudiedJob read_studied_job(const nlohmann::json& evaluator) {
     for (const auto& word : reader.array("overrides")) studied.overrides.push_back(word.get<std::string>());
   }
   studied.job = spec::load_job(studied.file, studied.overrides);
+  complete_model(studied.job);
   const auto profile = profile_finder(studied)(studied.job);
   studied.job = tune::job_to_tune(studied.job, profile ? &*profile : nullptr);
   const std::string then = reader.text("job_yaml", "");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 
 #include "lockstep/cost/adapters.h"
 #include "lockstep/cost/flops.h"
@@ -9,6 +10,7 @@
 #include "lockstep/cost/stage_content.h"
 #include "lockstep/cost/states.h"
 #include "lockstep/plan/pipeline_schedule.h"
+#include "lockstep/plan/stage_layers.h"
 
 namespace lockstep::cost {
 namespace {
@@ -150,6 +152,50 @@ plan::MemoryBreakdown image_memory(const EngineQuestion& question, const plan::L
   return memory;
 }
 
+// A module from Python: units come and go (ZeRO-3), and keep what was counted in them. Autocast narrows products, not
+// weights or what is kept of them.
+plan::MemoryBreakdown script_memory(const EngineQuestion& question, plan::Layout layout, const plan::BatchPlan& batch,
+                                    std::int64_t stage) {
+  if (layout.precision == spec::Precision::kBf16) layout.precision = spec::Precision::kFp32;
+  spec::Model model;
+  model.arch = spec::Arch::kTorchScript;
+  model.script.facts = question.script;
+  const std::vector<std::int64_t> dealt = plan::layers_by_position(layout, model);
+  const auto [schedule, pp, stages] = std::tuple(layout.schedule, layout.pp, layout.virtual_stages);
+  double parameters = 0, kept = 0, entering = 0, largest_kept = 0, largest_unit = 0;
+  std::size_t unit = 0;
+  for (std::size_t position = 0; position < dealt.size(); ++position) {
+    const bool here = static_cast<std::int64_t>(position) % pp == stage;
+    for (std::int64_t i = 0; i < dealt[position]; ++i, ++unit) {
+      if (!here) continue;
+      const spec::ScriptUnit& one = question.script.units[unit];
+      parameters += static_cast<double>(one.parameters);
+      kept += one.saved_bytes;
+      entering += one.entering_bytes;
+      largest_kept = std::max(largest_kept, one.saved_bytes);
+      largest_unit = std::max(largest_unit, static_cast<double>(one.parameters));
+    }
+  }
+  const ParameterBytes bytes = bytes_of(question, layout, batch);
+  const StateBytesOnRank state =
+      state_on_rank(parameters, dense_shards(layout), layout, bytes, scatters_each_backward(question, layout, batch));
+  plan::MemoryBreakdown memory;
+  memory.parameters = state.parameters.value() + question.script.buffer_bytes;
+  memory.gradients = state.gradients.value();
+  memory.optimizer = state.optimizer.value();
+  const double flying =
+      pp == 1 ? 1.0 : static_cast<double>(plan::chunks_in_flight(schedule, pp, stage, stages, batch.accumulation));
+  const bool again = layout.recompute == plan::Recompute::kFull;
+  const double of_sample = again ? flying * entering + largest_kept : flying * kept;
+  const double wide = layout.precision == spec::Precision::kFp64 ? 2.0 : 1.0;
+  memory.activations = wide * static_cast<double>(batch.micro) * of_sample;
+  memory.buffers =
+      bucket_bytes(question, layout, memory.gradients) + feedback_bytes(question, layout, memory.gradients);
+  // The unit that computes and the one whose weights are on their way.
+  if (layout.zero == 3) memory.buffers += 2 * largest_unit * bytes.weight;
+  return memory;
+}
+
 // What may be the peak of a step.
 struct Moment {
   double activations = 0, gradients = 0, buffers = 0;
@@ -274,6 +320,10 @@ EngineQuestion::EngineQuestion(const plan::Run& run)
   if (run.model.is_language_model()) {
     model = dimensions_of(run.model);
     output_width = run.model.classes > 0 ? static_cast<double>(run.model.classes) : model.vocab;
+  } else if (run.model.is_scripted()) {
+    parameters = static_cast<double>(spec::parameter_count(run.model));
+    script = run.model.script.facts;
+    trained_share = 1.0 - static_cast<double>(script.frozen) / std::max(1.0, parameters);
   } else {
     parameters = static_cast<double>(spec::parameter_count(run.model));
     sample_elements = image_elements(run.model);
@@ -282,6 +332,7 @@ EngineQuestion::EngineQuestion(const plan::Run& run)
 
 plan::MemoryBreakdown engine_memory(const EngineQuestion& question, const plan::Layout& layout,
                                     const plan::BatchPlan& batch, std::int64_t stage) {
+  if (question.script.known()) return script_memory(question, layout, batch, stage);
   if (question.parameters > 0) return image_memory(question, layout, batch);
   const Step step(question, layout, batch, stage);
   const Moment moments[] = {step.at_the_loss(), step.at_the_first_backward(), step.at_the_last_backward()};

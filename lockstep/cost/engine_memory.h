@@ -18,7 +18,8 @@ struct EngineQuestion {
   Dimensions model;            // language models
   double output_width = 0;     // classes or vocabulary: what the loss has a logit for
   double sample_elements = 0;  // images: kept by one sample from forward to backward, and the largest gradient beside
-  double parameters = 0;       // images
+  double parameters = 0;       // images, scripted modules
+  spec::ScriptFacts script;    // scripted modules
   bool is_gpu = false;
   double trained_share = 1;  // of the parameters: below 1 adapters alone have gradients and optimizer state
   spec::OptimizerKind optimizer = spec::OptimizerKind::kAdamW;

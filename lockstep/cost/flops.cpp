@@ -47,6 +47,8 @@ std::vector<Operator> list_operators(const spec::Model& model, std::int64_t samp
       return cnn_operators(model, samples);
     case spec::Arch::kResNet:
       return resnet_operators(model, samples);
+    case spec::Arch::kTorchScript:
+      return script_operators(model, samples);
     case spec::Arch::kBert:
     case spec::Arch::kMoe:
     case spec::Arch::kMamba:

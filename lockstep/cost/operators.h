@@ -17,6 +17,8 @@ Operator pointwise(const char* name, PointwiseKernel kernel, std::int64_t count,
 std::vector<Operator> gpt_operators(const spec::Model& model, std::int64_t samples, std::int64_t sequence);
 std::vector<Operator> llama_operators(const spec::Model& model, std::int64_t samples, std::int64_t sequence);
 std::vector<Operator> cnn_operators(const spec::Model& model, std::int64_t samples);
+// What was counted in a module from Python.
+std::vector<Operator> script_operators(const spec::Model& model, std::int64_t samples);
 std::vector<Operator> resnet_operators(const spec::Model& model, std::int64_t samples);
 
 }  // namespace lockstep::cost

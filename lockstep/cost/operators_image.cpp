@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+
+#include <cmath>
 #include "lockstep/cost/operators.h"
 
 namespace lockstep::cost {
@@ -108,6 +110,20 @@ void append_residual_block(ImageNetwork& network, std::int64_t width, std::int64
 
 // He et al. 2016, "Deep Residual Learning", table 1; the stride of a bottleneck is in its 3x3 convolution
 // (torchvision).
+std::vector<Operator> script_operators(const spec::Model& model, std::int64_t samples) {
+  const spec::ScriptFacts& facts = model.script.facts;
+  std::vector<Operator> list;
+  for (const spec::ScriptProduct& product : facts.products) {
+    list.push_back(matmul("product", product.count, product.m * samples, product.n, product.k, 0));
+  }
+  double saved_bytes = 0;
+  for (const spec::ScriptUnit& unit : facts.units) saved_bytes += unit.saved_bytes;
+  const double each = static_cast<double>(samples);
+  list.push_back(pointwise("rest", PointwiseKernel::kAdd, 1, std::llround(facts.pointwise_elements * each),
+                           std::llround(saved_bytes / sizeof(float) * each)));
+  return list;
+}
+
 std::vector<Operator> resnet_operators(const spec::Model& model, std::int64_t samples) {
   ImageNetwork network(samples, model.image_channels, model.image_size);
   network.convolution("stem", 64, 7, 2, 3);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace lockstep::data {
 
@@ -16,9 +17,11 @@ namespace lockstep::data {
 //   language models: input int64 [n, seq], target int64 [n, seq], already shifted; -100 is not counted in the loss
 //   images:          input float32 [n, C, H, W] normalised, or uint8 as the file has them; target int64 [n]
 //   classification:  input int64 [n, seq] padded with Dataset::padding_id(), target int64 [n]
+//   tensors:         whatever the file has, samples first; without a target it is int64 [n] zeros
 struct Samples {
   torch::Tensor input;
   torch::Tensor target;
+  std::vector<torch::Tensor> more_inputs = {};  // tensors: those after the first
 };
 
 // The target that no loss counts (PyTorch's ignore_index).

@@ -176,6 +176,9 @@ class Loader::Impl {
     for (const std::int64_t sample : indices) batch.read.add(at.start.epoch, sample);
     batch.input = options_.pinned ? samples.input.pin_memory() : std::move(samples.input);
     batch.target = options_.pinned ? samples.target.pin_memory() : std::move(samples.target);
+    for (torch::Tensor& tensor : samples.more_inputs) {
+      batch.more_inputs.push_back(options_.pinned ? tensor.pin_memory() : std::move(tensor));
+    }
     batch.samples = end - begin;
     batch.global_samples = geometry_.global_samples(at);
     batch.first_index = begin;

@@ -24,6 +24,7 @@
 #include "lockstep/data/text_check.h"
 #include "lockstep/data/token_cache.h"
 #include "lockstep/data/token_folder.h"
+#include "lockstep/data/tensor_files.h"
 #include "lockstep/data/token_shard.h"
 #include "lockstep/data/token_stream.h"
 #include "lockstep/data/tokenizer.h"
@@ -291,6 +292,21 @@ Datasets open_classification_job(const spec::Job& job, const std::string& base_f
   return datasets;
 }
 
+Datasets open_tensors_job(const spec::Job& job, const std::string& base_folder) {
+  const bool returned = job.model.is_scripted() && job.model.script.loss == spec::ScriptLoss::kReturned;
+  if (job.data.target.empty() && !returned) {
+    throw bad_input("data.target is not set", "name the tensor that the model's output is compared with");
+  }
+  const TensorNames names{job.data.inputs, job.data.target};
+  const auto whole = open_tensor_files(resolve(job.data.path, base_folder), names);
+  if (!job.data.evaluation_path.empty()) {
+    return {whole, open_tensor_files(resolve(job.data.evaluation_path, base_folder), names)};
+  }
+  const std::int64_t split = whole->size() - held_out(job, whole->size());
+  if (split == whole->size()) return {whole, nullptr};
+  return {part_of(whole, 0, split), part_of(whole, split, whole->size())};
+}
+
 }  // namespace
 
 namespace {
@@ -318,8 +334,8 @@ Datasets open_datasets(const spec::Job& job, const std::string& base_folder) {
   if (!job.data.sources.empty()) return open_mixture(job, base_folder);
   require_path(job);
   // In DataKind's order.
-  constexpr std::array kOpen{open_mnist_job,      open_cifar_job,          open_images_job,     open_language_model,
-                             open_language_model, open_classification_job, open_instruction_job};
+  constexpr std::array kOpen{open_mnist_job,      open_cifar_job,          open_images_job,      open_language_model,
+                             open_language_model, open_classification_job, open_instruction_job, open_tensors_job};
   static_assert(kOpen.size() == names_of(spec::DataKind{}).size());
   return kOpen[static_cast<std::size_t>(job.data.kind)](job, base_folder);
 }

@@ -26,14 +26,15 @@ struct Datasets {
 //   tokens          token shard file or folder of them (data/token_folder.h, data/token_shard.h)
 //   classification  TSV, CSV or JSON-lines file (data/labelled_sentences.h)
 //   instruction     JSON-lines file or folder of them (data/conversation.h, data/instruction.h)
+//   tensors         safetensors file or folder of them (data/tensor_files.h)
 //
 // `data.sources` are opened one by one and mixed by weight (data/mixed_dataset.h); their evaluation sets are joined.
 //
 // Text and tokens become windows of a language model, and for BERT masked ones (data/masked_language.h). Evaluation
-// comes from `data.evaluation_path`, else from the format's own test files, else (text, tokens, instruction) from the
-// end (`data.holdout`), and shares no token with training. Everything but images needs `batch.sequence_length` (else
-// `model.max_sequence`), and ids below `model.vocab`. Throws UserError: exit 4 when a file is missing, 2 when it is
-// wrong.
+// comes from `data.evaluation_path`, else from the format's own test files, else (text, tokens, instruction, tensors)
+// from the end (`data.holdout`), and shares no token with training. Everything but images needs `batch.sequence_length`
+// (else `model.max_sequence`), and ids below `model.vocab`. Throws UserError: exit 4 when a file is missing, 2 when it
+// is wrong.
 Datasets open_datasets(const spec::Job& job, const std::string& base_folder = {});
 
 }  // namespace lockstep::data

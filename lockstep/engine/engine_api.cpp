@@ -6,6 +6,7 @@
 #include "lockstep/engine/checkpoint_tools.h"
 #include "lockstep/engine/evaluate_tool.h"
 #include "lockstep/engine/generate.h"
+#include "lockstep/engine/probe.h"
 #include "lockstep/engine/run_context.h"
 #include "lockstep/engine/tokenize_tool.h"
 
@@ -31,6 +32,9 @@ __attribute__((visibility("default"))) int lockstep_engine_call(const char* verb
     }
     if (std::string_view(verb) == "tokenize") {
       return lockstep::engine::run_tokenize_tool(nlohmann::json::parse(request_json), out);
+    }
+    if (std::string_view(verb) == "probe") {
+      return lockstep::engine::run_probe(nlohmann::json::parse(request_json), out);
     }
     auto request = lockstep::elastic::rank_request_from_json(nlohmann::json::parse(request_json));
     request.verb = verb;

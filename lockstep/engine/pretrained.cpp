@@ -1,11 +1,14 @@
 #include "lockstep/engine/pretrained.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
 #include "lockstep/checkpoint/hf_folder.h"
 #include "lockstep/checkpoint/hf_folder_writer.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/engine/peft.h"
 #include "lockstep/engine/run_health.h"
 #include "lockstep/nn/file_layout.h"
@@ -100,8 +103,31 @@ nn::LoadReport load_pretrained(parallel::ParallelModel& model, const spec::Model
   return report;
 }
 
+namespace {
+
+// A state dict under the module's own names: `module.load_state_dict(safetensors.torch.load_file(...))`.
+void export_script(parallel::TensorMap tensors, const spec::Script& script, const std::string& folder) {
+  for (const auto& [alias, saved] : script.facts.aliases) {
+    if (const auto found = tensors.find(saved); found != tensors.end()) tensors[alias] = found->second;
+  }
+  make_folders(folder);
+  checkpoint::write_safetensors(std::filesystem::path(folder) / "model.safetensors", tensors, {{"format", "pt"}});
+}
+
+// Buffers of a pipeline's other stages come from the first rank of each stage.
+void add_buffers(parallel::ParallelModel& model, parallel::TensorMap& weights) {
+  if (model.layout().pp > 1) return;
+  for (nn::TrainableModel* chunk : model.models()) {
+    if (!chunk->spec().is_scripted()) continue;
+    for (const auto& buffer : chunk->named_buffers()) weights[buffer.key()] = buffer.value();
+  }
+}
+
+}  // namespace
+
 void export_weights_of(const parallel::TensorMap& weights, const spec::Model& spec, const std::string& folder,
                        const std::string& tokenizer_folder) {
+  if (spec.is_scripted()) return export_script(weights, spec.script, folder);
   checkpoint::WeightFolderOptions options;
   options.tokenizer_source = tokenizer_folder;
   checkpoint::WeightFolderWriter writer(folder, spec::to_hf_config(spec), options);
@@ -112,11 +138,9 @@ void export_weights_of(const parallel::TensorMap& weights, const spec::Model& sp
 void export_pretrained(parallel::ParallelModel& model, const spec::Model& spec, const std::string& folder,
                        const std::string& tokenizer_folder) {
   parallel::TensorMap weights = model.assemble([](const FlatShard& shard) { return shard.weights(); });
+  add_buffers(model, weights);
   if (model.groups().world.rank() == 0) {
     if (model.options().lora.rank > 0) merge_adapters(weights, spec, model.options().lora);
-    for (nn::TrainableModel* chunk : model.models()) {
-      for (const auto& buffer : chunk->named_buffers()) weights[buffer.key()] = buffer.value();  // running statistics
-    }
     export_weights_of(weights, spec, folder, tokenizer_folder);
   }
   model.groups().world.barrier().wait();

@@ -32,6 +32,9 @@ parallel::ParallelModelOptions model_options(const spec::Job& job, const plan::R
   options.layout = run.layout;
   options.device = device;
   options.dtype = precision.model;
+  // A module from Python keeps its weights in fp32, and autocast narrows its products: what torch.autocast does.
+  options.autocast = run.model.is_scripted() && precision.model == torch::kBFloat16;
+  if (options.autocast) options.dtype = torch::kFloat32;
   // Products leave gradients in the model's dtype. They are widened to be added up: where nothing is, they stay as they
   // are.
   const bool summed =
@@ -113,10 +116,13 @@ parallel::MicroBatch ShardedExecutor::micro_batch(const data::Batch& given, std:
   // Images have no exchange inside the model: there a rank without samples computes nothing.
   const data::Batch batch = job_.model.is_language_model() ? with_samples(given) : given;
   parallel::MicroBatch micro;
-  if (!options_.device.is_cpu())
+  if (!options_.device.is_cpu() && !job_.model.is_scripted())
     nn::check_targets(batch.target, job_.model.classes > 0 ? job_.model.classes : job_.model.vocab);
   micro.input = copies_.start(batch.input);
   micro.target = copies_.start(batch.target);
+  for (const torch::Tensor& tensor : batch.more_inputs) {
+    micro.context.more_inputs.push_back(copies_.start(tensor));
+  }
   micro.context.seed = static_cast<std::uint64_t>(job_.seed);
   micro.context.first_index = batch.first_index;
   micro.context.padding_id = padding_id;
@@ -273,12 +279,12 @@ EvaluationSums ShardedExecutor::evaluate(const data::Batch& batch, std::int64_t 
   return {sums.loss, static_cast<double>(sums.targets), static_cast<double>(sums.correct)};
 }
 
-// Pipelines and tensor parallelism are for models without.
+// Of the ranks that hold the same part of the model; tensor parallelism is for models without.
 void ShardedExecutor::share_buffers() {
-  comm::Communicator& world = model_->groups().world;
-  if (world.size() == 1) return;
+  comm::Communicator& everyone = model_->groups().everyone;
+  if (!everyone.valid()) return;
   for (nn::TrainableModel* chunk : model_->models()) {
-    for (torch::Tensor& buffer : chunk->buffers()) world.broadcast(nn::buffer_of(buffer), 0).wait();
+    for (torch::Tensor& buffer : chunk->buffers()) everyone.broadcast(nn::buffer_of(buffer), 0).wait();
   }
 }
 
@@ -321,12 +327,15 @@ void ShardedExecutor::add_tensors(checkpoint::CheckpointPart& part, bool everyth
 
 void ShardedExecutor::add_state(checkpoint::CheckpointPart& part, bool everything) const {
   add_tensors(part, everything);
-  if (everything || model_->groups().world.rank() == 0) {
+  const parallel::ProcessGroups& groups = model_->groups();
+  if (everything || nn::Partition::rank(groups.everyone) == 0) {
     for (nn::TrainableModel* chunk : model_->models()) {
       for (const auto& buffer : chunk->named_buffers()) {
         part.pieces.push_back(checkpoint::whole_piece(TensorKind::kModel, buffer.key(), buffer.value()));
       }
     }
+  }
+  if (everything || groups.world.rank() == 0) {
     add_whole(scaler_.state(), TensorKind::kOptimizer, part);
   }
   add_whole(model_->compression_state(), TensorKind::kRank, part);

@@ -49,6 +49,7 @@ std::unique_ptr<Executor> make_executor(const spec::Job& job, const plan::Run& r
   // Conversations and masked tokens have some targets here and some there.
   const bool same = job.data.kind != spec::DataKind::kInstruction && run.model.arch != spec::Arch::kBert;
   sharded.targets_per_sample = same ? data.targets_per_sample() : 0;
+  if (run.model.is_scripted()) sharded.targets_per_sample = spec::counts_classes(run.model.script.loss) ? 0 : 1;
   sharded.why = choice.why_not;
   sharded.make_model = options.make_model;
   sharded.begin_weights = false;

@@ -4,6 +4,7 @@
 #include "lockstep/nn/image_model.h"
 #include "lockstep/nn/language_model.h"
 #include "lockstep/nn/model.h"
+#include "lockstep/nn/script_model.h"
 #include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::nn {
@@ -85,6 +86,7 @@ void check(const spec::Model& spec, const BuildOptions& options) {
     throw environment_error("this libtorch cannot multiply fp16 matrices on the CPU",
                             "use precision bf16 or fp32, or build against libtorch 2.x");
   }
+  if (spec.is_scripted()) return;
   if (spec.is_image_model()) return check_image_model(spec);
   if (spec.classes > 0 && options.partition.cp_size() > 1) {
     throw does_not_add_up(spec, "a classifier reads one position of a whole sequence, and cp splits sequences",
@@ -113,6 +115,8 @@ std::shared_ptr<TrainableModel> make(const spec::Model& spec, const BuildOptions
       return make_mamba(spec, build);
     case spec::Arch::kBert:
       return make_bert(spec, build);
+    case spec::Arch::kTorchScript:
+      return std::make_shared<ScriptModel>(spec, build);
   }
   return nullptr;
 }

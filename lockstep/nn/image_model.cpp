@@ -17,12 +17,12 @@ Tensor per_channel(const std::array<float, 3>& values, std::int64_t channels, co
 
 }  // namespace
 
-Tensor ImageModel::normalised(const Tensor& images) const {
-  if (images.scalar_type() != torch::kByte) return images.scalar_type() == dtype() ? images : images.to(dtype());
-  const auto wide = images.options().dtype(dtype() == torch::kDouble ? torch::kDouble : torch::kFloat);
+Tensor normalised_images(const Tensor& images, torch::Dtype dtype) {
+  if (images.scalar_type() != torch::kByte) return images.scalar_type() == dtype ? images : images.to(dtype);
+  const auto wide = images.options().dtype(dtype == torch::kDouble ? torch::kDouble : torch::kFloat);
   const Tensor mean = per_channel(kPixelMean, images.size(1), wide);
   const Tensor deviation = per_channel(kPixelDeviation, images.size(1), wide);
-  return images.to(wide).div_(255.0).sub_(mean).div_(deviation).to(dtype());
+  return images.to(wide).div_(255.0).sub_(mean).div_(deviation).to(dtype);
 }
 
 void ImageModel::check(const Tensor& input) const {

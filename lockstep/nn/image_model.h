@@ -9,6 +9,9 @@
 
 namespace lockstep::nn {
 
+// Images [samples, channels, height, width] in `dtype`: bytes become (x/255 - mean) / deviation of their channel.
+torch::Tensor normalised_images(const torch::Tensor& images, torch::Dtype dtype);
+
 class ImageModel : public TrainableModel {
  public:
   torch::Tensor forward(const torch::Tensor& input, const ForwardContext& context) override;
@@ -22,8 +25,7 @@ class ImageModel : public TrainableModel {
   virtual torch::Tensor features(const torch::Tensor& images, const ForwardContext& context) = 0;
   virtual const Linear& classifier() const = 0;
 
-  // Images in the model's dtype: bytes become (x/255 - mean) / deviation of their channel.
-  torch::Tensor normalised(const torch::Tensor& images) const;
+  torch::Tensor normalised(const torch::Tensor& images) const { return normalised_images(images, dtype()); }
 
  private:
   void check(const torch::Tensor& input) const;

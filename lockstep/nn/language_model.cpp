@@ -10,7 +10,7 @@ namespace lockstep::nn {
 using torch::Tensor;
 
 LanguageModel::LanguageModel(const spec::Model& spec, const BuildOptions& options)
-    : TrainableModel(spec, options.dtype),
+    : UnitModel(spec, options.dtype),
       partition_(options.partition),
       part_(options.part),
       options_(torch::dtype(options.dtype).device(options.device)) {
@@ -109,6 +109,56 @@ LossResult LanguageModel::loss(const Tensor& input, const Tensor& target, const 
   LossResult result = head_loss(x, input, target, context);
   result.auxiliary = auxiliary;
   return result;
+}
+
+std::size_t LanguageModel::unit_count() const {
+  const auto layers = static_cast<std::size_t>(part_.end_layer - part_.first_layer);
+  return layers * static_cast<std::size_t>(parts_per_layer()) + (part_.embedding ? 1 : 0) + (part_.head ? 1 : 0);
+}
+
+LanguageModel::UnitPlace LanguageModel::place_of(std::size_t unit) const {
+  if (part_.embedding && unit == 0) return {.kind = UnitKind::kEmbedding};
+  if (part_.head && unit + 1 == unit_count()) return {.kind = UnitKind::kHead};
+  const auto among_layers = static_cast<std::int64_t>(unit) - (part_.embedding ? 1 : 0);
+  return {.kind = UnitKind::kLayer,
+          .layer = part_.first_layer + among_layers / parts_per_layer(),
+          .part = static_cast<int>(among_layers % parts_per_layer())};
+}
+
+std::vector<Tensor> LanguageModel::unit_parameters(std::size_t unit) const {
+  const UnitPlace place = place_of(unit);
+  std::vector<std::shared_ptr<torch::nn::Module>> modules;
+  if (place.kind == UnitKind::kEmbedding) modules = embedding_modules();
+  if (place.kind == UnitKind::kLayer) modules = {layer_module(place.layer)};
+  if (place.kind == UnitKind::kHead) modules = head_modules();
+  std::vector<Tensor> tensors;
+  for (const auto& module : modules) {
+    if (!module) continue;
+    for (Tensor& tensor : module->parameters()) tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+UnitOutput LanguageModel::run_unit(std::size_t unit, const Stream& x, const UnitBatch& batch) {
+  const UnitPlace place = place_of(unit);
+  if (place.kind == UnitKind::kEmbedding) {
+    check_tokens(x.front());
+    return {.stream = {embed(x.front(), batch.context)}};
+  }
+  if (place.kind == UnitKind::kHead) return {.loss = head_loss(x.front(), batch.input, batch.target, batch.context)};
+  LayerOutput output = run_layer(place.layer, place.part, x.front(), batch.context);
+  return {.stream = {std::move(output.hidden)}, .auxiliary = std::move(output.auxiliary)};
+}
+
+Tensor LanguageModel::predict_unit(std::size_t, const Stream& x, const UnitBatch& batch) {
+  return head_logits(x.front(), batch.input, batch.context);
+}
+
+bool LanguageModel::recomputes(std::size_t unit, plan::Recompute recompute) const {
+  const UnitPlace place = place_of(unit);
+  if (place.kind != UnitKind::kLayer) return false;
+  if (recompute == plan::Recompute::kFull) return true;
+  return recompute == plan::Recompute::kSelective && parts_per_layer() > 1 && place.part == 0;
 }
 
 LossResult LanguageModel::head_loss(const Tensor& x, const Tensor& tokens, const Tensor& target,

@@ -2,7 +2,8 @@
 // model's (tied to the input embedding or not) or a classifier ("score" on the last position, as Hugging Face's
 // ...ForSequenceClassification; BERT pools the first).
 //
-// A model runs as a whole (forward, loss), or unit by unit, which is how pipelines, ZeRO-3 and recomputation run it:
+// A model runs as a whole (forward, loss), or unit by unit (nn/unit_model.h), which is how pipelines, ZeRO-3 and
+// recomputation run it:
 //   x = model.embed(tokens, context);                                    // where part().embedding
 //   for each layer, for each part:  x = model.run_layer(layer, part, x, context).hidden;
 //   model.head_loss(x, tokens, target, context);                         // where part().head
@@ -16,7 +17,7 @@
 
 #include "lockstep/nn/attention.h"
 #include "lockstep/nn/layers.h"
-#include "lockstep/nn/model.h"
+#include "lockstep/nn/unit_model.h"
 
 namespace lockstep::nn {
 
@@ -36,10 +37,18 @@ inline DropoutSite site_of(const ForwardContext& context, std::int64_t layer, Dr
   return site_of(context, 1 + 3 * layer + static_cast<std::int64_t>(place));
 }
 
-class LanguageModel : public TrainableModel {
+class LanguageModel : public UnitModel {
  public:
   torch::Tensor forward(const torch::Tensor& input, const ForwardContext& context) override;
   LossResult loss(const torch::Tensor& input, const torch::Tensor& target, const ForwardContext& context) override;
+
+  // Units: the embedding, the parts of each layer, the head, as far as part() has them.
+  std::size_t unit_count() const override;
+  std::vector<torch::Tensor> unit_parameters(std::size_t unit) const override;
+  bool ends_in_loss() const override { return part_.head; }
+  UnitOutput run_unit(std::size_t unit, const Stream& x, const UnitBatch& batch) override;
+  torch::Tensor predict_unit(std::size_t unit, const Stream& x, const UnitBatch& batch) override;
+  bool recomputes(std::size_t unit, plan::Recompute recompute) const override;
 
   // tokens int64 [samples, rows] (cp's rows; with sequence parallel the result has 1/tp of them).
   virtual torch::Tensor embed(const torch::Tensor& tokens, const ForwardContext& context) = 0;
@@ -133,6 +142,13 @@ class LanguageModel : public TrainableModel {
   virtual torch::Tensor head_bias() const { return head_ ? head_->bias : torch::Tensor(); }
 
  private:
+  enum class UnitKind { kEmbedding, kLayer, kHead };
+  struct UnitPlace {
+    UnitKind kind = UnitKind::kLayer;
+    std::int64_t layer = 0;
+    int part = 0;
+  };
+  UnitPlace place_of(std::size_t unit) const;
   torch::Tensor head_weight() const { return head_ ? head_->weight : embedding_->weight; }
 
   Partition partition_;

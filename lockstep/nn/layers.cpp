@@ -59,8 +59,14 @@ Tensor Layer::declare(const std::string& name, Placement placement, InitialValue
   return tensor;
 }
 
+void Layer::adopt(const std::string& name, const Tensor& tensor, Placement placement, InitialValue initial) {
+  register_parameter(name, tensor, tensor.requires_grad());
+  declared_.push_back({name, tensor, std::move(placement), std::move(initial)});
+}
+
 std::vector<DeclaredParameter> declared_parameters(const torch::nn::Module& model) {
   std::vector<DeclaredParameter> all;
+  if (const auto* owner = dynamic_cast<const ParameterOwner*>(&model)) all = owner->declared();
   std::set<const Layer*> seen;
   for (const auto& entry : model.named_modules("", /*include_self=*/false)) {
     const auto* layer = dynamic_cast<const Layer*>(entry.value().get());

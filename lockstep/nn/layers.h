@@ -23,10 +23,17 @@ struct DeclaredParameter {
   InitialValue initial;
 };
 
-// A module that owns parameters directly.
-class Layer : public torch::nn::Module {
+// Whatever owns parameters directly: layers, and models that do so themselves.
+class ParameterOwner {
  public:
-  const std::vector<DeclaredParameter>& declared() const { return declared_; }
+  virtual ~ParameterOwner() = default;
+  virtual const std::vector<DeclaredParameter>& declared() const = 0;
+};
+
+// A module that owns parameters directly.
+class Layer : public torch::nn::Module, public ParameterOwner {
+ public:
+  const std::vector<DeclaredParameter>& declared() const override { return declared_; }
   // Back to the start: buffers that are part of the training state.
   virtual void reset_buffers() {}
 
@@ -34,6 +41,8 @@ class Layer : public torch::nn::Module {
   // Registers this rank's part of a parameter, uninitialised.
   torch::Tensor declare(const std::string& name, Placement placement, InitialValue initial,
                         const torch::TensorOptions& options);
+  // The same for a tensor that is there already.
+  void adopt(const std::string& name, const torch::Tensor& tensor, Placement placement, InitialValue initial);
 
  private:
   std::vector<DeclaredParameter> declared_;

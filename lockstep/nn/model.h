@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include <torch/nn/module.h>
 #include <torch/types.h>
@@ -31,6 +32,8 @@ struct ForwardContext {
   torch::Tensor positions;
   // Bidirectional models: tokens of each sample before its padding (int64 [samples]); undefined: all of them.
   torch::Tensor lengths;
+  // Models of several inputs: those after the first, samples first.
+  std::vector<torch::Tensor> more_inputs;
 };
 
 struct LossResult {
@@ -55,6 +58,9 @@ class TrainableModel : public torch::nn::Module {
   // backward. Only first derivatives exist. Zero samples, or only ignored targets, give a loss_sum of 0 (with zero
   // samples it has no graph). A target outside [0, classes) other than kIgnoredTarget is bad_input.
   virtual LossResult loss(const torch::Tensor& input, const torch::Tensor& target, const ForwardContext& context) = 0;
+
+  // Every parameter has its initial value now: what they were taken from need not be kept.
+  virtual void drop_initial_values() {}
 
   const spec::Model& spec() const { return spec_; }
   torch::Dtype dtype() const { return dtype_; }
@@ -82,6 +88,7 @@ struct BuildOptions {
   Partition partition;     // the ranks that compute the model together; default: this one alone
   ModelPart part;          // default: all of it
   bool initialise = true;  // false: weights are left as they are (the caller fills them)
+  bool autocast = false;   // modules from Python: products in bf16, weights in dtype
 };
 
 // Throws UserError for an architecture that cannot be trained yet, and for sizes that do not fit together.

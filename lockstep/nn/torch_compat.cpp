@@ -1,6 +1,7 @@
 #include "lockstep/nn/torch_compat.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -145,6 +146,34 @@ void copy_all(const std::vector<torch::Tensor>& targets, const std::vector<torch
     torch::Tensor target = targets[i];
     add ? target.add_(sources[i]) : target.copy_(sources[i]);
   }
+}
+
+// libtorch 1.13 has a switch for each kind of device, 2.4 and later one for all.
+AutocastScope::AutocastScope(bool on, torch::Device device) : on_(on), device_(device) {
+  if (!on_) return;
+  at::autocast::increment_nesting();
+#if LOCKSTEP_TORCH_AT_LEAST(2, 4)
+  at::autocast::set_autocast_dtype(device_.type(), torch::kBFloat16);
+  at::autocast::set_autocast_enabled(device_.type(), true);
+#else
+  if (device_.is_cpu()) {
+    at::autocast::set_autocast_cpu_dtype(torch::kBFloat16);
+    at::autocast::set_cpu_enabled(true);
+  } else {
+    at::autocast::set_autocast_gpu_dtype(torch::kBFloat16);
+    at::autocast::set_enabled(true);
+  }
+#endif
+}
+
+AutocastScope::~AutocastScope() {
+  if (!on_) return;
+#if LOCKSTEP_TORCH_AT_LEAST(2, 4)
+  at::autocast::set_autocast_enabled(device_.type(), false);
+#else
+  device_.is_cpu() ? at::autocast::set_cpu_enabled(false) : at::autocast::set_enabled(false);
+#endif
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
 }
 
 void release_cached_memory([[maybe_unused]] torch::Device device) {

@@ -66,6 +66,20 @@ class DeviceTimer {
 void reset_peak_allocated(torch::Device device);
 double peak_allocated_bytes(torch::Device device);
 
+// Products in bf16 while this lives, as torch.autocast(device, bfloat16) has them; nothing where `on` is false. Of the
+// calling thread.
+class AutocastScope {
+ public:
+  AutocastScope(bool on, torch::Device device);
+  ~AutocastScope();
+  AutocastScope(const AutocastScope&) = delete;
+  AutocastScope& operator=(const AutocastScope&) = delete;
+
+ private:
+  bool on_ = false;
+  torch::Device device_;
+};
+
 // The type in which libtorch's allocator reports totals (c10::MemoryReportingInfoBase).
 #if LOCKSTEP_TORCH_AT_LEAST(2, 1)
 using ReportedTotal = std::size_t;

@@ -12,11 +12,20 @@ namespace lockstep::parallel {
 
 using torch::Tensor;
 
+namespace {
+
+std::set<const void*> identities(const std::vector<Tensor>& tensors) {
+  std::set<const void*> found;
+  for (const Tensor& tensor : tensors) found.insert(tensor.unsafeGetTensorImpl());
+  return found;
+}
+
+}  // namespace
+
 std::set<const void*> tensors_of(const std::vector<std::shared_ptr<torch::nn::Module>>& modules) {
   std::set<const void*> tensors;
   for (const auto& module : modules) {
-    if (!module) continue;
-    for (const Tensor& tensor : module->parameters()) tensors.insert(tensor.unsafeGetTensorImpl());
+    if (module) tensors.merge(identities(module->parameters()));
   }
   return tensors;
 }
@@ -24,39 +33,19 @@ std::set<const void*> tensors_of(const std::vector<std::shared_ptr<torch::nn::Mo
 Chunk::Chunk(std::shared_ptr<nn::TrainableModel> model, std::vector<std::shared_ptr<FlatShard>> shards,
              const ChunkOptions& options)
     : model_(std::move(model)),
-      language_(dynamic_cast<nn::LanguageModel*>(model_.get())),
+      by_unit_(dynamic_cast<nn::UnitModel*>(model_.get())),
       shards_(std::move(shards)),
       options_(options) {
-  find_units();
+  units_.resize(by_unit_ != nullptr ? by_unit_->unit_count() : 1);
   find_uses();
-  if (language_ == nullptr) add_hooks();
+  if (by_unit_ == nullptr) add_hooks();
 }
 
-void Chunk::find_units() {
-  if (language_ == nullptr) {
-    units_.push_back({.kind = Kind::kWhole});
-    return;
-  }
-  const nn::ModelPart& part = language_->part();
-  if (part.embedding) units_.push_back({.kind = Kind::kEmbedding});
-  for (std::int64_t layer = part.first_layer; layer < part.end_layer; ++layer) {
-    for (int i = 0; i < language_->parts_per_layer(); ++i) {
-      units_.push_back({.kind = Kind::kLayer, .layer = layer, .part = i});
-    }
-  }
-  if (part.head) units_.push_back({.kind = Kind::kHead});
-}
-
-// Which shards a unit needs follows from the modules it uses: a shard serves every unit that uses one of its tensors.
+// A shard serves every unit that uses one of its tensors.
 void Chunk::find_uses() {
   std::vector<std::set<const void*>> tensors;  // by unit
-  for (const Unit& unit : units_) {
-    std::vector<std::shared_ptr<torch::nn::Module>> modules;
-    if (unit.kind == Kind::kWhole) modules = {model_};
-    if (unit.kind == Kind::kEmbedding) modules = language_->embedding_modules();
-    if (unit.kind == Kind::kLayer) modules = {language_->layer_module(unit.layer)};
-    if (unit.kind == Kind::kHead) modules = language_->head_modules();
-    tensors.push_back(tensors_of(modules));
+  for (std::size_t i = 0; i < units_.size(); ++i) {
+    tensors.push_back(identities(by_unit_ != nullptr ? by_unit_->unit_parameters(i) : model_->parameters()));
   }
   for (const auto& shard : shards_) add_uses(*shard, tensors);
 }
@@ -102,10 +91,8 @@ void Chunk::add_hooks() {
   }
 }
 
-bool Chunk::recomputes(const Unit& unit) const {
-  if (unit.kind != Kind::kLayer) return false;
-  if (options_.recompute == plan::Recompute::kFull) return true;
-  return options_.recompute == plan::Recompute::kSelective && language_->parts_per_layer() > 1 && unit.part == 0;
+bool Chunk::recomputes(std::size_t unit) const {
+  return by_unit_ != nullptr && by_unit_->recomputes(unit, options_.recompute);
 }
 
 // Weights for this unit, and the gather for the next one on its way. Backward passes the units the other way round,
@@ -125,133 +112,151 @@ void Chunk::leave(std::size_t unit, int direction) {
   for (FlatShard* shard : direction > 0 ? units_[unit].last_use : units_[unit].first_use) shard->release();
 }
 
-void Chunk::run(const Unit& unit, Kept& kept, const MicroBatch& batch, bool count) {
-  switch (unit.kind) {
-    case Kind::kEmbedding:
-      language_->check_tokens(kept.input);
-      kept.hidden = language_->embed(kept.input, batch.context);
-      return;
-    case Kind::kLayer: {
-      const nn::LayerOutput output = language_->run_layer(unit.layer, unit.part, kept.input, batch.context);
-      kept.hidden = output.hidden;
-      kept.auxiliary = output.auxiliary;
-      if (count && kept.auxiliary.defined()) sums_.auxiliary += kept.auxiliary.item<double>();
-      return;
-    }
-    case Kind::kHead:
-    case Kind::kWhole: {
-      const nn::LossResult result = unit.kind == Kind::kHead
-                                        ? language_->head_loss(kept.input, batch.input, batch.target, batch.context)
-                                        : model_->loss(kept.input, batch.target, batch.context);
-      kept.loss = result.loss_sum;
-      if (result.loss_sum.is_cpu()) {
-        sums_.loss += result.loss_sum.item<double>();
-      } else {
-        const Tensor loss = result.loss_sum.detach().to(torch::kFloat64);
-        device_loss_ = device_loss_.defined() ? device_loss_ + loss : loss;
-      }
-      sums_.targets += result.count;
-      sums_.correct += result.correct;
-      return;
-    }
+void Chunk::count_loss(const nn::LossResult& result) {
+  if (result.loss_sum.is_cpu()) {
+    sums_.loss += result.loss_sum.item<double>();
+  } else {
+    const Tensor loss = result.loss_sum.detach().to(torch::kFloat64);
+    device_loss_ = device_loss_.defined() ? device_loss_ + loss : loss;
   }
+  sums_.targets += result.count;
+  sums_.correct += result.correct;
+}
+
+void Chunk::run(std::size_t unit, Kept& kept, const MicroBatch& batch, bool count) {
+  if (by_unit_ == nullptr) {
+    const nn::LossResult result = model_->loss(kept.input.front(), batch.target, batch.context);
+    kept.loss = result.loss_sum;
+    return count_loss(result);
+  }
+  nn::UnitOutput output = by_unit_->run_unit(unit, kept.input, {batch.input, batch.target, batch.context});
+  kept.output = std::move(output.stream);
+  kept.auxiliary = std::move(output.auxiliary);
+  if (count && kept.auxiliary.defined()) sums_.auxiliary += kept.auxiliary.item<double>();
+  if (!output.loss) return;
+  kept.loss = output.loss->loss_sum;
+  count_loss(*output.loss);
 }
 
 void Chunk::keep_away(Kept& kept) {
   if (options_.activation_arena == nullptr || !kept.recompute) return;
-  kept.input = options_.activation_arena->put(kept.input);
+  for (Tensor& tensor : kept.input) tensor = options_.activation_arena->put(tensor);
   kept.offloaded = true;
 }
 
-bool Chunk::is_idle(const Unit& unit, const MicroBatch& batch) const {
-  return unit.kind == Kind::kWhole && batch.input.size(0) == 0;
+bool Chunk::is_idle(const MicroBatch& batch) const {
+  return (by_unit_ == nullptr || !by_unit_->has_exchanges()) && batch.input.size(0) == 0;
+}
+
+nn::Stream Chunk::first_stream(const MicroBatch& batch, const Tensor& x) const {
+  if (x.defined()) return {x};
+  if (by_unit_ == nullptr) return {batch.input};
+  return by_unit_->first_stream({batch.input, batch.target, batch.context});
+}
+
+void Chunk::Kept::need_gradients() {
+  if (from_data) return;
+  for (Tensor& tensor : input) {
+    if (tensor.is_floating_point()) tensor.requires_grad_(true);
+  }
 }
 
 Tensor Chunk::forward(int number, const MicroBatch& batch, const Tensor& x) {
   Held& held = held_[number];
   held.batch = batch;
-  Tensor current = x.defined() ? x : batch.input;
+  nn::Stream current = first_stream(batch, x);
   for (std::size_t i = 0; i < units_.size(); ++i) {
     enter(i, +1);
     Kept kept;
-    kept.recompute = recomputes(units_[i]);
-    kept.input = current.detach();
-    if (kept.input.is_floating_point() && language_ != nullptr) kept.input.requires_grad_(true);
-    if (!is_idle(units_[i], batch)) {
+    kept.recompute = recomputes(i) && !is_idle(batch);
+    kept.from_data = i == 0 && !x.defined();
+    for (const Tensor& tensor : current) kept.input.push_back(tensor.detach());
+    kept.need_gradients();
+    if (!is_idle(batch)) {
       const torch::AutoGradMode mode(!kept.recompute);
-      run(units_[i], kept, batch, true);
+      run(i, kept, batch, true);
     }
     leave(i, +1);
-    current = kept.hidden;
+    current = kept.output;
     if (kept.recompute) {
-      kept.hidden.reset();
+      kept.output.clear();
+      kept.loss.reset();
       kept.auxiliary.reset();
       keep_away(kept);
     }
     held.units.push_back(std::move(kept));
   }
-  return current.defined() ? current.detach() : current;
+  return current.empty() ? Tensor() : current.front().detach();
 }
 
 Tensor Chunk::pass(const MicroBatch& batch, const Tensor& x, bool logits) {
   const torch::NoGradGuard no_grad;
-  Tensor current = x.defined() ? x : batch.input;
+  nn::Stream current = first_stream(batch, x);
+  const bool ends = logits && by_unit_ != nullptr && by_unit_->ends_in_loss();
   for (std::size_t i = 0; i < units_.size(); ++i) {
     enter(i, +1);
     Kept kept;
     kept.input = current;
-    if (logits && units_[i].kind == Kind::kHead) {
-      kept.hidden = language_->head_logits(current, batch.input, batch.context);
-    } else if (logits && units_[i].kind == Kind::kWhole) {
-      kept.hidden = model_->forward(current, batch.context);
-    } else if (!is_idle(units_[i], batch)) {
-      run(units_[i], kept, batch, false);
+    if (logits && by_unit_ == nullptr) {
+      kept.output = {model_->forward(current.front(), batch.context)};
+    } else if (ends && i + 1 == units_.size()) {
+      kept.output = {by_unit_->predict_unit(i, current, {batch.input, batch.target, batch.context})};
+    } else if (!is_idle(batch)) {
+      run(i, kept, batch, false);
     }
     leave(i, +1);
-    current = kept.hidden;
+    current = std::move(kept.output);
   }
-  return current;
+  return current.empty() ? Tensor() : current.front();
 }
 
 Tensor Chunk::evaluate(const MicroBatch& batch, const Tensor& x) { return pass(batch, x, false); }
 Tensor Chunk::predict(const MicroBatch& batch, const Tensor& x) { return pass(batch, x, true); }
+
+nn::Stream Chunk::differentiate(const Kept& kept, const nn::Stream& gradients, const MicroBatch& batch) const {
+  torch::autograd::variable_list outputs, given;
+  const auto add = [&](const Tensor& output, const Tensor& gradient) {
+    // Under adapters the embedding is frozen and has no input to pass a gradient on to.
+    if (!output.defined() || !gradient.defined() || !output.requires_grad()) return;
+    outputs.push_back(output);
+    given.push_back(gradient.to(output.scalar_type()));
+  };
+  if (kept.loss.defined()) {
+    add(kept.loss, torch::full_like(kept.loss, batch.loss_weight));
+  } else {
+    for (std::size_t i = 0; i < kept.output.size() && i < gradients.size(); ++i) add(kept.output[i], gradients[i]);
+  }
+  if (kept.auxiliary.defined()) add(kept.auxiliary, torch::full_like(kept.auxiliary, batch.auxiliary_weight));
+  if (!outputs.empty()) torch::autograd::backward(outputs, given);
+  nn::Stream own;
+  for (const Tensor& input : kept.input) own.push_back(input.grad());
+  return own;
+}
 
 Tensor Chunk::backward(int number, const Tensor& gradient, bool defer) {
   const auto found = held_.find(number);
   LOCKSTEP_ASSERT(found != held_.end(), "backward without its forward");
   Held& held = found->second;
   if (defer) held.deferred.resize(units_.size());
-  Tensor current = gradient;
+  nn::Stream current = {gradient};
   for (std::size_t i = units_.size(); i-- > 0;) {
     enter(i, -1);
     Kept kept = std::move(held.units[i]);
     if (kept.recompute) {
-      Tensor input = kept.offloaded ? options_.activation_arena->take(kept.input) : kept.input;
-      kept.input = input.detach().requires_grad_(true);
+      for (Tensor& input : kept.input) {
+        input = (kept.offloaded ? options_.activation_arena->take(input) : input).detach();
+      }
+      kept.need_gradients();
       const torch::AutoGradMode mode(true);
       const telemetry::SpanScope span(
           {.kind = telemetry::SpanKind::kRecompute, .micro = static_cast<std::int16_t>(number)});
-      run(units_[i], kept, held.batch, false);
-    }
-    torch::autograd::variable_list outputs, gradients;
-    if (kept.loss.defined()) {
-      outputs.push_back(kept.loss);
-      gradients.push_back(torch::full_like(kept.loss, held.batch.loss_weight));
-    } else if (kept.hidden.defined()) {
-      outputs.push_back(kept.hidden);
-      gradients.push_back(current);
-    }
-    if (kept.auxiliary.defined() && kept.auxiliary.requires_grad()) {
-      outputs.push_back(kept.auxiliary);
-      gradients.push_back(torch::full_like(kept.auxiliary, held.batch.auxiliary_weight));
+      run(i, kept, held.batch, false);
     }
     {
       if (defer) held.deferred[i] = std::make_unique<nn::WeightGradientQueue>();
       const nn::DeferWeightGradients deferring(defer ? held.deferred[i].get() : nullptr);
-      // Under adapters the embedding is frozen and has no input to pass a gradient on to.
-      if (!outputs.empty() && outputs.front().requires_grad()) torch::autograd::backward(outputs, gradients);
+      current = differentiate(kept, current, held.batch);
     }
-    current = kept.input.grad();
     kept = {};
     if (!defer) gradients_done(i, finished_ + 1 == options_.micro_steps);
     leave(i, -1);
@@ -260,7 +265,7 @@ Tensor Chunk::backward(int number, const Tensor& gradient, bool defer) {
     held_.erase(found);
     ++finished_;
   }
-  return current;
+  return current.empty() ? Tensor() : current.front();
 }
 
 void Chunk::weight_gradients(int number) {

@@ -1,9 +1,9 @@
-// Chunk: consecutive layers of a model on one rank, run unit by unit. A unit is the embedding, a part of a layer
-// (attention, MLP), or the head with the loss. Each has an autograd graph of its own, from a detached input to its
-// output, so that the chunk decides between units: gather and free weights (ZeRO-3), prefetch the next unit's, keep a
-// unit's activations or compute them again (recompute), hand gradients to their reduction while backward goes on, and
-// split backward in two (zero bubble). A model without units is one unit; there hooks tell of gradients while its
-// backward runs.
+// Chunk: consecutive units of a model on one rank (nn/unit_model.h), run one by one. Of a language model they are the
+// embedding, the parts of a layer (attention, MLP), and the head with the loss. Each has an autograd graph of its own,
+// from a detached input to its output, so that the chunk decides between units: gather and free weights (ZeRO-3),
+// prefetch the next unit's, keep a unit's activations or compute them again (recompute), hand gradients to their
+// reduction while backward goes on, and split backward in two (zero bubble). A model without units is one unit; there
+// hooks tell of gradients while its backward runs.
 //
 // All calls come from the rank's thread; collectives inside throw Fault.
 #pragma once
@@ -17,8 +17,7 @@
 #include <torch/types.h>
 
 #include "lockstep/nn/deferred_gradients.h"
-#include "lockstep/nn/language_model.h"
-#include "lockstep/nn/model.h"
+#include "lockstep/nn/unit_model.h"
 #include "lockstep/parallel/flat_shard.h"
 #include "lockstep/parallel/gradient_hooks.h"
 #include "lockstep/parallel/offload.h"
@@ -28,8 +27,8 @@ namespace lockstep::parallel {
 
 // One micro-batch as this rank sees it: its rows of the sequence under cp.
 struct MicroBatch {
-  torch::Tensor input;   // tokens int64 [samples, rows], or images
-  torch::Tensor target;  // int64 [samples, rows] or [samples]
+  torch::Tensor input;   // tokens int64 [samples, rows], images, or whatever the model reads; others in the context
+  torch::Tensor target;  // int64 [samples, rows] or [samples], or what the model's loss wants
   nn::ForwardContext context;
   double loss_weight = 0.0;       // what loss_sum is multiplied by before backward
   double auxiliary_weight = 0.0;  // the same for auxiliary losses
@@ -83,19 +82,19 @@ class Chunk {
   std::size_t in_flight() const { return held_.size(); }
 
  private:
-  enum class Kind { kEmbedding, kLayer, kHead, kWhole };
   struct Unit {
-    Kind kind = Kind::kLayer;
-    std::int64_t layer = 0;
-    int part = 0;
     std::vector<FlatShard*> first_use, last_use;  // of a forward pass over the units
     // Parameters whose gradients are complete when backward has passed this unit, by shard.
     std::vector<std::pair<FlatShard*, std::vector<std::size_t>>> completes;
   };
   struct Kept {  // of one unit and micro-batch
-    torch::Tensor input, hidden, loss, auxiliary;
+    nn::Stream input, output;
+    torch::Tensor loss, auxiliary;
     bool recompute = false;
     bool offloaded = false;
+    bool from_data = false;  // the input is the micro-batch, which has no gradient
+    // Inputs become leaves that a gradient is kept for.
+    void need_gradients();
   };
   struct Held {
     MicroBatch batch;
@@ -103,14 +102,17 @@ class Chunk {
     std::vector<std::unique_ptr<nn::WeightGradientQueue>> deferred;  // by unit
   };
 
-  void find_units();
   void find_uses();
   void add_uses(FlatShard& shard, const std::vector<std::set<const void*>>& tensors);
   void add_hooks();
-  // Models of one unit have no collectives inside: a rank without samples has nothing to compute.
-  bool is_idle(const Unit& unit, const MicroBatch& batch) const;
-  bool recomputes(const Unit& unit) const;
-  void run(const Unit& unit, Kept& kept, const MicroBatch& batch, bool count);
+  // Models without collectives inside: a rank without samples has nothing to compute.
+  bool is_idle(const MicroBatch& batch) const;
+  bool recomputes(std::size_t unit) const;
+  nn::Stream first_stream(const MicroBatch& batch, const torch::Tensor& x) const;
+  void run(std::size_t unit, Kept& kept, const MicroBatch& batch, bool count);
+  void count_loss(const nn::LossResult& result);
+  // Backward of a unit from the gradients of its outputs; returns those of its inputs.
+  nn::Stream differentiate(const Kept& kept, const nn::Stream& gradients, const MicroBatch& batch) const;
   torch::Tensor pass(const MicroBatch& batch, const torch::Tensor& x, bool logits);
   void enter(std::size_t unit, int direction);
   void leave(std::size_t unit, int direction);
@@ -118,7 +120,7 @@ class Chunk {
   void gradients_done(std::size_t unit, bool last_of_step);
 
   std::shared_ptr<nn::TrainableModel> model_;
-  nn::LanguageModel* language_ = nullptr;  // model_, where it is one
+  nn::UnitModel* by_unit_ = nullptr;  // model_, where it has units
   std::vector<std::shared_ptr<FlatShard>> shards_;
   ChunkOptions options_;
   std::vector<Unit> units_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/base/error.h"
+#include "lockstep/nn/language_model.h"
 #include "lockstep/nn/lora.h"
 #include "lockstep/nn/tensor_comm.h"
 #include "lockstep/parallel/same_parameters.h"
@@ -59,17 +60,19 @@ ParallelModel::~ParallelModel() = default;
 
 void ParallelModel::build_chunks() {
   const plan::Layout& layout = options_.layout;
-  const std::vector<std::int64_t> layers = plan::layers_by_position(layout, spec_.layers);
+  layers_ = plan::layers_by_position(layout, spec_);
   for (int chunk = 0; chunk < schedule_.chunks; ++chunk) {
     const int position = schedule_.position(static_cast<int>(groups_.stage), chunk);
     nn::BuildOptions build;
     build.dtype = options_.dtype;
     build.device = options_.device;
+    build.autocast = options_.autocast;
     build.seed = options_.seed;
     build.initialise = false;
     build.partition = groups_.partition(layout);
-    for (int i = 0; i < position; ++i) build.part.first_layer += layers[static_cast<std::size_t>(i)];
-    build.part.end_layer = build.part.first_layer + layers[static_cast<std::size_t>(position)];
+    for (int i = 0; i < position; ++i) build.part.first_layer += layers_[static_cast<std::size_t>(i)];
+    build.part.end_layer = build.part.first_layer + layers_[static_cast<std::size_t>(position)];
+    if (spec_.is_scripted() && layout.pp == 1) build.part.end_layer = -1;  // all, whatever is known of its units
     build.part.embedding = position == 0;
     build.part.head = position == schedule_.positions() - 1;
     auto model = options_.make_model(spec_, build);
@@ -105,6 +108,12 @@ void ParallelModel::build_shards(nn::TrainableModel& model, int position,
     int block = 2;
     for (std::int64_t i = part.first_layer; i < part.end_layer; ++i) assign({language->layer_module(i)}, block++);
     if (part.head) assign(language->head_modules(), block);
+  } else if (auto* by_unit = dynamic_cast<nn::UnitModel*>(&model)) {
+    for (std::size_t i = 0; i < by_unit->unit_count(); ++i) {
+      for (const Tensor& tensor : by_unit->unit_parameters(i)) {
+        block_of.emplace(tensor.unsafeGetTensorImpl(), static_cast<int>(i));
+      }
+    }
   }
   std::map<ShardKey, std::vector<nn::DeclaredParameter>> blocks;
   for (nn::DeclaredParameter& parameter : nn::declared_parameters(model)) {
@@ -152,6 +161,7 @@ void ParallelModel::initialise() {
       master.copy_(own);
     }
   }
+  for (const auto& chunk : chunks_) chunk->model().drop_initial_values();
   share_values();
 }
 
@@ -176,9 +186,22 @@ void ParallelModel::share_values() {
   }
 }
 
-std::vector<std::int64_t> ParallelModel::stream_shape(const MicroBatch& batch) const {
+// Of what enters `position`.
+std::vector<std::int64_t> ParallelModel::stream_shape(const MicroBatch& batch, int position) const {
+  if (spec_.is_scripted()) {
+    std::int64_t unit = 0;
+    for (int i = 0; i < position; ++i) unit += layers_[static_cast<std::size_t>(i)];
+    std::vector<std::int64_t> shape = spec_.script.facts.units.at(static_cast<std::size_t>(unit)).entering;
+    shape.insert(shape.begin(), batch.input.size(0));
+    return shape;
+  }
   const std::int64_t split = options_.layout.sequence_parallel ? options_.layout.tp : 1;
   return {batch.input.size(0), batch.input.size(1) / split, spec_.hidden};
+}
+
+Tensor ParallelModel::or_nothing(Tensor stream, const MicroBatch& batch, int position) const {
+  if (stream.defined() || position == 0 || position == schedule_.positions()) return stream;
+  return torch::zeros(stream_shape(batch, position), torch::dtype(options_.dtype).device(options_.device));
 }
 
 void ParallelModel::set_micro_steps(std::int64_t micro_steps) {
@@ -195,7 +218,8 @@ ChunkSums ParallelModel::run(const std::vector<MicroBatch>& micro_batches, const
   const auto batch_of = [&](int micro) -> const MicroBatch& { return micro_batches[static_cast<std::size_t>(micro)]; };
   const int stage = static_cast<int>(groups_.stage);
   PipelineLinks links(
-      schedule_, stage, groups_.pipeline, [&](int micro) { return stream_shape(batch_of(micro)); },
+      schedule_, stage, groups_.pipeline,
+      [&](int position, int micro) { return stream_shape(batch_of(micro), position); },
       torch::dtype(options_.dtype).device(options_.device));
   const auto chunk_of = [&](int chunk) -> Chunk& { return *chunks_[static_cast<std::size_t>(chunk)]; };
   const auto mark = [&](SpanKind kind, int chunk, int micro) -> telemetry::SpanMark {
@@ -206,11 +230,13 @@ ChunkSums ParallelModel::run(const std::vector<MicroBatch>& micro_batches, const
   PipelineWork work;
   work.forward = [&](int chunk, int micro, const Tensor& x) {
     const telemetry::SpanScope span(mark(SpanKind::kForward, chunk, micro));
-    return chunk_of(chunk).forward(micro, batch_of(micro), x);
+    return or_nothing(chunk_of(chunk).forward(micro, batch_of(micro), x), batch_of(micro),
+                      schedule_.position(stage, chunk) + 1);
   };
   work.backward = [&](int chunk, int micro, const Tensor& gradient, bool split) {
     const telemetry::SpanScope span(mark(SpanKind::kBackward, chunk, micro));
-    return chunk_of(chunk).backward(micro, gradient, split);
+    return or_nothing(chunk_of(chunk).backward(micro, gradient, split), batch_of(micro),
+                      schedule_.position(stage, chunk));
   };
   work.weight_gradients = [&](int chunk, int micro) {
     const telemetry::SpanScope span(mark(SpanKind::kWeightGradient, chunk, micro));
@@ -259,13 +285,13 @@ torch::Tensor ParallelModel::pass(const MicroBatch& batch,
     }
   }
   PipelineLinks links(
-      forward, stage, groups_.pipeline, [&](int) { return stream_shape(batch); },
+      forward, stage, groups_.pipeline, [&](int position, int) { return stream_shape(batch, position); },
       torch::dtype(options_.dtype).device(options_.device));
   Tensor result;
   for (int chunk = 0; chunk < schedule_.chunks; ++chunk) {
     const int position = schedule_.position(stage, chunk);
     const Tensor x = position > 0 ? links.take(Direction::kForward, position, 0) : Tensor();
-    const Tensor y = through(*chunks_[static_cast<std::size_t>(chunk)], x);
+    const Tensor y = or_nothing(through(*chunks_[static_cast<std::size_t>(chunk)], x), batch, position + 1);
     if (position < last) {
       links.hand(Direction::kForward, position + 1, 0, y);
     } else {

@@ -26,7 +26,7 @@
 namespace lockstep::parallel {
 
 // Builds the part of the model that BuildOptions::part names, for the ranks of BuildOptions::partition; weights need no
-// values. Every parameter must be declared by an nn::Layer. Pipelines want an nn::LanguageModel.
+// values. Every parameter must be declared (nn::declared_parameters). Pipelines want an nn::UnitModel.
 using ModelFactory =
     std::function<std::shared_ptr<nn::TrainableModel>(const spec::Model& spec, const nn::BuildOptions& options)>;
 
@@ -36,6 +36,7 @@ struct ParallelModelOptions {
   torch::ScalarType gradient_dtype = torch::kFloat32;
   torch::ScalarType master_dtype = torch::kFloat32;
   torch::Device device = torch::kCPU;
+  bool autocast = false;  // nn::BuildOptions
   std::uint64_t seed = 0;
   std::int64_t micro_steps = 1;  // micro-batches that a step usually has
   bool reshard_after_forward = true;
@@ -132,13 +133,16 @@ class ParallelModel {
   torch::Tensor pass(const MicroBatch& batch,
                      const std::function<torch::Tensor(Chunk&, const torch::Tensor&)>& through);
   ChunkSums take_sums();
-  std::vector<std::int64_t> stream_shape(const MicroBatch& batch) const;
+  std::vector<std::int64_t> stream_shape(const MicroBatch& batch, int position) const;
+  // A rank without samples computes nothing, and still hands on tensors of no samples.
+  torch::Tensor or_nothing(torch::Tensor stream, const MicroBatch& batch, int position) const;
 
   spec::Model spec_;
   ParallelModelOptions options_;
   ProcessGroups groups_;
   OffloadArena arena_;
   plan::PipelineSchedule schedule_;
+  std::vector<std::int64_t> layers_;  // by position of the pipeline
   std::function<void(const plan::PipelineTask&, double, double)> observer_;
   std::vector<std::unique_ptr<Chunk>> chunks_;
   std::vector<std::shared_ptr<FlatShard>> shards_;

@@ -15,7 +15,7 @@ comm::OpOptions at_site(Direction direction) {
 }  // namespace
 
 PipelineLinks::PipelineLinks(const plan::PipelineSchedule& schedule, int stage, comm::Communicator group,
-                             std::function<std::vector<std::int64_t>(int micro)> shape_of, torch::TensorOptions options)
+                             ShapeOf shape_of, torch::TensorOptions options)
     : schedule_(schedule), stage_(stage), group_(std::move(group)), shape_of_(std::move(shape_of)), options_(options) {
   for (int peer = 0; peer < schedule.stages; ++peer) {
     if (peer != stage) expect(peer);
@@ -45,8 +45,10 @@ void PipelineLinks::receive_next(int peer) {
   if (queue.empty()) return;
   const Key key = queue.front();
   queue.pop_front();
-  Arrival arrival{torch::empty(shape_of_(std::get<2>(key)), options_), {}};
-  arrival.work = group_.recv(nn::buffer_of(arrival.tensor), peer, at_site(std::get<0>(key)));
+  const auto [direction, to, micro] = key;
+  const int entered = direction == Direction::kForward ? to : to + 1;
+  Arrival arrival{torch::empty(shape_of_(entered, micro), options_), {}};
+  arrival.work = group_.recv(nn::buffer_of(arrival.tensor), peer, at_site(direction));
   arrived_.emplace(key, std::move(arrival));
 }
 
@@ -71,7 +73,7 @@ void PipelineLinks::hand(Direction direction, int position, int micro, const tor
     return;
   }
   while (!sent_.empty() && sent_.front().work.done()) sent_.pop_front();
-  Arrival leaving{tensor.contiguous(), {}};
+  Arrival leaving{tensor.to(options_.dtype().toScalarType()).contiguous(), {}};
   leaving.work = group_.send(nn::buffer_of(leaving.tensor), peer, at_site(direction));
   sent_.push_back(std::move(leaving));
 }

@@ -20,9 +20,11 @@ enum class Direction { kForward, kBackward };
 
 class PipelineLinks {
  public:
-  // `group`: rank i is stage i (invalid for one stage). `shape_of(micro)` are the sizes of what travels.
-  PipelineLinks(const plan::PipelineSchedule& schedule, int stage, comm::Communicator group,
-                std::function<std::vector<std::int64_t>(int micro)> shape_of, torch::TensorOptions options);
+  // `group`: rank i is stage i (invalid for one stage). `shape_of(position, micro)` are the sizes of what
+  // goes into `position`, and of its gradient. It travels in the dtype of `options`.
+  using ShapeOf = std::function<std::vector<std::int64_t>(int position, int micro)>;
+  PipelineLinks(const plan::PipelineSchedule& schedule, int stage, comm::Communicator group, ShapeOf shape_of,
+                torch::TensorOptions options);
 
   ~PipelineLinks();
   PipelineLinks(const PipelineLinks&) = delete;
@@ -48,7 +50,7 @@ class PipelineLinks {
   const plan::PipelineSchedule& schedule_;
   int stage_;
   comm::Communicator group_;
-  std::function<std::vector<std::int64_t>(int)> shape_of_;
+  ShapeOf shape_of_;
   torch::TensorOptions options_;
   std::map<int, std::deque<Key>> expected_;  // by sender, in its order
   std::map<Key, Arrival> arrived_;

@@ -42,6 +42,9 @@ class FieldWriter {
   void object_or_absent(const char* key, const T& value) {
     if (value != T{}) json_[key] = object_of(value);
   }
+  void text_or_absent(const char* key, const std::string& value) {
+    if (!value.empty()) json_[key] = value;
+  }
   void name(const char* key, NamedEnum auto value) { json_[key] = to_string(value); }
   void object(const char* key, const auto& value) { json_[key] = object_of(value); }
   void objects(const char* key, const auto& values) {
@@ -95,6 +98,7 @@ class FieldReader {
   void object_or_absent(const char* key, T& out) {
     if (auto found = reader_.object_or_none(key)) out = object_of<T>(std::move(*found));
   }
+  void text_or_absent(const char* key, std::string& out) { out = reader_.text(key, ""); }
   template <NamedEnum E>
   void name(const char* key, E& out) {
     constexpr auto kNames = names_of(E{});

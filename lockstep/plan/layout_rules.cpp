@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/plan/layout.h"
+#include "lockstep/plan/stage_layers.h"
 
 namespace lockstep::plan {
 namespace {
@@ -156,7 +157,60 @@ std::optional<std::string> find_stage_problem(const Layout& layout, const spec::
   return std::nullopt;
 }
 
+std::optional<std::string> find_script_stage_problem(const Layout& layout, const spec::Model& model) {
+  if (layout.pp == 1) return std::nullopt;
+  const spec::ScriptFacts& facts = model.script.facts;
+  const std::int64_t stages = layout.pp * layout.virtual_stages;
+  if (!facts.known()) return fmt::format("pp={}: nothing is known of the inside of {}", layout.pp, model.name);
+  if (layout.schedule == Schedule::kZeroBubble) {
+    return fmt::format("schedule=zero_bubble splits backward inside layers, which {} hides; use 1f1b", model.name);
+  }
+  if (facts.shares) return fmt::format("pp={}: {} uses a weight in several of its parts", layout.pp, model.name);
+  if (stages > most_positions(facts)) {
+    return fmt::format("pp x virtual_stages = {} stages: {} has {} part{} with one tensor between them", stages,
+                       model.name, most_positions(facts), most_positions(facts) == 1 ? "" : "s");
+  }
+  std::size_t unit = 0;
+  for (const std::int64_t units : layout.stage_layers) {
+    const bool inside = unit > 0 && unit < facts.units.size();
+    if (inside && facts.units[unit].entering.empty()) {
+      return fmt::format("stage_layers cuts {} before {}, where several tensors go on", model.name,
+                         facts.units[unit].name);
+    }
+    if (units < 1) return fmt::format("stage_layers has a stage without units of {}", model.name);
+    unit += static_cast<std::size_t>(units);
+  }
+  if (unit > 0 && unit != facts.units.size()) {
+    return fmt::format("stage_layers places {} units, {} has {}", unit, model.name, facts.units.size());
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> find_script_recompute_problem(const Layout& layout, const spec::Model& model) {
+  if (layout.recompute == Recompute::kNone) return std::nullopt;
+  const spec::ScriptFacts& facts = model.script.facts;
+  const auto refuse = [&](const char* why) {
+    return fmt::format("recompute={}: {} {}", to_string(layout.recompute), model.name, why);
+  };
+  if (layout.recompute == Recompute::kSelective) return refuse("does not show its attention; use full");
+  if (facts.draws) return refuse("draws random numbers (dropout), which would be others the second time");
+  if (facts.updates) return refuse("updates buffers (running statistics), which would happen twice");
+  if (facts.known() && facts.units.size() < 2) return refuse("is one unit, of which nothing can be freed early");
+  return std::nullopt;
+}
+
+// What needs knowledge of the inside of a module from Python.
+std::optional<std::string> find_script_problem(const Layout& layout, const spec::Model& model) {
+  const char* why = "a module from Python, which hides them; use dp, shard or pp";
+  if (layout.tp > 1) return fmt::format("tp={} cuts layers, and {} is {}", layout.tp, model.name, why);
+  if (layout.cp > 1) return fmt::format("cp={} cuts attention, and {} is {}", layout.cp, model.name, why);
+  if (layout.ep > 1) return fmt::format("ep={} places experts, and {} is {}", layout.ep, model.name, why);
+  if (auto problem = find_script_stage_problem(layout, model)) return problem;
+  return find_script_recompute_problem(layout, model);
+}
+
 std::optional<std::string> find_model_problem(const Layout& layout, const spec::Model& model) {
+  if (model.is_scripted()) return find_script_problem(layout, model);
   if (model.is_image_model()) return find_image_problem(layout, model);
   if (auto problem = find_tensor_problem(layout, model)) return problem;
   if (auto problem = find_context_problem(layout, model)) return problem;

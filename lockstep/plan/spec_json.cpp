@@ -48,6 +48,18 @@ void fields_of(auto& fields, Is<spec::Decoder> auto& decoder) {
   fields.non_negative("routed_scale", decoder.routed_scale);
 }
 
+// Facts are one text, as in job files.
+void fields_of(auto& fields, Is<spec::Script> auto& script) {
+  std::string facts = to_text(script.facts);
+  fields.value("path", script.path);
+  fields.name("loss", script.loss);
+  fields.value("digest", script.digest);
+  fields.value("facts", facts);
+  if constexpr (!std::is_const_v<std::remove_reference_t<decltype(script)>>) {
+    script.facts = spec::script_facts(facts, "script.facts");
+  }
+}
+
 void fields_of(auto& fields, Is<spec::Model> auto& model) {
   fields.value("name", model.name);
   fields.name("arch", model.arch);
@@ -86,6 +98,7 @@ void fields_of(auto& fields, Is<spec::Model> auto& model) {
   fields.non_negative_or_absent("router_z_loss", model.router_z_loss);
   fields.non_negative_or_absent("capacity_factor", model.capacity_factor);
   fields.object_or_absent("decoder", model.decoder);
+  if (model.is_scripted()) fields.object("script", model.script);
 }
 
 void fields_of(auto& fields, Is<spec::Link> auto& link) {

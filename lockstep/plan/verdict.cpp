@@ -88,7 +88,7 @@ Found find_model_problem(const Run& run) {
                          fmt::format("experts_per_token {} of {} experts", model.experts_per_token, model.experts),
                          "choose at least one and at most all");
   }
-  if (run.lora.rank > 0 && model.is_image_model()) {
+  if (run.lora.rank > 0 && !model.is_language_model()) {
     return refused("lora", fmt::format("lora: {} has no layers for adapters", model.name), "remove lora");
   }
   return find_attention_problem(run);
@@ -169,6 +169,14 @@ Found find_precision_problem(const Run& run) {
     if (run.layout.precision != spec::Precision::kBf16 || group.device.has_bf16()) continue;
     return refused("precision", fmt::format("precision bf16: {} has no bf16", group.device.kind), "use fp16");
   }
+  using enum spec::Precision;
+  const spec::Precision precision = run.layout.precision;
+  if (run.model.is_scripted() && precision != kFp64 && precision != kFp32 && precision != kBf16) {
+    return refused("precision",
+                   fmt::format("precision {}: a module from Python is trained in fp64, in fp32, or in bf16 by autocast",
+                               spec::to_string(precision)),
+                   "use bf16");
+  }
   if (run.layout.precision != spec::Precision::kFp8) return std::nullopt;
   for (const spec::NodeGroup& group : run.cluster.groups) {
     if (group.device.peak_fp8_flops > 0) continue;
@@ -236,7 +244,7 @@ Found warn_of_resharding(const Run& run) {
 }
 
 Found warn_of_recompute(const Run& run) {
-  if (run.layout.recompute == Recompute::kNone || run.model.is_language_model()) return std::nullopt;
+  if (run.layout.recompute == Recompute::kNone || !run.model.is_image_model()) return std::nullopt;
   return warning("layout.recompute",
                  fmt::format("layout: recompute={} changes nothing: {} has no layers to recompute",
                              to_string(run.layout.recompute), run.model.name),
@@ -245,7 +253,7 @@ Found warn_of_recompute(const Run& run) {
 
 Found warn_of_activation_offload(const Run& run) {
   if (!run.activation_offload) return std::nullopt;
-  if (run.layout.recompute != Recompute::kNone && run.model.is_language_model()) return std::nullopt;
+  if (run.layout.recompute != Recompute::kNone && !run.model.is_image_model()) return std::nullopt;
   return warning("activation_offload",
                  "activation_offload moves the inputs of recomputed layers, and none is recomputed",
                  "set layout.recompute to full, or leave it out");

@@ -122,6 +122,7 @@ json config_of(const Model& model) {
     case Arch::kMnistCnn:
     case Arch::kCifarCnn:
     case Arch::kResNet:
+    case Arch::kTorchScript:
       break;
   }
   // transformers has no such class; torchvision loads the weights, and we read the model back.

@@ -15,10 +15,10 @@
 
 namespace lockstep::spec {
 
-enum class DataKind { kMnist, kCifar10, kImages, kText, kTokens, kClassification, kInstruction };
+enum class DataKind { kMnist, kCifar10, kImages, kText, kTokens, kClassification, kInstruction, kTensors };
 constexpr auto names_of(DataKind) {
-  return enum_names<DataKind::kInstruction>("mnist", "cifar10", "images", "text", "tokens", "classification",
-                                            "instruction");
+  return enum_names<DataKind::kTensors>("mnist", "cifar10", "images", "text", "tokens", "classification", "instruction",
+                                        "tensors");
 }
 enum class OptimizerKind { kAdamW, kSgd };
 constexpr auto names_of(OptimizerKind) { return enum_names<OptimizerKind::kSgd>("adamw", "sgd"); }
@@ -73,6 +73,8 @@ struct Data {
   OnBad on_bad = OnBad::kRefuse;                     // text, images
   Augmentation augment = {};                         // images
   std::vector<DataSource> sources = {};              // a mixture instead of `path`
+  std::vector<std::string> inputs;  // tensors: names of what the model reads, in order; empty: all but the target
+  std::string target;               // tensors: "": none, for a module that returns its loss
   bool operator==(const Data&) const = default;
 };
 

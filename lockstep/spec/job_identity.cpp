@@ -42,9 +42,14 @@ void flatten(const YamlNode& node, const std::string& path, JobKeys& keys) {
 
 bool is_name(std::string_view key) { return is_one_of(key, {"name", "model.name"}); }
 
+// Of a module from Python its digest says what it is: the path may differ, and facts are looked up or measured anew.
+bool is_about_script(std::string_view key) { return is_one_of(key, {"model.torchscript", "model.facts"}); }
+
 // A cluster's name says it all to people, its groups are pages; alerts change nothing that is trained, and where they
 // go is nobody's business.
-bool is_left_out(std::string_view key) { return is_name(key) || starts_with_any(key, {"cluster.groups", "alerts."}); }
+bool is_left_out(std::string_view key) {
+  return is_name(key) || is_about_script(key) || starts_with_any(key, {"cluster.groups", "alerts."});
+}
 
 std::string shown(const std::string& value) { return value.empty() ? "unset" : printable(value, kShownBytes); }
 
@@ -74,12 +79,13 @@ std::vector<KeyChange> changes_between(const Job& before, const Job& now) {
 }
 
 bool is_identity(const std::string& key) {
-  if (is_name(key) || is_one_of(key, {"data.evaluation_path"})) return false;
+  if (is_name(key) || is_about_script(key) || is_one_of(key, {"data.evaluation_path"})) return false;
   return starts_with_any(key, {"model.", "data.", "lora."}) || is_one_of(key, {"seed", "batch.sequence_length"});
 }
 
 bool is_shared_by_ranks(const std::string& key) {
-  if (is_name(key) || starts_with_any(key, {"cluster.", "loader.", "alerts.", "data.sources"})) return false;
+  if (is_name(key) || is_about_script(key)) return false;
+  if (starts_with_any(key, {"cluster.", "loader.", "alerts.", "data.sources"})) return false;
   return !is_one_of(
       key, {"data.path", "data.evaluation_path", "data.tokenizer", "weights", "plan", "checkpoint.directory",
             "checkpoint.preempt_file", "checkpoint.preempt_url", "checkpoint.preempt_text", "threads_per_rank"});

@@ -86,7 +86,12 @@ void read_data(MapReader& job, Data& data) {
   map->choice("on_bad", data.on_bad);
   read_augment(*map, data);
   read_sources(*map, data);
+  const bool has_inputs = map->texts("inputs", data.inputs), has_target = map->text("target", data.target);
   map->finish();
+  if (data.kind != DataKind::kTensors && (has_inputs || has_target)) {
+    throw map->error_at(has_inputs ? "inputs" : "target", "inputs and target name tensors of data of kind tensors",
+                        "leave them out, or set kind: tensors");
+  }
 }
 
 constexpr std::int64_t kMostAccumulation = 1 << 24;

@@ -25,6 +25,10 @@ std::string data_text(const Data& data) {
     text += fmt::format("  augment: {{padding: {}, scale: {}, flip: {}}}\n", data.augment.padding,
                         exact_real(data.augment.scale), yes_no(data.augment.flip));
   }
+  std::vector<std::string> inputs;
+  for (const std::string& name : data.inputs) inputs.push_back(yaml_quote(name));
+  if (!inputs.empty()) text += fmt::format("  inputs: [{}]\n", join(inputs, ", "));
+  if (!data.target.empty()) text += fmt::format("  target: {}\n", yaml_quote(data.target));
   return text + fmt::format("  shuffle: {}\n  chat_template: {}\n  packing: {}\n", yes_no(data.shuffle),
                             to_string(data.chat_template), yes_no(data.packing));
 }

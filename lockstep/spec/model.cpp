@@ -148,6 +148,13 @@ void write_image_model(const Model& model, Lines& lines) {
   lines.add("bottleneck", model.bottleneck);
 }
 
+void write_script(const Script& script, Lines& lines) {
+  lines.add("torchscript", yaml_quote(script.path));
+  lines.add("loss", std::string(to_string(script.loss)));
+  lines.add("digest", yaml_quote(script.digest));
+  if (script.facts.known()) lines.add("facts", yaml_quote(to_text(script.facts)));
+}
+
 }  // namespace
 
 double rope_attention_factor(const RopeScaling& rope, std::int64_t max_sequence) {
@@ -163,6 +170,10 @@ double rope_attention_factor(const RopeScaling& rope, std::int64_t max_sequence)
 std::string to_yaml(const Model& model, int indent) {
   Lines lines(indent);
   lines.add("name", yaml_quote(model.name));
+  if (model.is_scripted()) {
+    write_script(model.script, lines);
+    return lines.take();
+  }
   lines.add("arch", std::string(to_string(model.arch)));
   lines.add("dropout", exact_real(model.dropout));
   model.is_language_model() ? write_language_model(model, lines) : write_image_model(model, lines);

@@ -7,12 +7,14 @@
 
 #include "lockstep/base/enum_names.h"
 #include "lockstep/spec/decoder.h"
+#include "lockstep/spec/script.h"
 
 namespace lockstep::spec {
 
-enum class Arch { kMnistCnn, kCifarCnn, kResNet, kBert, kGpt, kLlama, kMoe, kMamba };
+enum class Arch { kMnistCnn, kCifarCnn, kResNet, kBert, kGpt, kLlama, kMoe, kMamba, kTorchScript };
 constexpr auto names_of(Arch) {
-  return enum_names<Arch::kMamba>("mnist-cnn", "cifar-cnn", "resnet", "bert", "gpt", "llama", "moe", "mamba");
+  return enum_names<Arch::kTorchScript>("mnist-cnn", "cifar-cnn", "resnet", "bert", "gpt", "llama", "moe", "mamba",
+                                        "torchscript");
 }
 using lockstep::to_string;
 
@@ -87,6 +89,9 @@ struct Model {
   std::vector<std::int64_t> stage_blocks;  // ResNet: {3,4,6,3} for 50
   bool bottleneck = false;                 // ResNet: 50 and deeper
 
+  // A module from Python (arch torchscript).
+  Script script;
+
   // The usual global batch of this model in tokens (published recipe); 0: unknown. The planner's default.
   std::int64_t global_batch_tokens = 0;
 
@@ -94,7 +99,8 @@ struct Model {
     return arch == Arch::kGpt || arch == Arch::kLlama || arch == Arch::kMoe || arch == Arch::kMamba ||
            arch == Arch::kBert;
   }
-  bool is_image_model() const { return !is_language_model(); }
+  bool is_scripted() const { return arch == Arch::kTorchScript; }
+  bool is_image_model() const { return !is_language_model() && !is_scripted(); }
   bool operator==(const Model&) const = default;
 };
 
@@ -104,6 +110,7 @@ double rope_attention_factor(const RopeScaling& rope, std::int64_t max_sequence)
 // Exact number of trainable parameters, and the same without the input embedding (the count MFU uses;
 // a tied LM head counts once, as the head; learned positions and token types belong to the input embedding).
 // BERT counts the pooler and no MLM head, as Hugging Face's BertModel does.
+// Of a scripted module what was counted in it (Script::facts); the two are the same there.
 std::int64_t parameter_count(const Model& model);
 std::int64_t parameter_count_without_input_embedding(const Model& model);
 // As above with only experts_per_token (and shared) experts of each layer: what one token passes through.

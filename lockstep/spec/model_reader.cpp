@@ -47,6 +47,8 @@ Model defaults_of(Arch arch) {
       model.tied_embeddings = true;
       model.type_vocab = 2;
       break;
+    case Arch::kTorchScript:
+      break;
     case Arch::kGpt:
       model.tied_embeddings = true;
       break;
@@ -212,11 +214,35 @@ void read_image_model(MapReader& reader, Model& model) {
   }
 }
 
+// `digest` and `facts` are ours: a user leaves them out, and the file is looked at.
+Model read_script(const YamlNode& node, const std::string& path) {
+  MapReader reader(node, path);
+  Model model = defaults_of(Arch::kTorchScript);
+  Script& script = model.script;
+  reader.path("torchscript", script.path);
+  model.name = printable(fs::path(script.path).stem().string(), kLongestName);
+  reader.name("name", model.name);
+  reader.require("loss");
+  reader.choice("loss", script.loss);
+  const bool has_digest = reader.text("digest", script.digest);
+  std::string facts;
+  const bool has_facts = reader.text("facts", facts);
+  reader.finish();
+  if (!has_digest) script.digest = script_digest(script.path);
+  if (has_facts) script.facts = script_facts(facts, reader.full_key("facts"));
+  return model;
+}
+
 Model read_map(const YamlNode& node, const std::string& path, const std::string& default_name) {
+  if (node.find("torchscript") != nullptr) return read_script(node, path);
   MapReader reader(node, path);
   Arch arch = Arch::kGpt;
   reader.require("arch");
   const bool has_arch = reader.choice("arch", arch);
+  if (arch == Arch::kTorchScript) {
+    throw reader.error_at("arch", "a module from Python is named by its file",
+                          "write {torchscript: FILE, loss: cross_entropy} instead of arch");
+  }
   Model model = defaults_of(arch);
   model.name = printable(default_name, kLongestName);
   reader.name("name", model.name);
@@ -342,6 +368,11 @@ Model read_model(const YamlNode& node, const std::string& path, const std::strin
     return read_map(tree, "", name);
   }
   const fs::path resolved = node.source ? node.source->directory / name : fs::path(name);
+  if (resolved.extension() == ".pt") {
+    throw bad_input(fmt::format("`{}` alone does not say what it is trained for", printable(name)),
+                    fmt::format("in a job file write model: {{torchscript: {}, loss: cross_entropy}}", printable(name)),
+                    node.place());
+  }
   if (looks_like_file(name, resolved)) return read_model_file(resolved, node.place());
   preset_tree(name, node.place());  // throws, with the nearest preset
   throw InternalError("unreachable");

@@ -173,6 +173,8 @@ struct Counter {
         return cifar_cnn();
       case Arch::kResNet:
         return resnet();
+      case Arch::kTorchScript:
+        return n(model.script.facts.parameters);
       default:
         return language_model();
     }

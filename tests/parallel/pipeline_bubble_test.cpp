@@ -32,7 +32,7 @@ Measured measure(const plan::PipelineSchedule& schedule) {
     const auto rank = static_cast<std::size_t>(group.rank());
     PipelineLinks links(
         schedule, group.rank(), group,
-        [](int) {
+        [](int, int) {
           return std::vector<std::int64_t>{1, 4, 8};
         },
         torch::dtype(torch::kFloat));

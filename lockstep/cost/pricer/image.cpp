@@ -12,8 +12,39 @@
 #include "lockstep/cost/stage_content.h"
 #include "lockstep/cost/states.h"
 #include "lockstep/cost/traffic.h"
+#include "lockstep/plan/stage_layers.h"
 
 namespace lockstep::cost {
+
+// A module from Python on processors: what the machine that looked at it took (spec/script.h).
+std::optional<ImagePasses> Pricer::State::measured_passes(double samples, const plan::Layout& layout) const {
+  const spec::ScriptFacts& facts = model.script.facts;
+  if (!model.is_scripted() || !cluster.is_cpu() || facts.sample_seconds <= 0) return std::nullopt;
+  const double wide = layout.precision == spec::Precision::kFp64 ? 2.0 : 1.0;
+  const double all = wide * (facts.base_seconds + samples * facts.sample_seconds);
+  ImagePasses passes{.forward = facts.forward_share * all, .backward = (1 - facts.forward_share) * all};
+  if (layout.recompute != plan::Recompute::kNone) passes.recompute = passes.forward;
+  return passes;
+}
+
+// The share of the model's time, and its parameters, of the position of a pipeline that has most.
+Pricer::State::LargestPart Pricer::State::largest_part(const plan::Layout& layout) const {
+  if (layout.pp == 1 || !model.is_scripted()) return {1.0, image_parameters};
+  LargestPart largest{0, 0};
+  std::size_t unit = 0;
+  for (const std::int64_t units : plan::layers_by_position(layout, model)) {
+    double share = 0, parameters = 0;
+    for (std::int64_t i = 0; i < units; ++i, ++unit) {
+      share += model.script.facts.units[unit].share;
+      parameters += static_cast<double>(model.script.facts.units[unit].parameters);
+    }
+    largest.share = std::max(largest.share, share);
+    largest.parameters = std::max(largest.parameters, parameters);
+  }
+  // Positions of one rank.
+  const auto chunks = static_cast<double>(layout.virtual_stages);
+  return {std::min(1.0, chunks * largest.share), std::min(image_parameters, chunks * largest.parameters)};
+}
 
 // Every operator of one sample, scaled to the micro-batch; convolutions as the products they amount to.
 ImagePasses Pricer::State::image_passes(const Context& context, const GroupRates& group) const {
@@ -22,6 +53,7 @@ ImagePasses Pricer::State::image_passes(const Context& context, const GroupRates
   const Constants& k = fitted.constants;
   const double samples = static_cast<double>(context.batch.micro);
   const double element = element_bytes(layout.precision);
+  if (const auto measured = measured_passes(samples, layout)) return *measured;
   double forward = 0;
   double backward = 0;
   double kernels = 0;
@@ -61,11 +93,15 @@ plan::TimeBreakdown Pricer::State::image_time(const Context& context, const Grou
   const ImagePasses passes = image_passes(context, group);
   const double micro_batches = static_cast<double>(context.batch.accumulation);
   const DeviceRates& rates = group.rates[static_cast<std::size_t>(layout.precision)];
+  const LargestPart part = largest_part(layout);
   plan::TimeBreakdown time;
-  time.compute = micro_batches * (passes.forward + passes.backward + passes.recompute);
-  time.dp_comm = image_traffic_seconds(context, links_of(layout, 0, group, span_of(layout, 0)).data, passes.forward,
-                                       passes.backward);
-  time.optimizer = optimizer_seconds(context, rates, image_parameters, 0);
+  const double micro = part.share * (passes.forward + passes.backward + passes.recompute);
+  time.compute = micro_batches * micro;
+  // The other stages wait while the first micro-batch comes and the last one goes.
+  time.bubble = static_cast<double>(layout.pp - 1) * micro / static_cast<double>(layout.virtual_stages);
+  time.dp_comm = image_traffic_seconds(context, links_of(layout, 0, group, span_of(layout, 0)).data,
+                                       part.share * passes.forward, part.share * passes.backward);
+  time.optimizer = optimizer_seconds(context, rates, part.parameters, 0);
   time.other = micro_batches * passes.host + fitted.constants.step_seconds;
   return time;
 }
@@ -74,13 +110,13 @@ plan::TimeBreakdown Pricer::State::image_time(const Context& context, const Grou
 double Pricer::State::image_traffic_seconds(const Context& context, const LinkRates& links, double forward,
                                             double backward) const {
   const Constants& k = fitted.constants;
-  const double reduction = data_parallel_seconds(context, links, image_parameters, 0, backward);
+  const double parameters = largest_part(context.layout).parameters;
+  const double reduction = data_parallel_seconds(context, links, parameters, 0, backward);
   if (context.layout.zero != 3) return reduction;
   const GroupPlacement& shard = context.placements.shard;
   const double gather =
-      collective_on_links(links, shard, CollectiveOp::kAllGather, Bytes(image_parameters * context.bytes.weight))
-          .value();
-  const DataTraffic traffic = data_traffic(context.layout, fitted.facts, context.bytes, image_parameters, 0, 1);
+      collective_on_links(links, shard, CollectiveOp::kAllGather, Bytes(parameters * context.bytes.weight)).value();
+  const DataTraffic traffic = data_traffic(context.layout, fitted.facts, context.bytes, parameters, 0, 1);
   const double scatter =
       traffic.scatters_each_micro_batch
           ? collective_on_links(links, shard, CollectiveOp::kReduceScatter, Bytes(traffic.scatter.bytes)).value()
@@ -161,10 +197,13 @@ Price Pricer::State::price_image(const plan::Layout& layout, const plan::BatchPl
   Price price;
   price.time = image_time(context, group);
   price.memory = engine ? engine_stage_memory(layout, batch, 0) : image_memory(context);
+  for (std::int64_t stage = 1; engine && stage < layout.pp; ++stage) {
+    const plan::MemoryBreakdown other = engine_stage_memory(layout, batch, stage);
+    if (other.total() > price.memory.total()) price.memory = other;
+  }
   price.memory.capacity = group.memory_bytes;
-  const Span span = span_of(layout, 0);
-  for (std::size_t i = span.first; i <= span.last; ++i) {
-    price.memory.capacity = std::min(price.memory.capacity, groups[i].memory_bytes);
+  for (const GroupRates& other : groups) {
+    if (other.first_rank < layout.world()) price.memory.capacity = std::min(price.memory.capacity, other.memory_bytes);
   }
   add_overhead(layout, price.memory);
   finish(price, layout);

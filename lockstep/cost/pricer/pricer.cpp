@@ -295,14 +295,14 @@ Pricer::Pricer(Pricer&&) noexcept = default;
 Pricer& Pricer::operator=(Pricer&&) noexcept = default;
 
 Price Pricer::price(const plan::Layout& layout, const plan::BatchPlan& batch) const {
-  if (state_->model.is_image_model()) return state_->price_image(layout, batch);
+  if (!state_->model.is_language_model()) return state_->price_image(layout, batch);
   if (state_->is_fused(layout, batch)) return state_->price_fused(layout, batch);
   return state_->walk<false>(layout, batch, [](const State::VisitedStage&) {});
 }
 
 std::vector<StagePrice> Pricer::stages(const plan::Layout& layout, const plan::BatchPlan& batch) const {
   std::vector<StagePrice> out;
-  if (state_->model.is_image_model()) return out;
+  if (!state_->model.is_language_model()) return out;
   if (state_->is_fused(layout, batch)) return {state_->fused_stage(layout, batch)};
   state_->walk<true>(layout, batch, [&](const State::VisitedStage& visited) {
     StagePrice price;
@@ -321,7 +321,7 @@ std::vector<StagePrice> Pricer::stages(const plan::Layout& layout, const plan::B
 }
 
 StepWork Pricer::work(const plan::Layout& layout, const plan::BatchPlan& batch) const {
-  if (state_->model.is_image_model()) return state_->image_work(layout, batch);
+  if (!state_->model.is_language_model()) return state_->image_work(layout, batch);
   if (state_->is_fused(layout, batch)) return state_->fused_work(layout, batch);
   StepWork work = state_->step_work(layout);
   double compute = 0;
@@ -343,7 +343,7 @@ double Pricer::memory_floor(const plan::Layout& layout) const {
   const Dimensions& d = state.dimensions;
   double dense = 0;
   double expert = 0;
-  if (state.model.is_image_model()) {
+  if (!state.model.is_language_model()) {
     dense = state.image_parameters;
   } else {
     const double pp = static_cast<double>(layout.pp);
@@ -363,7 +363,7 @@ double Pricer::memory_floor(const plan::Layout& layout) const {
   }
   if (state.engine)
     return (state.engine->is_gpu ? k.reserve_factor : 1.0) * states + state.framework_bytes + state.context_bytes;
-  const double factor = state.model.is_image_model() ? 1.0 : k.state_factor;
+  const double factor = !state.model.is_language_model() ? 1.0 : k.state_factor;
   return k.reserve_factor * (factor * states + k.framework_bytes) + state.context_bytes;
 }
 

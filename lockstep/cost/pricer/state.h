@@ -226,6 +226,11 @@ struct Pricer::State {
   const GroupRates& slowest_group(const plan::Layout& layout) const;
   ImagePasses image_passes(const Context& context, const GroupRates& group) const;
   plan::TimeBreakdown image_time(const Context& context, const GroupRates& group) const;
+  struct LargestPart {
+    double share = 1, parameters = 0;
+  };
+  LargestPart largest_part(const plan::Layout& layout) const;
+  std::optional<ImagePasses> measured_passes(double samples, const plan::Layout& layout) const;
   double image_traffic_seconds(const Context& context, const LinkRates& links, double forward, double backward) const;
   plan::MemoryBreakdown image_memory(const Context& context) const;
   void finish(Price& price, const plan::Layout& layout) const;
