@@ -114,11 +114,11 @@ void export_script(parallel::TensorMap tensors, const spec::Script& script, cons
   checkpoint::write_safetensors(std::filesystem::path(folder) / "model.safetensors", tensors, {{"format", "pt"}});
 }
 
-// Buffers of a pipeline's other stages come from the first rank of each stage.
+// Running statistics. A pipeline of modules has none: they would be on other ranks.
 void add_buffers(parallel::ParallelModel& model, parallel::TensorMap& weights) {
   if (model.layout().pp > 1) return;
   for (nn::TrainableModel* chunk : model.models()) {
-    if (!chunk->spec().is_scripted()) continue;
+    if (!chunk->spec().is_scripted() && !chunk->spec().is_image_model()) continue;
     for (const auto& buffer : chunk->named_buffers()) weights[buffer.key()] = buffer.value();
   }
 }
