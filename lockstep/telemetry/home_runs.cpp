@@ -123,6 +123,7 @@ class HomeRuns : public RunStore {
       }
     }
     std::vector<SpanBatch> batches;
+    batches.reserve(by_step.size());
     for (auto& [key, batch] : by_step) batches.push_back(std::move(batch));
     return batches;
   }

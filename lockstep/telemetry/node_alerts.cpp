@@ -77,6 +77,7 @@ std::vector<Alert> NodeAlerts::ranks_were_busy(const std::map<int, double>& seco
                                                double seconds_looked_at) {
   if (seconds_by_rank.size() < 2) return {};
   std::vector<double> busy;
+  busy.reserve(seconds_by_rank.size());
   for (const auto& [rank, seconds] : seconds_by_rank) busy.push_back(seconds);
   // The lower of the two in the middle: of two ranks the slower one is the straggler.
   std::ranges::sort(busy);

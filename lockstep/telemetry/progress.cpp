@@ -213,7 +213,7 @@ void ProgressRenderer::summary(const std::string& title, const std::vector<std::
   std::string text = style_.colour ? kBold + title + kReset + "\n" : title + "\n";
   for (const auto& [name, value] : rows) {
     const std::string gap(static_cast<std::size_t>(widest - display_width(name)) + 2, ' ');
-    text += "  " + (style_.colour ? kDim + name + kReset : name) + gap + value + "\n";
+    text.append("  ").append(style_.colour ? kDim + name + kReset : name).append(gap).append(value).append("\n");
   }
   std::fputs(text.c_str(), stream_);
   std::fflush(stream_);

@@ -34,7 +34,7 @@ bool may_be_dropped(const Record& record) {
 
 class QueuedRecorder : public Recorder {
  public:
-  QueuedRecorder(BatchWriter write, QueueOptions options) : write_(std::move(write)), options_(options) {
+  QueuedRecorder(BatchWriter write, QueueOptions options) : write_(std::move(write)), options_(std::move(options)) {
     // Signals belong to the threads of the run, not to this one.
     sigset_t all, former;
     ::sigfillset(&all);
@@ -175,8 +175,9 @@ class QueuedRecorder : public Recorder {
     void add(const Record& record) {
       const auto* metrics = std::get_if<MetricBatch>(&record);
       const auto* spans = std::get_if<SpanBatch>(&record);
-      const std::int64_t step = metrics ? metrics->step : spans->step;
-      rank = metrics ? metrics->rank : spans->rank;
+      if (metrics == nullptr && spans == nullptr) return;  // others are never dropped
+      const std::int64_t step = metrics != nullptr ? metrics->step : spans->step;
+      rank = metrics != nullptr ? metrics->rank : spans->rank;
       first_step = batches == 0 ? step : std::min(first_step, step);
       last_step = batches == 0 ? step : std::max(last_step, step);
       ++batches;
@@ -272,7 +273,7 @@ class HomeWriter {
 }  // namespace
 
 std::unique_ptr<Recorder> make_queued_recorder(BatchWriter write, QueueOptions options) {
-  return std::make_unique<QueuedRecorder>(std::move(write), options);
+  return std::make_unique<QueuedRecorder>(std::move(write), std::move(options));
 }
 
 std::unique_ptr<Recorder> open_recorder(const std::filesystem::path& home, const std::string& run_id, int rank,

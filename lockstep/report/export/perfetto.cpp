@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <tuple>
 
@@ -105,7 +106,9 @@ class PerfettoTrace {
     std::vector<double> parents;  // ends of the spans around this one, on the main track
     for (const Span& span : batch.spans) {
       const double begin = begin_of(batch, span);
-      double end = begin + std::max(0.0, static_cast<double>(span.seconds));
+      // Durations are kept as floats. A step that was rounded up would reach into the next one.
+      const float seconds = span.kind == SpanKind::kStep ? std::nextafter(span.seconds, 0.0F) : span.seconds;
+      double end = begin + std::max(0.0, static_cast<double>(seconds));
       int track = kMainTrack;
       if (span.lane == SpanLane::kMain) {
         while (!parents.empty() && parents.back() <= begin) parents.pop_back();
@@ -145,14 +148,15 @@ class PerfettoTrace {
                               sends ? span.peer : batch.rank}];
       (sends ? ends.sent : ends.received).push_back({batch.rank, track, begin, end, name});
     }
-    out_.event({{"ph", "X"},
-                {"name", name},
-                {"cat", to_string(span.kind)},
-                {"pid", batch.rank},
-                {"tid", track},
-                {"ts", to_microseconds(begin)},
-                {"dur", to_microseconds(end - begin)},
-                {"args", args}});
+    out_.event(
+        {{"ph", "X"},
+         {"name", name},
+         {"cat", to_string(span.kind)},
+         {"pid", batch.rank},
+         {"tid", track},
+         {"ts", to_microseconds(begin)},
+         {"dur", std::round(1e3 * (to_microseconds(end) - to_microseconds(begin))) / 1e3},  // ends as the next begins
+         {"args", args}});
   }
 
   // From the member that came last to the others.
