@@ -16,7 +16,7 @@ extern "C" {
 #define LOCKSTEP_COMM_ABI 2u
 #define LOCKSTEP_COMM_ENTRY "lockstep_comm_plugin"
 
-/* NOLINTBEGIN(readability-identifier-naming): an interface of C, with names of C. */
+/* NOLINTBEGIN(readability-identifier-naming,modernize-use-using): an interface of C, with names of C. */
 enum lockstep_comm_code {
   LOCKSTEP_COMM_OK = 0,
   LOCKSTEP_COMM_PEER_LOST = 1,
@@ -106,7 +106,7 @@ struct lockstep_comm_table {
 
 typedef const struct lockstep_comm_table* (*lockstep_comm_entry)(void);
 
-/* NOLINTEND(readability-identifier-naming) */
+/* NOLINTEND(readability-identifier-naming,modernize-use-using) */
 #ifdef __cplusplus
 }
 #endif

@@ -164,15 +164,12 @@ std::int32_t store_set(void* self, const char* key, const char* value, std::int6
 std::int32_t store_get(void* self, const char* key, std::int64_t timeout_ms, char* value, std::int64_t capacity,
                        std::int64_t* length) {
   return guarded([&] {
-    std::optional<std::string> found;
-    if (timeout_ms < 0) {
-      found = store_of(self).try_get(key);
-    } else {
-      found = store_of(self).get(key, milliseconds(timeout_ms));
-    }
+    elastic::KeyValueStore& store = store_of(self);
+    const std::optional<std::string> found =
+        timeout_ms < 0 ? store.try_get(key) : store.get(key, milliseconds(timeout_ms));
     if (!found) return LOCKSTEP_COMM_TIMEOUT;
     *length = static_cast<std::int64_t>(found->size());
-    std::memcpy(value, found->data(), std::min(found->size(), static_cast<std::size_t>(capacity)));
+    found->copy(value, static_cast<std::size_t>(capacity));
     return LOCKSTEP_COMM_OK;
   });
 }

@@ -32,6 +32,9 @@ torch.set_num_threads(1)
 data = generated_mnist(640, 1)
 sampler = torch.utils.data.distributed.DistributedSampler(data, num_replicas=size, rank=rank)
 loader = torch.utils.data.DataLoader(data, batch_size=32, sampler=sampler)
+held_out = generated_mnist(200, 2)
+test_sampler = torch.utils.data.distributed.DistributedSampler(held_out, num_replicas=size, rank=rank)
+test_loader = torch.utils.data.DataLoader(held_out, batch_size=100, sampler=test_sampler)
 model = DistributedDataParallel(Net())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * size, momentum=0.5)
 losses = []
@@ -44,6 +47,9 @@ for epoch in (1, 2):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+    model.eval()
+    for images, labels in test_loader:  # a loader draws from the generator that dropout draws from
+        model.module(images)
 print(json.dumps({{"rank": rank, "losses": losses}}), flush=True)
 """
 
