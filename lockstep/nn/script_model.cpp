@@ -111,7 +111,9 @@ ScriptModel::ScriptModel(const spec::Model& spec, const BuildOptions& options)
       initial_(std::make_shared<InitialValues>()) {
   initial_->script = spec.script;
   share_tensors();
-  if (parameters_.empty()) {
+  const bool trains = std::any_of(parameters_.begin(), parameters_.end(),
+                                  [](const auto& entry) { return entry.second.requires_grad(); });
+  if (!trains) {
     throw bad_input(name_ + " has no parameters to train", "do not freeze the module before it is saved");
   }
   graph_ = cut_module(module_, name_);

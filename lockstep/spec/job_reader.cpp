@@ -468,7 +468,27 @@ void check_language(MapReader& job, Job& result) {
   }
 }
 
+// A module from Python reads whatever it is given; what the data itself must be told is asked for.
+void check_script(MapReader& job, const Job& result) {
+  const DataKind kind = result.data.kind;
+  if (kind == DataKind::kImages) {
+    throw job.error_at("data", "a module from Python does not say what images of kind images are like",
+                       "write them as tensors (kind: tensors)");
+  }
+  const bool windows = kind == DataKind::kText || kind == DataKind::kTokens || kind == DataKind::kClassification ||
+                       kind == DataKind::kInstruction;
+  if (windows && result.batch.sequence_length == 0) {
+    throw job.error_at("batch", fmt::format("data of kind {} needs a length", to_string(kind)),
+                       "set batch.sequence_length");
+  }
+}
+
 void check_data_fits_model(MapReader& job, Job& result) {
+  if (result.model.is_scripted()) return check_script(job, result);
+  if (result.data.kind == DataKind::kTensors) {
+    throw job.error_at("data", fmt::format("data of kind tensors cannot train {}", printable(result.model.name)),
+                       "it is for modules from Python: model: {torchscript: FILE, loss: ...}");
+  }
   const bool images = result.data.kind == DataKind::kMnist || result.data.kind == DataKind::kCifar10 ||
                       result.data.kind == DataKind::kImages;
   if (images != result.model.is_image_model()) {
