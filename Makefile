@@ -192,7 +192,7 @@ bench-planner:
 # SimPy comes from PyPI. Writes bench/reports/sim.md; two minutes on a quiet machine, a look with BENCH_SIM_FLAGS=--quick.
 BENCH_SIM_VENV ?= .cache/venv-sim
 bench-sim:
-	$(call build_bench,bench_failures)
+	$(call build_bench,bench_failures bench_sim)
 	@test -x $(BENCH_SIM_VENV)/bin/python3 || python3 -m venv $(BENCH_SIM_VENV)
 	@$(BENCH_SIM_VENV)/bin/python3 -c 'import simpy' 2>/dev/null || $(BENCH_SIM_VENV)/bin/pip install --quiet simpy==4.1.2
 	$(BENCH_SIM_VENV)/bin/python3 bench/sim/run.py $(BENCH_SIM_FLAGS)

@@ -107,6 +107,6 @@ int main(int argc, char** argv) {
     document["step"].push_back(step_speed({data_ranks, 0}));
     document["step"].push_back(step_speed({data_ranks, 0.02}));
   }
-  std::printf("%s\n", document.dump(1).c_str());
+  std::printf("%s\n", document.dump().c_str());
   return 0;
 }

@@ -1,7 +1,7 @@
 """The simulator's speed, with SimPy in the same run: writes bench/reports/sim.md, sim.json and sim.svg.
 
-Events a second and core on one model in both; 100,000 GPUs x 90 days x 1,000 samples; a month of 12,500 nodes; one step on 16,384
-GPUs where bench_sim is built; growth with size. Run it with a Python that has SimPy: `make bench-sim`.
+Events a second and core on one model in both; 100,000 GPUs x 90 days x 1,000 samples; a month of 12,500 nodes; one step of Llama 3
+405B on up to 131,072 GPUs; growth with size. Run it with a Python that has SimPy: `make bench-sim`.
 
 Usage: run.py [--build DIR] [--quick]    --quick: a look, nothing is kept
 """
@@ -29,20 +29,30 @@ def measured(build, quick):
     result = measure.last_json(measure.run([str(build / "bench_failures"), *flags], timeout=600))
     result["simpy"] = [simpy(5.0 if quick else 30.0) for _ in range(1 if quick else 5)]
     result["simpy_month"] = simpy(30.0, work=1000 / 6.5, repair=133 / 24)
-    if (build / "bench_sim").is_file():
-        result["step"] = measure.last_json(measure.run([str(build / "bench_sim"), *flags], timeout=600))
+    seconds = "0.3" if quick else "3"
+    result["step"] = measure.last_json(measure.run([str(build / "bench_sim"), "--seconds", seconds], timeout=600))
     return result
 
 
-def plot(rows):
-    """Core seconds of a sample against nodes, both logarithmic."""
-    points = [(row["nodes"], row["core_seconds_per_sample"]) for row in rows]
+def growth_lines(result):
+    """[(what, colour, [(GPUs, core seconds)])]"""
+    steps = result["step"]["step"]
+    alike = [(row["gpus"], row["cpu_seconds"]) for row in steps if row["jitter"] == 0]
+    unlike = [(row["gpus"], row["cpu_seconds"]) for row in steps if row["jitter"] > 0]
+    samples = [(8 * row["nodes"], row["core_seconds_per_sample"]) for row in result["growth"]]
+    return [("90 days of failures, one sample", "#4477aa", samples), ("one step, ranks alike", "#228833", alike),
+            ("one step, every rank unlike", "#cc6677", unlike)]
+
+
+def plot(lines):
+    """Core seconds against GPUs, both logarithmic."""
+    points = [point for *_, line in lines for point in line]
     low = math.floor(math.log10(min(y for _, y in points)))
     high = math.ceil(math.log10(max(y for _, y in points)))
-    first, last = math.log10(points[0][0]), math.log10(points[-1][0])
+    first, last = math.log10(min(x for x, _ in points)), math.log10(max(x for x, _ in points))
 
-    def x_of(nodes):
-        return LEFT + (WIDTH - LEFT - RIGHT) * (math.log10(nodes) - first) / (last - first)
+    def x_of(gpus):
+        return LEFT + (WIDTH - LEFT - RIGHT) * (math.log10(gpus) - first) / (last - first)
 
     def y_of(seconds):
         return TOP + (HEIGHT - TOP - BOTTOM) * (high - math.log10(seconds)) / (high - low)
@@ -53,13 +63,16 @@ def plot(rows):
         y = y_of(10.0**power)
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#dddddd"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{10.0**power:g}</text>')
-    line = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in points)
-    parts.append(f'<polyline points="{line}" fill="none" stroke="#4477aa"/>')
-    for nodes, seconds in points:
-        parts.append(f'<circle cx="{x_of(nodes):.1f}" cy="{y_of(seconds):.1f}" r="4" fill="#4477aa"/>')
-        parts.append(f'<text x="{x_of(nodes):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{nodes:,}</text>')
-    parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">nodes of 8 GPUs, 90 days</text>')
-    parts.append(f'<text transform="translate(16 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">core seconds of a sample</text>')
+    for number, (what, colour, line) in enumerate(lines):
+        path = " ".join(f"{x_of(x):.1f},{y_of(y):.1f}" for x, y in line)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts += [f'<circle cx="{x_of(x):.1f}" cy="{y_of(y):.1f}" r="3.5" fill="{colour}"/>' for x, y in line]
+        parts.append(f'<circle cx="{LEFT + 14}" cy="{TOP + 14 + 18 * number}" r="4" fill="{colour}"/>')
+        parts.append(f'<text x="{LEFT + 24}" y="{TOP + 18 + 18 * number}">{what}</text>')
+    for power in range(math.ceil(first), math.floor(last) + 1):
+        parts.append(f'<text x="{x_of(10.0**power):.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{10**power:,}</text>')
+    parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">GPUs</text>')
+    parts.append(f'<text transform="translate(16 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">core seconds</text>')
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -69,6 +82,25 @@ def growth_table(rows):
     for row in rows:
         yield (f"| {8 * row['nodes']:,} | {row['samples']} | {row['events'] / row['samples']:,.0f} "
                f"| {1e3 * row['core_seconds_per_sample']:.3g} | {100 * row['mean_goodput']:.2f}% |")
+
+
+def step_table(rows):
+    yield "| GPUs | data ranks that differ | events | core ms | events a core second | step | closed form |"
+    yield "|---|---|---|---|---|---|---|"
+    for row in rows:
+        yield (f"| {row['gpus']:,} | {row['kinds_of_data_ranks']:,} | {row['events']:,} | {1e3 * row['cpu_seconds']:.3g} "
+               f"| {row['events_per_cpu_second'] / 1e6:.1f} M | {row['step_seconds']:.2f} s | {row['closed_form_seconds']:.2f} s |")
+
+
+def queue_table(rows):
+    yield "| events waiting | events a core second |"
+    yield "|---|---|"
+    for row in rows:
+        yield f"| {row['pending']:,} | {row['events_per_cpu_second'] / 1e6:.1f} M |"
+
+
+def step_rows(result, gpus):
+    return [row for row in result["step"]["step"] if row["gpus"] == gpus]
 
 
 def checks(result):
@@ -84,14 +116,17 @@ def checks(result):
     month, their_month = result["month"], result["simpy_month"]
     yield ("12,500 nodes x 30 days of failures, one core",
            f"{1e3 * month['core_seconds']:.2f} ms; SimPy {1e3 * their_month['core_seconds']:.0f} ms", "-", True)
-    if "step" in result:
-        seconds = result["step"]["step_16384_seconds"]
-        yield ("one step of Llama 3 405B on 16,384 GPUs with contention", f"{seconds:.2f} s", "2 s", seconds <= STEP_TARGET)
+    alike, unlike = sorted(step_rows(result, 16384), key=lambda row: row["jitter"])
+    yield ("one step of Llama 3 405B on 16,384 GPUs with contention, ranks alike", f"{1e3 * alike['cpu_seconds']:.1f} ms of a core",
+           "2 s", alike["cpu_seconds"] <= STEP_TARGET)
+    yield ("the same, every rank unlike (jitter of 2%)", f"{unlike['cpu_seconds']:.2f} s of a core", "2 s",
+           unlike["cpu_seconds"] <= STEP_TARGET)
 
 
 def sound(result):
     """Both programs play the model they claim to: as many nodes are down as the rates say."""
-    return all(abs(row["mean_down"] / row["expected_down"] - 1) < 0.05 for row in [*result["events"], *result["simpy"]])
+    in_order = all(row["out_of_order"] == 0 for row in result["step"]["queue"])
+    return in_order and all(abs(row["mean_down"] / row["expected_down"] - 1) < 0.05 for row in [*result["events"], *result["simpy"]])
 
 
 def main():
@@ -113,12 +148,16 @@ def main():
              + (" (they have)." if sound(result) else " (**they have not**)."), "",
              "A study is what `lockstep simulate` plays: faults in bursts (6.5 per 1,000 node-days), repairs, spares, recovery from memory or",
              "disk, checkpoints. Growth with the size of the cluster, one core:", "", *growth_table(result["growth"]), "",
-             "![core seconds of a sample against nodes](sim.svg)", ""]
+             "One step of Llama 3 405B (tp=8, pp=16, 1F1B, 16 micro-batches of 8,192 tokens, ZeRO-1 over the rest) with contention, the",
+             "price of its parts included; data ranks that are alike are played once, with jitter no two are:", "",
+             *step_table(result["step"]["step"]), "",
+             "The event queue by itself, each event adding the next (the hold model, Jones 1986):", "",
+             *queue_table(result["step"]["queue"]), "", "![core seconds against GPUs](sim.svg)", ""]
     if given.quick:
         print("\n".join(lines))
         print("a look only: nothing was kept")
         return 0 if sound(result) else 1
-    (measure.REPORTS / "sim.svg").write_text(plot(result["growth"]))
+    (measure.REPORTS / "sim.svg").write_text(plot(growth_lines(result)))
     measure.keep("sim", {"machine": machine, **result}, "\n".join(lines))
     return 0 if sound(result) and all(met for *_, met in table) else 3
 

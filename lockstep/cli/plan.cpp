@@ -103,7 +103,9 @@ int judge_deadline(const planner::Explained& explained) {
 int show_plan_of(const PlanOptions& options) {
   const planner::Explained explained = planner::explain(request_of(options.flags), {.what_ifs = options.what_if});
   const std::vector<std::string> notices = notices_of(options.flags, explained.request, explained.plan.best);
-  if (!options.output.empty()) plan::save_plan(explained.plan, options.output);
+  nlohmann::json document = plan::to_json(explained.plan);
+  document["sensitivity"] = planner::to_json(explained.sensitivity);
+  save(document, options.output);
   if (options.json) {
     for (const std::string& notice : notices) fmt::print(stderr, "lockstep: note: {}\n", notice);
     fmt::print("{}\n", planner::to_json(explained).dump(1));

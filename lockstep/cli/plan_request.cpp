@@ -157,6 +157,7 @@ planner::SearchRequest request_of_job(const PlanFlags& flags, const spec::Job& j
   planner::SearchRequest request = planner::question_of(
       job, planner::require_profile(job.cluster, job.precision, planner::ranks_here(job), flags.profile));
   request.is_job = flags.precision.empty();  // another precision than the job's is a question
+  request.requires_max_lost = job.checkpoint.every_seconds == spec::CheckpointPolicy::kAuto;
   return request;
 }
 
@@ -189,7 +190,10 @@ void apply_goals(const PlanFlags& flags, planner::SearchRequest& request) {
   }
   if (!flags.tokens.empty()) request.tokens = static_cast<double>(parse_count(flags.tokens, flag("--tokens")));
   if (!flags.deadline.empty()) request.deadline_seconds = parse_seconds(flags.deadline, flag("--deadline"));
-  if (!flags.max_lost.empty()) request.max_lost_seconds = parse_seconds(flags.max_lost, flag("--max-lost"));
+  if (!flags.max_lost.empty()) {
+    request.max_lost_seconds = parse_seconds(flags.max_lost, flag("--max-lost"));
+    request.requires_max_lost = true;
+  }
   request.objective = parse_objective(flags.objective);
   request.switched_off = flags.switch_off;
 }

@@ -17,6 +17,7 @@
 #include "lockstep/elastic/chaos.h"
 #include "lockstep/plan/run.h"
 #include "lockstep/planner/explain/explain.h"
+#include "lockstep/planner/lost_work.h"
 #include "lockstep/planner/profile_source.h"
 #include "lockstep/planner/question.h"
 #include "lockstep/report/runbook/commands.h"
@@ -118,7 +119,11 @@ planner::SearchRequest take_plan(const RunbookFlags& flags, const std::string& f
     throw bad_input("has no prediction in it", "calibrate this machine, then plan again", {file});
   }
   plan::follow(input.job, input.planned.best);
-  return request_of_plan(flags, input);
+  planner::SearchRequest request = request_of_plan(flags, input);
+  if (input.job.checkpoint.every_seconds == spec::CheckpointPolicy::kAuto) {
+    if (const auto problem = planner::find_lost_work_problem(request, input.planned.best)) throw *problem;
+  }
+  return request;
 }
 
 planner::SearchRequest take_job(const RunbookFlags& flags, RunbookInput& input) {

@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/units.h"
 #include "lockstep/planner/explain/fix.h"
+#include "lockstep/planner/lost_work.h"
 #include "lockstep/planner/resize.h"
 #include "lockstep/planner/search/request.h"
 
@@ -29,7 +30,11 @@ std::pair<std::optional<plan::Candidate>, std::string> best_or_problem(const Sea
     const SearchResult result = search(request);
     if (result.best.empty()) return {std::nullopt, describe_misfit(request, result)};
     const cost::Pricer pricer(request.model, request.cluster, request.profile, pricer_options(request));
-    return {to_candidate(request, pricer, result.best.front()), ""};
+    plan::Candidate best = to_candidate(request, pricer, result.best.front());
+    if (request.requires_max_lost) {
+      if (const auto problem = find_lost_work_problem(request, best)) throw *problem;
+    }
+    return {std::move(best), ""};
   } catch (const UserError& error) {
     return {std::nullopt, error.what()};
   }

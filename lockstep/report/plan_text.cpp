@@ -59,6 +59,12 @@ std::string spaced(const std::string& layout) {
   return join(parts, ", ");
 }
 
+std::string assumed_figure(double value, const std::string& unit) {
+  if (unit == "s") return format_seconds(value);
+  if (unit == "B/s") return format_rate(value, "B");
+  return fmt::format("{:.3g}", value);
+}
+
 // A rank's seconds in equal parts over its chunks. Sends that are not hidden keep the sender busy: they are in its
 // passes already.
 std::vector<plan::TaskSeconds> seconds_by_position(const plan::PipelineSchedule& schedule,
@@ -86,6 +92,7 @@ class PlanPage {
     reasons();
     losers();
     what_ifs();
+    assumptions();
     if (options_.pareto) pareto();
     if (options_.passes) passes();
     return std::move(text_);
@@ -297,6 +304,29 @@ class PlanPage {
                           (change.idle_devices > 0 ? fmt::format(", {} idle", change.idle_devices) : "")});
     }
     text_ += table(rows, {1, 2}, 2, style_);
+  }
+
+  void assumptions() {
+    const planner::Sensitivity& all = explained_.sensitivity;
+    if (all.empty()) return;
+    heading("What it rests on", "time of the run at the ends of each range");
+    std::vector<std::vector<std::string>> rows{{"assumption", "as planned", "range", "time", "then better"}};
+    for (const planner::Assumption& each : all) {
+      const auto value = [&](double figure) { return assumed_figure(figure, each.unit); };
+      rows.push_back({each.name, value(each.value), fmt::format("{} to {}", value(each.low), value(each.high)),
+                      fmt::format("{:+.1f}% to {:+.1f}%", 100 * each.time_at_low, 100 * each.time_at_high),
+                      each.other_layout.empty() ? "-"
+                                                : fmt::format("{} by {:.1f}%",
+                                                              spaced(planner::layout_difference(
+                                                                  best_.layout, plan::parse_layout(each.other_layout))),
+                                                              100 * each.other_gain)});
+    }
+    text_ += table(rows, {1}, 2, style_);
+    const planner::Assumption& first = all.front();
+    text_ += wrapped("  ",
+                     fmt::format("Most sensitive to: {} ({}). What settles it: {}: {}", first.name, first.meaning,
+                                 first.measurement, first.command),
+                     style_.width);
   }
 
   void pareto() {

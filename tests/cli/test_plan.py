@@ -170,6 +170,35 @@ class Plan(EndToEnd):
             best = self.plan_json("--model", "llama2-7b", "--cluster", "2x8xH100", "--max-lost", cap, "--no-what-if")["best"]
             self.assertLessEqual(best["checkpoint"]["worst_lost_seconds"], seconds)
 
+    def test_a_cap_on_lost_work_that_cannot_be_kept_exits_3_with_reason_and_remedy(self):
+        asked = ("plan", "--model", "llama2-13b", "--cluster", "4x8xH100", "--no-what-if", "--max-lost")
+        done = self.run_lockstep(*asked, "60s")
+        self.assertEqual(done.returncode, 3, done.stdout[-500:] + done.stderr)
+        self.assertRegex(done.stderr, r"the bound on lost work cannot be kept: a failure may cost .*, allowed are 1m 0s")
+        self.assertRegex(done.stderr, r"storage writes 4.00 GB/s")
+        self.assertRegex(done.stderr, r"storage that writes .* keeps it|steps of at most .* keep it")
+        allowed = re.search(r"allow (\d+s) \(--max-lost", done.stderr)[1]
+        self.plan(*asked[1:], allowed)  # what it says is enough is enough
+
+    def test_a_job_brings_its_own_cap_on_lost_work(self):
+        job = SOURCE / "specs/jobs/llama2-13b-32xH100.yaml"
+        self.plan(job, "--no-what-if")
+        self.plan(job, "checkpoint.max_lost=60s", "--no-what-if", expect=3)
+        self.plan(job, "checkpoint.max_lost=60s", "checkpoint.every=10m", "--no-what-if")  # the file fixes how often
+
+    def test_the_assumption_that_matters_most_is_named_with_what_settles_it(self):
+        document = self.plan_json("--model", "llama2-13b", "--cluster", "4x8xH100", "--no-what-if")
+        first = document["sensitivity"]["assumptions"][0]
+        self.assertLess(first["low"], first["high"])
+        self.assertGreater(max(abs(first["time_at_low"]), abs(first["time_at_high"])), 0.01)
+        text = self.plan("--model", "llama2-13b", "--cluster", "4x8xH100", "--no-what-if")
+        self.assertIn("What it rests on", text)
+        self.assertIn(f"Most sensitive to: {first['name']}", text)
+        self.assertIn(first["command"], re.sub(r"\s+", " ", text))
+        path = self.folder / "plan.json"
+        self.plan("--model", "llama2-13b", "--cluster", "4x8xH100", "--no-what-if", "--output", path)
+        self.assertEqual(json.loads(path.read_text())["sensitivity"], document["sensitivity"])
+
     def test_unlike_groups_from_the_example_file(self):
         document = self.plan_json("--model", "gpt-10b", "--cluster", SOURCE / "specs/examples/h100-ib-and-a100-roce.yaml",
                                   "--no-what-if")

@@ -405,6 +405,22 @@ class Runbook(EndToEnd):
         self.assertIn("VALIDATED", markdown)
         self.assertNotIn("Not validated", markdown)
 
+    def test_a_bound_on_lost_work_that_cannot_be_kept_gets_no_runbook(self):
+        job = "specs/jobs/llama2-13b-32xH100.yaml"
+        for source in ((job,), (self.plan, "--job", job)):
+            book = self.folder / "refused.md"
+            done = self.run_lockstep("runbook", *source, "checkpoint.max_lost=60s", "-o", book, timeout=120)
+            self.assertEqual(done.returncode, 3, done.stderr)
+            self.assertIn("the bound on lost work cannot be kept", done.stderr)
+            self.assertFalse(book.exists())
+
+    def test_the_assumption_that_matters_most_is_in_it(self):
+        markdown = self.lockstep("runbook", self.plan)  # a file keeps it
+        first = json.loads(self.plan.read_text())["sensitivity"]["assumptions"][0]
+        self.assertIn("The assumption it is most sensitive to", markdown)
+        self.assertIn(first["measurement"], unescaped(markdown))
+        self.assertIn(first["command"], markdown)
+
     def test_what_cannot_be_done_is_said(self):
         self.lockstep("runbook", "specs/jobs/llama2-13b-32xH100.yaml", "-o", "x.docx", expect=2)
         self.lockstep("runbook", self.folder / "none.yaml", expect=4)

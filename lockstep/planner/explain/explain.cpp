@@ -12,6 +12,7 @@
 #include "lockstep/planner/explain/reasons.h"
 #include "lockstep/planner/explain/terms.h"
 #include "lockstep/planner/explain/what_if.h"
+#include "lockstep/planner/lost_work.h"
 #include "lockstep/planner/search/request.h"
 
 namespace lockstep::planner {
@@ -43,6 +44,11 @@ bool is_data_parallel(const Constraints& constraints) {
   });
 }
 
+void require_lost_work(const SearchRequest& request, const plan::Candidate& best) {
+  if (!request.requires_max_lost) return;
+  if (const auto problem = find_lost_work_problem(request, best)) throw *problem;
+}
+
 // A profile measured on this machine has tables of its shapes: they price what the engine runs, data parallelism over
 // all ranks, better than the constants do that any other layout is priced with.
 Explained explain_measured(Explained explained) {
@@ -72,10 +78,19 @@ Explained explain_measured(Explained explained) {
   plan.cluster = request.cluster;
   plan.profile = request.profile.identity();
   plan.best = candidate_of(request, run_of(request, layout, batch));
+  require_lost_work(request, plan.best);
   plan.best.reasons.insert(plan.best.reasons.begin(), layout_reason(layout, given));
   plan.search = {.candidates = 1, .feasible = 1, .seconds = watch.seconds()};
   explained.bottleneck = find_bottleneck(plan, {});
+  explained.sensitivity = sensitivity_of(request, plan.best, {});
   return explained;
+}
+
+// Who might have been chosen: the best of the search and the best of every other kind.
+std::vector<Ranked> rivals_of(const SearchResult& result) {
+  std::vector<Ranked> rivals(result.best.begin() + 1, result.best.end());
+  for (const auto& [family, ranked] : result.best_of_family) rivals.push_back(ranked);
+  return rivals;
 }
 
 plan::Candidate loser_candidate(const SearchRequest& request, const cost::Pricer& pricer, const Ranked& plan,
@@ -126,6 +141,7 @@ Explained explain(const SearchRequest& asked, const ExplainOptions& options) {
   plan.profile = request.profile.identity();
   plan.search = result.summary;
   plan.best = to_candidate(request, pricer, best);
+  require_lost_work(request, plan.best);
   plan.best.reasons = reasons_for(request, pricer, result);
   add_snapshots(run_of(request, best.layout, best.batch), plan.best);
   for (const Loser& loser : best_losers(request, result, kLosers)) {
@@ -135,6 +151,7 @@ Explained explain(const SearchRequest& asked, const ExplainOptions& options) {
   if (options.what_ifs) explained.what_ifs = what_ifs(request, result);
   explained.bottleneck =
       find_bottleneck(plan, options.what_ifs ? explained.what_ifs : std::vector{twice_the_memory(request, result)});
+  explained.sensitivity = sensitivity_of(request, plan.best, rivals_of(result));
   explained.passes = result.passes;
   explained.stages = pricer.stages(best.layout, best.batch);
   for (const Ranked& ranked : result.pareto) explained.pareto.push_back(to_candidate(request, pricer, ranked));
@@ -153,6 +170,7 @@ nlohmann::json to_json(const Explained& explained) {
                        {"gain", change.gain},
                        {"idle_devices", change.idle_devices}});
   }
+  json["sensitivity"] = to_json(explained.sensitivity);
   nlohmann::json& passes = json["passes"] = nlohmann::json::array();
   for (const PassReport& pass : explained.passes) {
     passes.push_back({{"name", pass.name}, {"seconds", pass.seconds}, {"in", pass.in}, {"out", pass.out}});

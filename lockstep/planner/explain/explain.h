@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/planner/explain/sensitivity.h"
 #include "lockstep/planner/search/search.h"
 
 namespace lockstep::planner {
@@ -24,6 +25,7 @@ struct Explained {
   plan::Plan plan;
   std::string bottleneck;        // "compute", "memory: activations", "tensor-parallel traffic over NVLink", ...
   std::vector<WhatIf> what_ifs;  // best gain first
+  Sensitivity sensitivity;       // what the plan rests on; empty where nothing could be priced
   std::vector<PassReport> passes;
   std::vector<cost::StagePrice> stages;  // of the plan, one without a pipeline; empty for images
   std::vector<plan::Candidate> pareto;   // throughput against memory against dollars, fastest first
@@ -34,13 +36,14 @@ struct ExplainOptions {
 };
 
 // Searches, prices the what-ifs, explains. Nothing fits: throws UserError (exit code 3) with the term, the excess and
-// the nearest fix. A request whose layout is wholly fixed (constraints_of) and does not fit: the same, naming the
-// nearest layout that fits. With a profile measured on this machine (tables, no fitted constants) data parallelism is
-// what is asked for unless a constraint says otherwise, and is priced without a search (candidate.h).
+// the nearest fix; so does a bound on lost work that is required and cannot be kept (lost_work.h). A request whose
+// layout is wholly fixed (constraints_of) and does not fit: the same, naming the nearest layout that fits. With a
+// profile measured on this machine (tables, no fitted constants) data parallelism is what is asked for unless a
+// constraint says otherwise, and is priced without a search (candidate.h).
 Explained explain(const SearchRequest& request, const ExplainOptions& options = {});
 
-// Schema `lockstep.plan/1` of the plan with `bottleneck`, `what_ifs`, `passes`, `stages` and `pareto` beside its keys;
-// what plan::read_plan() reads.
+// Schema `lockstep.plan/1` of the plan with `bottleneck`, `what_ifs`, `sensitivity`, `passes`, `stages` and `pareto`
+// beside its keys; what plan::read_plan() reads.
 nlohmann::json to_json(const Explained& explained);
 
 }  // namespace lockstep::planner

@@ -78,6 +78,8 @@ struct SearchRequest {
   double tokens = 0;            // of the whole job (samples for images); 0: not asked
   double deadline_seconds = 0;  // kDeadline
   double max_lost_seconds = 1800;
+  // A plan that cannot keep that bound is refused (lost_work.h): it was asked for. Otherwise its cadence says so.
+  bool requires_max_lost = false;
   std::vector<std::string> switched_off;  // names of passes
   int threads = 0;                        // 0: all cores
   std::size_t keep = 16;                  // best candidates to return

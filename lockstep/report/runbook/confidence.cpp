@@ -53,16 +53,39 @@ void add_not_validated(Writer& writer) {
   writer.add(Code{command_lines(writer.commands, CommandGroup::kValidate), true});
 }
 
+std::string assumed_figure(Quotes& q, const std::string& path, const std::string& unit) {
+  if (unit == "s") return q.seconds(path);
+  if (unit == "B/s") return q.rate(path);
+  return q.real(path);
+}
+
 void add_sensitivity(Writer& writer) {
   Quotes& q = writer.q;
-  if (q.size("/plan/sensitivity/assumptions") == 0) return;
-  const std::string at = "/plan/sensitivity/assumptions/0";
+  const std::string all = "/plan/sensitivity/assumptions";
+  if (q.size(all) == 0) return;
   writer.add(Paragraph{.text = "The assumption it is most sensitive to", .strong = true});
-  writer.add(
-      Paragraph{fmt::format("{} ({}): over its range the time of the run changes by {} to {}. What settles it: {}.",
-                            q.text(at + "/name"), q.text(at + "/meaning"), q.signed_percent(at + "/time_at_low"),
-                            q.signed_percent(at + "/time_at_high"), q.text(at + "/measurement"))});
-  writer.add(Code{q.text(at + "/command"), true});
+  const std::string first = all + "/0";
+  writer.add(Paragraph{fmt::format(
+      "{} ({}): at the ends of its range the run takes {} and {} of the time that is "
+      "planned. The range: {}. What settles it: {}.",
+      q.text(first + "/name"), q.text(first + "/meaning"), q.signed_percent(first + "/time_at_low"),
+      q.signed_percent(first + "/time_at_high"), q.text(first + "/evidence"), q.text(first + "/measurement"))});
+  writer.add(Code{q.text(first + "/command"), true});
+  Table table{.rows = {{"assumption", "as planned", "range", "time at its ends", "then better"}},
+              .bold_column = 0,
+              .right = {1}};
+  for (std::size_t i = 0; i < q.size(all); ++i) {
+    const std::string at = fmt::format("{}/{}", all, i);
+    const nlohmann::json& assumption = q.document().at(nlohmann::json::json_pointer(at));
+    const auto unit = assumption.at("unit").get<std::string>();
+    const bool stays = assumption.at("other_layout").get_ref<const std::string&>().empty();
+    table.rows.push_back(
+        {q.text(at + "/name"), assumed_figure(q, at + "/value", unit),
+         fmt::format("{} to {}", assumed_figure(q, at + "/low", unit), assumed_figure(q, at + "/high", unit)),
+         fmt::format("{} to {}", q.signed_percent(at + "/time_at_low"), q.signed_percent(at + "/time_at_high")),
+         stays ? "this plan" : fmt::format("{} by {}", q.layout(at + "/other_layout"), q.percent(at + "/other_gain"))});
+  }
+  writer.add(std::move(table));
 }
 
 void add_assumed(Writer& writer) {
