@@ -2,16 +2,20 @@
 // loss, backward at 32x32), in turns in one process. Prints JSON.
 //
 //   bench_images [pictures] [rounds]
+#include <ATen/Parallel.h>
+
+#include <algorithm>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "lockstep/base/file.h"
 #include "lockstep/data/labelled_images.h"
 #include "lockstep/nn/model.h"
-#include "lockstep/spec/presets.h"
+#include "lockstep/spec/model.h"
 #include "tests/data/pictures.h"
 
 namespace {

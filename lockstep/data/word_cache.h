@@ -100,7 +100,7 @@ class WordCache {
   }
 
   struct Hash {
-    using is_transparent = void;
+    using is_transparent = void;  // NOLINT(readability-identifier-naming): the standard library looks for this name
     std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
 

@@ -33,7 +33,7 @@ model: {preset: llama2-7b, layers: 4, rope_scaling: {kind: llama3, factor: 8, or
 cluster:
   groups: [{kind: H100, nodes: 2}, {kind: A100, nodes: 1, devices_per_node: 4}]
 data: {kind: tokens, path: /d, tokenizer: /t, holdout: 0.013, evaluation_path: "/e f", shuffle: false,
-       chat_template: llama2, packing: false}
+       chat_template: llama2, packing: false, field: body, on_bad: skip}
 batch: {micro: 3, accumulation: 7, sequence_length: 1000, on_resize: scale, learning_rate_rule: sqrt,
         schedule: [{until: 10 steps, accumulation: 2}, {until: 2M tokens, global: 30}, {until: 9k samples, global: 60}]}
 optimizer: {kind: sgd, learning_rate: 0.1, min_learning_rate: 0.01, schedule: linear, warmup_steps: 3,
@@ -115,6 +115,8 @@ TEST(Job, reads_every_key) {
   EXPECT_EQ(job.layout->stage_layers, (std::vector<std::int64_t>{1, 3}));
   EXPECT_EQ(job.data.chat_template, ChatTemplate::kLlama2);
   EXPECT_FALSE(job.data.packing);
+  EXPECT_EQ(job.data.field, "body");
+  EXPECT_EQ(job.data.on_bad, OnBad::kSkip);
   EXPECT_TRUE(job.communication.reduce_each_micro_step);
   EXPECT_FALSE(job.communication.reshard_after_forward);
   EXPECT_EQ(job.weights, "/w/my model");
@@ -124,6 +126,43 @@ TEST(Job, reads_every_key) {
   EXPECT_EQ(job.tokens, 1'500'000'000);
   EXPECT_EQ(job.seed, -12);
   EXPECT_EQ(job.threads_per_rank, 2);
+}
+
+// A job whose `data` is as given.
+std::string with_data(const std::string& model, const std::string& data) {
+  return "model: " + model + "\ncluster: 1x1xcpu\nsteps: 1\ndata: " + data + "\n";
+}
+
+TEST(Job, sources_and_augmentation_are_written_as_they_are_read) {
+  const Job mixed =
+      parse_job(with_data("gpt2-124m", "{kind: text, sources: [{path: /a, weight: 3}, {path: /b}]}"), "j.yaml");
+  EXPECT_EQ(mixed.data.sources, (std::vector<DataSource>{{"/a", 3.0}, {"/b", 1.0}}));
+  EXPECT_EQ(parse_job(to_yaml(mixed), "j.yaml"), mixed) << to_yaml(mixed);
+  const Job images = parse_job(
+      with_data("resnet18", "{kind: images, path: /p, augment: {padding: 4, scale: 0.25, flip: true}}"), "j.yaml");
+  EXPECT_EQ(images.data.augment, (Augmentation{4, 0.25, true}));
+  EXPECT_EQ(parse_job(to_yaml(images), "j.yaml"), images) << to_yaml(images);
+}
+
+TEST(Job, sources_and_augmentation_are_refused_where_they_mean_nothing) {
+  const auto refused = [](const char* model, const char* data, const char* why) {
+    try {
+      parse_job(with_data(model, data), "j.yaml");
+      ADD_FAILURE() << data << " was read";
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("j.yaml:4:"), std::string::npos) << error.what();
+    }
+  };
+  refused("gpt2-124m", "{kind: text, path: /a, sources: [{path: /b}]}", "keep one of them");
+  refused("gpt2-124m", "{kind: text, sources: []}", "not a list");
+  refused("gpt2-124m", "{kind: text, sources: [{weight: 2}]}", "path");
+  refused("gpt2-124m", "{kind: text, sources: [{path: /b, weight: 0}]}", "weight");
+  refused("gpt2-124m", "{kind: text}", "path");
+  refused("resnet18", "{kind: images, sources: [{path: /b}]}", "is not mixed");
+  refused("gpt2-124m", "{kind: text, path: /a, augment: {flip: true}}", "not augmented");
+  refused("gpt2-124m", "{kind: text, path: /a, on_bad: ignore}", "on_bad");
 }
 
 TEST(Job, without_a_precision_takes_the_usual_one_of_the_devices) {
