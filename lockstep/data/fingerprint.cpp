@@ -83,6 +83,7 @@ std::string fingerprint_of(const fs::path& path) {
 DataFingerprints fingerprints_of(const spec::Data& data) {
   const auto of = [](const std::string& path) { return path.empty() ? std::string() : fingerprint_of(path); };
   std::vector<std::string> sources;
+  sources.reserve(data.sources.size());
   for (const spec::DataSource& source : data.sources) sources.push_back(of(source.path));
   return {sources.empty() ? of(data.path) : join(sources, "; "), of(data.evaluation_path),
           data.tokenizer == "bytes" ? "bytes" : of(data.tokenizer)};

@@ -53,7 +53,8 @@ struct EndJpeg {
 // The largest reduction that leaves both sides long enough.
 int reduction(std::int64_t width, std::int64_t height, std::int64_t least_side) {
   int factor = 1;
-  while (least_side > 0 && factor < 8 && std::min(width, height) / (2 * factor) >= least_side) factor *= 2;
+  while (least_side > 0 && factor < 8 && std::min(width, height) / (std::int64_t{2} * factor) >= least_side)
+    factor *= 2;
   return factor;
 }
 

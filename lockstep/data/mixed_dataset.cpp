@@ -136,6 +136,7 @@ std::shared_ptr<const Dataset> mix_datasets(std::vector<WeightedSource> sources,
 
 std::shared_ptr<const Dataset> join_datasets(const std::vector<std::shared_ptr<const Dataset>>& sources) {
   std::vector<std::int64_t> counts;
+  counts.reserve(sources.size());
   for (const auto& source : sources) counts.push_back(source->size());
   return std::make_shared<MixedDataset>(sources, std::move(counts), 0, false);
 }

@@ -129,6 +129,7 @@ class Work {
   // The facts of all shards; none when it was stopped.
   std::optional<std::vector<ShardFacts>> run(int workers) {
     std::vector<std::thread> threads;
+    threads.reserve(static_cast<std::size_t>(workers));
     for (int i = 0; i < workers; ++i) threads.emplace_back([this] { work(); });
     for (std::thread& thread : threads) thread.join();
     if (error_) std::rethrow_exception(error_);
