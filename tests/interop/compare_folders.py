@@ -23,6 +23,7 @@ ONE_FILE, SHARDS = 5_000_000_000, 9_000
 def other_settings(theirs, ours):
     """Fields of the two config.json, as transformers reads them, that differ and that change what is computed."""
     passing = {"_name_or_path", "transformers_version", "bos_token_id", "eos_token_id", "use_cache", "problem_type"}
+    passing.add("pad_token_id")  # of the tokenizer, as the other two
     passing.add("head_dim")  # written out where theirs leaves it to be divided
     theirs, ours = theirs.to_dict(), ours.to_dict()
     if not theirs.get("output_router_logits"):
