@@ -276,6 +276,7 @@ std::vector<std::string> names_by_size() {
   }
   std::sort(sized.begin(), sized.end());
   std::vector<std::string> names;
+  names.reserve(sized.size());
   for (auto& [size, name] : sized) names.push_back(std::move(name));
   return names;
 }
