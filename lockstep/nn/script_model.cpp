@@ -28,6 +28,7 @@ constexpr std::size_t kShownBytes = 300;  // of libtorch's message
 std::string reason_of(const std::exception& error) {
   std::string text = error.what();
   if (const std::size_t at = text.rfind("RuntimeError: "); at != std::string::npos) text = text.substr(at + 14);
+  text = trim(text);
   return printable(text.substr(0, text.find('\n')), kShownBytes);
 }
 

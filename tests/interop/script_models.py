@@ -1,5 +1,5 @@
-"""Nets that are in no zoo of ours, as a Python user would write them: a ConvNeXt, a diffusion U-Net, a recurrent net with
-attention over a graph. All sizes are small; what they compute with is not."""
+"""Nets that are in no zoo of ours, as a Python user would write them: a ConvNeXt, a diffusion U-Net, a recurrent net
+over a graph. All sizes are small; what they compute with is not."""
 
 import torch
 from torch import nn
@@ -68,6 +68,7 @@ class UNet(nn.Module):
         self.shrink = nn.Conv2d(width, width, 3, stride=2, padding=1)
         self.middle = ResidualBlock(2 * width, 2 * width, time)
         self.up1, self.up2 = ResidualBlock(4 * width, width, time), ResidualBlock(2 * width, width, time)
+        self.grow = nn.ConvTranspose2d(width, width, 2, stride=2)
         self.last = nn.Conv2d(width, 1, 3, padding=1)
 
     def forward(self, noisy, t):
@@ -77,8 +78,7 @@ class UNet(nn.Module):
         a = self.down1(self.first(noisy), emb)
         b = self.down2(self.shrink(a), emb)
         h = self.up1(torch.cat([self.middle(b, emb), b], dim=1), emb)
-        h = functional.interpolate(h, scale_factor=2.0, mode="nearest")
-        return self.last(self.up2(torch.cat([h, a], dim=1), emb))
+        return self.last(self.up2(torch.cat([self.grow(h), a], dim=1), emb))
 
 
 class GraphNet(nn.Module):
