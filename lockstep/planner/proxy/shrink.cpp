@@ -69,7 +69,7 @@ std::optional<SmallModel> shrunk(const spec::Model& model, std::int64_t sequence
   small.hidden = hidden;
   const double depth = real(model.layers) * factor;
   small.layers = std::min(model.layers, nearest_multiple(depth, divisors.layers));
-  const bool shallowest = small.layers == divisors.layers;
+  const bool shallowest = small.layers == divisors.layers && real(small.layers) >= depth;
   if (std::abs(std::log(real(small.layers) / depth)) > std::log(kMostSkew) && !shallowest) return std::nullopt;
   if (!shrink_heads(small, model, divisors)) return std::nullopt;
   const std::int64_t unit = std::lcm(kAlignment, divisors.heads);
