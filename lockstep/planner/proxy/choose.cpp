@@ -269,6 +269,7 @@ spec::Model timed_relative(const spec::Model& model) {
     case spec::Arch::kMnistCnn:
     case spec::Arch::kCifarCnn:
     case spec::Arch::kResNet:
+    case spec::Arch::kTorchScript:
     case spec::Arch::kGpt:
     case spec::Arch::kLlama:
       break;
