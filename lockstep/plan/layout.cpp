@@ -16,7 +16,6 @@
 namespace lockstep::plan {
 namespace {
 
-
 template <auto Member>
 std::int64_t get(const Layout& layout) {
   return static_cast<std::int64_t>(layout.*Member);
