@@ -147,8 +147,8 @@ void resample(const Image& image, const CropBox& box, std::int64_t size, bool mi
 
 CropBox middle_square(const Image& image) {
   const std::int64_t side = std::min(image.height, image.width);
-  return {static_cast<double>((image.height - side) / 2), static_cast<double>((image.width - side) / 2),
-          static_cast<double>(side), static_cast<double>(side)};
+  const std::int64_t top = (image.height - side) / 2, left = (image.width - side) / 2;  // whole pixels
+  return {static_cast<double>(top), static_cast<double>(left), static_cast<double>(side), static_cast<double>(side)};
 }
 
 Augmented augment(const Image& image, std::int64_t size, const spec::Augmentation& how, std::uint64_t seed,
