@@ -31,13 +31,14 @@ std::int64_t scaled(std::int64_t value, double factor, std::int64_t unit) {
 bool shrink_heads(spec::Model& small, const spec::Model& model, const Divisors& divisors) {
   if (model.heads == 0) return true;
   const std::int64_t group = model.kv_heads > 1 ? std::max<std::int64_t>(1, model.heads / model.kv_heads) : 1;
-  const std::int64_t fewest = std::min(model.heads, std::max(kFewestHeads, group * divisors.heads));
+  const std::int64_t ways = std::max<std::int64_t>(1, divisors.heads);
+  const std::int64_t fewest = std::min(model.heads, std::max(kFewestHeads, group * ways));
   const double width = real(model.heads * model.head_dim) * real(small.hidden) / real(model.hidden);
   for (std::int64_t size = model.head_dim; size >= std::min(kSmallestHead, model.head_dim); size /= 2) {
     const std::int64_t heads = std::llround(width / real(size));
     if (size % 2 != 0) return false;  // rotary positions turn pairs
     if (heads < fewest || real(heads * size) != width) continue;
-    if (heads % std::lcm(group, divisors.heads) != 0 || (heads / group) % divisors.heads != 0) continue;
+    if (heads % group != 0 || (heads / group) % ways != 0) continue;
     small.heads = heads;
     small.head_dim = size;
     small.kv_heads = model.kv_heads > 1 ? heads / group : model.kv_heads;
