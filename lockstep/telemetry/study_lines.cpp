@@ -14,8 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-json get_or(const JsonReader& line, const char* key, json fallback) {
-  return line.has(key) ? line.value().at(key) : std::move(fallback);
+json get_or(const JsonReader& line, const char* key, const json& fallback) {
+  return line.has(key) ? line.value().at(key) : fallback;
 }
 
 void read_owner(StudyInfo& info, const JsonReader& line) {
