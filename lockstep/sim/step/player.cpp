@@ -77,7 +77,8 @@ PlayedStep Player::play() {
 
 Player::Group& Player::group_of(int actor) {
   const int block = symmetry_.classes[static_cast<std::size_t>(class_of(actor))].block;
-  return groups_[static_cast<std::size_t>(block * stages_ + stage_of(actor))];
+  const int number = block * stages_ + stage_of(actor);
+  return groups_[static_cast<std::size_t>(number)];
 }
 
 std::size_t Player::cell(int data_class, int position, int micro) const {

@@ -49,7 +49,7 @@ class RankRecorder {
         rank_(rank),
         stage_number_(static_cast<int>(question.ranks.stage_of(rank))),
         class_(simulation.symmetry.class_of[static_cast<std::size_t>(question.ranks.data_rank_of(rank))]),
-        stage_(step_.stages[static_cast<std::size_t>(class_ * table_.stages + stage_number_)]),
+        stage_(stage_of(stage_number_)),
         names_(std::make_shared<std::vector<std::string>>()) {
     out_.spans.rank = out_.metrics.rank = static_cast<int>(rank);
     out_.spans.step = out_.metrics.step = step;
@@ -123,10 +123,14 @@ class RankRecorder {
     return question_.ranks.first_rank(question_.ranks.data_rank_of(rank_), stage) + place_in_group();
   }
 
+  const PlayedStage& stage_of(int stage) const {
+    const int number = class_ * table_.stages + stage;
+    return step_.stages[static_cast<std::size_t>(number)];
+  }
+
   // When the pass ended that `position` gets its input from.
   double sent_at(int from_position, int micro, bool forward) const {
-    const PlayedStage& from =
-        step_.stages[static_cast<std::size_t>(class_ * table_.stages + table_.rank_of(from_position))];
+    const PlayedStage& from = stage_of(table_.rank_of(from_position));
     for (const PlayedPass& pass : from.passes) {
       const bool is_forward = pass.task.kind == PipelineTaskKind::kForward;
       if (pass.task.micro == micro && pass.task.chunk == table_.chunk_of(from_position) && is_forward == forward &&
