@@ -35,9 +35,9 @@ int lockstep_engine_abi(void);
 // {"torch": "1.13", "cuda": false, "blas": "...", "threads": N} as JSON; the pointer stays valid.
 const char* lockstep_engine_versions(void);
 
-// Runs a verb ("train", "calibrate", "calibrate_shapes") described by a JSON request (elastic/rank_request.h) in the calling process, or
-// "checkpoint" ({action, path, output, layout, whole}), and returns the exit code. Never throws; what went wrong was
-// sent as an "error" message.
+// Runs a verb ("train", "calibrate", "calibrate_shapes") described by a JSON request (elastic/rank_request.h) in the
+// calling process, or "checkpoint" ({action, path, output, layout, whole}), and returns the exit code. Never throws;
+// what went wrong was sent as an "error" message.
 int lockstep_engine_call(const char* verb, const char* request_json, const struct LockstepEngineHost* host);
 
 #ifdef __cplusplus
