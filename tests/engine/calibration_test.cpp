@@ -39,8 +39,7 @@ cost::Workload tiny_workload() {
 }
 
 std::vector<cost::Profile> calibrate_threads(int ranks, const std::vector<cost::Workload>& workloads,
-                                             CalibrationDevice device = CalibrationDevice::kCpu,
-                                             std::int64_t focus = 0) {
+                                             CalibrationDevice device = CalibrationDevice::kCpu) {
   comm::LocalWorld world(ranks);
   std::vector<cost::Profile> profiles(static_cast<std::size_t>(ranks));
   std::vector<std::exception_ptr> thrown(profiles.size());
@@ -52,7 +51,6 @@ std::vector<cost::Profile> calibrate_threads(int ranks, const std::vector<cost::
         CalibrationOptions options;
         options.quick = true;
         options.device = device;
-        options.focus = focus;
         options.threads = 1;
         options.workloads = workloads;
         options.backend = "local";
@@ -98,32 +96,6 @@ TEST(Calibration, gives_every_rank_the_same_complete_and_readable_profile) {
   layout.dp = 2;
   const cost::StepPrediction predicted = cost::predict_step(profile, tiny_workload(), layout);
   EXPECT_GT(predicted.prediction.step_seconds.low, 0);
-}
-
-TEST(Calibration, in_the_shapes_of_a_workload_alone_measures_those_and_relatives_of_its_model) {
-  const cost::Workload workload = tiny_workload();
-  constexpr std::int64_t kCut = 3;  // its heads divide by it
-  const cost::Profile profile = calibrate_threads(1, {workload}, CalibrationDevice::kCpu, kCut).front();
-  cost::Workload cut = workload;
-  for (std::int64_t* width : {&cut.model.heads, &cut.model.kv_heads, &cut.model.ffn_hidden, &cut.model.vocab}) {
-    *width /= kCut;
-  }
-  std::set<std::vector<std::int64_t>> wanted, measured;
-  for (const spec::Model& model : {workload.model, cut.model}) {
-    for (const cost::Operator& op : cost::list_operators(model, 2, 32)) {
-      if (op.kind == cost::OperatorKind::kMatmul) wanted.insert({op.m, op.n, op.k});
-    }
-  }
-  for (const cost::MatmulPoint& point : profile.matmuls) measured.insert({point.m, point.n, point.k});
-  EXPECT_TRUE(std::includes(wanted.begin(), wanted.end(), measured.begin(), measured.end()));
-  EXPECT_GE(profile.checks.size(), 3u);
-  for (const cost::CalibrationCheck& check : profile.checks) {
-    ASSERT_TRUE(check.workload);
-    EXPECT_EQ(check.workload->model.hidden, workload.model.hidden);
-    const bool same =
-        check.workload->model.layers == workload.model.layers && check.workload->micro == workload.batch.micro;
-    EXPECT_FALSE(same) << check.name << " is the workload itself";
-  }
 }
 
 TEST(Calibration, of_one_rank_has_no_collectives_and_still_prices_one_rank) {
