@@ -30,7 +30,7 @@ nn::WeightSource source_of(const checkpoint::WeightFiles& files, const std::stri
   nn::WeightSource source;
   source.name = path;
   for (const std::string& name : files.names()) source.sizes[name] = files.entry(name).shape;
-  source.read = [&files, path](const std::string& name, std::int64_t first, Tensor out) {
+  source.read = [&files, path](const std::string& name, std::int64_t first, const Tensor& out) {
     if (!torch::isFloatingType(files.entry(name).dtype)) {
       throw bad_input("tensor " + printable(name) + " holds whole numbers, weights are real numbers",
                       "dequantise it first, or name another file", {path});

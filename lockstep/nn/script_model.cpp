@@ -136,7 +136,7 @@ void ScriptModel::share_tensors() {
     const c10::IValue value = owner._ivalue()->getSlot(slot);
     const bool parameter = owner.type()->is_parameter(slot), buffer = owner.type()->is_buffer(slot);
     if (!(parameter || buffer) || !value.isTensor() || !value.toTensor().defined()) return;
-    const Tensor tensor = value.toTensor();
+    const Tensor& tensor = value.toTensor();
     const auto [found, fresh] = seen.try_emplace(key_of(tensor), name, tensor);
     if (!fresh && tensor.numel() > 0) {
       aliases_[name] = found->second.first;

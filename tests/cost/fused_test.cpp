@@ -22,6 +22,8 @@ spec::Model llama(std::int64_t layers, std::int64_t hidden, std::int64_t heads, 
   spec::Model model;
   model.name = "test";
   model.arch = spec::Arch::kLlama;
+  model.bias = false;
+  model.activation = spec::Activation::kSilu;
   model.layers = layers;
   model.hidden = hidden;
   model.heads = model.kv_heads = heads;

@@ -24,7 +24,7 @@ import tempfile
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("LOCKSTEP_BUILD_DIR", SOURCE / "build/release"))
-PROBE = pathlib.Path(os.environ.get("LOCKSTEP_TIMELINE_PROBE", BUILD / "tests/sim_timeline_probe"))
+PROBE = pathlib.Path(os.environ.get("TIMELINE_PROBE", BUILD / "tests/sim_timeline_probe"))
 BOUND = 0.03
 WARM_UP, STEPS = 2, 7
 SCHEDULES = [("1f1b", 1), ("interleaved", 2), ("zero_bubble", 1), ("zero_bubble", 2)]

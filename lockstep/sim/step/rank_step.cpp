@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "lockstep/sim/step/record.h"
 
@@ -89,6 +90,7 @@ class RankRecorder {
   const PlayedStage& stage_;
   std::shared_ptr<std::vector<std::string>> names_;
   Phases phases_;
+  double arrived_ = std::numeric_limits<double>::infinity();  // at the next exchange of coupled ranks
   RankStep out_;
 
   std::int32_t text(const std::string& name) {
@@ -226,8 +228,9 @@ class RankRecorder {
     }
     const std::int64_t block = question_.ranks.data_rank_of(rank_) / program_.coupled_data_ranks;
     collective("all_gather (zero: weights)", fmt::format("shard/{}.{}.{}", stage_number_, block, place_in_group()),
-               static_cast<std::int64_t>(number), stage_program().weight_bytes / table_.chunks, pass.loaded,
-               pass.begin);
+               static_cast<std::int64_t>(number), stage_program().weight_bytes / table_.chunks,
+               std::min(pass.loaded, arrived_), pass.begin);
+    arrived_ = pass.done;  // ranks that end a pass together are at the next exchange when they have computed
   }
 
   void sending(const PlayedPass& pass, int position) {
