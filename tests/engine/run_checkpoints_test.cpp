@@ -124,7 +124,7 @@ TEST(RunCheckpoints, the_stall_that_is_told_is_that_of_the_slowest_rank) {
 TEST(RunCheckpoints, the_newest_that_proved_sound_is_pinned_when_others_are_rotated_out) {
   TrainingRuns runs;
   const spec::Job job =
-      runs.job("batch: {micro: 4, sequence_length: 64}\nsteps: 40\ncheckpoint: {every_steps: 1, keep: 1}\n");
+      runs.job("batch: {micro: 4, sequence_length: 64}\nsteps: 400\ncheckpoint: {every_steps: 10, keep: 1}\n");
   runs.run(job, {.checkpoints = "kept"});
   int pinned = 0;
   for (const checkpoint::CheckpointInfo& info : checkpoint::list_checkpoints(runs.folder("kept"))) {

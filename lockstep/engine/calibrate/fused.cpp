@@ -20,6 +20,8 @@ spec::Model llama(const Shape& shape) {
   model.ffn_hidden = shape.ffn;
   model.vocab = shape.vocab;
   model.max_sequence = shape.sequence;
+  model.bias = false;
+  model.activation = spec::Activation::kSilu;
   return model;
 }
 
