@@ -98,6 +98,7 @@ TEST(BertWeights, that_do_not_fit_are_refused_alike_by_every_part_of_a_pipeline)
 spec::Model packing(spec::Family family, std::int64_t kv_heads) {
   spec::Model model = tiny::llama_of({2, 16, 4, 24, 11, 8}, kv_heads);
   spec::adopt_family(model, family);
+  if (model.decoder.rotary_fraction < 1) model.decoder.rotary_fraction = 0.5;  // heads have four values here
   model.init_std = 0.3;
   return model;
 }

@@ -186,8 +186,8 @@ TEST(Verdict, sequences_are_no_longer_than_the_positions) {
 
 TEST(Verdict, models_that_cannot_be_built_are_refused_before_anything_starts) {
   spec::Job job = job_of("tinyllama-1.1b", "1x1xcpu");
-  job.model.activation = spec::Activation::kGelu;
-  expect_part(refusal_of(job, "dp=1"), "model.activation: ");
+  job.model.decoder.rotary_fraction = 1.0 / 64;
+  expect_part(refusal_of(job, "dp=1"), "RoPE rotates an even part of a head");
   job = job_of("gpt2-124m", "1x1xcpu");
   job.model.kv_heads = 4;
   expect_part(refusal_of(job, "dp=1"), "no grouped-query attention");

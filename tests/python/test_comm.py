@@ -101,7 +101,9 @@ class Collectives(Ranks):
 
     @unittest.skipUnless(shutil.which("mpirun"), "mpirun is not installed")
     def test_mpirun_makes_a_world_over_mpi(self):
-        text = BEGIN + "print(comm.backend(), rank, size, comm.local_rank(), comm.local_size(), comm.all_reduce(float(rank)))"
+        # One write: lines of two ranks share a pipe.
+        text = BEGIN + ("import sys; total = comm.all_reduce(float(rank)); "
+                        "sys.stdout.write(f'{comm.backend()} {rank} {size} {comm.local_rank()} {comm.local_size()} {total}\\n')")
         done = subprocess.run(["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable, "-c", text],
                               capture_output=True, text=True, timeout=300, env=clean_environment())
         self.assertEqual(done.returncode, 0, done.stderr)

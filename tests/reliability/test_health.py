@@ -16,9 +16,11 @@ class Health(Drill):
         self.assertEqual(failed.returncode, 1, failed.stdout + failed.stderr)
         self.assertIn("not finite", failed.stderr)
         self.assertIn(30, self.saved_steps(self.folder / "ck"))
+        newer = [step for step in self.saved_steps(self.folder / "ck") if step > 30]
         healed = self.run_lockstep("train", job, "--resume", "steps=40")
         self.assertEqual(healed.returncode, 0, healed.stderr)
-        self.assertIn("set aside", healed.stdout)
+        if newer:  # a slow disk may not have had the time to write one
+            self.assertIn("set aside", healed.stdout)
         self.assertIn("at step 30", healed.stdout)
         losses = self.losses("last")
         self.assertEqual(sorted(losses), list(range(31, 41)))
