@@ -108,7 +108,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
     }
     const Span span = span_of(layout, stage);
     PricedStage priced;
-    const GroupRates* slowest = nullptr;
+    const GroupRates* slowest = &groups[span.first];
     double fill = -1;
     for (std::size_t i = span.first; i <= span.last; ++i) {
       if (!uniform) {
@@ -119,7 +119,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
       const PricedStage here = price_stage(context, prices, groups[i], links, stage, layers);
       reduction = std::max(reduction, here.reduction);
       optimizer = std::max(optimizer, here.optimizer);
-      if (slowest == nullptr || here.time.total() > priced.time.total()) {
+      if (i == span.first || here.time.total() > priced.time.total()) {
         slowest = &groups[i];
         priced.time = here.time;
       }

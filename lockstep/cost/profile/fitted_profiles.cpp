@@ -75,7 +75,7 @@ nlohmann::json facts_to_json(const StackFacts& facts) {
   return json;
 }
 
-StackFacts read_facts(JsonReader reader) {
+StackFacts read_facts(const JsonReader& reader) {
   StackFacts facts;
   facts.flash_attention = reader.boolean("flash_attention");
   facts.fused_pointwise = reader.boolean("fused_pointwise");
@@ -123,7 +123,7 @@ nlohmann::json fitted_to_json(const Fitted& fitted) {
             {"memory", fitted.residuals.memory}}}};
 }
 
-Fitted read_fitted(JsonReader reader) {
+Fitted read_fitted(const JsonReader& reader) {
   Fitted fitted;
   fitted.hardware = reader.text("hardware");
   fitted.stack = reader.text("stack");
