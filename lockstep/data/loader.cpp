@@ -40,7 +40,8 @@ struct Geometry {
   // Where part `part` of a step begins inside the global batch.
   std::int64_t part_begin(const Cursor& at, std::int64_t part) const {
     const auto product = static_cast<__int128>(part) * global_samples(at);
-    return static_cast<std::int64_t>(product / (micro_steps(at) * world));
+    const std::int64_t parts = micro_steps(at) * world;
+    return static_cast<std::int64_t>(product / parts);
   }
 
   bool last_of_step(const Cursor& at) const { return at.micro_step + 1 == micro_steps(at); }
