@@ -9,6 +9,6 @@
 namespace lockstep::cost {
 
 nlohmann::json fitted_to_json(const Fitted& fitted);
-Fitted read_fitted(JsonReader reader);
+Fitted read_fitted(const JsonReader& reader);
 
 }  // namespace lockstep::cost
