@@ -111,7 +111,7 @@ std::vector<Counted> find_counted(const Arguments& arguments) {
       in_parallel(chunk.size(), arguments.threads, [&](std::size_t n) {
         chunk[n].surface = make_surface(kind, first + static_cast<int>(n));
         chunk[n].facts = study_surface(*chunk[n].surface);
-        if (chunk[n].facts.counts) chunk[n].variance = variance_truth(*chunk[n].surface);
+        if (chunk[n].facts.counts && !is_lab_kind(kind)) chunk[n].variance = variance_truth(*chunk[n].surface);
       });
       for (Counted& counted : chunk) {
         if (!counted.facts.counts || found >= arguments.instances) continue;
@@ -134,6 +134,7 @@ tune::Trial make_trial(const Surface& surface, const tune::Proposal& proposal, s
   trial.outcome = measured.outcome;
   trial.samples = measured.samples;
   trial.seconds = trial.gpu_seconds = measured.seconds;
+  trial.message = measured.message;
   if (!tune::measured(trial)) return trial;
   const tune::LaunchSummary launch = tune::summarize_launch(trial.samples);
   trial.throughput = launch.mean;
