@@ -1,6 +1,7 @@
 #include "bench/tune/surfaces.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -139,6 +140,21 @@ SurfaceFacts study_surface(const Surface& surface) {
   facts.counts = of_lab || (std::min(facts.random_regret, facts.random_regret_with_rules) >= kLeastRegretPercent &&
                             facts.failing >= kLeastFailing && facts.default_throughput > 0);
   return facts;
+}
+
+std::uint64_t fingerprint(const Surface& surface) {
+  constexpr int kPoints = 1000;
+  std::uint64_t hash = 0;
+  const auto add = [&](double value) { hash = mix(hash ^ static_cast<std::uint64_t>(std::llround(1e6 * value))); };
+  for (const char character : surface.space_yaml()) hash = mix(hash ^ static_cast<unsigned char>(character));
+  Draws draws(key_of({kUniform, static_cast<std::uint64_t>(surface.instance())}));
+  for (int n = 0; n < kPoints; ++n) {
+    const SurfaceMeasurement measured = surface.measure(surface.draw(draws, n % 2 == 0), 1, n % 60);
+    add(static_cast<double>(measured.outcome));
+    add(measured.seconds);
+    for (const double sample : measured.samples) add(std::log(sample));
+  }
+  return hash;
 }
 
 std::vector<int> counted_instances(const std::string& kind, int wanted, int* examined) {
