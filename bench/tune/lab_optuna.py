@@ -1,6 +1,7 @@
 """Optuna's studies on the laboratory's surfaces, kept: they do not depend on our tuner.
 
 Usage: lab_optuna.py --half dev|final [--build DIR] [--instances N] [--seeds S] [--variants A,B] [--processes P]
+                     [--seconds N]
 
 Runs what is missing in bench/tune/optuna_HALF.jsonl and appends it there, one line a study. A line counts as long as the
 surface does the same (its fingerprint), Optuna has the same version and optuna_study.py the same PROTOCOL. lab.py calls
@@ -69,8 +70,9 @@ def wanted_keys(facts, variants, seeds):
               optuna_study.PROTOCOL), fact) for variant in variants for seed in range(1, seeds + 1) for fact in facts]
 
 
-def complete(program, half, facts, variants, seeds, processes):
-    """Runs what is missing; all rows that were wanted, and how many of them were run now."""
+def complete(program, half, facts, variants, seeds, processes, seconds=float("inf")):
+    """Runs what is missing; all rows that were wanted, and how many of them were run now. After `seconds` nothing more
+    is started, and rows are left out."""
     cache = read_cache(half)
     wanted = wanted_keys(facts, variants, seeds)
     missing = [(key, fact) for key, fact in wanted if key not in cache]
@@ -84,7 +86,10 @@ def complete(program, half, facts, variants, seeds, processes):
             if done % max(1, len(missing) // 40) == 0 or done == len(missing):
                 print(f"optuna: {done}/{len(missing)} missing studies, {time.monotonic() - start:.0f} s",
                       file=sys.stderr, flush=True)
-    return [cache[key] for key, _ in wanted], len(missing)
+            if time.monotonic() - start > seconds:
+                pool.shutdown(cancel_futures=True)
+                break
+    return [cache[key] for key, _ in wanted if key in cache], len(missing)
 
 
 def main():
@@ -95,12 +100,14 @@ def main():
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--variants", type=lambda text: text.split(","), default=VARIANTS)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="start nothing more after this long")
     arguments = parser.parse_args()
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
     program = arguments.build / "surface_worker"
     facts = facts_of(program, arguments.half, arguments.instances)
-    complete(program, arguments.half, facts, arguments.variants, arguments.seeds, arguments.processes)
+    complete(program, arguments.half, facts, arguments.variants, arguments.seeds, arguments.processes,
+             arguments.seconds)
 
 
 if __name__ == "__main__":
