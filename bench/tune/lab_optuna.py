@@ -55,10 +55,9 @@ def one_study(program, fact, variant, seed):
     description = measure.last_json(measure.run([str(program), "--kind", fact["kind"], "--instance",
                                                  str(fact["instance"]), "--describe"], timeout=60))
     result = optuna_study.run_study(program, description, variant, seed, max(COUNTS))
-    regrets = [100 * (1 - truth / fact["best"]) for truth in result["truths"]]
     return {"kind": fact["kind"], "instance": fact["instance"], "fingerprint": fact["fingerprint"], "variant": variant,
             "seed": seed, "optuna": optuna.__version__, "protocol": optuna_study.PROTOCOL,
-            "regret": {str(count): round(regrets[count - 1], 4) for count in COUNTS},
+            "truth": {str(count): round(result["truths"][count - 1], 2) for count in COUNTS},
             "failed": {str(count): round(sum(result["failures"][:count]) / count, 4) for count in COUNTS},
             "milliseconds_per_trial": round(1e3 * result["seconds"] / max(COUNTS), 2)}
 

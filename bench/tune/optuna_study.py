@@ -181,13 +181,13 @@ def tell(study, trial, told, value, slowest):
 
 
 def ask(study, encoding, told, slowest):
-    for _ in range(MOST_REJECTIONS):
+    for rejections in range(MOST_REJECTIONS):
         trial = study.ask()
         levels = encoding.suggest(trial)
-        if levels is not None:
-            return trial, levels
+        if levels is not None or rejections == MOST_REJECTIONS - 1:
+            break
         tell(study, trial, told, None, slowest)
-    return trial, None
+    return trial, levels
 
 
 def run_study(program, description, variant, seed, trials):

@@ -68,7 +68,12 @@ const std::vector<Family>& families() {
                                        {"dev_zero", make_dev_zero},
                                        {"dev_anonymous", make_dev_anonymous},
                                        {"dev_words", make_dev_words},
-                                       {"dev_cloud", make_dev_cloud}};
+                                       {"dev_cloud", make_dev_cloud},
+                                       {"final_pipeline", make_final_pipeline},
+                                       {"final_compress", make_final_compress},
+                                       {"final_tiles", make_final_tiles},
+                                       {"final_stream", make_final_stream},
+                                       {"final_moe", make_final_moe}};
   return all;
 }
 
