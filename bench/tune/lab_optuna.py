@@ -71,10 +71,10 @@ def wanted_keys(facts, variants, seeds):
 
 def complete(program, half, facts, variants, seeds, processes, seconds=float("inf")):
     """Runs what is missing; all rows that were wanted, and how many of them were run now. After `seconds` nothing more
-    is started, and rows are left out."""
+    is started, and rows are left out; with 0 nothing is."""
     cache = read_cache(half)
     wanted = wanted_keys(facts, variants, seeds)
-    missing = [(key, fact) for key, fact in wanted if key not in cache]
+    missing = [(key, fact) for key, fact in wanted if key not in cache] if seconds > 0 else []
     start = time.monotonic()
     with concurrent.futures.ProcessPoolExecutor(processes) as pool:
         futures = {pool.submit(one_study, program, fact, key[3], key[4]): key for key, fact in missing}

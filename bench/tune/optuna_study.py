@@ -29,9 +29,10 @@ MOST_REJECTIONS = 200  # in a row; then the combination is launched and fails
 class Worker:
     """The evaluator process: one JSON line in, one out."""
 
-    def __init__(self, program, kind, instance, noise_seed):
+    def __init__(self, program, kind, instance, noise_seed, hide_names=False):
         self.process = subprocess.Popen(
-            [str(program), "--kind", kind, "--instance", str(instance), "--noise-seed", str(noise_seed), "--truth-of"],
+            [str(program), "--kind", kind, "--instance", str(instance), "--noise-seed", str(noise_seed), "--truth-of",
+             *(["--hide-names"] if hide_names else [])],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def evaluate(self, trial, config):
