@@ -56,13 +56,14 @@ def ratio(ours, theirs):
 
 
 class Table:
-    """rows(tool, trials, family="") of every tool; tools whose studies are not all there are left out."""
+    """rows(tool, trials, family="") of every tool; Optuna's variants that lack every study of some instance are left
+    out, those that lack a few are in with what there is."""
 
     def __init__(self, document):
         self.counts = document["budgets"]
         best = {(fact["kind"], fact["instance"]): fact["best"] for fact in document["surfaces"]}
         self.families = list(dict.fromkeys(kind for kind, _ in best))
-        self.tools, self.left_out = {}, {}
+        self.tools, self.incomplete = {}, {}
         for name, hidden in (("lockstep", False), ("lockstep, names hidden", True)):
             rows = [row for row in document["ours"] if row["hidden"] == hidden]
             if rows:
@@ -72,7 +73,8 @@ class Table:
             variants[row["variant"]].append(row)
         for variant, rows in variants.items():
             if len(rows) < len(best) * document["seeds"]:
-                self.left_out[variant] = len(rows)
+                self.incomplete[variant] = len(rows)
+            if {(row["kind"], row["instance"]) for row in rows} != set(best):
                 continue
             self.tools[variant] = {count: [
                 {**row, "regret": 100 * (1 - row["truth"][str(count)] / best[row["kind"], row["instance"]]),
@@ -210,7 +212,9 @@ def heading(document, table):
     half = {"dev": "the half that the tuner was worked on with (dev)",
             "final": "the half that was kept back and opened once (final)"}[document["half"]]
     how = " Ours in one process (tune_lab)." if document["in_process"] else ""
-    left = "".join(f" Left out, incomplete: {name} ({rows} studies)." for name, rows in table.left_out.items())
+    wanted = len(document["surfaces"]) * document["seeds"]
+    left = "".join(f" Of {name} {rows} of {wanted} studies are there{'' if name in table.tools else '; left out'}."
+                   for name, rows in table.incomplete.items())
     return (f"{machine['cores']} x {machine['cpu']}, {machine['memory_gib']} GiB, {machine['date']}, commit "
             f"{machine['commit']}; load before: {machine['load_before']:.2f}; {document['seconds']} s in all. Optuna "
             f"{versions['optuna']} (Python {versions['python']}, cmaes {versions['cmaes']}, torch {versions['torch']}, scipy "

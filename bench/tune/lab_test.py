@@ -73,12 +73,12 @@ class Report(unittest.TestCase):
         self.assertFalse(worse["families not below random search at 60"])
         self.assertFalse(worse["names hidden at 60, against ours with names"])
 
-    def test_a_variant_with_studies_missing_is_left_out(self):
+    def test_a_variant_without_studies_of_an_instance_is_left_out(self):
         document = self.document(ours=5, theirs=10, chance=12, hidden=5)
         document["optuna"] = [r for r in document["optuna"] if not (r["variant"].startswith("gp") and r["instance"] == 1)]
         table = lab_report.Table(document)
         self.assertEqual(table.best_optuna(60), "tpe/reject/zero")
-        self.assertEqual(table.left_out, {"gp/reject/worst": 1})
+        self.assertEqual(table.incomplete, {"gp/reject/worst": 1})
 
 
 class Telling(unittest.TestCase):
