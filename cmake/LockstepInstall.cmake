@@ -12,7 +12,7 @@ foreach(target ${product_targets})
   if(NOT type STREQUAL "STATIC_LIBRARY" OR folder MATCHES "/cli$")
     continue()  # the command line's own library is nobody else's
   endif()
-  if(folder MATCHES "/lockstep/(kernels|nn|parallel|data|checkpoint|engine)(/|$)")
+  if(folder MATCHES "/lockstep/(plugin|kernels|nn|parallel|data|checkpoint|engine)(/|$)")
     list(APPEND exported_engine ${target})
   else()
     list(APPEND exported_plain ${target})

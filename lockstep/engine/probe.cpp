@@ -114,6 +114,7 @@ Micro micro_of(const data::Dataset& dataset, std::int64_t samples) {
   Micro micro;
   micro.samples = dataset.fetch(indices);
   micro.context.more_inputs = micro.samples.more_inputs;
+  micro.context.documents = micro.samples.documents;
   return micro;
 }
 

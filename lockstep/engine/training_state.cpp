@@ -46,8 +46,9 @@ std::unique_ptr<Executor> make_executor(const spec::Job& job, const plan::Run& r
   ShardedOptions sharded;
   sharded.device = options.device;
   sharded.padding_id = data.padding_id();
-  // Conversations and masked tokens have some targets here and some there.
-  const bool same = job.data.kind != spec::DataKind::kInstruction && run.model.arch != spec::Arch::kBert;
+  // Conversations, masked tokens and documents that are kept apart have some targets here and some there.
+  const bool same = job.data.kind != spec::DataKind::kInstruction && run.model.arch != spec::Arch::kBert &&
+                    job.data.packing != spec::Packing::kDocuments;
   sharded.targets_per_sample = same ? data.targets_per_sample() : 0;
   if (run.model.is_scripted()) sharded.targets_per_sample = spec::counts_classes(run.model.script.loss) ? 0 : 1;
   sharded.why = choice.why_not;

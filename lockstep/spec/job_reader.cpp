@@ -10,6 +10,7 @@
 #include "lockstep/spec/alerts_reader.h"
 #include "lockstep/spec/backends.h"
 #include "lockstep/spec/cluster_reader.h"
+#include "lockstep/spec/evaluation_metrics.h"
 #include "lockstep/spec/layout_keys.h"
 #include "lockstep/spec/model_reader.h"
 #include "lockstep/spec/stage_layers.h"
@@ -65,6 +66,18 @@ void read_sources(MapReader& map, Data& data) {
                      "mix text, tokens, instruction or classification data");
 }
 
+void check_packing(const MapReader& map, const Data& data) {
+  const bool windows = data.kind == DataKind::kText || data.kind == DataKind::kTokens;
+  if (data.packing == Packing::kDocuments && !windows && data.kind != DataKind::kInstruction) {
+    throw map.error_at("packing", fmt::format("data of kind {} has no documents in a sequence", to_string(data.kind)),
+                       "packing: documents is for text, tokens and instruction data");
+  }
+  if (data.packing == Packing::kNone && windows) {
+    throw map.error_at("packing", fmt::format("data of kind {} always fills its sequences", to_string(data.kind)),
+                       "packing: documents keeps attention within each document");
+  }
+}
+
 void read_data(MapReader& job, Data& data) {
   job.require("data");
   auto map = job.map("data");
@@ -81,7 +94,8 @@ void read_data(MapReader& job, Data& data) {
   map->path("evaluation_path", data.evaluation_path);
   map->boolean("shuffle", data.shuffle);
   map->choice("chat_template", data.chat_template);
-  map->boolean("packing", data.packing);
+  map->choice("packing", data.packing);
+  check_packing(*map, data);
   map->name("field", data.field);
   map->choice("on_bad", data.on_bad);
   read_augment(*map, data);
@@ -183,6 +197,7 @@ void read_optimizer(MapReader& job, Optimizer& optimizer) {
   optimizer.beta2 = betas[1];
   map->real("epsilon", optimizer.epsilon, 0.0, 1.0);
   map->real("weight_decay", optimizer.weight_decay, 0.0, 1e3);
+  map->choice("decay", optimizer.decay);
   map->real("momentum", optimizer.momentum, 0.0, 0.9999999999);
   map->boolean("nesterov", optimizer.nesterov);
   map->real("clip_norm", optimizer.clip_norm, 0.0, 1e12);
@@ -238,7 +253,12 @@ void read_evaluation(MapReader& job, Evaluation& evaluation) {
   if (!map) return;
   map->count("every", evaluation.every_steps, 0, kMostSteps);
   map->count("batches", evaluation.batches, 0, kMostSteps);
+  map->count("samples", evaluation.samples, 0, kMostSamples);
+  map->texts("metrics", evaluation.metrics);
   map->finish();
+  if (evaluation.batches > 0 && evaluation.samples > 0) {
+    throw map->error_at("samples", "both batches and samples are given", "keep one");
+  }
 }
 
 // Whether a key that otherwise holds a number says `auto`.
@@ -362,7 +382,7 @@ AdapterTargets adapter_targets(const Model& model) {
     case Arch::kLlama:
       return {{"q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}, 2};
     case Arch::kMoe:
-      if (model.decoder.family == Family::kDeepseek) {
+      if (model.decoder.family != Family::kLlama) {
         return {{"q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}, 2};
       }
       return {{"q_proj", "v_proj", "k_proj", "o_proj", "w1", "w2", "w3"}, 2};
@@ -462,6 +482,9 @@ void check_language(MapReader& job, Job& result) {
     throw job.error_at("data", fmt::format("{} data does not train a model with classes", to_string(kind)),
                        "set model.classes: 0, or use classification data");
   }
+  if (result.data.packing == Packing::kDocuments && model.arch == Arch::kBert) {
+    throw job.error_at("data", "packing: documents is for models that predict the next token", "set packing: true");
+  }
   if (kind == DataKind::kInstruction && model.arch == Arch::kBert) {
     throw job.error_at("data", "instruction data trains models that predict the next token",
                        "use text, tokens or classification data");
@@ -543,6 +566,10 @@ Job read_job(const YamlNode& root, const std::string& default_name) {
     throw reader.error_at("plan", "both layout and plan are given", "keep one: a plan holds its layout");
   }
   check_data_fits_model(reader, job);
+  for (const std::string& name : job.evaluation.metrics) {
+    const auto problem = metric_problem(name, job);
+    if (problem) throw reader.error_at("evaluation", problem->text, problem->fix);
+  }
   return job;
 }
 
