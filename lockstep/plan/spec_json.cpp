@@ -50,7 +50,7 @@ void fields_of(auto& fields, Is<spec::Decoder> auto& decoder) {
 
 // Options are YAML in one line, as the job file has them.
 void fields_of(auto& fields, Is<spec::PluginUse> auto& plugin) {
-  std::string options = flow_text(plugin.options);
+  std::string options = spec::flow_text(plugin.options);
   fields.value("file", plugin.file);
   fields.value("digest", plugin.digest);
   fields.value("name", plugin.name);

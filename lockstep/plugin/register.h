@@ -64,14 +64,14 @@ __attribute__((used, visibility("default"))) inline const char* lockstep_plugin_
 #define LOCKSTEP_PLUGIN_JOIN(a, b) LOCKSTEP_PLUGIN_JOIN2(a, b)
 #define LOCKSTEP_PLUGIN_JOIN2(a, b) a##b
 #define LOCKSTEP_PLUGIN_ENTRY(word, Base, name, Class, id)                                                             \
+  static_assert(std::is_base_of_v<::lockstep::plugin::Base, Class>, #Class " is no lockstep::plugin::" #Base);         \
   namespace {                                                                                                          \
   constexpr ::lockstep::plugin::Entry LOCKSTEP_PLUGIN_JOIN(lockstep_plugin_entry_, id){                                \
       LOCKSTEP_PLUGIN_TAG word ":" name, &::lockstep::plugin::make_entry<::lockstep::plugin::Base, Class>};            \
   __attribute__((used, section("lockstep_plugin")))                                                                    \
   const ::lockstep::plugin::Entry* const LOCKSTEP_PLUGIN_JOIN(lockstep_plugin_pointer_,                                \
                                                               id) = &LOCKSTEP_PLUGIN_JOIN(lockstep_plugin_entry_, id); \
-  }                                                                                                                    \
-  static_assert(std::is_base_of_v<::lockstep::plugin::Base, Class>, #Class " is no lockstep::plugin::" #Base)
+  }
 
 #define LOCKSTEP_REGISTER_MODEL(name, Class) LOCKSTEP_PLUGIN_ENTRY("model", Model, name, Class, __COUNTER__)
 #define LOCKSTEP_REGISTER_DATASET(name, Class) LOCKSTEP_PLUGIN_ENTRY("dataset", Dataset, name, Class, __COUNTER__)
