@@ -114,8 +114,9 @@ using OpenWindows = std::function<std::shared_ptr<const Dataset>(
 OpenWindows windows_for(const spec::Job& job, const std::string& base_folder, std::int64_t vocab_size) {
   const std::int64_t length = sequence_length(job);
   if (job.model.arch != spec::Arch::kBert) {
-    return [length](auto stream, std::int64_t begin, std::int64_t end, const std::string& what) {
-      return language_model_windows(std::move(stream), begin, end, length, what);
+    const bool documents = job.data.packing == spec::Packing::kDocuments;
+    return [length, documents](auto stream, std::int64_t begin, std::int64_t end, const std::string& what) {
+      return language_model_windows(std::move(stream), begin, end, length, what, documents);
     };
   }
   const auto tokenizer = open_tokenizer(resolve_tokenizer(job.data.tokenizer, base_folder));

@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/open_datasets.h"
 #include "lockstep/engine/memory_counter.h"
+#include "lockstep/engine/metrics.h"
 #include "lockstep/engine/schedule.h"
 #include "lockstep/engine/trained_model.h"
 #include "lockstep/nn/foreign_model.h"
@@ -116,6 +117,7 @@ Micro micro_of(const data::Dataset& dataset, std::int64_t samples) {
   Micro micro;
   micro.samples = dataset.fetch(indices);
   micro.context.more_inputs = micro.samples.more_inputs;
+  micro.context.documents = micro.samples.documents;
   return micro;
 }
 
@@ -316,6 +318,7 @@ void check_plugins(const spec::Job& job) {
     const std::vector<std::int64_t> first(static_cast<std::size_t>(std::min<std::int64_t>(1, datasets.train->size())));
     datasets.train->fetch(first);
   }
+  EvaluationMetrics metrics(job);
   LearningRate(job.optimizer).at(job.optimizer.warmup_steps, std::max<std::int64_t>(1, job.steps));
 }
 

@@ -46,9 +46,10 @@ std::unique_ptr<Executor> make_executor(const spec::Job& job, const plan::Run& r
   ShardedOptions sharded;
   sharded.device = options.device;
   sharded.padding_id = data.padding_id();
-  // Conversations and masked tokens have some targets here and some there.
+  // Conversations, masked tokens, documents that are kept apart and what a plugin gives have some targets here and some
+  // there.
   const bool same = job.data.kind != spec::DataKind::kInstruction && job.data.kind != spec::DataKind::kPlugin &&
-                    run.model.arch != spec::Arch::kBert;
+                    run.model.arch != spec::Arch::kBert && job.data.packing != spec::Packing::kDocuments;
   sharded.targets_per_sample = same ? data.targets_per_sample() : 0;
   if (run.model.is_scripted()) {
     const spec::Script& script = run.model.script;

@@ -105,6 +105,22 @@ Found find_piece_problem(const Run& run) {
       fmt::format("set batch.sequence_length to a multiple of {}, such as {}", pieces, below > 0 ? below : pieces));
 }
 
+// Attention that stays within documents.
+Found find_packing_problem(const Run& run) {
+  if (run.packing != spec::Packing::kDocuments) return std::nullopt;
+  const auto problem = [&](const std::string& why, const char* fix) {
+    return refused("data.packing", "data.packing documents: " + why, fix);
+  };
+  if (run.model.is_scripted()) return problem("a module from Python is not told where they begin", "set packing: true");
+  if (run.model.arch == spec::Arch::kMamba) {
+    return problem(fmt::format("{} hands a state through the sequence, across documents", run.model.name),
+                   "set packing: true");
+  }
+  if (run.layout.cp == 1) return std::nullopt;
+  return problem(fmt::format("cp={} cuts sequences at even places, and documents across ranks", run.layout.cp),
+                 "set layout.cp to 1, or packing: true");
+}
+
 Found find_offload_problem(const Run& run) {
   if (run.layout.offload != Offload::kParameters || run.layout.zero == 3) return std::nullopt;
   return refused("layout.offload", fmt::format("layout: offload=parameters needs zero=3, not zero={}", run.layout.zero),
@@ -269,7 +285,7 @@ Found warn_of_phases(const Run& run) {
 constexpr std::array kRefusals{&find_batch_problem,        &find_model_problem,     &find_cluster_problem,
                                &find_mesh_problem,         &find_piece_problem,     &find_offload_problem,
                                &find_compression_problem,  &find_precision_problem, &find_executor_problem,
-                               &find_communication_problem};
+                               &find_communication_problem, &find_packing_problem};
 constexpr std::array kWarnings{
     &warn_of_compression, &warn_of_reduction,          &warn_of_resharding,
     &warn_of_recompute,   &warn_of_activation_offload, &warn_of_phases,

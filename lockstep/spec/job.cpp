@@ -39,7 +39,8 @@ std::vector<std::pair<const char*, PluginUse*>> plugins_of(Job& job) {
   std::vector<std::pair<const char*, PluginUse*>> all = {{"model", &job.model.script.plugin},
                                                          {"model.loss_options", &job.model.script.own_loss},
                                                          {"data", &job.data.plugin},
-                                                         {"optimizer.schedule_options", &job.optimizer.own_schedule}};
+                                                         {"optimizer.schedule_options", &job.optimizer.own_schedule},
+                                                         {"evaluation", &job.evaluation.plugin}};
   std::erase_if(all, [](const auto& entry) { return !entry.second->used(); });
   return all;
 }

@@ -23,6 +23,9 @@ constexpr auto names_of(DataKind) {
 }
 enum class OptimizerKind { kAdamW, kSgd };
 constexpr auto names_of(OptimizerKind) { return enum_names<OptimizerKind::kSgd>("adamw", "sgd"); }
+// What weight decay pulls on: every parameter, or those with two dims and more. Biases and norms are vectors.
+enum class Decay { kAll, kMatrices };
+constexpr auto names_of(Decay) { return enum_names<Decay::kMatrices>("all", "matrices"); }
 enum class ScheduleKind { kConstant, kLinear, kCosine, kPlugin };
 constexpr auto names_of(ScheduleKind) {
   return enum_names<ScheduleKind::kPlugin>("constant", "linear", "cosine", "plugin");
@@ -56,6 +59,11 @@ constexpr auto names_of(ChatTemplate) {
   return enum_names<ChatTemplate::kPlain>("auto", "chatml", "llama2", "llama3", "alpaca", "plain");
 }
 
+// Several examples or documents in one sequence: one each; one behind the other, where attention sees those before; or
+// apart, where attention stays within each and positions begin anew.
+enum class Packing { kNone, kTogether, kDocuments };
+constexpr auto names_of(Packing) { return enum_names<Packing::kDocuments>("false", "true", "documents"); }
+
 // A part of a mixture.
 struct DataSource {
   std::string path;
@@ -71,7 +79,7 @@ struct Data {
   std::string evaluation_path;      // instead of holdout
   bool shuffle = true;
   ChatTemplate chat_template = ChatTemplate::kAuto;  // instruction
-  bool packing = true;                               // instruction: several examples in one sequence
+  Packing packing = Packing::kTogether;              // text, tokens, instruction; kNone: instruction alone
   std::string field = "text";                        // text: the field or column of JSONL, CSV and Parquet files
   OnBad on_bad = OnBad::kRefuse;                     // text, images
   Augmentation augment = {};                         // images
@@ -113,6 +121,7 @@ struct Optimizer {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.01;  // AdamW: decoupled; SGD: L2
+  Decay decay = Decay::kAll;   // of which parameters
   double momentum = 0.9;       // SGD
   bool nesterov = false;
   double clip_norm = 0.0;  // 0: no clipping
@@ -148,6 +157,8 @@ struct Evaluation {
   std::int64_t every_steps = 0;  // 0: only at the end
   std::int64_t batches = 0;      // 0: the whole evaluation set
   PluginUse plugin = {};         // metrics that are not ours are looked up there
+  std::int64_t samples = 0;      // the first so many, on any layout; 0: as `batches` says
+  std::vector<std::string> metrics = {};  // beside the loss (spec/evaluation_metrics.h)
   bool operator==(const Evaluation&) const = default;
 };
 

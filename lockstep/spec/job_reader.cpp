@@ -11,6 +11,7 @@
 #include "lockstep/spec/alerts_reader.h"
 #include "lockstep/spec/backends.h"
 #include "lockstep/spec/cluster_reader.h"
+#include "lockstep/spec/evaluation_metrics.h"
 #include "lockstep/spec/layout_keys.h"
 #include "lockstep/spec/model_reader.h"
 #include "lockstep/spec/stage_layers.h"
@@ -80,6 +81,18 @@ void read_plugin_data(MapReader& map, Data& data) {
   if (path != nullptr && path->is_scalar()) options.path("path", data.path);
 }
 
+void check_packing(const MapReader& map, const Data& data) {
+  const bool windows = data.kind == DataKind::kText || data.kind == DataKind::kTokens;
+  if (data.packing == Packing::kDocuments && !windows && data.kind != DataKind::kInstruction) {
+    throw map.error_at("packing", fmt::format("data of kind {} has no documents in a sequence", to_string(data.kind)),
+                       "packing: documents is for text, tokens and instruction data");
+  }
+  if (data.packing == Packing::kNone && windows) {
+    throw map.error_at("packing", fmt::format("data of kind {} always fills its sequences", to_string(data.kind)),
+                       "packing: documents keeps attention within each document");
+  }
+}
+
 void read_data(MapReader& job, Data& data) {
   job.require("data");
   auto map = job.map("data");
@@ -101,7 +114,8 @@ void read_data(MapReader& job, Data& data) {
   map->path("evaluation_path", data.evaluation_path);
   map->boolean("shuffle", data.shuffle);
   map->choice("chat_template", data.chat_template);
-  map->boolean("packing", data.packing);
+  map->choice("packing", data.packing);
+  check_packing(*map, data);
   map->name("field", data.field);
   map->choice("on_bad", data.on_bad);
   read_augment(*map, data);
@@ -209,8 +223,7 @@ void read_schedule(MapReader& map, Optimizer& optimizer) {
                        "add schedule: NAME, as it registers it");
   }
   optimizer.schedule = ScheduleKind::kPlugin;
-  optimizer.own_schedule.name = name;
-  optimizer.own_schedule.options.kind = YamlNode::Kind::kMap;
+  optimizer.own_schedule = named_in(optimizer.own_schedule, name);
   if (options != nullptr) {
     if (!options->is_map()) throw map.error_at("schedule_options", "schedule_options is not a map", "{power: 2}");
     optimizer.own_schedule.options = *options;
@@ -232,6 +245,7 @@ void read_optimizer(MapReader& job, Optimizer& optimizer) {
   optimizer.beta2 = betas[1];
   map->real("epsilon", optimizer.epsilon, 0.0, 1.0);
   map->real("weight_decay", optimizer.weight_decay, 0.0, 1e3);
+  map->choice("decay", optimizer.decay);
   map->real("momentum", optimizer.momentum, 0.0, 0.9999999999);
   map->boolean("nesterov", optimizer.nesterov);
   map->real("clip_norm", optimizer.clip_norm, 0.0, 1e12);
@@ -287,7 +301,22 @@ void read_evaluation(MapReader& job, Evaluation& evaluation) {
   if (!map) return;
   map->count("every", evaluation.every_steps, 0, kMostSteps);
   map->count("batches", evaluation.batches, 0, kMostSteps);
+  map->count("samples", evaluation.samples, 0, kMostSamples);
+  map->texts("metrics", evaluation.metrics);
+  const bool plugin = read_plugin_file(*map, evaluation.plugin);
   map->finish();
+  bool takes = false;
+  for (const std::string& name : evaluation.metrics) {
+    if (!plugin || value_named<Metric>(name)) continue;
+    check_plugin_name(*map, "metrics", PluginKind::kMetric, named_in(evaluation.plugin, name));
+    takes = true;
+  }
+  if (plugin && !takes) {
+    throw map->error_at("plugin", "evaluation.plugin is given and no metric of it", "add metrics: [NAME]");
+  }
+  if (evaluation.batches > 0 && evaluation.samples > 0) {
+    throw map->error_at("samples", "both batches and samples are given", "keep one");
+  }
 }
 
 // Whether a key that otherwise holds a number says `auto`.
@@ -511,6 +540,9 @@ void check_language(MapReader& job, Job& result) {
     throw job.error_at("data", fmt::format("{} data does not train a model with classes", to_string(kind)),
                        "set model.classes: 0, or use classification data");
   }
+  if (result.data.packing == Packing::kDocuments && model.arch == Arch::kBert) {
+    throw job.error_at("data", "packing: documents is for models that predict the next token", "set packing: true");
+  }
   if (kind == DataKind::kInstruction && model.arch == Arch::kBert) {
     throw job.error_at("data", "instruction data trains models that predict the next token",
                        "use text, tokens or classification data");
@@ -600,6 +632,10 @@ Job read_job(const YamlNode& root, const std::string& default_name) {
     throw reader.error_at("plan", "both layout and plan are given", "keep one: a plan holds its layout");
   }
   check_data_fits_model(reader, job);
+  for (const std::string& name : job.evaluation.metrics) {
+    const auto problem = metric_problem(name, job);
+    if (problem) throw reader.error_at("evaluation", problem->text, problem->fix);
+  }
   return job;
 }
 

@@ -226,10 +226,7 @@ void read_loss(MapReader& reader, const PluginUse& plugin, Script& script) {
     script.loss = *known;
   } else if (given && plugin.used()) {
     script.loss = ScriptLoss::kOwn;
-    script.own_loss = plugin;
-    script.own_loss.name = name;
-    script.own_loss.options = {};
-    script.own_loss.options.kind = YamlNode::Kind::kMap;
+    script.own_loss = named_in(plugin, name);
     if (options != nullptr) {
       if (!options->is_map()) throw reader.error_at("loss_options", "loss_options is not a map", "{gamma: 2}");
       script.own_loss.options = *options;

@@ -107,6 +107,13 @@ void check_plugin_name(const MapReader& map, const std::string& key, PluginKind 
   throw map.error_at(key, problem, names.empty() ? fmt::format("it registers none") : did_you_mean(use.name, names));
 }
 
+PluginUse named_in(PluginUse use, const std::string& name) {
+  use.name = name;
+  use.options = {};
+  use.options.kind = YamlNode::Kind::kMap;
+  return use;
+}
+
 void take_plugin_options(const YamlNode& node, const std::vector<std::string>& ours, PluginUse& use) {
   use.options = node;
   for (const std::string& key : ours) use.options.erase(key);

@@ -46,6 +46,8 @@ PluginFile look_at_plugin(const std::string& path, const SourcePlace& place = {}
 bool read_plugin_file(MapReader& map, PluginUse& use);
 // `key` names what is taken: checked against the file's names, with the nearest in the error.
 void check_plugin_name(const MapReader& map, const std::string& key, PluginKind kind, const PluginUse& use);
+// The same file's other name, without options.
+PluginUse named_in(PluginUse use, const std::string& name);
 // Every key of the section but `ours` is the plugin's.
 void take_plugin_options(const YamlNode& node, const std::vector<std::string>& ours, PluginUse& use);
 
