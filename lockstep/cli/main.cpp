@@ -125,6 +125,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_generate(app, outcome);
   lockstep::cli::add_completion(app, outcome);
   lockstep::cli::add_rank(app, outcome);
+  lockstep::cli::add_probe(app, outcome);
   lockstep::cli::add_trial_worker(app, outcome);
   return after_output(run(app, outcome, argc, argv));
 }

@@ -21,6 +21,7 @@
 #include "lockstep/data/mapped_file.h"
 #include "lockstep/data/masked_language.h"
 #include "lockstep/data/mixed_dataset.h"
+#include "lockstep/data/plugin_data.h"
 #include "lockstep/data/tensor_files.h"
 #include "lockstep/data/text_check.h"
 #include "lockstep/data/token_cache.h"
@@ -293,8 +294,13 @@ Datasets open_classification_job(const spec::Job& job, const std::string& base_f
   return datasets;
 }
 
+// The plugin's options say where its files are.
+Datasets open_plugin_job(const spec::Job& job, const std::string&) { return open_plugin_data(job); }
+
 Datasets open_tensors_job(const spec::Job& job, const std::string& base_folder) {
-  const bool returned = job.model.is_scripted() && job.model.script.loss == spec::ScriptLoss::kReturned;
+  const spec::ScriptLoss loss = job.model.script.loss;
+  const bool returned =
+      job.model.is_scripted() && (loss == spec::ScriptLoss::kReturned || loss == spec::ScriptLoss::kOwn);
   if (job.data.target.empty() && !returned) {
     throw bad_input("data.target is not set", "name the tensor that the model's output is compared with");
   }
@@ -333,13 +339,13 @@ Datasets open_mixture(const spec::Job& job, const std::string& base_folder, cons
 
 Datasets open_datasets(const spec::Job& job, const std::string& base_folder, const Notice& notice) {
   if (!job.data.sources.empty()) return open_mixture(job, base_folder, notice);
-  require_path(job);
+  if (job.data.kind != spec::DataKind::kPlugin) require_path(job);
   if (job.data.kind == spec::DataKind::kImages) return open_images_job(job, base_folder, notice);
   // In DataKind's order.
   using Open = Datasets (*)(const spec::Job&, const std::string&);
-  constexpr std::array<Open, 8> kOpen{open_mnist_job,       open_cifar_job,      nullptr,
+  constexpr std::array<Open, 9> kOpen{open_mnist_job,       open_cifar_job,      nullptr,
                                       open_language_model,  open_language_model, open_classification_job,
-                                      open_instruction_job, open_tensors_job};
+                                      open_instruction_job, open_tensors_job,    open_plugin_job};
   static_assert(kOpen.size() == names_of(spec::DataKind{}).size());
   return kOpen[static_cast<std::size_t>(job.data.kind)](job, base_folder);
 }
