@@ -56,7 +56,6 @@ struct Constants {
   // Memory: factors on counted bytes, and bytes that no formula sees.
   double activation_factor = 1.0;
   double logits_factor = 1.0;
-  double state_factor = 1.0;
   double transient_factor = 1.0;       // on the largest temporary tensors of a layer
   double framework_bytes = 1.5e9;      // allocated beyond the counted terms
   double communicator_bytes = 0.25e9;  // per communicator: anchors say up to 0.5 GB for NCCL
@@ -76,6 +75,10 @@ struct ConstantInfo {
   const char* meaning;
 };
 std::span<const ConstantInfo> constant_table();
+
+// The constants as physics allows them: no link above its datasheet, no schedule with less than its own idle time, no
+// product or attention, forward or backward, above the peak. What a fit found beyond explains something else.
+Constants physical(Constants constants);
 
 enum class StageSplit {
   kEven,    // layers / pp each; embedding and head come on top of the first and last stage (Megatron)

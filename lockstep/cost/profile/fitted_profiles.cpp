@@ -137,6 +137,7 @@ Fitted read_fitted(const JsonReader& reader) {
   for (const ConstantInfo& info : constant_table()) fitted.constants.*info.member = positive(info.name);
   fitted.constants.communicator_bytes = positive("communicator_bytes");
   fitted.constants.reserve_factor = positive("reserve_factor");
+  if (constants.has("state_factor")) positive("state_factor");  // older files; bytes of states are counted
   constants.finish();
   fitted.facts = read_facts(reader.object("facts"));
   JsonReader residuals = reader.object("residuals");
@@ -197,6 +198,23 @@ Profile profile_for(const spec::Cluster& cluster) {
       std::max_element(cluster.groups.begin(), cluster.groups.end(),
                        [&](const spec::NodeGroup& a, const spec::NodeGroup& b) { return weight(a) < weight(b); });
   return profile_for(most->device.kind);
+}
+
+std::vector<Fitted> fitted_by_group(const Fitted& fitted, const spec::Cluster& cluster) {
+  std::vector<Fitted> all(cluster.groups.size(), fitted);
+  if (cluster.groups.size() < 2) return all;
+  bool of_some = false;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::string& kind = cluster.groups[i].device.kind;
+    of_some |= kind == fitted.hardware;
+    if (kind == fitted.hardware) continue;
+    all[i] = *profile_for(kind, fitted.stack == "generic" ? "" : fitted.stack).fitted;
+    if (all[i].hardware != fitted.hardware) continue;
+    of_some = true;  // a relative: the same constants, known less well
+    all[i].constants = fitted.constants;
+  }
+  if (!of_some) all.assign(all.size(), fitted);
+  return all;
 }
 
 Profile engine_profile_for(const spec::Cluster& cluster) {

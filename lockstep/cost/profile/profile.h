@@ -161,6 +161,9 @@ Profile find_profile(const std::string& name);
 Profile profile_for(const std::string& device_kind, const std::string& stack = "");
 // The same for the kind most of a cluster's devices are.
 Profile profile_for(const spec::Cluster& cluster);
+// What prices each node group of a cluster, in the order of its groups: `fitted` those of its own hardware, others what
+// profile_for() has of their kind and its stack. All of them `fitted` where it is of none of the kinds: it was meant.
+std::vector<Fitted> fitted_by_group(const Fitted& fitted, const spec::Cluster& cluster);
 // What prices this repository's own engine: on one device the profile it was measured with there, where there is one
 // (one device says nothing about links); else profile_for(cluster).
 Profile engine_profile_for(const spec::Cluster& cluster);
