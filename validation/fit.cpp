@@ -324,10 +324,11 @@ cost::Profile profile_of(const std::string& hardware, const std::string& stack, 
 
 int run_profiles(const std::string& published, const std::string& folder, int threads) {
   const Fit whole = fit_all(published, threads);
+  const HeldOutOptions quick;
   const std::map<std::string, Fit> by_fold =
-      fit_without_each(published, whole, fold_key, threads, progress_on_stderr("cross-validation"));
+      fit_without_each(published, whole, fold_key, threads, progress_on_stderr("cross-validation"), quick.effort);
   const std::map<std::string, Fit> by_stack =
-      fit_without_each(published, whole, stack_key, threads, progress_on_stderr("without each stack"));
+      fit_without_each(published, whole, stack_key, threads, progress_on_stderr("without each stack"), quick.effort);
   const std::vector<Measurement> all = load_measurements(published);
   const std::vector<Prediction> seen = predict_without(all, by_fold, fold_key);
   const std::vector<Prediction> unseen = predict_without(all, by_stack, stack_key);
@@ -354,6 +355,17 @@ int run_profiles(const std::string& published, const std::string& folder, int th
       margins.residuals.memory = std::max(margins.residuals.memory, known.memory);
     }
     save(hardware, profile_of(hardware, "generic", whole.at(hardware, ""), cost::StackFacts{}, margins, count));
+  }
+  // What a stack that nobody fitted begins as, by what stacks built like it have in common.
+  const std::pair<const char*, const char*> peers[] = {{"peers-fsdp", "pytorch"},
+                                                       {"peers-te", "nemo-24"},
+                                                       {"peers-megatron", "megatron-2022"},
+                                                       {"peers-jax", "maxtext"}};
+  for (const auto& [hardware, count] : hardware_runs) {
+    for (const auto& [name, like] : peers) {
+      save(hardware + "-" + name, profile_of(hardware, name, whole.at(hardware, name), planner::stack_facts(like),
+                                             unseen_margins.of(hardware, "", ""), count));
+    }
   }
   for (const auto& [key, count] : runs) {
     const auto& [hardware, stack] = key;

@@ -1,5 +1,6 @@
 #include "lockstep/planner/rows/observed_rows.h"
 
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -37,7 +38,8 @@ double step_seconds_of(const RowQuestion& question) {
 
 std::function<cost::RunFigures(const cost::Profile&)> figures_of(const RowQuestion& question,
                                                                  const cost::Profile& profile) {
-  const cost::PricerOptions options{.sequence_length = question.batch.sequence_length, .gradient_norm = false};
+  const cost::PricerOptions options{
+      .sequence_length = question.batch.sequence_length, .lora = question.lora, .gradient_norm = false};
   std::shared_ptr<cost::Pricer> pricer;
   if (profile.fitted) {
     pricer = std::make_shared<cost::Pricer>(question.model, question.cluster, profile, options);
@@ -51,7 +53,7 @@ std::function<cost::RunFigures(const cost::Profile&)> figures_of(const RowQuesti
     }
     const cost::Price price = used->price(question.layout, question.batch);
     return cost::RunFigures{.seconds = price.step_seconds(),
-                            .time_sigma = price.time_sigma,
+                            .time_sigma = std::hypot(price.time_sigma, question.guess_sigma),
                             .bytes = question.memory_is_reserved ? price.memory.total() : price.allocated_bytes(),
                             .memory_sigma = price.memory_sigma};
   };
@@ -62,11 +64,12 @@ cost::ObservedRun observed_row(std::string name, const RowQuestion& question, co
   cost::ObservedRun run{.name = std::move(name), .seconds = step_seconds_of(question)};
   if (question.memory_gib) run.bytes = *question.memory_gib * kGiB;
   auto figures = figures_of(question, own);
+  run.spread = question.guess_sigma;
   if (are_alike(own, target)) {
     run.predict = std::move(figures);
     return run;
   }
-  run.spread = kOtherHardwareSpread;
+  run.spread = std::hypot(run.spread, kOtherHardwareSpread);
   run.predict = [figures = std::move(figures), own, target](const cost::Profile& now) {
     return figures(carried_over(own, target, now));
   };
