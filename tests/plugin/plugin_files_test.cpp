@@ -18,7 +18,7 @@ const std::string kWaves = LOCKSTEP_BUILD_DIR "/tests/libwaves.so";
 std::string job_text(const std::string& file = kWaves, const std::string& arch = "mixer") {
   return "model:\n  plugin: " + file + "\n  arch: " + arch +
          "\n  loss: focal\n  loss_options: {gamma: 1}\n  layers: 2\ncluster: 1x1xcpu\ndata:\n  plugin: " + file +
-         "\n  kind: waves\n  path: some/file\noptimizer: {plugin: " + file +
+         "\n  kind: waves\n  path: some/file\n  flag: true\n  least: -1\n  name: \"true\"\noptimizer: {plugin: " + file +
          ", schedule: inverse_power, schedule_options: {power: 1}}\nbatch: {micro: 8}\nsteps: 6\n";
 }
 
