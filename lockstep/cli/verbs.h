@@ -30,7 +30,9 @@ void add_import(CLI::App& app, Outcome& outcome);
 void add_diagnose(CLI::App& app, Outcome& outcome);
 void add_health(CLI::App& app, Outcome& outcome);
 void add_doctor(CLI::App& app, Outcome& outcome);
+void add_observe(CLI::App& app, Outcome& outcome);
 void add_predict(CLI::App& app, Outcome& outcome);
+void add_profile(CLI::App& app, Outcome& outcome);
 void add_recipe(CLI::App& app, Outcome& outcome);
 void add_report(CLI::App& app, Outcome& outcome);
 void add_runbook(CLI::App& app, Outcome& outcome);
@@ -42,6 +44,9 @@ void add_tune(CLI::App& app, Outcome& outcome);
 void add_validate(CLI::App& app, Outcome& outcome);
 void add_watch(CLI::App& app, Outcome& outcome);
 void add_completion(CLI::App& app, Outcome& outcome);
+
+// --no-observations, of verbs that predict.
+void add_observation_switch(CLI::App& verb);
 
 // Text shown under a verb's --help.
 inline void set_examples(CLI::App& verb, const std::string& examples) { verb.footer("Examples:\n" + examples); }

@@ -69,7 +69,7 @@ TrainingState build_training_state(const spec::Job& job, const plan::Run& run, c
   TrainingState state;
   state.pinned = !options.device.is_cpu();
   state.learning_rate = std::make_shared<LearningRate>(job.optimizer);
-  state.datasets = data::open_datasets(job);
+  state.datasets = data::open_datasets(job, {}, options.notice);
   state.data_contents = data_contents(job.data);
   state.batch_ranks = options.batch_ranks > 0 ? options.batch_ranks : run.layout.data_ranks();
   state.rate_factor = options.rate_factor;

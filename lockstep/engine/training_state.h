@@ -65,6 +65,7 @@ struct TrainingOptions {
   double rate_factor = 1.0;
   bool begin_weights = true;                          // false: the caller restores them
   std::shared_ptr<telemetry::SpanLog> log = nullptr;  // hears of what the loader does
+  data::Notice notice = {};                           // hears of data that is left out
 };
 
 // Builds executor and loader for this rank of the run that the job became. Collective. Throws UserError for what the

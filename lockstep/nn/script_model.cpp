@@ -11,6 +11,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/script_loss.h"
+#include "lockstep/nn/script_operators.h"
 #include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::nn {
@@ -38,6 +39,7 @@ jit::Module load_module(const spec::Script& script, torch::Device device) {
                                 script.digest),
                     "start the run again");
   }
+  register_missing_operators();
   try {
     return jit::load(script.path, device.is_meta() ? torch::Device(torch::kCPU) : device);
   } catch (const std::exception& error) {

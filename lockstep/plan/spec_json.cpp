@@ -129,6 +129,7 @@ void fields_of(auto& fields, Is<spec::Device> auto& device) {
   fields.non_negative("peak_bf16_flops", device.peak_bf16_flops);
   fields.non_negative("peak_fp32_flops", device.peak_fp32_flops);
   fields.non_negative("peak_fp8_flops", device.peak_fp8_flops);
+  fields.non_negative_or_absent("reached_bf16_flops", device.reached_bf16_flops);
 }
 
 void fields_of(auto& fields, Is<spec::NodeGroup> auto& group) {
@@ -139,6 +140,7 @@ void fields_of(auto& fields, Is<spec::NodeGroup> auto& group) {
   fields.object("intra", group.intra);
   fields.object("nic", group.nic);
   fields.value("nics_per_node", group.nics_per_node);
+  fields.non_negative_or_absent("host_memory_bytes", group.host_memory_bytes);
   fields.non_negative("price_per_device_hour_usd", group.price_per_device_hour_usd);
   fields.non_negative("failures_per_1000_node_days", group.failures_per_1000_node_days);
 }

@@ -440,7 +440,7 @@ AdapterTargets adapter_targets(const Model& model) {
     case Arch::kLlama:
       return {{"q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}, 2};
     case Arch::kMoe:
-      if (model.decoder.family == Family::kDeepseek) {
+      if (model.decoder.family != Family::kLlama) {
         return {{"q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}, 2};
       }
       return {{"q_proj", "v_proj", "k_proj", "o_proj", "w1", "w2", "w3"}, 2};

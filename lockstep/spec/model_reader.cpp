@@ -162,8 +162,8 @@ void read_state_space(MapReader& reader, Model& model) {
 void read_family(MapReader& reader, Model& model) {
   Family family = Family::kLlama;
   if (!reader.choice("family", family) || family == Family::kLlama) return;
-  const bool routed = family == Family::kDeepseek;
-  if (routed != (model.arch == Arch::kMoe)) {
+  const bool routed = family == Family::kDeepseek, either = family == Family::kQwen3;
+  if (!either && routed != (model.arch == Arch::kMoe)) {
     throw reader.error_at("family", fmt::format("family {} is of arch {}", to_string(family), routed ? "moe" : "llama"),
                           "change one of them");
   }
