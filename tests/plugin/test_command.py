@@ -93,7 +93,7 @@ class Command(unittest.TestCase):
 
     def test_layouts_that_need_the_inside_are_refused_before_a_rank_starts(self):
         for layout in ("tp: 2", "cp: 2"):
-            said = self.run_it("train", "waves.yaml", "cluster=1x2xcpu", f"layout={{{layout}}}", expected=3)
+            said = self.run_it("train", "waves.yaml", "cluster=1x2xcpu", f"layout={{{layout}}}", expected=2)
             self.assertIn("a model of a plugin, which hides them", said)
 
     def test_code_that_throws_names_the_plugin(self):
