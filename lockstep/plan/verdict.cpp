@@ -282,9 +282,9 @@ Found warn_of_phases(const Run& run) {
                  "add --general-step where the warm-up is long");
 }
 
-constexpr std::array kRefusals{&find_batch_problem,        &find_model_problem,     &find_cluster_problem,
-                               &find_mesh_problem,         &find_piece_problem,     &find_offload_problem,
-                               &find_compression_problem,  &find_precision_problem, &find_executor_problem,
+constexpr std::array kRefusals{&find_batch_problem,         &find_model_problem,     &find_cluster_problem,
+                               &find_mesh_problem,          &find_piece_problem,     &find_offload_problem,
+                               &find_compression_problem,   &find_precision_problem, &find_executor_problem,
                                &find_communication_problem, &find_packing_problem};
 constexpr std::array kWarnings{
     &warn_of_compression, &warn_of_reduction,          &warn_of_resharding,

@@ -74,7 +74,8 @@ std::string communication_text(const Communication& communication) {
 }
 
 std::string evaluation_text(const Evaluation& evaluation) {
-  std::string text = fmt::format("evaluation:\n  every: {}\n  batches: {}\n", evaluation.every_steps, evaluation.batches);
+  std::string text =
+      fmt::format("evaluation:\n  every: {}\n  batches: {}\n", evaluation.every_steps, evaluation.batches);
   if (evaluation.samples > 0) text += fmt::format("  samples: {}\n", evaluation.samples);
   std::vector<std::string> names;
   for (const std::string& name : evaluation.metrics) names.push_back(yaml_quote(name));

@@ -32,9 +32,8 @@ plan::Layout layout_of(const std::string& text) {
 class LayoutsAlike : public ::testing::Test {
  protected:
   spec::Job job(const std::string& model, const std::string& data, const std::string& rest) const {
-    return spec::parse_job(fmt::format("model: {}\ncluster: 1x1xcpu\nprecision: fp64\nseed: 5\ndata: {}\n{}", model,
-                                       data, rest),
-                           "test");
+    return spec::parse_job(
+        fmt::format("model: {}\ncluster: 1x1xcpu\nprecision: fp64\nseed: 5\ndata: {}\n{}", model, data, rest), "test");
   }
   std::string put(const std::string& name, const std::string& text) const {
     const std::string path = (folder_.path() / name).string();
@@ -78,9 +77,8 @@ TEST_F(LayoutsAlike, f1_is_counted_over_all_ranks) {
   std::string table = "label,sentence\n";
   for (int i = 0; i < 41; ++i) table += fmt::format("{},sentence {} of {}\n", i * i % 3, i, std::string(i % 9, 'x'));
   const std::string path = put("labelled.csv", table);
-  const spec::Job given =
-      job(kBert, fmt::format("{{kind: classification, path: {0}, evaluation_path: {0}}}", path),
-          std::string(kUntouched) + "evaluation: {metrics: [f1, f1_micro, accuracy]}\n");
+  const spec::Job given = job(kBert, fmt::format("{{kind: classification, path: {0}, evaluation_path: {0}}}", path),
+                              std::string(kUntouched) + "evaluation: {metrics: [f1, f1_micro, accuracy]}\n");
   const EvaluationResult one = train(given, layout_of("dp=1"), {.evaluate = true}).evaluation;
   EXPECT_EQ(one.targets, 41);
   ASSERT_EQ(one.metrics.size(), 3u);
@@ -136,8 +134,9 @@ std::string conversations() {
 class Documents : public LayoutsAlike {
  protected:
   TrainResult trained(const char* model, const char* packing, const std::string& layout) const {
-    const std::string data = fmt::format(
-        "{{kind: instruction, path: {}, chat_template: plain, packing: {}, holdout: 0, shuffle: false}}", path_, packing);
+    const std::string data =
+        fmt::format("{{kind: instruction, path: {}, chat_template: plain, packing: {}, holdout: 0, shuffle: false}}",
+                    path_, packing);
     spec::Job given = job(model, data,
                           "batch: {micro: 1, global: 1, sequence_length: 32}\nsteps: 3\n"
                           "optimizer: {learning_rate: 1e-2}\n");
