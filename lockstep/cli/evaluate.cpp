@@ -60,7 +60,8 @@ void add_evaluate(CLI::App& app, Outcome& outcome) {
   CLI::App* verb =
       app.add_subcommand("evaluate", "Loss, accuracy, perplexity or F1 of trained weights on held-out data");
   verb->add_option("path", options->trained.path,
-                   "A checkpoint, a folder of them (the newest is taken), or a folder of exported weights")
+                   "A run (`last`, an id), a checkpoint, a folder of them (the newest is taken), or a folder of "
+                   "exported weights")
       ->required();
   verb->add_option("overrides", options->trained.overrides,
                    "key=value for any field of the job: data.evaluation_path=test.txt");

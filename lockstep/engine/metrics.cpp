@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/nn/model.h"
+#include "lockstep/plugin/library.h"
 #include "lockstep/spec/evaluation_metrics.h"
 
 namespace lockstep::engine {
@@ -46,6 +47,27 @@ class F1 : public plugin::Metric {
 
  private:
   bool micro_;
+};
+
+// What a plugin's metric throws names it.
+class PluginMetric : public plugin::Metric {
+ public:
+  PluginMetric(const spec::Job& job, const std::string& name)
+      : use_(spec::named_in(job.evaluation.plugin, name)),
+        title_(plugin::title_of(use_, spec::PluginKind::kMetric)),
+        own_(plugin::make_metric(use_, "evaluation")) {}
+
+  void add(const plugin::Judged& batch, std::vector<double>& sums) const override {
+    plugin::calling(title_, "add", [&] { own_->add(batch, sums); });
+  }
+  double value(const std::vector<double>& sums) const override {
+    return plugin::calling(title_, "value", [&] { return own_->value(sums); });
+  }
+
+ private:
+  spec::PluginUse use_;
+  std::string title_;
+  std::unique_ptr<plugin::Metric> own_;
 };
 
 std::shared_ptr<const plugin::Metric> metric_named(spec::Metric metric) {
@@ -114,7 +136,8 @@ json ClassCounts::by_class() const {
 EvaluationMetrics::EvaluationMetrics(const spec::Job& job) {
   for (const std::string& name : job.evaluation.metrics) {
     if (const auto problem = spec::metric_problem(name, job)) throw bad_input(problem->text, problem->fix);
-    entries_.push_back({name, metric_named(*spec::value_named<spec::Metric>(name)), {}});
+    const auto ours = spec::value_named<spec::Metric>(name);
+    entries_.push_back({name, ours ? metric_named(*ours) : std::make_shared<PluginMetric>(job, name), {}});
   }
 }
 

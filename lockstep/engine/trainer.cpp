@@ -78,9 +78,10 @@ Trainer::Trainer(RunContext& context)
   const KeptBatch batch = settle_batch();
   const bool rejoins = context.held != nullptr && context.generation > 1;
   const bool begins = !rejoins && context.request.resume_from.empty();
-  state_ = build_training_state(context.job, context.run, context.world,
-                                {context.device, step_maker(context), context.make_model, batch.data_ranks,
-                                 batch.rate_factor, begins, context.log});
+  state_ = build_training_state(
+      context.job, context.run, context.world,
+      {context.device, step_maker(context), context.make_model, batch.data_ranks, batch.rate_factor, begins,
+       context.log, [host = context.host](const std::string& text) { host.note(text); }});
   record_places(context);
   if (context.rank() == 0) tell_what_it_starts_from();
   if (rejoins) rejoin();

@@ -8,7 +8,6 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/engine/metrics.h"
-#include "lockstep/engine/schedule.h"
 #include "lockstep/telemetry/span_log.h"
 
 namespace lockstep::engine {
@@ -68,7 +67,7 @@ StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishe
   const TrainingState::Staged now = *std::exchange(state.staged, std::nullopt);
   StepInput input;
   input.step = state.step;
-  input.learning_rate = state.rate_factor * learning_rate_at(job.optimizer, state.step, state.total_steps);
+  input.learning_rate = state.rate_factor * state.learning_rate->at(state.step, state.total_steps);
   input.wishes = wishes;
   input.may_update = may_update;
   input.wishes.read = now.read;

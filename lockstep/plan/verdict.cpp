@@ -189,8 +189,8 @@ Found find_precision_problem(const Run& run) {
   const spec::Precision precision = run.layout.precision;
   if (run.model.is_scripted() && precision != kFp64 && precision != kFp32 && precision != kBf16) {
     return refused("precision",
-                   fmt::format("precision {}: a module from Python is trained in fp64, in fp32, or in bf16 by autocast",
-                               spec::to_string(precision)),
+                   fmt::format("precision {}: {} is trained in fp64, in fp32, or in bf16 by autocast",
+                               spec::to_string(precision), spec::origin_of(run.model)),
                    "use bf16");
   }
   if (run.layout.precision != spec::Precision::kFp8) return std::nullopt;

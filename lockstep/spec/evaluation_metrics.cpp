@@ -8,7 +8,10 @@ namespace lockstep::spec {
 namespace {
 
 // Whether the loss is a cross-entropy over classes or tokens.
-bool has_classes(const Job& job) { return !job.model.is_scripted() || counts_classes(job.model.script.loss); }
+bool has_classes(const Job& job) {
+  const ScriptLoss loss = job.model.script.loss;
+  return !job.model.is_scripted() || counts_classes(loss) || loss == ScriptLoss::kOwn;  // which says what it hits
+}
 
 // Whether the targets are tokens of a text.
 bool predicts_tokens(const Job& job) {
@@ -24,6 +27,7 @@ bool predicts_tokens(const Job& job) {
 std::optional<MetricProblem> metric_problem(const std::string& name, const Job& job) {
   const std::string what = printable(job.model.name);
   const auto metric = value_named<Metric>(name);
+  if (!metric && job.evaluation.plugin.used()) return std::nullopt;  // its file was asked when the job was read
   if (!metric) {
     return MetricProblem{fmt::format("unknown metric `{}`", printable(name)), "accuracy, f1, f1_micro or perplexity"};
   }

@@ -5,6 +5,8 @@
 //   f1          mean over classes of 2 hits / (predicted + actual), of those that occur or are predicted (macro)
 //   f1_micro    the same of all classes together; with one label each it is the accuracy
 //   perplexity  e to the loss
+//
+// A name that is none of these is looked up in the plugin of `evaluation.plugin`.
 #pragma once
 
 #include <optional>

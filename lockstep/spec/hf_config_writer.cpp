@@ -121,6 +121,7 @@ json config_of(const Model& model) {
     case Arch::kCifarCnn:
     case Arch::kResNet:
     case Arch::kTorchScript:
+    case Arch::kPlugin:
       break;
   }
   // transformers has no such class; torchvision loads the weights, and we read the model back.

@@ -12,6 +12,10 @@ namespace {
 const char* yes_no(bool value) { return value ? "true" : "false"; }
 
 std::string data_text(const Data& data) {
+  if (data.kind == DataKind::kPlugin) {
+    return fmt::format("data:\n  kind: {}\n{}  shuffle: {}\n", yaml_quote(data.plugin.name),
+                       plugin_lines(data.plugin, 2), yes_no(data.shuffle));
+  }
   std::string text = fmt::format("data:\n  kind: {}\n", to_string(data.kind));
   if (data.sources.empty()) text += fmt::format("  path: {}\n", yaml_quote(data.path));
   if (!data.sources.empty()) text += "  sources:\n";
@@ -54,9 +58,13 @@ std::string optimizer_text(const Optimizer& optimizer) {
   std::string text =
       fmt::format("optimizer:\n  kind: {}\n  learning_rate: {}\n  min_learning_rate: {}\n", to_string(optimizer.kind),
                   exact_real(optimizer.learning_rate), exact_real(optimizer.min_learning_rate));
-  text += fmt::format("  schedule: {}\n  warmup_steps: {}\n  betas: [{}, {}]\n  epsilon: {}\n",
-                      to_string(optimizer.schedule), optimizer.warmup_steps, exact_real(optimizer.beta1),
-                      exact_real(optimizer.beta2), exact_real(optimizer.epsilon));
+  const bool own = optimizer.schedule == ScheduleKind::kPlugin;
+  if (own) text += plugin_file_lines(optimizer.own_schedule, 2);
+  if (own) text += fmt::format("  schedule_options: {}\n", flow_text(optimizer.own_schedule.options));
+  text +=
+      fmt::format("  schedule: {}\n  warmup_steps: {}\n  betas: [{}, {}]\n  epsilon: {}\n",
+                  own ? yaml_quote(optimizer.own_schedule.name) : to_string(optimizer.schedule), optimizer.warmup_steps,
+                  exact_real(optimizer.beta1), exact_real(optimizer.beta2), exact_real(optimizer.epsilon));
   text += fmt::format("  weight_decay: {}\n  decay: {}\n  momentum: {}\n  nesterov: {}\n",
                       exact_real(optimizer.weight_decay), to_string(optimizer.decay), exact_real(optimizer.momentum),
                       yes_no(optimizer.nesterov));
@@ -78,6 +86,7 @@ std::string evaluation_text(const Evaluation& evaluation) {
       fmt::format("evaluation:\n  every: {}\n  batches: {}\n", evaluation.every_steps, evaluation.batches);
   if (evaluation.samples > 0) text += fmt::format("  samples: {}\n", evaluation.samples);
   std::vector<std::string> names;
+  if (evaluation.plugin.used()) text += plugin_file_lines(evaluation.plugin, 2);
   for (const std::string& name : evaluation.metrics) names.push_back(yaml_quote(name));
   if (!names.empty()) text += fmt::format("  metrics: [{}]\n", join(names, ", "));
   return text;
