@@ -111,7 +111,7 @@ Found find_packing_problem(const Run& run) {
   const auto problem = [&](const std::string& why, const char* fix) {
     return refused("data.packing", "data.packing documents: " + why, fix);
   };
-  if (run.model.is_scripted()) return problem("a module from Python is not told where they begin", "set packing: true");
+  if (run.model.is_scripted()) return problem("a model of your own is not told where they begin", "set packing: true");
   if (run.model.arch == spec::Arch::kMamba) {
     return problem(fmt::format("{} hands a state through the sequence, across documents", run.model.name),
                    "set packing: true");
