@@ -91,14 +91,9 @@ class Evaluation {
   }
 
   json answer(double seconds) const {
-    json result = {{"schema", "lockstep.evaluation/1"},
-                   {"path", trained_.path},
-                   {"model", trained_.job.model.name},
-                   {"data", data_->describe()},
-                   {"samples", done_},
-                   {"targets", metrics_.sums().targets},
-                   {"loss", metrics_.loss()},
-                   {"seconds", seconds}};
+    json result = {{"schema", "lockstep.evaluation/1"}, {"path", trained_.path}, {"model", trained_.job.model.name},
+                   {"data", data_->describe()},         {"samples", done_},      {"targets", metrics_.sums().targets},
+                   {"loss", metrics_.loss()},           {"seconds", seconds}};
     if (trained_.step >= 0) result["step"] = trained_.step;
     result.update(values_json(metrics_.values()));
     if (const auto classes = metrics_.classes()) result["classes"] = classes->by_class();
