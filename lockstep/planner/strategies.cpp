@@ -4,8 +4,10 @@
 #include <map>
 
 #include "lockstep/base/units.h"
+#include "lockstep/planner/capabilities.h"
 #include "lockstep/planner/compare.h"
 #include "lockstep/planner/explain/terms.h"
+#include "lockstep/planner/selection.h"
 
 namespace lockstep::planner {
 namespace {
@@ -54,6 +56,13 @@ std::vector<Kind> kinds_of(const SearchRequest& request) {
     pipeline.fixed.push_back({{"tp", 1}, {"pp", pp}, {"cp", 1}});
   }
   if (!pipeline.fixed.empty()) kinds.push_back(pipeline);
+  Kind hybrid{"hybrid", "layers cut inside a node, stages or shards over the nodes", {}};
+  for (std::int64_t tp = 2; tp <= group.devices_per_node; tp *= 2) {
+    for (std::int64_t pp = 2; tp * pp <= request.cluster.devices() && pp <= request.model.layers; pp *= 2) {
+      hybrid.fixed.push_back({{"tp", tp}, {"pp", pp}, {"cp", 1}});
+    }
+  }
+  if (!hybrid.fixed.empty()) kinds.push_back(hybrid);
   return kinds;
 }
 
@@ -75,17 +84,19 @@ Strategy strategy_of(const SearchRequest& request, const Kind& kind) {
   return strategy;
 }
 
-void judge(Strategy& strategy, const plan::Candidate& planned, const spec::Cluster& cluster) {
+void judge(Strategy& strategy, const plan::Candidate& planned, const SearchRequest& request) {
   if (!strategy.best) return;
+  strategy.runs_on = who_can_run(strategy.best->layout, request.model);
   strategy.gain = rate_of(*strategy.best).expected / rate_of(planned).expected - 1;
   if (strategy.gain > -kSameSpeed || !strategy.best->breakdown || !planned.breakdown) return;
-  strategy.loses_in = largest_loss(*planned.breakdown, *strategy.best->breakdown, strategy.best->layout, cluster).name;
+  strategy.loses_in = largest_loss(*planned.breakdown, *strategy.best->breakdown, strategy.best->layout, request.cluster).name;
 }
 
 }  // namespace
 
 std::vector<Strategy> compare_strategies(const SearchRequest& asked, const plan::Candidate& planned) {
-  const SearchRequest request = complete(asked);
+  SearchRequest request = complete(asked);
+  request.selection = selection_bias(request);  // all are compared with the plan
   std::vector<Strategy> strategies;
   const std::string mine = name_of(planned.layout);
   for (const Kind& kind : kinds_of(request)) {
@@ -96,10 +107,7 @@ std::vector<Strategy> compare_strategies(const SearchRequest& asked, const plan:
     strategies.back().problem.clear();
     strategies.back().is_planned = true;
   }
-  if (mine == "hybrid") {
-    strategies.push_back({.name = mine, .meaning = "a mixture of these", .best = planned, .is_planned = true});
-  }
-  for (Strategy& strategy : strategies) judge(strategy, planned, request.cluster);
+  for (Strategy& strategy : strategies) judge(strategy, planned, request);
   return strategies;
 }
 
@@ -107,9 +115,9 @@ nlohmann::json to_json(const std::vector<Strategy>& strategies) {
   nlohmann::json all = nlohmann::json::array();
   for (const Strategy& strategy : strategies) {
     nlohmann::json one = {
-        {"name", strategy.name},        {"meaning", strategy.meaning},       {"fits", strategy.best.has_value()},
-        {"problem", strategy.problem},  {"is_planned", strategy.is_planned}, {"gain", strategy.gain},
-        {"loses_in", strategy.loses_in}};
+        {"name", strategy.name},         {"meaning", strategy.meaning},       {"fits", strategy.best.has_value()},
+        {"problem", strategy.problem},   {"is_planned", strategy.is_planned}, {"gain", strategy.gain},
+        {"loses_in", strategy.loses_in}, {"runs_on", strategy.runs_on}};
     for (const char* key : {"layout", "micro", "per_second", "low", "high", "memory_gib"}) one[key] = nullptr;
     if (strategy.best) {
       const plan::Interval& rate = rate_of(*strategy.best);

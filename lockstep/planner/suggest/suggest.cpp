@@ -1,3 +1,4 @@
+#include "lockstep/planner/capabilities.h"
 #include "lockstep/planner/suggest/suggest.h"
 
 #include <fmt/format.h>
@@ -129,12 +130,19 @@ spec::Model choose_model(const SuggestRequest& request, Suggestion& suggestion) 
   return model;
 }
 
-// The engine's own profile is about the engine alone: other stacks take the generic one of the GPU.
+// The engine's own profile is about the engine alone.
 cost::Profile profile_of(const Suggestion& suggestion) {
   const spec::Cluster& cluster = suggestion.cluster;
   const Ranks ranks = ranks_here(cluster, 0, "", cluster.devices());
   const bool ours = suggestion.request.stack == Stack::kLockstep;
-  if (!ours && named_profile(suggestion.request.profile).empty()) return cost::profile_for(cluster);
+  if (!ours && named_profile(suggestion.request.profile).empty()) {
+    // Runs of the same framework where there are some.
+    const bool deepspeed = suggestion.request.stack == Stack::kDeepspeed;
+    const cost::Profile generic = cost::profile_for(cluster);
+    const std::string evidence =
+        evidence_for(*find_capabilities(deepspeed ? "deepspeed" : "fsdp"), generic.fitted->hardware);
+    return evidence.empty() ? generic : cost::find_profile(evidence);
+  }
   return require_profile(cluster, spec::usual_precision(cluster), ranks, suggestion.request.profile);
 }
 
@@ -186,7 +194,7 @@ void warn_about_memory(Suggestion& suggestion, const SearchRequest& question) {
     suggestion.warnings.push_back(fmt::format(
         "nothing fits the GPUs' memory, so {} live in host memory ({} in all), which is slow{}",
         layout.offload == plan::Offload::kOptimizer ? "optimizer states" : "parameters and optimizer states",
-        format_bytes(14.0 * static_cast<double>(spec::parameter_count(suggestion.model))),
+        format_bytes(suggestion.candidate.memory.host * static_cast<double>(layout.world())),
         enough ? fmt::format("; {} {} do without", *enough, kind) : ""));
   }
   const double risk = suggestion.candidate.out_of_memory_probability.value_or(0);
