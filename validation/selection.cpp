@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "lockstep/base/error.h"
 #include "lockstep/cost/profile/profile.h"
 #include "lockstep/planner/rows/rows.h"
 #include "lockstep/planner/selection.h"

@@ -229,8 +229,7 @@ void add_plan(CLI::App& app, Outcome& outcome) {
   verb->add_option("--export", options->export_kind,
                    "Write the plan as job, torchrun, deepspeed, megatron, nemo or torchtitan files into the folder "
                    "--output (default: this one)");
-  verb->add_option("-o,--output", options->output,
-                   "Write the JSON to this file (a plan as `train --plan` reads it)");
+  verb->add_option("-o,--output", options->output, "Write the JSON to this file (a plan as `train --plan` reads it)");
   verb->add_flag("--json", options->json, "JSON on stdout (lockstep.plan/1, comparison/1, scaling/1)");
   set_examples(*verb,
                "  lockstep plan --model llama2-13b --cluster 4x8xH100\n"

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t kMostSizes = 64;
 constexpr std::int64_t kLargestSize = 1 << 20;
-constexpr double kRoundBatch = 0.05;          // a batch given in tokens may change by this share to divide well
+constexpr double kRoundBatch = 0.05;  // a batch given in tokens may change by this share to divide well
 
 SourcePlace flag(const char* name) { return {.file = name}; }
 
@@ -161,9 +161,9 @@ std::string profile_name(const PlanFlags& flags, const spec::Cluster& cluster) {
 
 planner::SearchRequest request_of_job(const PlanFlags& flags, const spec::Job& job) {
   note_discovery(job.cluster);
-  planner::SearchRequest request =
-      planner::question_of(job, planner::require_profile(job.cluster, job.precision, planner::ranks_here(job),
-                                                         profile_name(flags, job.cluster)));
+  planner::SearchRequest request = planner::question_of(
+      job,
+      planner::require_profile(job.cluster, job.precision, planner::ranks_here(job), profile_name(flags, job.cluster)));
   request.is_job = flags.precision.empty();  // another precision than the job's is a question
   request.requires_max_lost = job.checkpoint.every_seconds == spec::CheckpointPolicy::kAuto;
   return request;

@@ -116,11 +116,16 @@ struct Evidence {
   std::string_view stack;  // its beginning
   std::string_view framework;
 };
-constexpr std::array kEvidence{Evidence{"llm-foundry", "fsdp"},      Evidence{"fsdp", "fsdp"},
-                               Evidence{"apex-ddp", "ddp"},          Evidence{"nanogpt", "ddp"},
-                               Evidence{"megatron-deepspeed", "megatron"}, Evidence{"megatron", "megatron"},
-                               Evidence{"nemo", "nemo"},             Evidence{"nanotron", "nanotron"},
-                               Evidence{"torchtitan", "torchtitan"}, Evidence{"deepspeed", "deepspeed"},
+constexpr std::array kEvidence{Evidence{"llm-foundry", "fsdp"},
+                               Evidence{"fsdp", "fsdp"},
+                               Evidence{"apex-ddp", "ddp"},
+                               Evidence{"nanogpt", "ddp"},
+                               Evidence{"megatron-deepspeed", "megatron"},
+                               Evidence{"megatron", "megatron"},
+                               Evidence{"nemo", "nemo"},
+                               Evidence{"nanotron", "nanotron"},
+                               Evidence{"torchtitan", "torchtitan"},
+                               Evidence{"deepspeed", "deepspeed"},
                                Evidence{"lockstep", "lockstep"}};
 
 std::optional<std::string> find_offload_problem(const Capabilities& can, const plan::Layout& layout) {
@@ -147,7 +152,8 @@ std::optional<std::string> Capabilities::find_mesh_problem(const plan::Layout& l
   if (layout.cp > 1 && !context) return "context parallelism";
   if (layout.ep > 1 && !expert) return "expert parallelism";
   if (!zero[static_cast<std::size_t>(layout.zero)]) return fmt::format("zero={}", layout.zero);
-  if (layout.pp > 1 && layout.zero >= 2 && !zero3_with_pipeline) return fmt::format("zero={} in a pipeline", layout.zero);
+  if (layout.pp > 1 && layout.zero >= 2 && !zero3_with_pipeline)
+    return fmt::format("zero={} in a pipeline", layout.zero);
   if (layout.dp > 1 && layout.shard > 1 && !some_of_data_ranks) return "state sharded over some of the data ranks";
   return find_offload_problem(*this, layout);
 }

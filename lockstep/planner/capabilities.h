@@ -21,14 +21,14 @@ struct Capabilities {
   std::array<bool, 4> zero;  // stages of sharded state
   bool some_of_data_ranks;   // state sharded over some of the data ranks, with replicas of the shards
   bool tensor, pipeline, context, expert;
-  bool zero3_with_pipeline;    // ZeRO-2 and 3 inside a pipeline
+  bool zero3_with_pipeline;  // ZeRO-2 and 3 inside a pipeline
   bool interleaved, zero_bubble;
-  bool uneven_stages;          // any list of layers per stage
-  bool selective;              // recompute of attention or of some operators alone; otherwise whole layers or nothing
+  bool uneven_stages;            // any list of layers per stage
+  bool selective;                // recompute of attention or of some operators alone; otherwise whole layers or nothing
   bool tensor_without_sequence;  // tensor parallelism without sequence parallelism
   bool ring, all_to_all;         // context parallelism by passing keys on, by exchanging heads (Ulysses)
   bool offload_optimizer, offload_parameters;
-  bool images, state_space;      // convolutional networks; Mamba
+  bool images, state_space;  // convolutional networks; Mamba
 
   // Why it cannot run the layout, in a few words; nullopt: it can.
   std::optional<std::string> find_problem(const plan::Layout& layout, const spec::Model& model) const;

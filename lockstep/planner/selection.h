@@ -1,6 +1,6 @@
-// The best of many predictions is too good: of layouts that are about as fast, the search takes the one whose prediction
-// errs most to the fast side (the winner's curse; Smith & Winkler 2006, "The Optimizer's Curse"). What a plan expects
-// is lowered by how much that is, so that it is right on average *because* it was chosen.
+// The best of many predictions is too good: of layouts that are about as fast, the search takes the one whose
+// prediction errs most to the fast side (the winner's curse; Smith & Winkler 2006, "The Optimizer's Curse"). What a
+// plan expects is lowered by how much that is, so that it is right on average *because* it was chosen.
 //
 //   log(step expected / step predicted) = kOwnShare x sigma x m(n)
 //

@@ -33,18 +33,20 @@ struct Kind {
   const char* name;
   const char* meaning;
   std::vector<std::map<std::string, std::int64_t>> fixed;  // the best of these
+  const char* framework = "";                              // whose own it is: what that can run
 };
 
 std::vector<Kind> kinds_of(const SearchRequest& request) {
   const spec::NodeGroup& group = request.cluster.groups.front();
   std::vector<Kind> kinds = {
-      {"data parallel", "every GPU holds the whole model", {{{"tp", 1}, {"pp", 1}, {"cp", 1}, {"zero", 0}}}},
+      {"data parallel", "every GPU holds the whole model", {{{"tp", 1}, {"pp", 1}, {"cp", 1}, {"zero", 0}}}, "ddp"},
       {"sharded optimizer",
        "whole weights everywhere, the optimizer's state shared out (ZeRO stage 1)",
        {{{"tp", 1}, {"pp", 1}, {"cp", 1}, {"zero", 1}}}},
       {"FSDP",
        "all state shared out, weights gathered layer by layer (ZeRO stage 3)",
-       {{{"tp", 1}, {"pp", 1}, {"cp", 1}, {"zero", 3}}}}};
+       {{{"tp", 1}, {"pp", 1}, {"cp", 1}, {"zero", 3}}},
+       "fsdp"}};
   if (!request.model.is_language_model()) return kinds;
   if (group.devices_per_node > 1) {
     kinds.push_back({"tensor parallel",
@@ -71,6 +73,7 @@ Strategy strategy_of(const SearchRequest& request, const Kind& kind) {
   std::vector<SearchRequest> requests;
   for (const auto& fixed : kind.fixed) {
     requests.push_back(request);
+    if (request.framework == nullptr) requests.back().framework = find_capabilities(kind.framework);
     requests.back().constraints = {.fixed = fixed, .offload = plan::Offload::kNone};
   }
   for (Option& option : compare(std::move(requests)).options) {
@@ -89,7 +92,8 @@ void judge(Strategy& strategy, const plan::Candidate& planned, const SearchReque
   strategy.runs_on = who_can_run(strategy.best->layout, request.model);
   strategy.gain = rate_of(*strategy.best).expected / rate_of(planned).expected - 1;
   if (strategy.gain > -kSameSpeed || !strategy.best->breakdown || !planned.breakdown) return;
-  strategy.loses_in = largest_loss(*planned.breakdown, *strategy.best->breakdown, strategy.best->layout, request.cluster).name;
+  strategy.loses_in =
+      largest_loss(*planned.breakdown, *strategy.best->breakdown, strategy.best->layout, request.cluster).name;
 }
 
 }  // namespace

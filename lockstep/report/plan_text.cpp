@@ -291,7 +291,8 @@ class PlanPage {
     constexpr std::size_t kMostNames = 3;
     if (explained_.strategies.size() < 2) return;
     heading("Which strategy", "each at its best on this job, and who runs that");
-    std::vector<std::vector<std::string>> rows{{"strategy", unit() + std::string("/s"), "gain", "memory", "layout", "runs on"}};
+    std::vector<std::vector<std::string>> rows{
+        {"strategy", unit() + std::string("/s"), "gain", "memory", "layout", "runs on"}};
     for (const planner::Strategy& strategy : explained_.strategies) {
       const std::string name = strategy.is_planned ? strategy.name + " (the plan)" : strategy.name;
       if (!strategy.best) {

@@ -63,7 +63,8 @@ TEST(Capabilities, a_layout_that_the_stack_cannot_run_is_refused_by_name) {
     search(request);
     FAIL() << "searched";
   } catch (const UserError& error) {
-    EXPECT_NE(std::string(error.what()).find("PyTorch FSDP has no tensor parallelism"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("PyTorch FSDP has no tensor parallelism"), std::string::npos)
+        << error.what();
   }
 }
 

@@ -65,8 +65,8 @@ def check_megatron(folder):
     from megatron.core.distributed import DistributedDataParallelConfig
     from megatron.core.transformer.transformer_config import TransformerConfig
 
-    layout = "pp=2,dp=2,shard=4,zero=1,tp=4,sequence_parallel=true,recompute=full,virtual_stages=5,schedule=interleaved"
-    question = ["--model", "llama2-70b", "--cluster", "8x8xH100", "--stack", "megatron", "--layout", layout]
+    layout = "pp=2,dp=2,shard=4,zero=1,tp=8,sequence_parallel=true,recompute=full,virtual_stages=5,schedule=interleaved"
+    question = ["--model", "llama2-70b", "--cluster", "16x8xH100", "--stack", "megatron", "--layout", layout]
     best = export("megatron", folder, *question)
     flags = shell_flags((folder / "megatron.sh").read_text())
     number = lambda name: int(flags.pop(name))

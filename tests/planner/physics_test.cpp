@@ -165,7 +165,8 @@ TEST(PhysicsProperty, a_slower_link_never_makes_a_step_faster) {
         if (what == 3) part.nic.latency_seconds += 1e-4;
         if (what == 4) changed.cluster.between_groups.bytes_per_second /= 8;
         const double after = price_of(changed, *drawn).step_seconds();
-        EXPECT_GE(after, before * (1 - 1e-12)) << plan::to_string(drawn->layout) << " group " << group << " what " << what;
+        EXPECT_GE(after, before * (1 - 1e-12))
+            << plan::to_string(drawn->layout) << " group " << group << " what " << what;
         slower += after > before ? 1 : 0;
       }
     }
@@ -224,7 +225,8 @@ TEST(Physics, every_group_is_priced_by_its_own_kind) {
   const auto stages = [&](const spec::Cluster& cluster) {
     return cost::Pricer(model, cluster, cost::profile_for(cluster), {.sequence_length = 2048}).stages(layout, batch);
   };
-  const auto both = stages(mixed), fast = stages(spec::load_cluster("2x8xH100")), slow = stages(spec::load_cluster("2x8xA100"));
+  const auto both = stages(mixed), fast = stages(spec::load_cluster("2x8xH100")),
+             slow = stages(spec::load_cluster("2x8xA100"));
   const auto work = [](const cost::StagePrice& stage) { return stage.forward_seconds - stage.send_seconds; };
   EXPECT_EQ(both[0].device, "H100");
   EXPECT_NEAR(work(both[0]), work(fast[0]), 1e-9);
@@ -262,8 +264,8 @@ TEST(Physics, no_message_is_faster_than_its_link) {
   const spec::Model model = spec::load_model("llama2-7b");
   const cost::Pricer pricer(model, cluster, cost::profile_for(cluster), {.sequence_length = 4096});
   const plan::Layout layout = plan::parse_layout("shard=128,zero=3");
-  const cost::StepWork work = pricer.work(
-      layout, {.micro = 1, .accumulation = 1, .global_sequences = 128, .sequence_length = 4096});
+  const cost::StepWork work =
+      pricer.work(layout, {.micro = 1, .accumulation = 1, .global_sequences = 128, .sequence_length = 4096});
   const double bytes = 2 * static_cast<double>(spec::parameter_count(model)) * 127 / 128;
   EXPECT_GE(work.stages[0].gather.total(), bytes / (8 * 50e9));
 }
@@ -276,7 +278,8 @@ TEST(Physics, no_interval_reaches_beyond_the_best_product) {
   };
   for (const auto& [model, cluster, precision] :
        {Case{"gpt-100b", "8x8xA100", spec::Precision::kBf16}, Case{"gpt3-175b", "16x8xH100", spec::Precision::kBf16},
-        Case{"llama2-70b", "16x8xH100", spec::Precision::kFp8}, Case{"llama3-70b", "8x8xMI300X", spec::Precision::kBf16},
+        Case{"llama2-70b", "16x8xH100", spec::Precision::kFp8},
+        Case{"llama3-70b", "8x8xMI300X", spec::Precision::kBf16},
         Case{"llama2-13b", "4x8xB200", spec::Precision::kBf16}, Case{"mamba-2.8b", "4x8xA100", spec::Precision::kBf16},
         Case{"bert-large", "4x8xA100", spec::Precision::kBf16}}) {
     SearchRequest request;
@@ -290,8 +293,9 @@ TEST(Physics, no_interval_reaches_beyond_the_best_product) {
     const cost::Pricer pricer(request.model, request.cluster, request.profile, pricer_options(request));
     const spec::Device& device = request.cluster.groups.front().device;
     const bool fp8 = precision == spec::Precision::kFp8;
-    const double ceiling = fp8 ? device.peak_fp8_flops
-                               : device.reached_bf16_flops > 0 ? device.reached_bf16_flops : device.peak_bf16_flops;
+    const double ceiling = fp8                             ? device.peak_fp8_flops
+                           : device.reached_bf16_flops > 0 ? device.reached_bf16_flops
+                                                           : device.peak_bf16_flops;
     const plan::Interval mfu = to_candidate(request, pricer, result.best.front()).prediction->mfu;
     EXPECT_LE(mfu.high, ceiling / device.peak_bf16_flops * (1 + 1e-9)) << model << " on " << cluster;
     EXPECT_LT(mfu.expected, mfu.high + 1e-12) << model;

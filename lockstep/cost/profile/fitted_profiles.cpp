@@ -113,7 +113,8 @@ Profile read_embedded(const spec::EmbeddedSpec& embedded) {
   const double runs = static_cast<double>(profile.fitted->runs);
   for (double Residuals::*sigma : {&Residuals::time, &Residuals::memory}) {
     double& own = profile.fitted->residuals.*sigma;
-    const double pooled = std::sqrt((runs * own * own + kPriorRuns * prior.*sigma * prior.*sigma) / (runs + kPriorRuns));
+    const double pooled =
+        std::sqrt((runs * own * own + kPriorRuns * prior.*sigma * prior.*sigma) / (runs + kPriorRuns));
     own = std::max(own, pooled);
   }
   return profile;

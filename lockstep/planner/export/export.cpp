@@ -5,12 +5,11 @@
 #include <cmath>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
-#include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
+#include "lockstep/plan/verdict.h"
 #include "lockstep/planner/capabilities.h"
 
 namespace lockstep::planner {
@@ -32,7 +31,14 @@ UserError cannot_run(const Kind& kind, const std::string& problem, const std::st
           fmt::format("plan for it with --stack {}", stack)};
 }
 
-void require_runnable(const SearchRequest& request, const plan::Layout& layout, const Kind& kind) {
+void require_runnable(const SearchRequest& request, const plan::Candidate& plan, const Kind& kind) {
+  const plan::Layout& layout = plan.layout;
+  if (kind.name == std::string_view("job")) {
+    const auto refusal = plan::first_refusal(run_of(request, layout, plan.batch));
+    if (refusal)
+      throw UserError(ExitCode::kAnswerIsNo, "lockstep cannot train this plan: " + refusal->text, refusal->fix);
+    return;
+  }
   const Capabilities& can = *find_capabilities(kind.stack);
   // Plain replicas of FSDP's file are DDP's.
   const bool is_ddp = kind.name == std::string_view("torchrun") && layout.zero == 0;
@@ -56,7 +62,7 @@ PlanExport parse_plan_export(std::string_view text) {
 }
 
 std::vector<ExportedFile> export_plan(const SearchRequest& request, const plan::Candidate& plan, PlanExport kind) {
-  require_runnable(request, plan.layout, kKinds[static_cast<std::size_t>(kind)]);
+  require_runnable(request, plan, kKinds[static_cast<std::size_t>(kind)]);
   switch (kind) {
     case PlanExport::kJob:
       return {{.name = "job.yaml", .text = export_job(request, plan)}};
@@ -75,8 +81,8 @@ std::vector<ExportedFile> export_plan(const SearchRequest& request, const plan::
 }
 
 std::int64_t steps_of(const SearchRequest& request, const plan::Candidate& plan) {
-  const auto per_step = static_cast<double>(plan.batch.global_sequences *
-                                            std::max<std::int64_t>(1, plan.batch.sequence_length));
+  const auto per_step =
+      static_cast<double>(plan.batch.global_sequences * std::max<std::int64_t>(1, plan.batch.sequence_length));
   return request.tokens > 0 ? static_cast<std::int64_t>(std::ceil(request.tokens / per_step)) : 0;
 }
 

@@ -22,8 +22,8 @@ struct ExportedFile {
   bool executable = false;
 };
 
-// `plan` is the best of `request`, which is complete(). Throws UserError (exit code 3) where the framework cannot run the
-// plan, with the --stack that plans for it.
+// `plan` is the best of `request`, which is complete(). Throws UserError (exit code 3) where the framework cannot run
+// the plan, with the --stack that plans for it.
 //
 //   job         job.yaml: `lockstep plan job.yaml` gives the same layout, batch and prices; `train` runs it
 //   torchrun    run.sh and train_fsdp2.py: PyTorch's fully_shard (or DDP) on a model of transformers

@@ -30,7 +30,8 @@ std::string job_layout_line(const plan::Layout& layout) {
 std::string export_job(const SearchRequest& request, const plan::Candidate& plan) {
   const bool language = request.model.is_language_model();
   std::string text = plan_summary(request, plan, "#");
-  text += "# `lockstep plan` of this file gives the same plan; to train it, bring the data (the path is a placeholder).\n";
+  text +=
+      "# `lockstep plan` of this file gives the same plan; to train it, bring the data (the path is a placeholder).\n";
   text += "model:\n" + spec::to_yaml(request.model, 2);
   text += "cluster:\n" + spec::to_yaml(request.cluster, 2);
   text += language ? "data: {kind: tokens, path: data/tokens}\n" : "data: {kind: images, path: data/images}\n";
@@ -44,7 +45,9 @@ std::string export_job(const SearchRequest& request, const plan::Candidate& plan
   }
   text += fmt::format("optimizer: {{kind: {}}}\n", spec::to_string(request.optimizer));
   const std::int64_t steps = steps_of(request, plan);
-  if (steps > 0) text += fmt::format("{}: {:.0f}\n", language ? "tokens" : "steps", language ? request.tokens : static_cast<double>(steps));
+  if (steps > 0)
+    text += fmt::format("{}: {:.0f}\n", language ? "tokens" : "steps",
+                        language ? request.tokens : static_cast<double>(steps));
   return text;
 }
 

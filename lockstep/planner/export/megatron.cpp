@@ -24,7 +24,8 @@ bool is_glu(const spec::Model& model) {
 std::int64_t instances_of(const plan::Layout& layout) { return layout.zero == 1 ? layout.dp : 1; }
 
 void require_spelt(const spec::Model& model) {
-  const bool known = model.arch == spec::Arch::kGpt || model.arch == spec::Arch::kLlama || model.arch == spec::Arch::kMoe;
+  const bool known =
+      model.arch == spec::Arch::kGpt || model.arch == spec::Arch::kLlama || model.arch == spec::Arch::kMoe;
   if (known && model.decoder.parallel_block == spec::ParallelBlock::kNone) return;
   throw UserError(ExitCode::kAnswerIsNo,
                   fmt::format("Megatron-LM's arguments for {} ({}) are not written", printable(model.name),
@@ -107,7 +108,8 @@ Pairs layout_arguments(const spec::Model& model, const plan::Layout& layout) {
 
 std::string arguments_text(const char* heading, const Pairs& pairs) {
   std::string text = fmt::format("{}=(\n", heading);
-  for (const auto& [flag, value] : pairs) text += value.empty() ? fmt::format("  {}\n", flag) : fmt::format("  {} {}\n", flag, value);
+  for (const auto& [flag, value] : pairs)
+    text += value.empty() ? fmt::format("  {}\n", flag) : fmt::format("  {} {}\n", flag, value);
   return text + ")\n";
 }
 
@@ -148,7 +150,8 @@ std::string export_nemo(const SearchRequest& request, const plan::Candidate& pla
               {"context_parallel_size", number(layout.cp)},
               {"sequence_parallel", truth(layout.sequence_parallel)},
               {"seq_length", number(plan.batch.sequence_length)}};
-  if (layout.virtual_stages > 1) model.emplace_back("virtual_pipeline_model_parallel_size", number(layout.virtual_stages));
+  if (layout.virtual_stages > 1)
+    model.emplace_back("virtual_pipeline_model_parallel_size", number(layout.virtual_stages));
   if (request.model.experts > 0) model.emplace_back("expert_model_parallel_size", number(layout.ep));
   if (layout.recompute != plan::Recompute::kNone) {
     const bool full = layout.recompute == plan::Recompute::kFull;
@@ -156,7 +159,8 @@ std::string export_nemo(const SearchRequest& request, const plan::Candidate& pla
     if (full) model.emplace_back("recompute_method", "uniform");
     if (full) model.emplace_back("recompute_num_layers", "1");
   }
-  Pairs train{{"micro_batch_size", number(plan.batch.micro)}, {"global_batch_size", number(plan.batch.global_sequences)}};
+  Pairs train{{"micro_batch_size", number(plan.batch.micro)},
+              {"global_batch_size", number(plan.batch.global_sequences)}};
   if (const std::int64_t steps = steps_of(request, plan); steps > 0) train.emplace_back("train_iters", number(steps));
   const Pairs ddp{{"use_distributed_optimizer", truth(layout.zero == 1)},
                   {"overlap_grad_reduce", truth(layout.data_ranks() > 1)},

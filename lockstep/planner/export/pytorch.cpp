@@ -97,13 +97,13 @@ constexpr std::array<TitanModel, 3> kTitanModels{{{"llama3-8b", "llama3", "llama
                                                   {"llama3-405b", "llama3", "llama3_405b"}}};
 
 const TitanModel& titan_model(const spec::Model& model) {
-  const auto found =
-      std::find_if(kTitanModels.begin(), kTitanModels.end(), [&](const TitanModel& each) { return model.name == each.model; });
+  const auto found = std::find_if(kTitanModels.begin(), kTitanModels.end(),
+                                  [&](const TitanModel& each) { return model.name == each.model; });
   if (found != kTitanModels.end()) return *found;
-  throw UserError(ExitCode::kAnswerIsNo,
-                  fmt::format("torchtitan's registry has no configuration of {}", printable(model.name)),
-                  "it has llama3-8b, llama3-70b and llama3-405b among ours; for others write one and take the layout from "
-                  "the plan");
+  throw UserError(
+      ExitCode::kAnswerIsNo, fmt::format("torchtitan's registry has no configuration of {}", printable(model.name)),
+      "it has llama3-8b, llama3-70b and llama3-405b among ours; for others write one and take the layout from "
+      "the plan");
 }
 
 std::string titan_schedule(const plan::Layout& layout) {
@@ -131,9 +131,11 @@ std::vector<ExportedFile> export_torchrun(const SearchRequest& request, const pl
   const plan::Layout& layout = plan.layout;
   const std::int64_t steps = steps_of(request, plan);
   std::string train = plan_summary(request, plan, "#");
-  train += "# MODEL: folder or name of a model of transformers. Random tokens until `batches` is yours.\nimport torch\n\n";
+  train +=
+      "# MODEL: folder or name of a model of transformers. Random tokens until `batches` is yours.\nimport torch\n\n";
   train += fmt::format(
-      "REPLICAS, SHARDS, ZERO = {}, {}, {}\nMICRO, ACCUMULATION, SEQUENCE = {}, {}, {}\nDTYPE = {}\nRECOMPUTE, OFFLOAD = "
+      "REPLICAS, SHARDS, ZERO = {}, {}, {}\nMICRO, ACCUMULATION, SEQUENCE = {}, {}, {}\nDTYPE = {}\nRECOMPUTE, OFFLOAD "
+      "= "
       "{}, {}\nSTEPS = {}\n",
       layout.dp, layout.shard, layout.zero, plan.batch.micro, plan.batch.accumulation, plan.batch.sequence_length,
       dtype_of(layout.precision), truth(layout.recompute == plan::Recompute::kFull),
@@ -153,11 +155,14 @@ std::string export_torchtitan(const SearchRequest& request, const plan::Candidat
   const bool sharded = layout.zero > 0;
   std::string text = plan_summary(request, plan, "#");
   text += "# torchtitan 0.3: torchrun ... -m torchtitan.train --module torchtitan_plan --config plan\n";
-  text += fmt::format("from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC\n"
-                      "from torchtitan.models.{}.config_registry import {} as base\n\n\n",
-                      model.module, model.base);
+  text += fmt::format(
+      "from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC\n"
+      "from torchtitan.models.{}.config_registry import {} as base\n\n\n",
+      model.module, model.base);
   text += "def plan():\n    config = base()\n";
-  const auto set = [&](const std::string& key, const auto& value) { text += fmt::format("    config.{} = {}\n", key, value); };
+  const auto set = [&](const std::string& key, const auto& value) {
+    text += fmt::format("    config.{} = {}\n", key, value);
+  };
   set("training.local_batch_size", plan.batch.micro * (layout.pp > 1 ? plan.batch.accumulation : 1));
   set("training.global_batch_size", plan.batch.global_sequences);
   set("training.seq_len", plan.batch.sequence_length);

@@ -34,8 +34,8 @@ std::int64_t round_batch(double wanted, std::int64_t devices) {
   return std::max<std::int64_t>(1, std::llround(wanted));
 }
 
-// The batch that a model was published with, by whatever door it came: a config.json has none, and is the preset that it
-// has the shape of.
+// The batch that a model was published with, by whatever door it came: a config.json has none, and is the preset that
+// it has the shape of.
 double usual_tokens(const spec::Model& model) {
   if (model.global_batch_tokens > 0) return static_cast<double>(model.global_batch_tokens);
   for (const std::string& name : spec::model_preset_names()) {

@@ -302,8 +302,7 @@ std::span<const plan::ContextExchange> Space::context_exchanges(const plan::Layo
   const Capabilities* framework = request_.framework;
   if (!wanted && framework != nullptr && framework->ring != framework->all_to_all) {
     if (framework->ring) return only(kExchanges, plan::ContextExchange::kRing);
-    return heads_divide ? only(kExchanges, plan::ContextExchange::kAllToAll)
-                        : std::span<const plan::ContextExchange>();
+    return heads_divide ? only(kExchanges, plan::ContextExchange::kAllToAll) : std::span<const plan::ContextExchange>();
   }
   if (wanted == plan::ContextExchange::kAllToAll && !heads_divide) return {};
   if (wanted) return only(kExchanges, *wanted);

@@ -1,5 +1,5 @@
-#include "lockstep/planner/capabilities.h"
 #include "lockstep/planner/suggest/suggest.h"
+#include "lockstep/planner/capabilities.h"
 
 #include <fmt/format.h>
 
