@@ -195,6 +195,7 @@ void add_question_flags(CLI::App& verb, PlanFlags& flags) {
   verb.add_option("--stack", flags.stack,
                   "Who will run it: lockstep, ddp, fsdp, deepspeed, megatron, nemo, torchtitan, nanotron. Only layouts "
                   "that it can run, priced by runs of it where there are some");
+  add_observation_switch(verb);
   verb.add_option("--profile", flags.profile,
                   "Profile by name or file (default: the generic one of the GPU; on one GPU our engine's)")
       ->envname("LOCKSTEP_PROFILE");

@@ -52,8 +52,6 @@ constexpr std::array<plan::ContextExchange, 2> kExchanges{plan::ContextExchange:
 constexpr std::array<plan::Recompute, 3> kRecomputes{plan::Recompute::kNone, plan::Recompute::kSelective,
                                                      plan::Recompute::kFull};
 
-constexpr std::array<plan::Recompute, 2> kWholeRecomputes{plan::Recompute::kNone, plan::Recompute::kFull};
-
 // The one-element part of `all` that holds `wanted`.
 template <class Value, std::size_t N>
 std::span<const Value> only(const std::array<Value, N>& all, Value wanted) {
@@ -100,7 +98,8 @@ std::optional<std::int64_t> Bounds::fixed(Key key) const {
 
 std::string_view Bounds::name(Key key) { return kKeyNames[key]; }
 
-Space::Space(const SearchRequest& request) : request_(request), bounds_(request.constraints), worlds_(find_worlds()) {
+Space::Space(const SearchRequest& request)
+    : request_(request), bounds_(request.constraints), worlds_(find_worlds()), recomputes_(find_recomputes()) {
   for (const std::int64_t world : worlds_) {
     for (const std::int64_t divisor : divisors(world)) {
       if (!batches_.contains(divisor)) batches_.emplace(divisor, find_batches(divisor));
@@ -310,11 +309,17 @@ std::span<const plan::ContextExchange> Space::context_exchanges(const plan::Layo
                       : only(kExchanges, plan::ContextExchange::kRing);
 }
 
-std::span<const plan::Recompute> Space::recomputes() const {
-  const std::optional<plan::Recompute> wanted = request_.constraints.recompute;
-  if (wanted) return only(kRecomputes, *wanted);
+std::vector<plan::Recompute> Space::find_recomputes() const {
+  if (const auto wanted = request_.constraints.recompute) return {*wanted};
+  std::vector<plan::Recompute> found;
   const bool selective = request_.framework == nullptr || request_.framework->selective;
-  return selective ? std::span<const plan::Recompute>(kRecomputes) : std::span<const plan::Recompute>(kWholeRecomputes);
+  for (const plan::Recompute recompute : kRecomputes) {
+    if (recompute == plan::Recompute::kSelective && !selective) continue;
+    plan::Layout layout;
+    layout.recompute = recompute;
+    if (!plan::find_layout_problem(layout, &request_.model)) found.push_back(recompute);
+  }
+  return found;
 }
 
 std::int64_t Space::row_unit(spec::Precision precision) const {

@@ -12,6 +12,7 @@
 #include "lockstep/base/units.h"
 #include "lockstep/planner/explain/fix.h"
 #include "lockstep/planner/explain/reasons.h"
+#include "lockstep/planner/observations.h"
 #include "lockstep/planner/profile_source.h"
 #include "lockstep/planner/resize.h"
 #include "lockstep/planner/suggest/host.h"
@@ -141,7 +142,7 @@ cost::Profile profile_of(const Suggestion& suggestion) {
     const cost::Profile generic = cost::profile_for(cluster);
     const std::string evidence =
         evidence_for(*find_capabilities(deepspeed ? "deepspeed" : "fsdp"), generic.fitted->hardware);
-    return evidence.empty() ? generic : cost::find_profile(evidence);
+    return conditioned(evidence.empty() ? generic : cost::find_profile(evidence)).profile;
   }
   return require_profile(cluster, spec::usual_precision(cluster), ranks, suggestion.request.profile);
 }
