@@ -1,4 +1,5 @@
 #include "lockstep/planner/suggest/suggest.h"
+#include "lockstep/planner/capabilities.h"
 
 #include <fmt/format.h>
 
@@ -130,12 +131,19 @@ spec::Model choose_model(const SuggestRequest& request, Suggestion& suggestion) 
   return model;
 }
 
-// The engine's own profile is about the engine alone: other stacks take the generic one of the GPU.
+// The engine's own profile is about the engine alone.
 cost::Profile profile_of(const Suggestion& suggestion) {
   const spec::Cluster& cluster = suggestion.cluster;
   const Ranks ranks = ranks_here(cluster, 0, "", cluster.devices());
   const bool ours = suggestion.request.stack == Stack::kLockstep;
-  if (!ours && named_profile(suggestion.request.profile).empty()) return conditioned(cost::profile_for(cluster)).profile;
+  if (!ours && named_profile(suggestion.request.profile).empty()) {
+    // Runs of the same framework where there are some.
+    const bool deepspeed = suggestion.request.stack == Stack::kDeepspeed;
+    const cost::Profile generic = cost::profile_for(cluster);
+    const std::string evidence =
+        evidence_for(*find_capabilities(deepspeed ? "deepspeed" : "fsdp"), generic.fitted->hardware);
+    return conditioned(evidence.empty() ? generic : cost::find_profile(evidence)).profile;
+  }
   return require_profile(cluster, spec::usual_precision(cluster), ranks, suggestion.request.profile);
 }
 
@@ -187,7 +195,7 @@ void warn_about_memory(Suggestion& suggestion, const SearchRequest& question) {
     suggestion.warnings.push_back(fmt::format(
         "nothing fits the GPUs' memory, so {} live in host memory ({} in all), which is slow{}",
         layout.offload == plan::Offload::kOptimizer ? "optimizer states" : "parameters and optimizer states",
-        format_bytes(14.0 * static_cast<double>(spec::parameter_count(suggestion.model))),
+        format_bytes(suggestion.candidate.memory.host * static_cast<double>(layout.world())),
         enough ? fmt::format("; {} {} do without", *enough, kind) : ""));
   }
   const double risk = suggestion.candidate.out_of_memory_probability.value_or(0);
