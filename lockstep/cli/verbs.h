@@ -18,7 +18,8 @@ void add_plan(CLI::App& app, Outcome& outcome);
 void add_suggest(CLI::App& app, Outcome& outcome);
 void add_train(CLI::App& app, Outcome& outcome);
 void add_launch(CLI::App& app, Outcome& outcome);
-void add_rank(CLI::App& app, Outcome& outcome);  // hidden: what the local agent starts
+void add_rank(CLI::App& app, Outcome& outcome);   // hidden: what the local agent starts
+void add_probe(CLI::App& app, Outcome& outcome);  // hidden: what looks at somebody's model
 void add_calibrate(CLI::App& app, Outcome& outcome);
 void add_checkpoint(CLI::App& app, Outcome& outcome);
 void add_demo(CLI::App& app, Outcome& outcome);

@@ -48,12 +48,27 @@ void fields_of(auto& fields, Is<spec::Decoder> auto& decoder) {
   fields.non_negative("routed_scale", decoder.routed_scale);
 }
 
+// Options are YAML in one line, as the job file has them.
+void fields_of(auto& fields, Is<spec::PluginUse> auto& plugin) {
+  std::string options = spec::flow_text(plugin.options);
+  fields.value("file", plugin.file);
+  fields.value("digest", plugin.digest);
+  fields.value("name", plugin.name);
+  fields.value("folder", plugin.folder);
+  fields.value("options", options);
+  if constexpr (!std::is_const_v<std::remove_reference_t<decltype(plugin)>>) {
+    plugin.options = spec::read_plugin_options(options, plugin.folder);
+  }
+}
+
 // Facts are one text, as in job files.
 void fields_of(auto& fields, Is<spec::Script> auto& script) {
   std::string facts = to_text(script.facts);
   fields.value("path", script.path);
   fields.name("loss", script.loss);
   fields.value("digest", script.digest);
+  fields.object_or_absent("plugin", script.plugin);
+  fields.object_or_absent("own_loss", script.own_loss);
   fields.value("facts", facts);
   if constexpr (!std::is_const_v<std::remove_reference_t<decltype(script)>>) {
     script.facts = spec::script_facts(facts, "script.facts");
