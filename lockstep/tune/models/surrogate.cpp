@@ -152,6 +152,12 @@ double Surrogate::noise_variance() const {
   return sum / static_cast<double>(members_.size());
 }
 
+double Surrogate::drift_variance() const {
+  double sum = 0;
+  for (const GaussianProcess& member : members_) sum += member.drift_variance();
+  return sum / static_cast<double>(members_.size());
+}
+
 std::vector<double> Surrogate::main_variances() const {
   std::vector<double> variances(knobs(), 0.0);
   for (const GaussianProcess& member : members_)
@@ -163,7 +169,7 @@ std::vector<double> Surrogate::main_variances() const {
 Surrogate Surrogate::with_pretended(const std::vector<double>& coordinates, double prior) const {
   Surrogate extended = *this;
   std::vector<Observation> observations = design_->observations();
-  observations.push_back({coordinates, predict(coordinates, prior).mean, 0.0, prior});
+  observations.push_back({coordinates, predict(coordinates, prior).mean, 0.0, prior, design_->last_moment()});
   extended.design_ = std::make_shared<const Design>(*space_, std::move(observations), design_->prior_trust_variance());
   extended.members_.clear();
   for (const KernelParameters& parameters : parameters_) extended.members_.emplace_back(extended.design_, parameters);

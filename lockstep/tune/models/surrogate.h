@@ -43,6 +43,7 @@ class Surrogate {
                         std::span<const double> prior_log_throughputs = {}) const;
 
   double noise_variance() const;  // of one launch, in the logarithm
+  double drift_variance() const;  // of the machine between far moments, in the logarithm
   std::size_t knobs() const { return design_->knobs(); }
   // Variance of the main effect that the kernel allows each knob: s a_i.
   std::vector<double> main_variances() const;
