@@ -31,7 +31,7 @@ TEST(Refusals, FindThePairThatIsToBlame) {
                                           {config("zero", "optimizer", "b"), true, "refused"},
                                           {config("zero", "optimizer", "a"), true, "refused"}};
   const Refusals refusals(space, seen);
-  EXPECT_LT(refusals.accepts(config("zero", "optimizer", "c")), 0.35);
+  EXPECT_LT(refusals.accepts(config("zero", "optimizer", "c")), 0.5);
   EXPECT_GT(refusals.accepts(config("zero", "none", "c")), 0.9);
   EXPECT_GT(refusals.accepts(config("two", "optimizer", "a")), 0.9);
 }
@@ -42,7 +42,7 @@ TEST(Refusals, ReadTheMessage) {
     return Refusals(space, std::vector<Refusals::Point>{{config("zero", "optimizer", "b"), true, message}})
         .accepts(config("zero", "optimizer", "c"));
   };
-  EXPECT_LT(after("ValueError: off-load needs stage 1 or higher"), 0.5 * after("ValueError: no"));
+  EXPECT_LT(after("ValueError: off-load needs stage 1 or higher"), after("ValueError: no") - 0.25);
 }
 
 TEST(Refusals, PredictWhatTheySawBefore) {

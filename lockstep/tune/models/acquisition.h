@@ -53,7 +53,7 @@ Candidate judge(const Beliefs& beliefs, Config config);
 std::optional<Candidate> most_promising(const Beliefs& beliefs, const AcquisitionOptions& options);
 
 // While too little is known to expect anything: of random valid configurations the one farthest from all that were
-// tried (`coordinates` of theirs), weighted by its probability of running.
+// tried (`coordinates` of theirs), less those that hardly run.
 std::optional<Candidate> farthest(const Beliefs& beliefs, const AcquisitionOptions& options,
                                   std::span<const std::vector<double>> tried);
 
