@@ -163,6 +163,16 @@ std::string effect_sentence(const StudyView& study, const std::string& knob) {
   return sentence;
 }
 
+// Is it the same step as an earlier one, as where a product is held constant?
+bool is_said(const StudyView& study, const std::string& knob, const std::vector<std::string>& said) {
+  const auto step_of = [&](const std::string& name) {
+    const auto index = study.space.find(name);
+    return index ? study.space.set_back(study.conclusion.best->config, *index) : std::nullopt;
+  };
+  const auto mine = step_of(knob);
+  return mine && std::any_of(said.begin(), said.end(), [&](const std::string& other) { return step_of(other) == mine; });
+}
+
 void fill_importance(Recipe& recipe, const StudyView& study) {
   const tune::Conclusion& found = study.conclusion;
   if (recipe.keep_default) {
@@ -171,7 +181,12 @@ void fill_importance(Recipe& recipe, const StudyView& study) {
       if (row.best != kNotUsed) recipe.does_not_matter.push_back(row.knob);
     return;
   }
-  for (const std::string& knob : found.top) recipe.matters.push_back(effect_sentence(study, knob));
+  std::vector<std::string> said;
+  for (const std::string& knob : found.top) {
+    if (is_said(study, knob, said)) continue;
+    said.push_back(knob);
+    recipe.matters.push_back(effect_sentence(study, knob));
+  }
   if (!found.tied.empty()) {
     const std::size_t places = std::max<std::size_t>(1, 3 - std::min<std::size_t>(found.top.size(), 3));
     std::vector<std::string> parts;

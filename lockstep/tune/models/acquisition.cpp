@@ -10,14 +10,14 @@ constexpr int kRandomCandidates = 500;
 constexpr int kRandomStarts = 5;
 constexpr int kClimbs = 6;
 constexpr double kChoiceDistance = 0.7, kRestDistance = 0.5;  // where a whole range is 1
-constexpr double kLikely = 0.4;  // of running: surer is no better while the edge is unknown
+constexpr double kLikely = 0.6;  // of running: surer is no better while the edge is unknown
 
 // Expected gain: improvement of the logarithm, or throughput itself when exploiting.
 double gain_of(const Candidate& candidate, const AcquisitionOptions& options, const Beliefs& beliefs) {
   if (!beliefs.speed) return 1.0;
   if (options.exploration > 0)
     return beliefs.speed->expected_improvement(candidate.coordinates, options.incumbent,
-                                               candidate.prior_log_throughput);
+                                               candidate.prior_log_throughput, options.exploration);
   return std::exp(candidate.speed.mean - options.incumbent);
 }
 

@@ -6,8 +6,6 @@
 namespace lockstep::tune {
 namespace {
 
-constexpr double kFarBehind = 0.7, kFarScale = 0.3;  // of the logarithm
-
 double prior_reference(const Space& space, const Prior* prior) {
   if (prior == nullptr) return 0;
   const std::optional<Belief> belief = (*prior)(space.default_config());
@@ -33,17 +31,6 @@ Observation observe(const Space& space, const Trial& trial, const Belief& belief
   observation.prior_log_throughput = belief.log_throughput;
   observation.moment = static_cast<double>(trial.number);
   return observation;
-}
-
-// How much slower the very slow settings are does not help to find the fastest, and a model that must explain it sees
-// less near the top: beyond a factor of two behind the best, distances grow with their logarithm.
-void compress_slow(std::vector<Observation>& observations) {
-  double top = -INFINITY;
-  for (const Observation& observation : observations) top = std::max(top, observation.log_throughput);
-  for (Observation& observation : observations) {
-    const double beyond = top - observation.log_throughput - kFarBehind;
-    if (beyond > 0) observation.log_throughput = top - kFarBehind - kFarScale * std::log1p(beyond / kFarScale);
-  }
 }
 
 Feasibility learn_feasibility(const Space& space, const Prior* prior, std::span<const Trial> history) {
@@ -86,7 +73,6 @@ Evidence::Evidence(const Space& space, const Prior* prior, std::span<const Trial
     if (use_sketch) belief.log_throughput = sketch_.log_throughput(trial.config) - beliefs_.prior_reference;
     observations.push_back(observe(space, trial, belief));
   }
-  compress_slow(observations);
   if (!observations.empty())
     beliefs_.speed = Surrogate::fit(space, std::move(observations), prior != nullptr || use_sketch);
   for (const Tally& tally : tallies)
