@@ -6,6 +6,7 @@
 //   FILE] [--each]
 #include <time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -21,6 +22,7 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/tune/coverage_truth.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tune/models/statistics.h"
 
 namespace {
@@ -111,7 +113,7 @@ std::vector<Counted> find_counted(const Arguments& arguments) {
       in_parallel(chunk.size(), arguments.threads, [&](std::size_t n) {
         chunk[n].surface = make_surface(kind, first + static_cast<int>(n));
         chunk[n].facts = study_surface(*chunk[n].surface);
-        if (chunk[n].facts.counts && !is_lab_kind(kind)) chunk[n].variance = variance_truth(*chunk[n].surface);
+        if (chunk[n].facts.counts) chunk[n].variance = variance_truth(*chunk[n].surface);
       });
       for (Counted& counted : chunk) {
         if (!counted.facts.counts || found >= arguments.instances) continue;
@@ -311,6 +313,8 @@ std::string page(const Arguments& arguments, std::size_t studies, std::size_t in
 }
 
 int work(const Arguments& arguments) {
+  if (std::ranges::any_of(arguments.kinds, is_lab_kind))
+    throw UserError(ExitCode::kUsage, "the laboratory's spaces are too large to enumerate", "use bench/tune/lab.py");
   const std::vector<Counted> counted = find_counted(arguments);
   const auto seeds = static_cast<std::size_t>(arguments.seeds);
   std::vector<Scored> scored(counted.size() * seeds);

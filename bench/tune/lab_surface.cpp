@@ -106,32 +106,42 @@ class Ascent {
   const Surface& surface_;
 };
 
-// Another combination in which a few knobs are those of `other`.
-Point kicked(const Surface& surface, const Point& point, const Point& other, Draws& draws) {
-  Point result = point;
-  for (int n = 2 + draws.below(4); n > 0; --n) {
+// Another combination in which `changed` knobs are drawn anew.
+Point redrawn(const Surface& surface, Point point, int changed, Draws& draws) {
+  for (; changed > 0; --changed) {
     const auto knob = static_cast<std::size_t>(draws.below(static_cast<int>(point.size())));
-    if (other[knob] >= 0) result[knob] = other[knob];
+    if (point[knob] >= 0) point[knob] = draws.below(static_cast<int>(surface.knobs()[knob].levels.size()));
+    repair(surface, point);
   }
-  repair(surface, result);
-  return result;
+  return point;
 }
 
-// Ascents from the best of random draws, and from kicks of the best that each has found.
+// A walk that accepts what is a little worse, ever less of it.
+void wander(const Surface& surface, Point& point, Draws& draws) {
+  constexpr int kSteps = 2500;
+  double here = surface.at(point).throughput;
+  for (int step = 0; step < kSteps; ++step) {
+    Point other = redrawn(surface, point, 1 + draws.below(3), draws);
+    const double there = surface.at(other).throughput;
+    const double allowed = 0.08 * (1 - static_cast<double>(step) / kSteps) * draws.uniform(0, 1);
+    if (there < here * (1 - allowed)) continue;
+    here = there;
+    point = std::move(other);
+  }
+}
+
+// Walks from random draws, each followed by an ascent, and by ascents from kicks of the best that it has found.
 SurfaceOptimum by_ascents(const Surface& surface) {
-  constexpr int kStarts = 24, kDrawsPerStart = 400, kKicks = 12;
+  constexpr int kStarts = 40, kKicks = 8;
   SurfaceOptimum optimum;
   Draws draws(key_of({kAscent, static_cast<std::uint64_t>(surface.instance())}));
   const Ascent ascent(surface);
   for (int start = 0; start < kStarts; ++start) {
-    Point point = surface.default_point();
-    for (int n = 0; n < kDrawsPerStart; ++n) {
-      const Point drawn = surface.draw(draws, true);
-      if (n == 0 || ascent.value(drawn) > ascent.value(point)) point = drawn;
-    }
+    Point point = start == 0 ? surface.default_point() : surface.draw(draws, true);
+    wander(surface, point, draws);
     double best = ascent.climb(point);
     for (int kick = 0; kick < kKicks; ++kick) {
-      Point other = kicked(surface, point, surface.draw(draws, true), draws);
+      Point other = redrawn(surface, point, 2 + draws.below(4), draws);
       const double there = ascent.climb(other);
       if (there <= best) continue;
       best = there;

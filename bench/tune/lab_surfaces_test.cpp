@@ -212,6 +212,10 @@ TEST(LabSurfaces, MoreMemoryAskedForNeverHelpsItFit) {
   expect_monotone("dev_ddp", "prefetch_factor");
   expect_monotone("dev_zero", "micro_batch");
   expect_monotone("dev_words", "micro_batch");
+  expect_monotone("final_stream", "connections");
+  expect_monotone("final_stream", "shuffle_buffer_k");
+  expect_monotone("final_stream", "batch");
+  expect_monotone("final_moe", "micro_batch");
 }
 
 TEST(LabSurfaces, ADriftingMachineLosesUpToAThirdAndForManyTrials) {

@@ -35,6 +35,9 @@ struct Arguments {
 nlohmann::json facts_json(const Surface& surface, const SurfaceFacts& facts) {
   return {{"kind", surface.kind()},
           {"instance", surface.instance()},
+          {"fingerprint", fmt::format("{:016x}", fingerprint(surface))},
+          {"tells_defaults", surface.tells_defaults()},
+          {"drifts", surface.log_drift(1, 10) != surface.log_drift(1, 50)},
           {"knobs", surface.knobs().size()},
           {"configurations", facts.configurations},
           {"feasible", facts.feasible},

@@ -1,6 +1,7 @@
 #include "bench/tune/surfaces.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -67,7 +68,12 @@ const std::vector<Family>& families() {
                                        {"dev_zero", make_dev_zero},
                                        {"dev_anonymous", make_dev_anonymous},
                                        {"dev_words", make_dev_words},
-                                       {"dev_cloud", make_dev_cloud}};
+                                       {"dev_cloud", make_dev_cloud},
+                                       {"final_pipeline", make_final_pipeline},
+                                       {"final_compress", make_final_compress},
+                                       {"final_tiles", make_final_tiles},
+                                       {"final_stream", make_final_stream},
+                                       {"final_moe", make_final_moe}};
   return all;
 }
 
@@ -139,6 +145,21 @@ SurfaceFacts study_surface(const Surface& surface) {
   facts.counts = of_lab || (std::min(facts.random_regret, facts.random_regret_with_rules) >= kLeastRegretPercent &&
                             facts.failing >= kLeastFailing && facts.default_throughput > 0);
   return facts;
+}
+
+std::uint64_t fingerprint(const Surface& surface) {
+  constexpr int kPoints = 1000;
+  std::uint64_t hash = 0;
+  const auto add = [&](double value) { hash = mix(hash ^ static_cast<std::uint64_t>(std::llround(1e6 * value))); };
+  for (const char character : surface.space_yaml()) hash = mix(hash ^ static_cast<unsigned char>(character));
+  Draws draws(key_of({kUniform, static_cast<std::uint64_t>(surface.instance())}));
+  for (int n = 0; n < kPoints; ++n) {
+    const SurfaceMeasurement measured = surface.measure(surface.draw(draws, n % 2 == 0), 1, n % 60);
+    add(static_cast<double>(measured.outcome));
+    add(measured.seconds);
+    for (const double sample : measured.samples) add(std::log(sample));
+  }
+  return hash;
 }
 
 std::vector<int> counted_instances(const std::string& kind, int wanted, int* examined) {

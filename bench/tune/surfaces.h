@@ -38,6 +38,9 @@ struct SurfaceFacts {
 };
 SurfaceFacts study_surface(const Surface& surface);
 
+// Of what a surface does and says, not of its source: equal when truth, failures, noise, seconds and the space are.
+std::uint64_t fingerprint(const Surface& surface);
+
 // The first `wanted` instances of a kind that count, in order; `examined` gets how many were looked at.
 std::vector<int> counted_instances(const std::string& kind, int wanted, int* examined = nullptr);
 
