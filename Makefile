@@ -73,8 +73,8 @@ chaos: setup
 venv:
 	@scripts/setup.sh build interop
 	@test -x $(VENV)/bin/python3 || python3 -m venv $(VENV)
-	@$(VENV)/bin/python3 -c 'import torch, transformers, tokenizers, peft' 2>/dev/null || \
-	  $(VENV)/bin/pip install --quiet '$(TORCH_REQUIREMENT)' numpy transformers tokenizers safetensors peft
+	@$(VENV)/bin/python3 -c 'import torch, transformers, tokenizers, peft, sentencepiece' 2>/dev/null || \
+	  $(VENV)/bin/pip install --quiet '$(TORCH_REQUIREMENT)' numpy transformers tokenizers safetensors peft sentencepiece
 	@$(VENV)/bin/python3 -c 'from importlib.util import find_spec as f; exit(not (f("accelerate") and f("deepspeed")))' || \
 	  { $(VENV)/bin/pip install --quiet accelerate setuptools wheel && \
 	    DS_BUILD_OPS=0 $(VENV)/bin/pip install --quiet --no-build-isolation deepspeed; }

@@ -109,6 +109,17 @@ CheckpointFolder choose_checkpoint_folder(const spec::Job& job, const ResumeWish
   return {run_folder / "checkpoints", {}};
 }
 
+std::optional<fs::path> saved_by_run(const std::string& id, const fs::path& home) {
+  const auto run = telemetry::open_run_store(home)->find(id);
+  if (!run) return std::nullopt;
+  const fs::path own = telemetry::run_folder(home, run->info.id) / "checkpoints";
+  if (has_checkpoints(own)) return own;
+  const fs::path named = spec::parse_job(run->info.job_yaml, "run").checkpoint.directory;
+  if (!named.empty() && has_checkpoints(named)) return named;
+  throw environment_error("run " + run->info.id + " left no checkpoint in " + (named.empty() ? own : named).string(),
+                          "name the folder that holds them");
+}
+
 elastic::Resume default_resume(const spec::Job& job, bool launched) {
   if (!launched) return elastic::Resume::kNever;
   const auto counts = [](const char* name) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "lockstep/elastic/rank_request.h"
@@ -26,6 +27,10 @@ struct CheckpointFolder {
 // name whose job differs: then it says in what.
 CheckpointFolder choose_checkpoint_folder(const spec::Job& job, const ResumeWish& wish,
                                           const std::filesystem::path& home, const std::filesystem::path& run_folder);
+
+// Where the run of that id (its beginning, "last") keeps its checkpoints; nothing where there is no such run. Throws
+// UserError where it left none.
+std::optional<std::filesystem::path> saved_by_run(const std::string& id, const std::filesystem::path& home);
 
 // What a run does that was told nothing: under a launcher that may start it again (`launched`) kAuto where it would
 // find its own checkpoints, that is with a checkpoint.directory, or when the launcher says that this is another try.

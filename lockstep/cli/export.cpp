@@ -181,8 +181,8 @@ bool is_checkpoint(const ExportOptions& options) {
 }
 
 int export_weights(const ExportOptions& options) {
-  const ToolAnswer answer =
-      call_tool("checkpoint", {{"action", "export"}, {"path", options.run}, {"output", options.to}}, /*threads=*/1);
+  const ToolAnswer answer = call_tool(
+      "checkpoint", {{"action", "export"}, {"path", weights_at(options.run)}, {"output", options.to}}, /*threads=*/1);
   if (options.json)
     fmt::print("{}\n", nlohmann::json{{"schema", "lockstep.exported/1"},
                                       {"to", options.to},

@@ -41,8 +41,9 @@ int generate(const GenerateFlags& flags) {
 void add_generate(CLI::App& app, Outcome& outcome) {
   auto flags = std::make_shared<GenerateFlags>();
   CLI::App* verb = app.add_subcommand("generate", "Text that a trained language model goes on with");
-  verb->add_option("path", flags->trained.path,
-                   "A checkpoint, a folder of them (the newest is taken), or a Hugging Face folder")
+  verb->add_option(
+          "path", flags->trained.path,
+          "A run (`last`, an id), a checkpoint, a folder of them (the newest is taken), or a Hugging Face folder")
       ->required();
   verb->add_option("--prompt", flags->prompt, "The beginning (default: of a document)");
   verb->add_option("--tokens", flags->tokens, "At most so many tokens")

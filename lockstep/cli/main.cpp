@@ -95,7 +95,8 @@ int main(int argc, char** argv) {
       "  lockstep doctor                        is this machine fit to train?\n"
       "  lockstep plan --model llama2-13b --cluster 4x8xH100\n"
       "  lockstep train specs/jobs/mnist-cnn.yaml\n"
-      "Exit codes: 0 done, 1 run failed, 2 usage or bad file, 3 the answer is no, 4 environment, 75 retry, 130 "
+      "Exit codes: 0 done, 1 run failed, 2 usage or bad file, 3 does not fit or a check failed, 4 environment, 75 "
+      "retry, 130 "
       "stopped.");
   Outcome outcome;
   lockstep::cli::add_demo(app, outcome);
@@ -110,6 +111,8 @@ int main(int argc, char** argv) {
   lockstep::cli::add_tune(app, outcome);
   lockstep::cli::add_calibrate(app, outcome);
   lockstep::cli::add_predict(app, outcome);
+  lockstep::cli::add_observe(app, outcome);
+  lockstep::cli::add_profile(app, outcome);
   lockstep::cli::add_recipe(app, outcome);
   lockstep::cli::add_diagnose(app, outcome);
   lockstep::cli::add_report(app, outcome);
@@ -124,6 +127,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_generate(app, outcome);
   lockstep::cli::add_completion(app, outcome);
   lockstep::cli::add_rank(app, outcome);
+  lockstep::cli::add_probe(app, outcome);
   lockstep::cli::add_trial_worker(app, outcome);
   return after_output(run(app, outcome, argc, argv));
 }

@@ -161,6 +161,7 @@ void add_question_flags(CLI::App& verb, PlanFlags& flags) {
                   "Precisions to search: bf16,fp8 (default: bf16). `train` has fp8 on one GPU, for dense Llamas");
   verb.add_option("--fix", flags.fix, "Fix parts of the layout: tp=8,recompute=full,micro=2");
   verb.add_option("--at-most", flags.at_most, "Bound them: tp=4,pp=8");
+  add_observation_switch(verb);
   verb.add_option("--profile", flags.profile,
                   "Profile by name or file (default: the generic one of the GPU; on one GPU our engine's)")
       ->envname("LOCKSTEP_PROFILE");

@@ -95,8 +95,8 @@ void show_plan(std::FILE* out, const spec::Job& job, const plan::Plan& plan, con
                     format_rate(rate.high, unit)));
   } else {
     row(out, "predicted",
-        fmt::format("nothing: no {} profile of this machine for {} ranks over {}; `lockstep calibrate JOB`",
-                    spec::to_string(job.precision), placement.world, placement.backend));
+        fmt::format("not known: this machine was not measured with {}, {} and {}; run `lockstep calibrate JOB` once",
+                    spec::to_string(job.precision), counted(placement.world, "rank"), placement.backend));
   }
   fmt::print(out, "\n");
   std::fflush(out);

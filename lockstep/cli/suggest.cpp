@@ -177,6 +177,7 @@ void add_question(CLI::App& verb, SuggestOptions& options) {
   verb.add_option("--global-batch", options.global_batch, "Global batch in sequences (default: from size and dataset)");
   verb.add_option("--epochs", options.epochs, "Times the dataset is seen (default: 1, small fine-tuning sets 2 or 3)");
   verb.add_option("--host-cores", options.host_cores, "CPU cores of a node (default: 12 per GPU, assumed)");
+  add_observation_switch(verb);
   verb.add_option("--profile", options.profile,
                   "Profile by name or file (default: the generic one of the GPU; on one GPU our engine's)")
       ->envname("LOCKSTEP_PROFILE");

@@ -49,6 +49,11 @@ void show_result(const nlohmann::json& result) {
   if (const auto skipped = result.value("skipped", std::int64_t{0}); skipped > 0) {
     fmt::print("{} records or files were left out (--on-bad skip)\n", skipped);
   }
+  const auto tokens = static_cast<double>(result.value("tokens", std::int64_t{0}));
+  if (const double unknown = 100.0 * static_cast<double>(result.value("unknown", std::int64_t{0})); unknown > tokens) {
+    fmt::print("{:.1f}% of the tokens are the one for unknown words: is this the tokenizer for this text?\n",
+               unknown / tokens);
+  }
   fmt::print("Next: lockstep train JOB.yaml data.kind=tokens data.path={}\n", result.value("output", ""));
 }
 

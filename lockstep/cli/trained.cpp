@@ -6,18 +6,23 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/cli/checkpoint_folder.h"
 #include "lockstep/cli/engine_library.h"
 #include "lockstep/cli/signals.h"
 #include "lockstep/spec/job.h"
+#include "lockstep/telemetry/recorder.h"
 
 namespace lockstep::cli {
 
+std::string weights_at(const std::string& name) {
+  if (std::filesystem::exists(name)) return name;
+  if (const auto saved = saved_by_run(name, telemetry::home_directory())) return saved->string();
+  throw environment_error(printable(name, 200) + " is not there",
+                          "name a run (`last`), a checkpoint, a folder of them, or a folder of exported weights");
+}
+
 nlohmann::json request_for(const TrainedFlags& flags) {
-  if (!std::filesystem::exists(flags.path)) {
-    throw environment_error(printable(flags.path, 200) + " is not there",
-                            "name a checkpoint, a folder of them, or a folder of exported weights");
-  }
-  nlohmann::json request = {{"path", flags.path}, {"overrides", flags.overrides}};
+  nlohmann::json request = {{"path", weights_at(flags.path)}, {"overrides", flags.overrides}};
   if (!flags.job_file.empty()) {
     request["job"] = spec::to_yaml(spec::load_job(flags.job_file, flags.overrides));
     request["overrides"] = nlohmann::json::array();

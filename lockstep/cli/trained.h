@@ -14,6 +14,10 @@ struct TrainedFlags {
   int threads = 0;  // 0: all cores
 };
 
+// The path of weights that were trained: `name` itself where it is one, or the folder where the run of that id (its
+// beginning, "last") saved. Throws UserError (exit 4).
+std::string weights_at(const std::string& name);
+
 // The part of the request that says which weights and which job (engine/trained_model.h).
 nlohmann::json request_for(const TrainedFlags& flags);
 

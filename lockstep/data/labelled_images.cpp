@@ -12,6 +12,8 @@
 namespace lockstep::data {
 namespace {
 
+constexpr std::size_t kMostNamed = 20;
+
 class LabelledImages final : public Dataset {
  public:
   LabelledImages(std::shared_ptr<const ImageStore> store, const LabelledImageOptions& options)
@@ -82,7 +84,10 @@ class LabelledImages final : public Dataset {
 
   void name_once(std::int64_t at, const UserError& error) const {
     const std::lock_guard lock(mutex_);
-    if (named_.insert(at).second) fmt::print(stderr, "lockstep: skipped: {}\n", error.what());
+    if (!named_.insert(at).second || named_.size() > kMostNamed + 1) return;
+    const std::string text = named_.size() > kMostNamed ? "left out: more pictures, which are not named"
+                                                        : fmt::format("left out: {}", error.what());
+    options_.notice ? options_.notice(text) : fmt::print(stderr, "lockstep: {}\n", text);
   }
 
   std::shared_ptr<const ImageStore> store_;

@@ -1,6 +1,7 @@
 // From a Job to its data sets.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -27,6 +28,7 @@ struct Datasets {
 //   classification  TSV, CSV or JSON-lines file (data/labelled_sentences.h)
 //   instruction     JSON-lines file or folder of them (data/conversation.h, data/instruction.h)
 //   tensors         safetensors file or folder of them (data/tensor_files.h)
+//   plugin          a data set that a plugin registered (data/plugin_data.h)
 //
 // `data.sources` are opened one by one and mixed by weight (data/mixed_dataset.h); their evaluation sets are joined.
 //
@@ -35,6 +37,10 @@ struct Datasets {
 // from the end (`data.holdout`), and shares no token with training. Everything but images needs `batch.sequence_length`
 // (else `model.max_sequence`), and ids below `model.vocab`. Throws UserError: exit 4 when a file is missing, 2 when it
 // is wrong.
-Datasets open_datasets(const spec::Job& job, const std::string& base_folder = {});
+//
+// `notice` hears of what is left out while the data is read (`on_bad: skip`), from any thread, as long as a data set
+// lives; without it standard error does.
+using Notice = std::function<void(const std::string& text)>;
+Datasets open_datasets(const spec::Job& job, const std::string& base_folder = {}, const Notice& notice = {});
 
 }  // namespace lockstep::data

@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -97,22 +98,40 @@ void begin_work(const fs::path& folder, const json& identity) {
 }
 
 struct ShardFacts {
-  std::int64_t tokens = 0, documents = 0, skipped = 0;
+  std::int64_t tokens = 0, documents = 0, skipped = 0, unknown = 0;
   std::uint32_t crc = 0;
   bool kept = false;
 };
 
-json facts_file_of(const ShardFacts& facts) { return {{"skipped", facts.skipped}}; }
+json facts_file_of(const ShardFacts& facts) { return {{"skipped", facts.skipped}, {"unknown", facts.unknown}}; }
 
-// A shard that is there and whole. Records that were left out are counted in a file of its own beside it.
+// A text of which more than this share is unknown teaches a model nothing; of a few tokens nothing is said.
+constexpr double kMostUnknown = 0.5;
+constexpr std::int64_t kFewTokens = 100;
+
+void refuse_unknown(const ShardFacts& facts, const std::string& tokenizer) {
+  if (facts.tokens < kFewTokens ||
+      static_cast<double>(facts.unknown) <= kMostUnknown * static_cast<double>(facts.tokens))
+    return;
+  throw bad_input(fmt::format("the vocabulary does not have this text: {} of {} tokens are the one for unknown words",
+                              facts.unknown, facts.tokens),
+                  "use the tokenizer of the model, or one that was made for such text", {tokenizer});
+}
+
+// A shard that is there and whole. What its header does not count is in a file of its own beside it.
 std::optional<ShardFacts> finished_shard(const fs::path& path) {
   const fs::path notes = fs::path(path).replace_extension(".json");
   if (!fs::exists(path) || !fs::exists(notes)) return std::nullopt;
   try {
     const TokenShard shard(path);
     shard.verify();
-    return ShardFacts{shard.size(), static_cast<std::int64_t>(shard.document_ends().size()),
-                      read_json_file(notes).value("skipped", std::int64_t{0}), shard.crc(), true};
+    const json noted = read_json_file(notes);
+    return ShardFacts{shard.size(),
+                      static_cast<std::int64_t>(shard.document_ends().size()),
+                      noted.value("skipped", std::int64_t{0}),
+                      noted.value("unknown", std::int64_t{0}),
+                      shard.crc(),
+                      true};
   } catch (const UserError&) {
     return std::nullopt;  // damaged: it is written again
   }
@@ -120,7 +139,8 @@ std::optional<ShardFacts> finished_shard(const fs::path& path) {
 
 class Work {
  public:
-  Work(const Corpus& corpus, const TokenizeRequest& request) : corpus_(corpus), request_(request) {
+  Work(const Corpus& corpus, const TokenizeRequest& request)
+      : corpus_(corpus), request_(request), unknown_(unknown_id(corpus.tokenizer())) {
     facts_.resize(corpus.units().size());
     progress_.total_bytes = corpus.bytes();
     progress_.total_shards = facts_.size();
@@ -163,9 +183,12 @@ class Work {
     const fs::path path = request_.output / shard_name(unit);
     if (const auto done = finished_shard(path)) return *done;
     const EncodedUnit encoded = corpus_.encode(corpus_.units()[unit]);
-    write_token_shard(path, encoded.ids, corpus_.tokenizer().vocab_size(), encoded.document_ends);
     ShardFacts facts{static_cast<std::int64_t>(encoded.ids.size()),
-                     static_cast<std::int64_t>(encoded.document_ends.size()), encoded.skipped, TokenShard(path).crc()};
+                     static_cast<std::int64_t>(encoded.document_ends.size()), encoded.skipped};
+    if (unknown_) facts.unknown = std::count(encoded.ids.begin(), encoded.ids.end(), *unknown_);
+    refuse_unknown(facts, request_.tokenizer);
+    write_token_shard(path, encoded.ids, corpus_.tokenizer().vocab_size(), encoded.document_ends);
+    facts.crc = TokenShard(path).crc();
     write_file_atomically(fs::path(path).replace_extension(".json"), facts_file_of(facts).dump() + "\n");
     return facts;
   }
@@ -181,6 +204,7 @@ class Work {
 
   const Corpus& corpus_;
   const TokenizeRequest& request_;
+  std::optional<TokenId> unknown_;
   std::vector<ShardFacts> facts_;
   std::atomic<std::size_t> next_ = 0;
   std::atomic<bool> stopped_ = false;
@@ -196,6 +220,7 @@ TokenizeResult result_of(const json& index) {
   result.tokens = reader.integer("tokens", 0);
   result.documents = reader.integer("documents", 0);
   result.skipped = reader.integer("skipped", 0);
+  result.unknown = index.value("unknown", std::int64_t{0});  // folders of before have none
   result.vocab_size = reader.integer("vocab_size", 1);
   result.bytes = static_cast<std::uint64_t>(reader.integer("bytes", 0));
   result.shards = reader.array("shards").size();
@@ -204,12 +229,13 @@ TokenizeResult result_of(const json& index) {
 
 json index_of(const Corpus& corpus, const std::vector<ShardFacts>& facts, const json& identity) {
   json index{{"schema", kIndexSchema}, {"tokenizer", identity.at("tokenizer")}, {"bytes", corpus.bytes()}};
-  std::int64_t tokens = 0, documents = 0, skipped = corpus.bad_files();
+  std::int64_t tokens = 0, documents = 0, skipped = corpus.bad_files(), unknown = 0;
   json shards = json::array();
   for (std::size_t i = 0; i < facts.size(); ++i) {
     tokens += facts[i].tokens;
     documents += facts[i].documents;
     skipped += facts[i].skipped;
+    unknown += facts[i].unknown;
     shards.push_back({{"file", shard_name(i)},
                       {"tokens", facts[i].tokens},
                       {"documents", facts[i].documents},
@@ -218,6 +244,7 @@ json index_of(const Corpus& corpus, const std::vector<ShardFacts>& facts, const 
   index.update({{"tokens", tokens},
                 {"documents", documents},
                 {"skipped", skipped},
+                {"unknown", unknown},
                 {"vocab_size", corpus.tokenizer().vocab_size()},
                 {"shards", std::move(shards)}});
   const auto end = end_of_text_id(corpus.tokenizer());

@@ -38,6 +38,7 @@ struct TokenizeRequest {
 
 struct TokenizeResult {
   std::int64_t tokens = 0, documents = 0, skipped = 0, vocab_size = 0;
+  std::int64_t unknown = 0;  // tokens that stand for what the vocabulary lacks
   std::size_t shards = 0, kept = 0;
   std::uint64_t bytes = 0;
   bool finished = true;          // false: on_progress asked to stop; the same call goes on from here
@@ -46,7 +47,7 @@ struct TokenizeResult {
 
 // Tokenises the inputs into the folder with several threads. Shards that an earlier, interrupted call for the same
 // inputs, tokenizer and options wrote are checked and kept; the result does not depend on threads or interruptions.
-// Throws UserError, also when the folder holds something else.
+// Throws UserError, also when the folder holds something else, and when most of a text is unknown to the tokenizer.
 TokenizeResult tokenize_corpus(const TokenizeRequest& request);
 
 // What decides the shards: the inputs with sizes and times of change, the tokenizer's files, the options.

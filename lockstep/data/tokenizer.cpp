@@ -58,6 +58,11 @@ std::optional<TokenId> end_of_text_id(const Tokenizer& tokenizer) {
   return token ? tokenizer.token_id(*token) : std::nullopt;
 }
 
+std::optional<TokenId> unknown_id(const Tokenizer& tokenizer) {
+  const auto token = first_of(tokenizer, {"[UNK]", "<unk>"});
+  return token ? tokenizer.token_id(*token) : std::nullopt;
+}
+
 TokenId padding_id(const Tokenizer& tokenizer) {
   if (const auto token = first_of(tokenizer, {"[PAD]", "<pad>", "<|pad|>", "<|padding|>"})) {
     return *tokenizer.token_id(*token);

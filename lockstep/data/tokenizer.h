@@ -65,6 +65,9 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name);
 std::optional<std::string> end_of_text_token(const Tokenizer& tokenizer);
 std::optional<TokenId> end_of_text_id(const Tokenizer& tokenizer);
 
+// The id that stands for what the vocabulary lacks ("[UNK]", "<unk>"), if any.
+std::optional<TokenId> unknown_id(const Tokenizer& tokenizer);
+
 // The token that fills up short sequences: "[PAD]", "<pad>", "<|pad|>", "<|padding|>", else end_of_text_id(), else 0.
 TokenId padding_id(const Tokenizer& tokenizer);
 

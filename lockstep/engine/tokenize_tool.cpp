@@ -42,6 +42,7 @@ int tokenize(const json& request, const Host& host) {
              {"tokens", result.tokens},
              {"documents", result.documents},
              {"skipped", result.skipped},
+             {"unknown", result.unknown},
              {"bad", result.bad},
              {"vocab_size", result.vocab_size},
              {"bytes", result.bytes},

@@ -77,9 +77,10 @@ Trainer::Trainer(RunContext& context)
   const KeptBatch batch = settle_batch();
   const bool rejoins = context.held != nullptr && context.generation > 1;
   const bool begins = !rejoins && context.request.resume_from.empty();
-  state_ = build_training_state(context.job, context.run, context.world,
-                                {context.device, step_maker(context), context.make_model, batch.data_ranks,
-                                 batch.rate_factor, begins, context.log});
+  state_ = build_training_state(
+      context.job, context.run, context.world,
+      {context.device, step_maker(context), context.make_model, batch.data_ranks, batch.rate_factor, begins,
+       context.log, [host = context.host](const std::string& text) { host.note(text); }});
   record_places(context);
   if (context.rank() == 0) tell_what_it_starts_from();
   if (rejoins) rejoin();
@@ -617,12 +618,16 @@ void Trainer::run_evaluation() {
   });
   nlohmann::json entry = {
       {"step", state_.step}, {"loss", result.loss}, {"accuracy", result.accuracy}, {"targets", result.targets}};
+  if (!result.metrics.empty()) entry["metrics"] = values_json(result.metrics);
   evaluations_.push_back(entry);
   if (context_.rank() != 0) return;
   if (context_.recorder) {
-    context_.recorder->metrics(0, state_.step,
-                               {{std::string(telemetry::metric::kEvaluationLoss), result.loss},
-                                {std::string(telemetry::metric::kEvaluationAccuracy), result.accuracy}});
+    std::map<std::string, double> figures = {{std::string(telemetry::metric::kEvaluationLoss), result.loss},
+                                             {std::string(telemetry::metric::kEvaluationAccuracy), result.accuracy}};
+    for (const auto& [name, value] : result.metrics) figures[telemetry::metric::evaluation_metric(name)] = value;
+    std::vector<telemetry::Metric> recorded;
+    for (const auto& [name, value] : figures) recorded.push_back({name, value});
+    context_.recorder->metrics(0, state_.step, std::move(recorded));
   }
   entry["type"] = "evaluation";
   context_.host.send(entry);

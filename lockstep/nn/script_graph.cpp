@@ -172,14 +172,30 @@ struct WholeFacts {
   bool hides = false;  // attributes that may hold weights in a way that is not followed
 };
 
+// The rate of dropout that an operator takes is above zero, computed, or an attribute of that name. `kind` names the
+// operator; of attention it is the fifth number, its scale is another.
+bool takes_dropout(const Node* node, const std::string& kind, const Paths& paths) {
+  constexpr std::size_t kRateOfAttention = 4;
+  for (std::size_t i = 0; i < node->inputs().size(); ++i) {
+    const Value* input = node->input(i);
+    if (kind == "scaled_dot_product_attention" && i != kRateOfAttention) continue;
+    if (!input->type()->isSubtypeOf(*c10::FloatType::get())) continue;
+    const auto value = jit::toIValue(input);
+    const std::string* path = paths.find(input);
+    if (value ? value->toDouble() > 0.0 : path == nullptr || path->ends_with("dropout")) return true;
+  }
+  return false;
+}
+
 WholeFacts look_at_all(const jit::Module& module, const std::string& name) {
   std::shared_ptr<Graph> graph = jit::toGraphFunction(module.get_method("forward").function()).graph()->copy();
   jit::Inline(*graph);
   const Paths paths(*graph, module);
   static const std::unordered_set<std::string> kDraw = {
-      "dropout",   "alpha_dropout", "feature_dropout", "bernoulli", "rand",        "randn",
-      "rand_like", "randn_like",    "randint",         "normal",    "multinomial", "poisson",
-      "rrelu",     "randperm",      "randint_like",    "lstm",      "gru"};
+      "dropout", "alpha_dropout", "feature_dropout", "bernoulli", "rand",  "randn",    "rand_like",   "randn_like",
+      "randint", "normal",        "multinomial",     "poisson",   "rrelu", "randperm", "randint_like"};
+  // These take their dropout as a number.
+  static const std::unordered_set<std::string> kMayDraw = {"lstm", "gru", "scaled_dot_product_attention"};
   WholeFacts facts;
   each_node(graph->block(), [&](const Node* node) {
     if (node->kind() == c10::prim::GetAttr) {
@@ -188,18 +204,7 @@ WholeFacts look_at_all(const jit::Module& module, const std::string& name) {
     }
     std::string kind = node->kind().toUnqualString();
     if (kind.ends_with('_')) kind.pop_back();
-    // Recurrent layers take their dropout as a number.
-    const bool recurrent = kind == "lstm" || kind == "gru";
-    bool draws = kDraw.contains(kind) && !recurrent;
-    if (recurrent) {
-      for (const Value* input : node->inputs()) {
-        const auto value = jit::toIValue(input);
-        const std::string* path = paths.find(input);
-        if (value && value->isDouble()) draws = draws || value->toDouble() > 0.0;
-        if (path != nullptr && path->ends_with("dropout")) draws = true;
-      }
-    }
-    facts.draws = facts.draws || draws;
+    facts.draws = facts.draws || kDraw.contains(kind) || (kMayDraw.contains(kind) && takes_dropout(node, kind, paths));
     if (node->kind() == c10::prim::SetAttr) {
       throw bad_input(fmt::format("{}: forward assigns to self.{}", name, printable(node->s(c10::attr::name))),
                       "write into the tensor instead: self." + printable(node->s(c10::attr::name)) + ".copy_(...)");

@@ -126,6 +126,8 @@ nlohmann::json memory_to_json(const MemoryBreakdown& memory) {
                          {"activations", memory.activations / kGiB}, {"buffers", memory.buffers / kGiB},
                          {"overhead", memory.overhead / kGiB},       {"capacity", memory.capacity / kGiB}};
   if (memory.snapshots > 0) json["snapshots"] = memory.snapshots / kGiB;
+  if (memory.host > 0) json["host"] = memory.host / kGiB;
+  if (memory.host_capacity > 0) json["host_capacity"] = memory.host_capacity / kGiB;
   return json;
 }
 
@@ -139,6 +141,8 @@ MemoryBreakdown read_memory(const JsonReader& reader) {
   memory.overhead = reader.non_negative("overhead") * kGiB;
   memory.capacity = reader.non_negative("capacity") * kGiB;
   if (reader.has("snapshots")) memory.snapshots = reader.non_negative("snapshots") * kGiB;
+  if (reader.has("host")) memory.host = reader.non_negative("host") * kGiB;
+  if (reader.has("host_capacity")) memory.host_capacity = reader.non_negative("host_capacity") * kGiB;
   const double total = reader.non_negative("total") * kGiB;
   reader.finish();
   if (std::abs(total - memory.total()) > 1e-6 * (total + memory.total())) {

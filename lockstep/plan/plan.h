@@ -55,6 +55,8 @@ struct MemoryBreakdown {
   double capacity = 0;  // of the device; 0: unknown
   // Beside total(), in host memory: copies of the state for recovery (cost/snapshots.h).
   double snapshots = 0;
+  double host = 0;           // there too: what is offloaded
+  double host_capacity = 0;  // of a rank's share of its node's memory; 0: unknown or nothing is offloaded
   double total() const { return parameters + gradients + optimizer + activations + buffers + overhead; }
   // How full the device is: the share of its capacity; where that is unknown, bytes.
   double fill() const { return capacity > 0 ? total() / capacity : total(); }

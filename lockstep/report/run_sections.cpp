@@ -111,7 +111,7 @@ std::string rank_table(const RunFacts& facts, const std::vector<Standing>& stand
   std::vector<std::vector<std::string>> rows(1);
   rows[0].emplace_back("rank");
   for (const RankColumn& column : columns) rows[0].emplace_back(column.name);
-  if (slower) rows[0].emplace_back("slower");
+  if (slower) rows[0].emplace_back("vs median");
   if (memory) rows[0].emplace_back("memory");
   std::vector<std::size_t> right_aligned(rows[0].size());
   for (std::size_t i = 0; i < right_aligned.size(); ++i) right_aligned[i] = i;

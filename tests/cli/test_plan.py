@@ -219,6 +219,11 @@ class Plan(EndToEnd):
             self.assertGreater(option["best"]["usd"], 0)
         self.assertTrue(document["verdict"])
 
+    def test_a_comparison_holds_the_cluster_that_was_named_too(self):
+        document = self.plan_json("--model", "llama2-13b", "--cluster", "8x8xA100", "--compare", "16x8xA10G", "--tokens", "300B")
+        self.assertEqual([option["cluster"] for option in document["options"]], ["8x8xA100", "16x8xA10G"])
+        self.assertTrue(document["verdict"].startswith("8x8xA100"), document["verdict"])
+
     def test_comparison_where_nothing_fits_exits_3(self):
         self.plan("--model", "gpt3-175b", "--compare", "1x1xA10G,1x2xA10G", expect=3)
 

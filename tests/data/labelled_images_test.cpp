@@ -161,9 +161,16 @@ TEST_F(Pictures, a_damaged_one_is_refused_by_name_or_the_next_takes_its_place) {
   expect_user_error(ExitCode::kUsage, {"cat/001.png", "damaged PNG", "on_bad"}, [&] { open(options())->fetch(all); });
   LabelledImageOptions skip = options();
   skip.on_bad = spec::OnBad::kSkip;
-  const Samples samples = open(skip)->fetch(all);
+  std::vector<std::string> told;
+  skip.notice = [&told](const std::string& text) { told.push_back(text); };
+  const auto pictures = open(skip);
+  const Samples samples = pictures->fetch(all);
   EXPECT_TRUE(torch::equal(samples.input[0], samples.input[1]));
   EXPECT_FALSE(torch::equal(samples.input[1], samples.input[2]));
+  pictures->fetch(all);
+  ASSERT_EQ(told.size(), 1u);  // once, however often it is met
+  EXPECT_NE(told[0].find("left out: "), std::string::npos) << told[0];
+  EXPECT_NE(told[0].find("cat/001.png"), std::string::npos) << told[0];
 }
 
 TEST_F(Pictures, are_asked_for_where_there_are_none) {

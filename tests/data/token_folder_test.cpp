@@ -224,6 +224,30 @@ TEST_F(TokenFolders, shards_with_lying_tables_of_documents_are_refused) {
   expect_user_error(ExitCode::kUsage, {"ends of documents are damaged"}, open);
 }
 
+TEST_F(TokenFolders, text_that_is_unknown_to_the_tokenizer_is_counted_and_mostly_unknown_text_refused) {
+  const json words{{"[UNK]", 0}, {"rain", 1}};
+  write(path("tokenizer.json"), json{{"added_tokens", json::array()},
+                                     {"pre_tokenizer", {{"type", "BertPreTokenizer"}}},
+                                     {"model", {{"type", "WordPiece"}, {"unk_token", "[UNK]"}, {"vocab", words}}}}
+                                    .dump());
+  const auto text_of = [](int known, int unknown) {
+    std::string text;
+    for (int i = 0; i < known; ++i) text += "rain ";
+    for (int i = 0; i < unknown; ++i) text += "snow ";
+    return text;
+  };
+  write(path("some.txt"), text_of(60, 40));
+  const TokenizeResult some = tokenize_corpus(request("some.txt", "some"));
+  EXPECT_EQ(some.tokens, 100);
+  EXPECT_EQ(some.unknown, 40);
+  EXPECT_EQ(tokenize_corpus(request("some.txt", "some")).unknown, 40);  // read from the index
+  write(path("most.txt"), text_of(40, 60));
+  expect_user_error(ExitCode::kUsage, {"tokenizer.json", "60 of 100 tokens", "use the tokenizer of the model"},
+                    [&] { tokenize_corpus(request("most.txt", "most")); });
+  write(path("short.txt"), text_of(0, 5));
+  EXPECT_EQ(tokenize_corpus(request("short.txt", "short")).unknown, 5);
+}
+
 class TokenCache : public TokenFolders {
  protected:
   void SetUp() override {

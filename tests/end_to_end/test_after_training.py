@@ -1,6 +1,7 @@
 """`lockstep evaluate`, `generate` and `export`: what is done with weights after training."""
 import json
 import math
+import shutil
 import unittest
 
 from harness import EndToEnd
@@ -51,6 +52,7 @@ class AfterTraining(EndToEnd):
         self.train(self.text_job(steps=30, **self.checkpointed()))
         prompt = ("--prompt", "the lamb and", "--tokens", 12)
         first = self.ask("generate", self.saved, *prompt)
+        self.assertEqual(self.ask("generate", "last", *prompt)["tokens"], first["tokens"], "by its run")
         self.assertEqual((first["schema"], len(first["tokens"])), ("lockstep.generate/1", 12))
         self.ask("export", self.saved, "--to", self.folder / "model")
         again = self.ask("generate", self.folder / "model", *prompt, "--tokenizer", "bytes")
@@ -68,6 +70,8 @@ class AfterTraining(EndToEnd):
         self.train(self.mnist_job(ranks=1, **self.checkpointed()))
         self.expect_error(2, ["does not predict the next token"], "generate", self.saved, "--prompt", "a")
         self.expect_error(4, ["is not there"], "evaluate", self.folder / "nothing")
+        shutil.rmtree(self.saved)
+        self.expect_error(4, ["left no checkpoint", str(self.saved)], "evaluate", "last")
         self.expect_error(2, ["there is no checkpoint"], "evaluate", self.folder / "mnist")
 
 

@@ -6,7 +6,7 @@ usage: compare_scripts.py LOCKSTEP|SCRIPT_PROBE [NET...]
 With interop_script_probe instead of lockstep ranks are threads of one process, and there is no resume. Judged for every net, on 1, 2 and 4 ranks under data parallelism and ZeRO-3:
   fp32    losses of 8 steps of AdamW to 1e-6 of the loop's (batch statistics are each rank's own, as DDP's: the U-Net's
           loop computes the parts that the ranks have)
-  fp64    losses to 1e-12 of one rank's (again: of as many parts)
+  fp64    losses to 1e-12 of the loop's, and of those of one rank that takes as many parts one after the other
   resume  after a stop in the middle: bit-identical losses and weights
   export  the state dict loads into the Python module, strictly, and holds the checkpoint's tensors; its outputs are
           those of the loop's module to 1e-5
@@ -58,15 +58,17 @@ def layout_of(ranks, zero):
     return f"layout={{shard: {ranks}, zero: 3}}" if zero == 3 and ranks > 1 else f"layout={{dp: {ranks}}}"
 
 
-def losses_of(folder, net, ranks, zero, precision):
+def losses_of(folder, net, ranks, zero, precision, parts=1):
+    """`parts`: micro-batches of a rank, one after the other."""
+    micro = GLOBAL // ranks // parts
+    words = (f"batch={{micro: {micro}, accumulation: {parts}}}", f"precision={precision}")
+    name = f"{net}-{ranks}-{zero}-{precision}" + (f"-{parts}" if parts > 1 else "")
     if PROBE:
         layout = f"shard={ranks},zero=3" if zero == 3 and ranks > 1 else f"dp={ranks}"
-        out = lockstep(folder, f"{net}.yaml", layout, f"{net}-{ranks}-{zero}-{precision}.out",
-                       f"batch.micro={GLOBAL // ranks}", f"precision={precision}")
+        out = lockstep(folder, f"{net}.yaml", layout, f"{name}.out", *words)
         return [float(line) for line in out.split()]
-    out = lockstep(folder, "train", f"{net}.yaml", f"cluster=1x{ranks}xcpu", layout_of(ranks, zero),
-                   f"batch.micro={GLOBAL // ranks}", f"precision={precision}",
-                   f"checkpoint={{directory: {net}-{ranks}-{zero}-{precision}}}", "--json")
+    out = lockstep(folder, "train", f"{net}.yaml", f"cluster=1x{ranks}xcpu", layout_of(ranks, zero), *words,
+                   f"checkpoint={{directory: {name}}}", "--json")
     run = json.loads(out.strip().splitlines()[-1])["run"]
     report = json.loads(lockstep(folder, "report", run, "--json"))
     return [value for _, value, *_ in sorted(report["loss"])]
@@ -104,11 +106,14 @@ def compare_losses(folder, net, parts):
     for ranks in RANKS:
         theirs, _ = loop(module, inputs, target, loss, parts[ranks])
         wide, _ = loop(module, inputs, target, loss, parts[ranks], torch.float64)
+        alone = losses_of(folder, net, 1, 0, "fp64", ranks)
         for zero in (0, 3):
             narrow_error = worst(losses_of(folder, net, ranks, zero, "fp32"), theirs)
-            wide_error = worst(losses_of(folder, net, ranks, zero, "fp64"), wide)
-            print(f"{net:9} ranks {ranks} zero {zero}: fp32 {narrow_error:.1e} of PyTorch's loop, fp64 {wide_error:.1e}")
-            assert narrow_error < 1e-6 and wide_error < 1e-12
+            ours = losses_of(folder, net, ranks, zero, "fp64")
+            wide_error, rank_error = worst(ours, wide), worst(ours, alone)
+            print(f"{net:11} ranks {ranks} zero {zero}: fp32 {narrow_error:.1e} of PyTorch's loop, fp64 {wide_error:.1e}, "
+                  f"of one rank's {rank_error:.1e}", flush=True)
+            assert narrow_error < 1e-6 and wide_error < 1e-12 and rank_error < 1e-12
 
 
 def compare_state(folder, net):
@@ -125,7 +130,7 @@ def compare_state(folder, net):
         assert torch.equal(tensor, state[name]), name
     some = [tensor[:4] for tensor in inputs.values()]
     error = (fresh.eval()(*some) - trained.eval()(*some)).abs().max().item()
-    print(f"{net:9} export: {len(state)} tensors, outputs {error:.1e} of the loop's module")
+    print(f"{net:11} export: {len(state)} tensors, outputs {error:.1e} of the loop's module")
     assert error < 1e-5
 
 
@@ -140,7 +145,7 @@ def compare_resume(folder, net):
         lockstep(folder, "checkpoint", "export", f"{net}-{name}", "--output", f"{net}-{name}-state")
     one, other = (load_file(str(folder / f"{net}-{name}-state" / "model.safetensors")) for name in ("straight", "stopped"))
     assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-    print(f"{net:9} resume: {len(one)} tensors bit-identical, final loss {resumed['final_loss']!r}")
+    print(f"{net:11} resume: {len(one)} tensors bit-identical, final loss {resumed['final_loss']!r}")
 
 
 def main():

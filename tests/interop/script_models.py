@@ -1,5 +1,5 @@
 """Nets that are in no zoo of ours, as a Python user would write them: a ConvNeXt, a diffusion U-Net, a recurrent net
-over a graph. All sizes are small; what they compute with is not."""
+over a graph, a transformer of torch.nn. All sizes are small; what they compute with is not."""
 
 import torch
 from torch import nn
@@ -68,7 +68,7 @@ class UNet(nn.Module):
         self.shrink = nn.Conv2d(width, width, 3, stride=2, padding=1)
         self.middle = ResidualBlock(2 * width, 2 * width, time)
         self.up1, self.up2 = ResidualBlock(4 * width, width, time), ResidualBlock(2 * width, width, time)
-        self.grow = nn.ConvTranspose2d(width, width, 2, stride=2)
+        self.grow = nn.Conv2d(width, width, 3, padding=1)
         self.last = nn.Conv2d(width, 1, 3, padding=1)
 
     def forward(self, noisy, t):
@@ -78,7 +78,8 @@ class UNet(nn.Module):
         a = self.down1(self.first(noisy), emb)
         b = self.down2(self.shrink(a), emb)
         h = self.up1(torch.cat([self.middle(b, emb), b], dim=1), emb)
-        return self.last(self.up2(torch.cat([self.grow(h), a], dim=1), emb))
+        h = self.grow(functional.interpolate(h, scale_factor=2.0, mode="nearest"))
+        return self.last(self.up2(torch.cat([h, a], dim=1), emb))
 
 
 class GraphNet(nn.Module):
@@ -98,6 +99,24 @@ class GraphNet(nn.Module):
         return self.out(h.mean(1))
 
 
+class Transformer(nn.Module):
+    """torch.nn's own encoder layers, masked so that a row sees those before it; pooled over the rows that are no padding."""
+
+    def __init__(self, ids=11, width=16, classes=3):
+        super().__init__()
+        self.embed, self.norm = nn.Embedding(ids, width), nn.RMSNorm(width)
+        layer = nn.TransformerEncoderLayer(width, 4, 2 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(width, classes)
+        self.register_buffer("mask", torch.ones(6, 6).triu(1).bool())
+
+    def forward(self, ids, length):
+        beyond = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0) >= length.unsqueeze(1)
+        h = self.norm(self.encoder(self.embed(ids), mask=self.mask, src_key_padding_mask=beyond))
+        h = h.masked_fill(beyond.unsqueeze(2), 0.0)
+        return self.head(h.sum(1) / length.unsqueeze(1).to(h.dtype))
+
+
 def convnext(samples, generator):
     return ConvNeXt(), {"pixels": torch.randn(samples, 3, 16, 16, generator=generator)}, torch.randint(
         0, 5, (samples,), generator=generator), "cross_entropy"
@@ -115,5 +134,11 @@ def graph(samples, generator):
     return GraphNet(), inputs, torch.randn(samples, 2, generator=generator), "huber"
 
 
-NETS = {"convnext": convnext, "unet": unet, "graph": graph}
+def transformer(samples, generator):
+    inputs = {"ids": torch.randint(0, 11, (samples, 6), generator=generator),
+              "length": torch.randint(1, 7, (samples,), generator=generator)}
+    return Transformer(), inputs, torch.randint(0, 3, (samples,), generator=generator), "cross_entropy"
+
+
+NETS = {"convnext": convnext, "unet": unet, "graph": graph, "transformer": transformer}
 LOSSES = {"cross_entropy": functional.cross_entropy, "mse": functional.mse_loss, "huber": functional.huber_loss}

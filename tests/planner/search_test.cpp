@@ -328,5 +328,25 @@ TEST(Search, a_candidate_carries_every_figure_of_a_plan) {
   EXPECT_LE(*candidate.out_of_memory_probability, 0.1);
 }
 
+// It hides its attention: there is no selective recomputation to propose, nor any with dropout inside.
+TEST(Search, proposes_for_a_module_from_python_only_what_it_can_do) {
+  SearchRequest request = request_of("gpt2-124m", "1x8xH100", 64);
+  request.model = {};
+  request.model.arch = spec::Arch::kTorchScript;
+  request.model.name = "net";
+  spec::ScriptFacts& facts = request.model.script.facts;
+  facts.parameters = 1'000'000;
+  facts.units = {{.name = "a", .parameters = 500'000, .saved_bytes = 1e6, .share = 0.5},
+                 {.name = "b", .parameters = 500'000, .saved_bytes = 1e6, .share = 0.5}};
+  facts.products = {{.count = 2, .m = 64, .n = 512, .k = 512}};
+  for (const bool draws : {false, true}) {
+    facts.draws = draws;
+    const SearchResult result = search(request);
+    ASSERT_FALSE(result.best.empty());
+    EXPECT_EQ(result.best_of_family.contains("recompute=full"), !draws);
+    EXPECT_FALSE(result.best_of_family.contains("recompute=selective"));
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::planner

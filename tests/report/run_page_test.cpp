@@ -209,7 +209,7 @@ TEST_F(ThePage, of_a_foreign_program_has_no_empty_columns) {
   const std::string text = to_text(page.report);
   EXPECT_TRUE(has(text, "87%")) << text;
   EXPECT_TRUE(has(text, "CPU"));
-  for (const char* empty : {"predicted", "residual", "step", "compute", "slower"})
+  for (const char* empty : {"predicted", "residual", "step", "compute", "vs median"})
     EXPECT_FALSE(has(text, empty)) << text;
 }
 

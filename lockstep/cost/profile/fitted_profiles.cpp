@@ -46,7 +46,7 @@ struct RareFact {
   const char* name;
   bool StackFacts::*member;
 };
-constexpr std::array<RareFact, 9> kRareFacts{
+constexpr std::array<RareFact, 11> kRareFacts{
     {{"scatters_boundaries", &StackFacts::scatters_boundaries},
      {"gathers_before_dispatch", &StackFacts::gathers_before_dispatch},
      {"scatters_experts", &StackFacts::scatters_experts},
@@ -55,7 +55,17 @@ constexpr std::array<RareFact, 9> kRareFacts{
      {"reshards_after_forward", &StackFacts::reshards_after_forward},
      {"copies_shared_keys", &StackFacts::copies_shared_keys},
      {"whole_state_exchanges", &StackFacts::whole_state_exchanges},
-     {"small_exchanges", &StackFacts::small_exchanges}}};
+     {"small_exchanges", &StackFacts::small_exchanges},
+     {"recomputes_every_second_product", &StackFacts::recomputes_every_second_product},
+     {"keeps_narrow_weights", &StackFacts::keeps_narrow_weights}}};
+
+struct RareAmount {
+  const char* name;
+  double StackFacts::*member;
+};
+constexpr std::array<RareAmount, 3> kRareAmounts{{{"logits_share", &StackFacts::logits_share},
+                                                  {"fp8_copy_bytes", &StackFacts::fp8_copy_bytes},
+                                                  {"frozen_weight_bytes", &StackFacts::frozen_weight_bytes}}};
 
 nlohmann::json facts_to_json(const StackFacts& facts) {
   nlohmann::json json = {{"flash_attention", facts.flash_attention},
@@ -70,6 +80,9 @@ nlohmann::json facts_to_json(const StackFacts& facts) {
                          {"sequence_parallel", facts.sequence_parallel},
                          {"stage_split", facts.stage_split == StageSplit::kEven ? "even" : "by_cost"}};
   for (const auto& [name, member] : kRareFacts) {
+    if (facts.*member != StackFacts{}.*member) json[name] = facts.*member;
+  }
+  for (const auto& [name, member] : kRareAmounts) {
     if (facts.*member != StackFacts{}.*member) json[name] = facts.*member;
   }
   return json;
@@ -90,6 +103,9 @@ StackFacts read_facts(const JsonReader& reader) {
   facts.stage_split = static_cast<StageSplit>(reader.choice("stage_split", {"even", "by_cost"}));
   for (const auto& [name, member] : kRareFacts) {
     if (reader.has(name)) facts.*member = reader.boolean(name);
+  }
+  for (const auto& [name, member] : kRareAmounts) {
+    if (reader.has(name)) facts.*member = reader.non_negative(name);
   }
   reader.finish();
   return facts;
@@ -137,6 +153,7 @@ Fitted read_fitted(const JsonReader& reader) {
   for (const ConstantInfo& info : constant_table()) fitted.constants.*info.member = positive(info.name);
   fitted.constants.communicator_bytes = positive("communicator_bytes");
   fitted.constants.reserve_factor = positive("reserve_factor");
+  if (constants.has("state_factor")) positive("state_factor");  // older files; bytes of states are counted
   constants.finish();
   fitted.facts = read_facts(reader.object("facts"));
   JsonReader residuals = reader.object("residuals");
@@ -146,6 +163,31 @@ Fitted read_fitted(const JsonReader& reader) {
   residuals.finish();
   reader.finish();
   return fitted;
+}
+
+std::string peers_of(const std::string& stack) {
+  struct Peers {
+    std::string_view begins, peers;
+  };
+  constexpr std::array<Peers, 14> kPeers{{{"llm-foundry", "peers-fsdp"},
+                                          {"fsdp", "peers-fsdp"},
+                                          {"torchtitan", "peers-fsdp"},
+                                          {"deepspeed", "peers-fsdp"},
+                                          {"transformers", "peers-fsdp"},
+                                          {"nanogpt", "peers-fsdp"},
+                                          {"pytorch", "peers-fsdp"},
+                                          {"nanotron", "peers-fsdp"},
+                                          {"megatron-bridge", "peers-te"},
+                                          {"megatron-core", "peers-te"},
+                                          {"nemo", "peers-te"},
+                                          {"megatron", "peers-megatron"},
+                                          {"maxtext", "peers-jax"},
+                                          {"pax", "peers-jax"}}};
+  if (stack.starts_with("peers-")) return stack;
+  for (const auto& [begins, peers] : kPeers) {
+    if (stack.starts_with(begins)) return std::string(peers);
+  }
+  return "";
 }
 
 std::vector<std::string> profile_names() { return spec::embedded_names(spec::embedded_profiles()); }
@@ -163,11 +205,13 @@ Profile find_profile(const std::string& name) {
 Profile profile_for(const std::string& device_kind, const std::string& stack) {
   if (!stack.empty()) {
     if (const spec::EmbeddedSpec* exact = find_by_parts(device_kind, stack)) return read_embedded(*exact);
+    if (const spec::EmbeddedSpec* peers = find_by_parts(device_kind, peers_of(stack))) return read_embedded(*peers);
   }
   if (const spec::EmbeddedSpec* generic = find_by_parts(device_kind, "")) return read_embedded(*generic);
   for (const auto& [kind, relative, widening] : kRelatives) {
     if (kind != device_kind) continue;
-    for (const std::string_view wanted : {std::string_view(stack), std::string_view()}) {
+    const std::string peers = peers_of(stack);
+    for (const std::string_view wanted : {std::string_view(stack), std::string_view(peers), std::string_view()}) {
       const spec::EmbeddedSpec* found = find_by_parts(relative, wanted);
       if (found == nullptr) continue;
       Profile profile = read_embedded(*found);
@@ -197,6 +241,23 @@ Profile profile_for(const spec::Cluster& cluster) {
       std::max_element(cluster.groups.begin(), cluster.groups.end(),
                        [&](const spec::NodeGroup& a, const spec::NodeGroup& b) { return weight(a) < weight(b); });
   return profile_for(most->device.kind);
+}
+
+std::vector<Fitted> fitted_by_group(const Fitted& fitted, const spec::Cluster& cluster) {
+  std::vector<Fitted> all(cluster.groups.size(), fitted);
+  if (cluster.groups.size() < 2) return all;
+  bool of_some = false;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::string& kind = cluster.groups[i].device.kind;
+    of_some |= kind == fitted.hardware;
+    if (kind == fitted.hardware) continue;
+    all[i] = *profile_for(kind, fitted.stack == "generic" ? "" : fitted.stack).fitted;
+    if (all[i].hardware != fitted.hardware) continue;
+    of_some = true;  // a relative: the same constants, known less well
+    all[i].constants = fitted.constants;
+  }
+  if (!of_some) all.assign(all.size(), fitted);
+  return all;
 }
 
 Profile engine_profile_for(const spec::Cluster& cluster) {

@@ -97,7 +97,8 @@ std::optional<std::int64_t> Bounds::fixed(Key key) const {
 
 std::string_view Bounds::name(Key key) { return kKeyNames[key]; }
 
-Space::Space(const SearchRequest& request) : request_(request), bounds_(request.constraints), worlds_(find_worlds()) {
+Space::Space(const SearchRequest& request)
+    : request_(request), bounds_(request.constraints), worlds_(find_worlds()), recomputes_(find_recomputes()) {
   for (const std::int64_t world : worlds_) {
     for (const std::int64_t divisor : divisors(world)) {
       if (!batches_.contains(divisor)) batches_.emplace(divisor, find_batches(divisor));
@@ -294,9 +295,15 @@ std::span<const plan::ContextExchange> Space::context_exchanges(const plan::Layo
                       : only(kExchanges, plan::ContextExchange::kRing);
 }
 
-std::span<const plan::Recompute> Space::recomputes() const {
-  const std::optional<plan::Recompute> wanted = request_.constraints.recompute;
-  return wanted ? only(kRecomputes, *wanted) : std::span<const plan::Recompute>(kRecomputes);
+std::vector<plan::Recompute> Space::find_recomputes() const {
+  if (const auto wanted = request_.constraints.recompute) return {*wanted};
+  std::vector<plan::Recompute> found;
+  for (const plan::Recompute recompute : kRecomputes) {
+    plan::Layout layout;
+    layout.recompute = recompute;
+    if (!plan::find_layout_problem(layout, &request_.model)) found.push_back(recompute);
+  }
+  return found;
 }
 
 std::int64_t Space::row_unit(spec::Precision precision) const {

@@ -87,6 +87,7 @@ class Space {
 
  private:
   std::vector<std::int64_t> find_worlds() const;
+  std::vector<plan::Recompute> find_recomputes() const;  // what the model can have
   std::vector<Pipeline> find_pipelines(std::int64_t world, std::int64_t pp) const;
   std::vector<std::int64_t> virtual_stages_of(std::int64_t pp) const;
   void append_meshes(std::int64_t world, plan::Offload offload, spec::Precision precision,
@@ -99,7 +100,7 @@ class Space {
   void choose_lean_cut(plan::Layout mesh, Choice& choice) const;
   std::span<const bool> sequence_parallels(const plan::Layout& mesh) const;
   std::span<const plan::ContextExchange> context_exchanges(const plan::Layout& mesh) const;
-  std::span<const plan::Recompute> recomputes() const;
+  std::span<const plan::Recompute> recomputes() const { return recomputes_; }
   std::vector<plan::BatchPlan> find_batches(std::int64_t data_ranks) const;
   // Interleaving is proposed with whole rounds of pp micro-batches (Narayanan et al. 2021, section 2.2), where the last
   // round leaves no rank idle. Who names that schedule gets it with any number.
@@ -117,6 +118,7 @@ class Space {
   const SearchRequest& request_;
   Bounds bounds_;
   std::vector<std::int64_t> worlds_;
+  std::vector<plan::Recompute> recomputes_;
   std::map<std::int64_t, std::vector<plan::BatchPlan>> batches_;                      // by data ranks
   std::map<std::pair<std::int64_t, std::int64_t>, std::vector<Pipeline>> pipelines_;  // by world, pp
 };

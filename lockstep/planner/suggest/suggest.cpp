@@ -11,6 +11,7 @@
 #include "lockstep/base/units.h"
 #include "lockstep/planner/explain/fix.h"
 #include "lockstep/planner/explain/reasons.h"
+#include "lockstep/planner/observations.h"
 #include "lockstep/planner/profile_source.h"
 #include "lockstep/planner/resize.h"
 #include "lockstep/planner/suggest/host.h"
@@ -134,7 +135,7 @@ cost::Profile profile_of(const Suggestion& suggestion) {
   const spec::Cluster& cluster = suggestion.cluster;
   const Ranks ranks = ranks_here(cluster, 0, "", cluster.devices());
   const bool ours = suggestion.request.stack == Stack::kLockstep;
-  if (!ours && named_profile(suggestion.request.profile).empty()) return cost::profile_for(cluster);
+  if (!ours && named_profile(suggestion.request.profile).empty()) return conditioned(cost::profile_for(cluster)).profile;
   return require_profile(cluster, spec::usual_precision(cluster), ranks, suggestion.request.profile);
 }
 

@@ -108,7 +108,7 @@ Table rank_table(const RunReport& report) {
   table.rows.resize(1);
   table.rows[0] = {"rank"};
   for (const RankColumn& column : columns) table.rows[0].emplace_back(column.name);
-  table.rows[0].insert(table.rows[0].end(), {"slower", "peak memory"});
+  table.rows[0].insert(table.rows[0].end(), {"vs median", "peak memory"});
   table.right = all_but_first(table.rows[0].size());
   for (std::size_t i = 0; i < report.ranks.size() && i < kMostRanks; ++i) {
     const RankFacts& rank = report.ranks[i];
