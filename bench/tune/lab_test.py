@@ -55,7 +55,7 @@ class Report(unittest.TestCase):
         def other(variant, regret, instance):
             return {**row, "instance": instance, "seed": 1, "variant": variant, "truth": {"60": 100 - regret},
                     "failed": {"60": 0.1}}
-        return {"budgets": [60], "seeds": 1, "surfaces": [{"kind": "dev_x", "instance": i, "best": 100} for i in (0, 1)],
+        return {"budgets": [60], "seeds": 1, "in_process": False, "surfaces": [{"kind": "dev_x", "instance": i, "best": 100} for i in (0, 1)],
                 "ours": [mine(r, i, h) for h, r in ((False, ours), (True, hidden)) for i in (0, 1)],
                 "optuna": [other(v, r, i) for v, r in (("gp/reject/worst", theirs), ("tpe/reject/zero", 2 * theirs),
                                                        ("random/reject/zero", chance)) for i in (0, 1)]}

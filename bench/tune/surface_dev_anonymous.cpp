@@ -87,7 +87,7 @@ class DevAnonymous final : public LabSurface {
     if (in_wedge) return {.refused = "RuntimeError: internal assertion failed"};
     need += product_ * (x[0] * x[3] + x[1] * x[2] * (p[9] == 1 ? 1.5 : 0.7));
     double log_time = 0.9 * std::sqrt(bowl(x, p[7]) + 0.01);
-    log_time += words_[static_cast<std::size_t>(p[7])] + words_[static_cast<std::size_t>(4 + p[8])] * (0.3 + x[4]);
+    log_time += words_[static_cast<std::size_t>(p[7])] + words_[4 + static_cast<std::size_t>(p[8])] * (0.3 + x[4]);
     if (p[9] == 1) log_time += flag_ * (p[8] == 1 ? -1 : 1);
     log_time -= depth_ * std::exp(-distance / (2 * width_ * width_));
     return {.step_seconds = std::exp(log_time), .device = need};

@@ -40,7 +40,7 @@ class DevWords final : public LabSurface {
     }
     for (Pair& pair : pairs_) {
       pair.first = static_cast<std::size_t>(random.below(5));
-      pair.second = static_cast<std::size_t>(5 + random.below(6));
+      pair.second = 5 + static_cast<std::size_t>(random.below(6));
       for (Row& row : pair.effect) {
         for (double& effect : row) effect = random.normal(0.05);
       }
