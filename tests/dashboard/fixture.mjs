@@ -37,7 +37,9 @@ export const fixture = {
     writeHostile(this.home);
     await runToEnd(this.home, ["train", kJob, "steps=40", "evaluation.every=20"]);
     await this.makeStudy();
-    this.trainer = start(this.home, ["train", kJob, "steps=1000000", "name=live-run", "--chaos", kPace], { quiet: true });
+    this.trainer = start(this.home, ["train", kJob, "steps=1000000", "name=live-run", "--chaos", kPace], {
+      quiet: true,
+    });
     this.trainer.stdout.resume();
     await this.startServer(0);
     const find = async (name, status) => {

@@ -120,7 +120,10 @@ def environment_of(case, folder):
     environment["LOCKSTEP_HOME"] = str(folder / "home")
     environment.update({name: str(value) for name, value in case.get("environment", {}).items()})
     if case.get("nvml"):
-        environment["LOCKSTEP_NVML"] = str(BUILD / "tests/fake_nvml/libfake_nvml.so")
+        fake = BUILD / "tests/fake_nvml/libfake_nvml.so"
+        if not fake.exists():
+            sys.exit(f"{fake} is not there: build the target fake_nvml")
+        environment["LOCKSTEP_NVML"] = str(fake)
         environment["FAKE_NVML"] = f"{case.get('nvml')['hot']}:{case.get('nvml')['clock']}"
     return environment
 
