@@ -173,6 +173,8 @@ std::shared_ptr<const WordModel> parse_unigram(const json& model, const json& de
   options.unknown = json_id(json_part(model, "unk_id"), "unk_id", place);
   options.byte_fallback = json_flag(model, "byte_fallback", false, place);
   options.strip_first_space = strips_first_space(decoder, place);
+  const bool metaspace = decoder.is_object() && json_text(decoder, "type", "", place) == "Metaspace";
+  options.strip_first_token = metaspace && options.strip_first_space;
   return make_unigram(std::move(options), place);
 }
 

@@ -114,7 +114,8 @@ class Unigram final : public WordModel {
   }
 
   void decode_token(std::string_view token, bool first, std::string& text) const override {
-    decode_characters(token, {options_.byte_fallback, first && options_.strip_first_space}, text);
+    const bool all = first && options_.strip_first_token;
+    decode_characters(token, {options_.byte_fallback, first && options_.strip_first_space, all}, text);
   }
 
  private:
@@ -181,7 +182,7 @@ void decode_characters(std::string_view token, const CharacterDecoding& how, std
   for (const char32_t c : decode_utf8(token)) {
     if (c != kVisibleSpace) {
       append_utf8(text, c);
-    } else if (!strip) {
+    } else if (!strip && !how.strip_all) {
       text.push_back(' ');
     }
     strip = false;

@@ -54,7 +54,8 @@ struct UnigramOptions {
   std::vector<std::pair<std::string, double>> tokens;  // by id, with their log-probabilities
   TokenId unknown = 0;
   bool byte_fallback = false;
-  bool strip_first_space = true;  // decode
+  bool strip_first_space = true;   // decode
+  bool strip_first_token = false;  // decode: of the first token every space is taken off (the decoder Metaspace)
 };
 // Throws bad_input at `place` when the unknown token is none of the vocabulary.
 std::shared_ptr<const WordModel> make_unigram(UnigramOptions options, const std::string& place);
@@ -63,6 +64,7 @@ std::shared_ptr<const WordModel> make_unigram(UnigramOptions options, const std:
 struct CharacterDecoding {
   bool bytes = false;
   bool strip_first = false;  // a space that the token begins with is left out
+  bool strip_all = false;    // every space is
 };
 void decode_characters(std::string_view token, const CharacterDecoding& how, std::string& text);
 
