@@ -16,7 +16,7 @@ VENV ?= .cache/venv
 TORCH_REQUIREMENT ?= torch==2.13.0
 WERROR ?=
 
-.PHONY: all build setup demo dashboard lint-dashboard test test-all test-dashboard timing chaos fuzz lint lint-changed format bench bench-alerts bench-dashboard bench-planner bench-recovery bench-sim bench-tune accuracy profiles install deb wheel image data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch venv-readers venv-trackers clean
+.PHONY: all build setup demo dashboard lint-dashboard test test-all test-dashboard timing chaos fuzz lint lint-changed format bench bench-alerts bench-dashboard bench-planner bench-recovery bench-sim bench-tune bench-tune-known accuracy profiles install deb wheel image data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch venv-readers venv-trackers clean
 all: build
 
 setup:
@@ -73,11 +73,14 @@ chaos: setup
 venv:
 	@scripts/setup.sh build interop
 	@test -x $(VENV)/bin/python3 || python3 -m venv $(VENV)
-	@$(VENV)/bin/python3 -c 'import torch, transformers, tokenizers, peft' 2>/dev/null || \
-	  $(VENV)/bin/pip install --quiet '$(TORCH_REQUIREMENT)' numpy transformers tokenizers safetensors peft
+	@$(VENV)/bin/python3 -c 'import torch, transformers, tokenizers, peft, sentencepiece' 2>/dev/null || \
+	  $(VENV)/bin/pip install --quiet '$(TORCH_REQUIREMENT)' numpy transformers tokenizers safetensors peft sentencepiece
 	@$(VENV)/bin/python3 -c 'from importlib.util import find_spec as f; exit(not (f("accelerate") and f("deepspeed")))' || \
 	  { $(VENV)/bin/pip install --quiet accelerate setuptools wheel && \
 	    DS_BUILD_OPS=0 $(VENV)/bin/pip install --quiet --no-build-isolation deepspeed; }
+	@$(VENV)/bin/python3 -c 'from importlib.util import find_spec as f; exit(not (f("megatron.core") and f("torchtitan")))' 2>/dev/null || \
+	  { $(VENV)/bin/pip install --quiet torchtitan==0.3.0 tyro megatron-core==0.16.1 && \
+	    $(VENV)/bin/pip install --quiet --no-deps megatron-bridge; }
 	@$(VENV)/bin/python3 -c 'import kubernetes_validate, jsonschema, yaml' 2>/dev/null || \
 	  $(VENV)/bin/pip install --quiet kubernetes-validate jsonschema pyyaml
 
@@ -206,15 +209,27 @@ bench-recovery: build
 	  $(BENCH_RECOVERY_VENV)/bin/pip install --quiet numpy torchft==0.2.0 '$(TORCH_REQUIREMENT)'
 	$(BENCH_RECOVERY_VENV)/bin/python3 bench/recovery/run.py $(BENCH_RECOVERY_FLAGS)
 
-# Optuna and what its Gaussian process needs come from PyPI. Writes bench/reports/tune.md and tune_coverage.md; 40
-# minutes on two cores, three with BENCH_TUNE_FLAGS=--quick.
+# Optuna and what its samplers need come from PyPI. Our tuner against them in the laboratory (bench/tune/README.md): writes
+# bench/reports/tune_lab_dev.md and .json, a quarter of an hour on two cores with Optuna's studies as they are kept in
+# bench/tune/optuna_*.jsonl; BENCH_TUNE_FLAGS='--half final' opens the other half, --quick takes a minute.
+# bench-tune-known: the surfaces that the tuner was made on; tune.md and tune_coverage.md, 40 minutes.
 BENCH_TUNE_VENV ?= .cache/venv-bench
+define bench_tune_venv
+	@test -x $(BENCH_TUNE_VENV)/bin/python3 || python3 -m venv $(BENCH_TUNE_VENV)
+	@$(BENCH_TUNE_VENV)/bin/python3 -c 'import cmaes, optuna, scipy, torch' 2>/dev/null || \
+	  $(BENCH_TUNE_VENV)/bin/pip install --quiet cmaes optuna numpy scipy '$(TORCH_REQUIREMENT)'
+endef
 bench-tune:
+	$(call build_bench,surface_worker tune_lab bench_lab_surfaces_test)
+	@build/bench/tests/bench_lab_surfaces_test --gtest_brief=1
+	$(call bench_tune_venv)
+	@$(BENCH_TUNE_VENV)/bin/python3 -m unittest -q bench/tune/lab_test.py
+	$(BENCH_TUNE_VENV)/bin/python3 bench/tune/lab.py $(BENCH_TUNE_FLAGS)
+
+bench-tune-known:
 	$(call build_bench,surface_worker tune_lab tune_coverage bench_surfaces_test)
 	@build/bench/tests/bench_surfaces_test --gtest_brief=1
-	@test -x $(BENCH_TUNE_VENV)/bin/python3 || python3 -m venv $(BENCH_TUNE_VENV)
-	@$(BENCH_TUNE_VENV)/bin/python3 -c 'import optuna, scipy, torch' 2>/dev/null || \
-	  $(BENCH_TUNE_VENV)/bin/pip install --quiet optuna numpy scipy '$(TORCH_REQUIREMENT)'
+	$(call bench_tune_venv)
 	$(BENCH_TUNE_VENV)/bin/python3 bench/tune/run.py $(BENCH_TUNE_FLAGS); status=$$?; \
 	$(if $(findstring --quick,$(BENCH_TUNE_FLAGS)),,build/bench/tune_coverage --report bench/reports/tune_coverage.md || status=1;) \
 	exit $$status

@@ -33,7 +33,7 @@ else
   files=$({ git diff --name-only HEAD; git log --no-merges --name-only --pretty= -n 30; } |
     sed -n 's/\.\(h\|cpp\)$/.cpp/p' | awk '!seen[$0]++' | grep -Fxf build/lint/compiled |
     awk -v budget=$((${LINT_MINUTES:-5} * 60 * $(nproc))) '
-      { cost = ($0 ~ /^lockstep\/(kernels|nn|parallel|data|checkpoint|engine)\//) ? 40 : 8 }
+      { cost = ($0 ~ /^lockstep\/(plugin|kernels|nn|parallel|data|checkpoint|engine)\//) ? 40 : 8 }
       total + cost <= budget { total += cost; print }') || true
 fi
 [ -n "$files" ] || { echo "clang-tidy: nothing changed"; exit 0; }

@@ -20,6 +20,7 @@ struct Scored {
   std::int64_t gpus = 0;
   bool failed = false;      // the run crashed or ran out of memory: it has no measured rate
   bool cannot_run = false;  // a rule of layouts forbids it, whatever the memory
+  bool complete = true;     // the configuration is stated completely and the evidence is not weak
 
   std::optional<double> measured;
   std::optional<double> predicted, low, high;

@@ -24,9 +24,11 @@ cost::Constants combine(const cost::Constants& time, const cost::Constants& memo
 // One thread's own measurements: pricers are turned while they are fitted.
 class Workbench {
  public:
-  explicit Workbench(const std::string& folder) : measurements_(load_measurements(folder)) {
+  Workbench(const std::string& folder, std::size_t most_rows_of_a_source)
+      : measurements_(load_measurements(folder)) {
+    const std::set<std::string> kept = ids_of_each_source(measurements_, most_rows_of_a_source);
     for (Measurement& m : measurements_) {
-      if (!m.pricer) continue;
+      if (!m.pricer || !kept.contains(m.row.id)) continue;
       if (m.step_seconds) add_time(m);
       if (m.memory_bytes) add_memory(m);
     }
@@ -95,18 +97,18 @@ cost::Constants Fit::at(const std::string& hardware, const std::string& stack) c
   return combine(time.at(hardware, stack), memory.at(hardware, stack));
 }
 
-Fit fit_all(const std::string& folder, int threads) {
-  Workbench bench(folder);
+Fit fit_all(const std::string& folder, int threads, std::size_t most_rows_of_a_source) {
+  Workbench bench(folder, most_rows_of_a_source);
   const auto none = [](const Measurement&) { return std::string(); };
   return bench.fit_without("", none, Fit{}, {.memory = false, .iterations = 40, .threads = threads},
                            {.memory = true, .iterations = 40, .threads = threads});
 }
 
 std::map<std::string, Fit> fit_without_each(const std::string& folder, const Fit& whole, const GroupOf& group,
-                                            int threads, const FitProgress& progress) {
+                                            int threads, const FitProgress& progress, const FoldEffort& effort) {
   std::map<std::string, Fit> fits;
   {
-    const Workbench bench(folder);
+    const Workbench bench(folder, effort.most_rows_of_a_source);
     for (const Measurement& m : bench.measurements()) {
       if (m.pricer && (m.step_seconds || m.memory_bytes || m.failed)) fits[group(m)];
     }
@@ -117,9 +119,9 @@ std::map<std::string, Fit> fit_without_each(const std::string& folder, const Fit
   std::size_t done = 0;
   std::mutex mutex;
   const auto run = [&] {
-    Workbench bench(folder);
+    Workbench bench(folder, effort.most_rows_of_a_source);
     // Wide again first, so that what only the left-out rows had said is forgotten before the narrow end.
-    const FitOptions warm{.memory = false, .iterations = 12, .widenings = {3, 1}, .threads = 1};
+    const FitOptions warm{.memory = false, .iterations = effort.iterations, .widenings = effort.widenings, .threads = 1};
     FitOptions warm_memory = warm;
     warm_memory.memory = true;
     for (std::size_t i = next++; i < work.size(); i = next++) {

@@ -26,10 +26,17 @@ struct FitProgress {
 };
 
 // Everything in `folder`.
-Fit fit_all(const std::string& folder, int threads);
+Fit fit_all(const std::string& folder, int threads, std::size_t most_rows_of_a_source = 1'000'000);
+
+// What a fold starts from has seen it: so many iterations at each widening of the sigmas make it forget.
+struct FoldEffort {
+  int iterations = 12;
+  std::vector<double> widenings{3, 1};
+  std::size_t most_rows_of_a_source = 1'000'000;  // those with the lowest hash of their id
+};
 
 // One fit per group, without it, warm from `whole`. Keys are the groups that have something to fit.
 std::map<std::string, Fit> fit_without_each(const std::string& folder, const Fit& whole, const GroupOf& group,
-                                            int threads, const FitProgress& progress);
+                                            int threads, const FitProgress& progress, const FoldEffort& effort = {});
 
 }  // namespace lockstep::validation

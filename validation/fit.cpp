@@ -23,6 +23,7 @@
 #include "lockstep/report/terminal/draw.h"
 #include "validation/accuracy_report.h"
 #include "validation/cross_validation.h"
+#include "validation/held_out.h"
 #include "validation/residuals.h"
 
 using namespace lockstep;
@@ -271,6 +272,38 @@ int run_accuracy(const std::string& published, const std::string& folder, const 
   return 0;
 }
 
+void print_held_out(const std::vector<HeldOutColumn>& columns, bool complete_alone) {
+  for (const HeldOutColumn& column : columns) {
+    std::vector<Scored> rows = column.rows;
+    if (complete_alone) std::erase_if(rows, [](const Scored& s) { return !s.complete; });
+    const ErrorSummary error = rate_error(rows);
+    const ErrorSummary memory = memory_error(rows);
+    const IntervalSummary interval = interval_quality(rows);
+    fmt::print("{:24} {} {} n={:4} bias {:+6.1f}% median {:5.1f}% mean {:5.1f}% cover {:5.1f}% width {:5.1f}%  mem n={} {:+.1f}% {:.1f}% {:.1f}%\n",
+               to_string(column.left_out), column.observed, complete_alone ? "complete" : "all", error.n, 100 * error.bias, 100 * error.median,
+               100 * error.mean, 100 * interval.coverage, 100 * interval.median_half_width, memory.n, 100 * memory.bias, 100*memory.median, 100*memory.mean);
+  }
+}
+
+int run_held_out(const std::string& published, const std::string& rows_file, int threads, bool held_back) {
+  const Fit whole = fit_all(published, threads, HeldOutOptions{}.effort.most_rows_of_a_source);
+  const std::vector<Measurement> all = load_measurements(published);
+  const std::vector<HeldOutColumn> columns =
+      hold_out(all, whole, {.published = published, .threads = threads, .held_back = held_back, .columns = {LeftOut::kSource, LeftOut::kHardwareFramework}});
+  print_held_out(columns, true);
+  print_held_out(columns, false);
+  std::string text = "left_out,observed,id,source,hardware,model,gpus,complete,measured,predicted,low,high,mem,pmem\n";
+  for (const HeldOutColumn& column : columns) {
+    for (const Scored& s : column.rows) {
+      text += fmt::format("{},{},{},\"{}\",{},{},{},{},{},{},{},{},{},{}\n", column.left_out == LeftOut::kHardwareFramework ? "hwfw" : to_string(column.left_out), column.observed, s.id,
+                          s.source, s.hardware, s.model, s.gpus, s.complete, s.measured.value_or(0), s.predicted.value_or(0), s.low.value_or(0),
+                          s.high.value_or(0), s.measured_memory.value_or(0), s.predicted_memory.value_or(0));
+    }
+  }
+  if (!rows_file.empty()) write_file_atomically(rows_file, text);
+  return 0;
+}
+
 cost::Profile profile_of(const std::string& hardware, const std::string& stack, const cost::Constants& constants,
                          const cost::StackFacts& facts, const Margins& margins, std::int64_t runs) {
   cost::Profile profile;
@@ -291,10 +324,11 @@ cost::Profile profile_of(const std::string& hardware, const std::string& stack, 
 
 int run_profiles(const std::string& published, const std::string& folder, int threads) {
   const Fit whole = fit_all(published, threads);
+  const HeldOutOptions quick;
   const std::map<std::string, Fit> by_fold =
-      fit_without_each(published, whole, fold_key, threads, progress_on_stderr("cross-validation"));
+      fit_without_each(published, whole, fold_key, threads, progress_on_stderr("cross-validation"), quick.effort);
   const std::map<std::string, Fit> by_stack =
-      fit_without_each(published, whole, stack_key, threads, progress_on_stderr("without each stack"));
+      fit_without_each(published, whole, stack_key, threads, progress_on_stderr("without each stack"), quick.effort);
   const std::vector<Measurement> all = load_measurements(published);
   const std::vector<Prediction> seen = predict_without(all, by_fold, fold_key);
   const std::vector<Prediction> unseen = predict_without(all, by_stack, stack_key);
@@ -322,6 +356,17 @@ int run_profiles(const std::string& published, const std::string& folder, int th
     }
     save(hardware, profile_of(hardware, "generic", whole.at(hardware, ""), cost::StackFacts{}, margins, count));
   }
+  // What a stack that nobody fitted begins as, by what stacks built like it have in common.
+  const std::pair<const char*, const char*> peers[] = {{"peers-fsdp", "pytorch"},
+                                                       {"peers-te", "nemo-24"},
+                                                       {"peers-megatron", "megatron-2022"},
+                                                       {"peers-jax", "maxtext"}};
+  for (const auto& [hardware, count] : hardware_runs) {
+    for (const auto& [name, like] : peers) {
+      save(hardware + "-" + name, profile_of(hardware, name, whole.at(hardware, name), planner::stack_facts(like),
+                                             unseen_margins.of(hardware, "", ""), count));
+    }
+  }
   for (const auto& [key, count] : runs) {
     const auto& [hardware, stack] = key;
     if (stack.empty()) continue;
@@ -345,10 +390,15 @@ int main(int argc, char** argv) {
   app.add_option("--profiles", profiles, "write the profiles there");
   app.add_option("--report", report, "cross-validate and write the report there");
   app.add_option("--rows", rows, "with --report: every cross-validated row as CSV");
+  bool held_out = false;
+  bool held_back = false;
+  app.add_flag("--held-out", held_out, "the three columns alone");
+  app.add_flag("--held-back", held_back, "score the sources that are held back instead of the others");
   app.add_option("--threads", threads, "of the fit")->check(CLI::Range(1, 256));
   CLI11_PARSE(app, argc, argv);
   try {
     if (!profiles.empty()) return run_profiles(published, profiles, threads);
+    if (held_out) return run_held_out(published, rows, threads, held_back);
     return run_accuracy(published, report, rows, threads);
   } catch (const UserError& error) {
     fmt::print(stderr, "{}\n", error.what());

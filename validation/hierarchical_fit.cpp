@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <thread>
 
+#include "lockstep/cost/profile/profile.h"
+
 namespace lockstep::validation {
 namespace {
 
@@ -12,6 +14,8 @@ namespace {
 constexpr double kGlobalSpread = 0.5;
 constexpr double kGlobalMemorySpread = 0.04;
 double global_spread(const cost::ConstantInfo& info) { return info.is_memory ? kGlobalMemorySpread : kGlobalSpread; }
+// Stacks that are built alike differ from others as much as stacks do.
+double peers_spread(const cost::ConstantInfo& info) { return info.stack_spread; }
 constexpr double kTail = 2.5;   // sigmas beyond which a run counts less and less (Cauchy)
 constexpr double kStep = 1e-3;  // of the logarithm, for derivatives
 
@@ -37,9 +41,9 @@ std::vector<double> add(const std::vector<double>& a, const std::vector<double>&
 // one.
 struct Layout {
   std::vector<std::size_t> moving;  // indices into constant_table()
-  std::vector<std::string> hardware;
+  std::vector<std::string> hardware, peers;
   std::vector<std::pair<std::string, std::string>> stacks;
-  std::size_t size() const { return moving.size() * (1 + hardware.size() + stacks.size()); }
+  std::size_t size() const { return moving.size() * (1 + hardware.size() + peers.size() + stacks.size()); }
 };
 
 Layout layout_of(const std::vector<const Observation*>& observations, bool memory) {
@@ -50,6 +54,7 @@ Layout layout_of(const std::vector<const Observation*>& observations, bool memor
   }
   for (const Observation* o : observations) {
     layout.hardware.push_back(o->hardware);
+    layout.peers.push_back(cost::peers_of(o->stack));
     layout.stacks.emplace_back(o->hardware, o->stack);
   }
   const auto unique = [](auto& list) {
@@ -57,6 +62,7 @@ Layout layout_of(const std::vector<const Observation*>& observations, bool memor
     list.erase(std::unique(list.begin(), list.end()), list.end());
   };
   unique(layout.hardware);
+  unique(layout.peers);
   unique(layout.stacks);
   return layout;
 }
@@ -111,6 +117,10 @@ class Problem {
       const auto found = start.by_hardware.find(name);
       state_.by_hardware[name] = found != start.by_hardware.end() ? found->second : none;
     }
+    for (const auto& name : layout_.peers) {
+      const auto found = start.by_peers.find(name);
+      state_.by_peers[name] = found != start.by_peers.end() ? found->second : none;
+    }
     for (const auto& key : layout_.stacks) {
       const auto found = start.by_stack.find(key);
       state_.by_stack[key] = found != start.by_stack.end() ? found->second : none;
@@ -164,7 +174,8 @@ class Problem {
   }
 
   static std::vector<double> offsets_of(const PooledConstants& at, const Observation& o) {
-    return add(add(at.global, at.by_hardware.at(o.hardware)), at.by_stack.at({o.hardware, o.stack}));
+    return add(add(at.global, at.by_hardware.at(o.hardware)),
+               add(at.by_peers.at(cost::peers_of(o.stack)), at.by_stack.at({o.hardware, o.stack})));
   }
 
   double loss_of(const PooledConstants& at) const {
@@ -181,6 +192,7 @@ class Problem {
       for (const auto& name : layout_.hardware) {
         loss += std::pow(at.by_hardware.at(name)[j] / table[j].hardware_spread, 2);
       }
+      for (const auto& name : layout_.peers) loss += std::pow(at.by_peers.at(name)[j] / peers_spread(table[j]), 2);
       for (const auto& key : layout_.stacks) loss += std::pow(at.by_stack.at(key)[j] / table[j].stack_spread, 2);
     }
     return loss;
@@ -208,7 +220,7 @@ class Problem {
     const std::size_t p = layout_.moving.size();
     std::vector<double> normal(n * n, 0.0);
     std::vector<double> right(n, 0.0);
-    std::vector<std::size_t> blocks(3);
+    std::vector<std::size_t> blocks(4);
     for (std::size_t i = 0; i < evaluations.size(); ++i) {
       const Observation& o = *observations_[i];
       const Evaluation& e = evaluations[i];
@@ -216,7 +228,9 @@ class Problem {
       const double weight = robust_weight(e.error / sigma) / (sigma * sigma);
       blocks[0] = p * index_in(layout_.stacks, std::pair(o.hardware, o.stack));
       blocks[1] = p * (layout_.stacks.size() + index_in(layout_.hardware, o.hardware));
-      blocks[2] = p * (layout_.stacks.size() + layout_.hardware.size());
+      const std::size_t above = layout_.stacks.size() + layout_.hardware.size();
+      blocks[2] = p * (above + index_in(layout_.peers, cost::peers_of(o.stack)));
+      blocks[3] = p * (above + layout_.peers.size());
       for (std::size_t a = 0; a < p; ++a) {
         const double da = weight * e.derivative[a];
         if (da == 0) continue;
@@ -247,6 +261,10 @@ class Problem {
         moved.by_hardware.at(name)[j] += bounded(right[block]);
         block += p;
       }
+      for (const auto& name : layout_.peers) {
+        moved.by_peers.at(name)[j] += bounded(right[block]);
+        block += p;
+      }
       moved.global[j] += bounded(right[block]);
     }
     return moved;
@@ -273,6 +291,10 @@ class Problem {
         pull(block, state_.by_hardware.at(name)[j], table[j].hardware_spread);
         block += p;
       }
+      for (const auto& name : layout_.peers) {
+        pull(block, state_.by_peers.at(name)[j], peers_spread(table[j]));
+        block += p;
+      }
       pull(block, state_.global[j], global_spread(table[j]));
     }
   }
@@ -291,6 +313,9 @@ PooledConstants::PooledConstants() : global(cost::constant_table().size(), 0.0) 
 cost::Constants PooledConstants::at(const std::string& hardware, const std::string& stack) const {
   std::vector<double> offsets = global;
   if (const auto found = by_hardware.find(hardware); found != by_hardware.end()) offsets = add(offsets, found->second);
+  if (const auto found = by_peers.find(cost::peers_of(stack)); found != by_peers.end()) {
+    offsets = add(offsets, found->second);
+  }
   if (const auto found = by_stack.find({hardware, stack}); found != by_stack.end()) {
     offsets = add(offsets, found->second);
   }

@@ -1,6 +1,6 @@
-// Partial pooling: every software stack has its own constants, drawn around its hardware's, which are drawn around the
-// prior. Penalised nonlinear least squares on logarithms: a stack with many runs moves its own constants, one with few
-// stays near its hardware, one that was never seen is its hardware.
+// Partial pooling: every software stack has its own constants, drawn around its hardware's and those of its peers (stacks
+// built alike, on any hardware: cost::peers_of), which are drawn around the prior. Penalised nonlinear least squares on logarithms: a stack with many runs moves its own constants, one with few
+// stays near them, one that was never seen is its hardware and its peers.
 #pragma once
 
 #include <functional>
@@ -31,12 +31,14 @@ struct FitOptions {
 class PooledConstants {
  public:
   PooledConstants();  // the prior
-  // Of (hardware, stack); of the hardware where the stack is unknown; of all hardware where that is unknown too.
+  // Of (hardware, stack); of the hardware and the stack's peers where the stack is unknown; of all hardware where that
+  // is unknown too.
   cost::Constants at(const std::string& hardware, const std::string& stack) const;
 
   // Offsets from the prior, by constant_table() index.
   std::vector<double> global;
   std::map<std::string, std::vector<double>> by_hardware;
+  std::map<std::string, std::vector<double>> by_peers;
   std::map<std::pair<std::string, std::string>, std::vector<double>> by_stack;
 };
 

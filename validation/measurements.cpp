@@ -1,5 +1,9 @@
 #include "validation/measurements.h"
 
+#include <algorithm>
+#include <map>
+#include <utility>
+
 #include "lockstep/base/units.h"
 
 namespace lockstep::validation {
@@ -10,6 +14,27 @@ std::string hardware_family(const std::string& kind) {
   if (kind.starts_with("GB") || kind.starts_with("B2") || kind.starts_with("B3")) return "B200";
   if (kind.starts_with("V100")) return "V100";
   return kind;
+}
+
+std::uint64_t hash_of(const std::string& text) {
+  std::uint64_t hash = 0xcbf29ce484222325ULL;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  return hash;
+}
+
+std::set<std::string> ids_of_each_source(const std::vector<Measurement>& measurements, std::size_t most) {
+  std::map<std::string, std::vector<std::pair<std::uint64_t, std::string>>> by_source;
+  for (const Measurement& m : measurements) {
+    if (m.step_seconds || m.memory_bytes) {
+      by_source[planner::source_family(m.row)].emplace_back(hash_of(m.row.id), m.row.id);
+    }
+  }
+  std::set<std::string> ids;
+  for (auto& [source, members] : by_source) {
+    std::sort(members.begin(), members.end());
+    for (std::size_t i = 0; i < std::min(most, members.size()); ++i) ids.insert(members[i].second);
+  }
+  return ids;
 }
 
 std::vector<Measurement> load_measurements(const std::string& folder) {

@@ -1,8 +1,10 @@
 // The published runs as observations: read, turned into pricers, grouped into folds.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,11 @@ struct Measurement {
 
 // The four files of validation/published.
 std::vector<Measurement> load_measurements(const std::string& folder);
+
+// FNV-1a, 64 bits: choices that must not depend on what a run measured.
+std::uint64_t hash_of(const std::string& text);
+// Ids of measured runs, of each source the `most` with the lowest hashes.
+std::set<std::string> ids_of_each_source(const std::vector<Measurement>& measurements, std::size_t most);
 
 // Kinds that share constants: the same chip with another memory.
 std::string hardware_family(const std::string& device_kind);

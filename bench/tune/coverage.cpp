@@ -6,6 +6,7 @@
 //   FILE] [--each]
 #include <time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -21,6 +22,7 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/tune/coverage_truth.h"
+#include "lockstep/base/error.h"
 #include "lockstep/tune/models/statistics.h"
 
 namespace {
@@ -134,6 +136,7 @@ tune::Trial make_trial(const Surface& surface, const tune::Proposal& proposal, s
   trial.outcome = measured.outcome;
   trial.samples = measured.samples;
   trial.seconds = trial.gpu_seconds = measured.seconds;
+  trial.message = measured.message;
   if (!tune::measured(trial)) return trial;
   const tune::LaunchSummary launch = tune::summarize_launch(trial.samples);
   trial.throughput = launch.mean;
@@ -310,6 +313,8 @@ std::string page(const Arguments& arguments, std::size_t studies, std::size_t in
 }
 
 int work(const Arguments& arguments) {
+  if (std::ranges::any_of(arguments.kinds, is_lab_kind))
+    throw UserError(ExitCode::kUsage, "the laboratory's spaces are too large to enumerate", "use bench/tune/lab.py");
   const std::vector<Counted> counted = find_counted(arguments);
   const auto seeds = static_cast<std::size_t>(arguments.seeds);
   std::vector<Scored> scored(counted.size() * seeds);

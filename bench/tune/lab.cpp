@@ -2,7 +2,7 @@
 // what a proposal costs. For work on the strategy itself; the comparison with other tools is run.py.
 //
 //   tune_lab [--kind nccl6,mesh] [--instances 15] [--seeds 1] [--trials 30,45,60] [--threads 2] [--prior]
-//            [--hide-names] [--each | --json]
+//            [--half dev] [--hide-names] [--each | --json]
 #include <time.h>
 
 #include <algorithm>
@@ -36,6 +36,8 @@ struct Arguments {
   int threads = 2;
   bool prior = false;
   bool hide_names = false;
+  bool no_defaults = false;
+  bool no_importance = false;
   bool each = false;
   bool trace = false;
   bool json = false;
@@ -98,6 +100,7 @@ std::vector<Counted> find_counted(const Arguments& arguments) {
       std::vector<Counted> chunk(8);
       in_parallel(chunk.size(), arguments.threads, [&](std::size_t n) {
         chunk[n].surface = make_surface(kind, first + static_cast<int>(n));
+        if (arguments.hide_names) chunk[n].surface->hide_names();
         chunk[n].facts = study_surface(*chunk[n].surface);
       });
       for (Counted& counted : chunk) {
@@ -120,6 +123,7 @@ tune::Trial make_trial(const Surface& surface, const tune::Proposal& proposal, s
   trial.outcome = measured.outcome;
   trial.samples = measured.samples;
   trial.seconds = trial.gpu_seconds = measured.seconds;
+  trial.message = measured.message;
   if (!tune::measured(trial)) return trial;
   const tune::LaunchSummary launch = tune::summarize_launch(trial.samples);
   trial.throughput = launch.mean;
@@ -127,16 +131,9 @@ tune::Trial make_trial(const Surface& surface, const tune::Proposal& proposal, s
   return trial;
 }
 
-// The space with names that say nothing; NCCL's stay, since its rules are theirs.
-std::string space_of(const Surface& surface, bool hide_names) {
-  std::string text = surface.space_yaml();
-  if (!hide_names) return text;
-  for (std::size_t k = 0; k < surface.knobs().size(); ++k) {
-    const std::string& name = surface.knobs()[k].name;
-    if (!name.starts_with("NCCL"))
-      text = std::regex_replace(text, std::regex("\\b" + name + "\\b"), fmt::format("k{}", k));
-  }
-  return text;
+std::string space_of(const Surface& surface, const Arguments& arguments) {
+  const std::string text = surface.space_yaml();
+  return arguments.no_defaults ? std::regex_replace(text, std::regex(", default: [^,}]*"), "") : text;
 }
 
 Outcome run(const Job& job, const Arguments& arguments) {
@@ -145,10 +142,10 @@ Outcome run(const Job& job, const Arguments& arguments) {
   tune::StrategyOptions options;
   options.trials = job.trials;
   options.seed = static_cast<std::uint64_t>(job.seed);
-  options.importance = false;
+  options.importance = !arguments.no_importance;
   if (arguments.prior) options.prior = &prior;
   const double start = thread_seconds();
-  const tune::Strategy strategy(tune::Space::parse(space_of(surface, arguments.hide_names), surface.kind()), options);
+  const tune::Strategy strategy(tune::Space::parse(space_of(surface, arguments), surface.kind()), options);
   std::vector<tune::Trial> history;
   Outcome outcome;
   while (const auto proposal = strategy.next(history)) {
@@ -262,19 +259,24 @@ int work(const Arguments& arguments) {
 int main(int argc, char** argv) {
   Arguments arguments;
   CLI::App app("The tuner's strategy on synthetic surfaces");
+  std::string half;
   app.add_option("--kind", arguments.kinds)->delimiter(',');
+  app.add_option("--half", half, "the families of the laboratory: dev, or final (opened once, by whoever reports)");
   app.add_option("--instances", arguments.instances, "counted instances of each kind");
   app.add_option("--seeds", arguments.seeds);
   app.add_option("--first-seed", arguments.first_seed);
   app.add_option("--trials", arguments.trials)->delimiter(',');
   app.add_option("--threads", arguments.threads);
   app.add_flag("--prior", arguments.prior, "with the distorted model as prior");
-  app.add_flag("--hide-names", arguments.hide_names, "knobs named k0, k1, ...: what names are worth");
+  app.add_flag("--hide-names", arguments.hide_names, "knobs k0, k1, ... and words w0, w1, ...: what names are worth");
+  app.add_flag("--no-defaults", arguments.no_defaults, "the space files give no defaults");
+  app.add_flag("--no-importance", arguments.no_importance, "trials are not set aside for reverting knobs");
   app.add_flag("--each", arguments.each, "a line per study");
   app.add_flag("--json", arguments.json, "one document with every study");
   app.add_flag("--trace", arguments.trace, "a line per trial");
   CLI11_PARSE(app, argc, argv);
   try {
+    if (!half.empty()) arguments.kinds = lab_kinds(half);
     return work(arguments);
   } catch (const std::exception& error) {
     fmt::print(stderr, "tune_lab: {}\n", error.what());

@@ -1,14 +1,15 @@
 """One study by Optuna on one surface, through the same worker that `lockstep tune` talks to.
 
 A variant is "sampler/offered/told":
-  sampler  random, tpe (each knob by itself), mtpe (multivariate, grouped by activity), gp
+  sampler  random, tpe (each knob by itself), mtpe (multivariate, grouped by activity), gp, cmaes (with margin; all
+           knobs as whole numbers, since it leaves categoricals to chance)
   offered  plain   every knob by itself, rules unknown: what breaks one is launched and fails
            joint   knobs tied by a rule are one categorical of the combinations that exist; numbers are ordinal
            reject  a knob that a rule determines is derived, numbers are ordinal, and what still breaks a rule is told
                    as a failure without being launched or counted as a trial
   told     zero (a failure has throughput 0), worst (that of the slowest so far), pruned, failed (raised), constraint
            (slowest so far, and a violated constraint)
-The first trial is the default configuration, as it is ours. The answer is the best observed.
+The first trial is the default configuration where the space tells it, as it is ours. The answer is the best observed.
 """
 import json
 import subprocess
@@ -21,15 +22,17 @@ from optuna.trial import TrialState
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore")
 
+PROTOCOL = 1  # of a study: kept ones of another number are run again
 MOST_REJECTIONS = 200  # in a row; then the combination is launched and fails
 
 
 class Worker:
     """The evaluator process: one JSON line in, one out."""
 
-    def __init__(self, program, kind, instance, noise_seed):
+    def __init__(self, program, kind, instance, noise_seed, hide_names=False):
         self.process = subprocess.Popen(
-            [str(program), "--kind", kind, "--instance", str(instance), "--noise-seed", str(noise_seed), "--truth-of"],
+            [str(program), "--kind", kind, "--instance", str(instance), "--noise-seed", str(noise_seed), "--truth-of",
+             *(["--hide-names"] if hide_names else [])],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def evaluate(self, trial, config):
@@ -45,11 +48,12 @@ class Worker:
 class Encoding:
     """A surface's knobs as Optuna's parameters. Configurations are dictionaries of knob to level."""
 
-    def __init__(self, description, offered, flat):
+    def __init__(self, description, offered, flat, numbers=False):
         self.knobs = {knob["name"]: knob for knob in description["knobs"]}
         self.rules = description["rules"] if offered != "plain" else []
         self.ordinal = offered != "plain"
         self.flat = flat   # inactive knobs are parameters too, without effect
+        self.numbers = numbers  # words are whole numbers as well
         self.joint = {}    # first knob of a component: (knobs, combinations)
         self.derived = {}  # knob: (others, {levels of others: level})
         if offered == "joint":
@@ -103,7 +107,7 @@ class Encoding:
         if knob["written"] != "choices":
             low, high = knob["levels"][0], knob["levels"][-1]
             return trial.suggest_int(name, low, high, log=knob["written"] == "log_int") - low
-        if self.ordinal and knob["ordered"]:
+        if self.numbers or (self.ordinal and knob["ordered"]):
             return trial.suggest_int(name, 0, len(knob["levels"]) - 1)
         return trial.suggest_categorical(name, list(range(len(knob["levels"]))))
 
@@ -157,6 +161,8 @@ def make_sampler(name, seed, constrained):
         import torch
         torch.set_num_threads(1)
         return optuna.samplers.GPSampler(seed=seed, constraints_func=constraints)
+    if name == "cmaes":
+        return optuna.samplers.CmaEsSampler(seed=seed, with_margin=True, warn_independent_sampling=False)
     multivariate = name == "mtpe"
     return optuna.samplers.TPESampler(seed=seed, multivariate=multivariate, group=multivariate,
                                       constraints_func=constraints)
@@ -176,22 +182,23 @@ def tell(study, trial, told, value, slowest):
 
 
 def ask(study, encoding, told, slowest):
-    for _ in range(MOST_REJECTIONS):
+    for rejections in range(MOST_REJECTIONS):
         trial = study.ask()
         levels = encoding.suggest(trial)
-        if levels is not None:
-            return trial, levels
+        if levels is not None or rejections == MOST_REJECTIONS - 1:
+            break
         tell(study, trial, told, None, slowest)
-    return trial, None
+    return trial, levels
 
 
 def run_study(program, description, variant, seed, trials):
     """The truth of the answer after each trial, whether the trial failed, and what Optuna took in all."""
     sampler, offered, told = variant.split("/")
-    # A Gaussian process over parameters that come and go would draw those at random.
-    encoding = Encoding(description, offered, flat=sampler == "gp")
+    # A Gaussian process and CMA-ES would draw parameters that come and go at random.
+    encoding = Encoding(description, offered, flat=sampler in ("gp", "cmaes"), numbers=sampler == "cmaes")
     study = optuna.create_study(direction="maximize", sampler=make_sampler(sampler, seed, told == "constraint"))
-    study.enqueue_trial(encoding.parameters_of_default())
+    if all("default" in knob for knob in description["knobs"]):
+        study.enqueue_trial(encoding.parameters_of_default())
     worker = Worker(program, description["kind"], description["instance"], seed)
     truths, failures, seconds = [], [], 0.0
     best, truth, slowest = 0.0, 0.0, 0.0

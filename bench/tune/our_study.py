@@ -8,24 +8,24 @@ import tempfile
 import time
 
 
-def truth_of(program, kind, instance, config):
-    done = subprocess.run([str(program), "--kind", kind, "--instance", str(instance), "--truth-of"], check=True,
+def truth_of(program, surface, config):
+    done = subprocess.run([str(program), *surface, "--truth-of"], check=True,
                           input=json.dumps({"trial": 0, "config": config}) + "\n", capture_output=True, text=True,
                           timeout=30)
     return json.loads(done.stdout)["truth"]
 
 
-def run_study(lockstep, program, kind, instance, seed, trials):
-    """What was chosen in truth, failures, and seconds of wall clock and of CPU of the whole command."""
+def run_study(lockstep, program, kind, instance, seed, trials, hide_names=False, importance=False):
+    """What was chosen in truth, failures, seconds of wall clock and of CPU of the whole command, and its whole answer."""
     home = pathlib.Path(tempfile.mkdtemp(prefix="lockstep-bench-"))
     try:
-        surface = ["--kind", kind, "--instance", str(instance)]
+        surface = ["--kind", kind, "--instance", str(instance), *(["--hide-names"] if hide_names else [])]
         space = home / f"{kind}-{instance}.yaml"
         space.write_text(subprocess.run([str(program), *surface, "--space"], check=True, capture_output=True, text=True,
                                         timeout=30).stdout)
         worker = " ".join([str(program), *surface, "--noise-seed", str(seed)])
         command = [str(lockstep), "tune", "--space", str(space), "--worker", worker, "--trials", str(trials),
-                   "--seed", str(seed), "--no-importance", "--json"]
+                   "--seed", str(seed), "--json", *([] if importance else ["--no-importance"])]
         start, before = time.monotonic(), os.times()
         done = subprocess.run(command, capture_output=True, text=True, timeout=600,
                               env={**os.environ, "LOCKSTEP_HOME": str(home / "store")})
@@ -37,6 +37,6 @@ def run_study(lockstep, program, kind, instance, seed, trials):
         shutil.rmtree(home, ignore_errors=True)
     best = study.get("best")
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    return {"truth": truth_of(program, kind, instance, best["config"]) if best else None,
+    return {"study": study, "truth": truth_of(program, surface, best["config"]) if best else None,
             "trials": study["trials"], "failed": study["failed"], "wall_seconds": wall, "cpu_seconds": cpu,
             "estimate": best["estimate"] if best else None}

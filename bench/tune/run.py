@@ -1,13 +1,13 @@
-"""Our tuner against Optuna on synthetic training jobs with known truth: bench/reports/tune.md, tune.json, tune.svg.
+"""Our tuner against Optuna on the surfaces that it was made on (the laboratory is lab.py): bench/reports/tune.md, tune.json, tune.svg.
 
 Usage: run.py [--build DIR] [--quick] [--instances N] [--seeds S] [--reuse-optuna FILE]
-  --build DIR          holds lockstep, surface_worker and tune_lab (default build/bench: `make bench-tune`)
+  --build DIR          holds lockstep, surface_worker and tune_lab (default build/bench: `make bench-tune-known`)
   --quick              three minutes: 3 instances of each kind, fewer variants; writes no report, checks no target
   --instances N        counted instances of each kind (default 15)
   --seeds S            studies of each instance, ours and Optuna's alike (default 1)
   --reuse-optuna FILE  take Optuna's studies from an earlier tune.json (for work on ours; the report says so)
 
-Needs Python with optuna, scipy and torch (`make bench-tune` makes .cache/venv-bench). Exits 1 when a target is missed.
+Needs Python with optuna, scipy and torch (`make bench-tune-known` makes .cache/venv-bench). Exits 1 when a target is missed.
 """
 import argparse
 import concurrent.futures

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <regex>
 
 #include <fmt/format.h>
 
@@ -14,8 +16,6 @@ constexpr double kLaunchDeviation = 0.028;
 constexpr double kSampleDeviation = 0.02;
 constexpr double kSampleCorrelation = 0.3;
 constexpr int kSamples = 5;
-constexpr double kLaunchSeconds = 20;
-constexpr double kSampleSeconds = 4;
 constexpr double kMemoryDoubt = 0.12;  // of the planner, in log memory
 
 std::uint64_t hash_of(const std::string& text) {
@@ -95,9 +95,11 @@ int Surface::add_knob(SurfaceKnob knob) {
 std::string Surface::space_yaml() const {
   std::string text = "knobs:\n";
   for (const SurfaceKnob& knob : knobs_) {
-    text += fmt::format("  {}: {{{}, default: {}{}}}\n", knob.name, range_yaml(knob),
-                        yaml_of(knob.levels[static_cast<std::size_t>(knob.default_level)]),
-                        knob.when.empty() ? "" : fmt::format(", when: '{}'", knob.when));
+    text += fmt::format("  {}: {{{}", knob.name, range_yaml(knob));
+    if (tells_defaults_)
+      text += fmt::format(", default: {}", yaml_of(knob.levels[static_cast<std::size_t>(knob.default_level)]));
+    if (!knob.when.empty()) text += fmt::format(", when: '{}'", knob.when);
+    text += "}\n";
   }
   std::string constraints;
   for (const SurfaceRule& rule : rules_) {
@@ -106,6 +108,38 @@ std::string Surface::space_yaml() const {
   if (!constraints.empty()) text += fmt::format("constraints: [{}]\n", constraints);
   if (!nccl_facts_yaml_.empty()) text += nccl_facts_yaml_ + "\n";
   return text;
+}
+
+void Surface::hide_names() {
+  // A word is hidden by the same code wherever it stands; longer ones first would not matter, as whole words are
+  // replaced.
+  std::vector<std::pair<std::string, std::string>> codes;
+  for (SurfaceKnob& knob : knobs_) {
+    codes.emplace_back(fmt::format("\\b{}\\b", knob.name), fmt::format("k{}", codes.size()));
+    knob.name = codes.back().second;
+  }
+  std::map<std::string, std::string> words;
+  for (SurfaceKnob& knob : knobs_) {
+    for (tune::Value& level : knob.levels) {
+      if (std::string* word = std::get_if<std::string>(&level))
+        *word = words.try_emplace(*word, fmt::format("w{}", words.size())).first->second;
+    }
+  }
+  const auto hide = [&](std::string& text) {
+    for (const auto& [word, code] : words)
+      text = std::regex_replace(text, std::regex("\"" + word + "\""), "\"" + code + "\"");
+    for (const auto& [name, code] : codes) text = std::regex_replace(text, std::regex(name), code);
+  };
+  for (SurfaceKnob& knob : knobs_) hide(knob.when);
+  for (SurfaceRule& rule : rules_) hide(rule.text);
+  nccl_facts_yaml_.clear();
+  names_hidden_ = true;
+}
+
+double Surface::combinations() const {
+  double product = 1;
+  for (const SurfaceKnob& knob : knobs_) product *= static_cast<double>(knob.levels.size());
+  return product;
 }
 
 Point Surface::default_point() const {
@@ -128,30 +162,33 @@ bool Surface::obeys_rules(PointView levels) const {
 }
 
 SurfaceTruth Surface::at(PointView levels) const {
-  if (!obeys_rules(levels)) return {tune::Outcome::kInvalid, 0};
+  // What refuses its arguments ends at once; what runs out of memory does so in its first steps.
+  constexpr double kRefusalSeconds = 10;
+  if (!obeys_rules(levels)) return {.outcome = tune::Outcome::kInvalid, .launch_seconds = kRefusalSeconds};
   const Prediction prediction = predict(levels, false);
-  if (prediction.refused) return {tune::Outcome::kInvalid, 0};
-  if (prediction.memory > capacity_) return {tune::Outcome::kOutOfMemory, 0};
-  return {tune::Outcome::kMeasured, scale_ / prediction.step_seconds};
+  if (prediction.refused) return {.outcome = tune::Outcome::kInvalid, .launch_seconds = kRefusalSeconds};
+  if (prediction.memory > capacity_) return {.outcome = tune::Outcome::kOutOfMemory};
+  return {.throughput = scale_ / prediction.step_seconds};
 }
 
+double Surface::log_drift(std::uint64_t, std::int64_t) const { return 0; }
+
 SurfaceMeasurement Surface::measure(PointView levels, std::uint64_t noise_seed, std::int64_t trial) const {
-  const SurfaceTruth truth = at(levels);
-  SurfaceMeasurement measurement{.outcome = truth.outcome};
-  // What refuses its arguments ends at once; what runs out of memory does so in its first steps.
-  measurement.seconds = truth.outcome == tune::Outcome::kInvalid ? kLaunchSeconds / 2 : kLaunchSeconds;
+  SurfaceTruth truth = at(levels);
+  SurfaceMeasurement measurement{
+      .outcome = truth.outcome, .samples = {}, .seconds = truth.launch_seconds, .message = std::move(truth.message)};
   if (truth.outcome != tune::Outcome::kMeasured) return measurement;
   const std::uint64_t key = key_of({seed_, 0x6e6f697365, noise_seed, static_cast<std::uint64_t>(trial)});
-  const double launch = kLaunchDeviation * normal_at(key_of({key, 0}));
-  const double mean_shift = (kLaunchDeviation * kLaunchDeviation + kSampleDeviation * kSampleDeviation) / 2;
+  constexpr double kMeanShift = 0.5 * (kLaunchDeviation * kLaunchDeviation + kSampleDeviation * kSampleDeviation);
+  const double launch = kLaunchDeviation * normal_at(key_of({key, 0})) + log_drift(noise_seed, trial);
   double within = kSampleDeviation * normal_at(key_of({key, 1}));
   for (int sample = 0; sample < kSamples; ++sample) {
     if (sample > 0) {
       const double fresh = std::sqrt(1 - kSampleCorrelation * kSampleCorrelation) * kSampleDeviation;
       within = kSampleCorrelation * within + fresh * normal_at(key_of({key, static_cast<std::uint64_t>(sample) + 1}));
     }
-    measurement.samples.push_back(truth.throughput * std::exp(launch + within - mean_shift));
-    measurement.seconds += kSampleSeconds;
+    measurement.samples.push_back(truth.throughput * std::exp(launch + within - kMeanShift));
+    measurement.seconds += truth.sample_seconds;
   }
   return measurement;
 }
@@ -249,7 +286,8 @@ nlohmann::json Surface::json_of(PointView levels) const {
 nlohmann::json Surface::describe() const {
   nlohmann::json document{{"kind", kind_}, {"instance", instance_}};
   for (const SurfaceKnob& knob : knobs_) {
-    nlohmann::json entry{{"name", knob.name}, {"written", written_name(knob.written)}, {"default", knob.default_level}};
+    nlohmann::json entry{{"name", knob.name}, {"written", written_name(knob.written)}};
+    if (tells_defaults_) entry["default"] = knob.default_level;
     for (const tune::Value& level : knob.levels) entry["levels"].push_back(json_value(level));
     entry["ordered"] = std::holds_alternative<std::int64_t>(knob.levels.front());
     if (knob.parent >= 0) {

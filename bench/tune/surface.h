@@ -43,14 +43,18 @@ struct SurfaceRule {
 };
 
 struct SurfaceTruth {
-  tune::Outcome outcome = tune::Outcome::kMeasured;  // measured, oom or invalid
+  tune::Outcome outcome = tune::Outcome::kMeasured;  // measured, oom, invalid, timeout
   double throughput = 0;                             // without noise; 0 unless measured
+  std::string message = {};                          // of a failure, as a program would print it
+  double launch_seconds = 20;                        // or all that a failed trial costs
+  double sample_seconds = 4;
 };
 
 struct SurfaceMeasurement {
   tune::Outcome outcome = tune::Outcome::kMeasured;
   std::vector<double> samples;
   double seconds = 0;
+  std::string message = {};
 };
 
 class Surface {
@@ -70,12 +74,20 @@ class Surface {
   Point default_point() const;
   bool is_active(std::size_t knob, PointView levels) const;
   bool obeys_rules(PointView levels) const;
-  SurfaceTruth at(PointView levels) const;
+  // Whether the space file and describe() tell the defaults. Without them nobody knows default_point().
+  bool tells_defaults() const { return tells_defaults_; }
+  // From now on knobs are k0, k1, ... and words w0, w1, ... in everything that leaves the surface, so that knowing what
+  // they usually do helps nobody. Numbers and truth values stay, and with them order and arithmetic; so do points.
+  void hide_names();
+  virtual SurfaceTruth at(PointView levels) const;
   SurfaceTruth at(const tune::Config& config) const { return at(point_of(config)); }
 
   // The truth times a lognormal factor of the launch (2.8%) and of the sample (2% with autocorrelation 0.3): about 3%
   // in all, mean 1. The factors depend on (kind, instance, noise_seed, trial) alone, never on the configuration.
   SurfaceMeasurement measure(PointView levels, std::uint64_t noise_seed, std::int64_t trial) const;
+
+  // Log of how fast the machine is at that trial, for whatever runs on it: the samples of every tool share it.
+  virtual double log_drift(std::uint64_t noise_seed, std::int64_t trial) const;
 
   // What a planner with wrong constants would say: the same formulas with distorted numbers and without the terms
   // that nobody models.
@@ -90,6 +102,9 @@ class Surface {
   Point point_of(const nlohmann::json& config) const;  // {"knob": value}; throws UserError for what does not exist
   tune::Config config_of(PointView levels) const;
   nlohmann::json json_of(PointView levels) const;
+
+  // A tool would try at most this many combinations of levels, whether or not rules allow them.
+  double combinations() const;
 
  protected:
   struct Prediction {
@@ -106,9 +121,13 @@ class Surface {
   void add_rule(SurfaceRule rule) { rules_.push_back(std::move(rule)); }
   void fit_memory(double share);
   Draws draws(std::uint64_t purpose) const { return Draws(key_of({seed_, purpose})); }
+  void keep_defaults_secret() { tells_defaults_ = false; }
+  bool names_hidden() const { return names_hidden_; }
   std::string nccl_facts_yaml_;  // "nccl: {...}" line, or ""
 
  private:
+  bool tells_defaults_ = true;
+  bool names_hidden_ = false;
   std::string kind_;
   int instance_;
   std::uint64_t seed_;

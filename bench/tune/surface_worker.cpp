@@ -4,9 +4,10 @@
 //   surface_worker --kind nccl6 --instance 3 --space            the space file
 //   surface_worker --kind nccl6 --instance 3 --describe         the same as JSON: levels, activity, rules as tuples
 //   surface_worker --kind nccl6 --instance 3 --truth            best by enumeration, default, shares that fail
-//   surface_worker --facts 15                                   of every kind, instances until 15 count, with their
-//   facts
-// With --truth-of, every answer also has the noise-free "truth" (for scoring, never for a tuner).
+//   surface_worker --facts 15 [--kinds dev]                     of every kind, instances until 15 count, with their
+//                                                               facts; of the laboratory's halves with dev or final
+// With --truth-of, every answer also has the noise-free "truth" (for scoring, never for a tuner). With --hide-names
+// knobs and words are codes, in the space and in every configuration that is read or printed.
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -26,13 +27,17 @@ struct Arguments {
   std::string kind = "nccl6";
   int instance = 0;
   std::uint64_t noise_seed = 1;
-  bool space = false, describe = false, truth = false, truth_of = false;
+  bool space = false, describe = false, truth = false, truth_of = false, hide_names = false;
+  std::string kinds;
   int facts = 0;
 };
 
 nlohmann::json facts_json(const Surface& surface, const SurfaceFacts& facts) {
   return {{"kind", surface.kind()},
           {"instance", surface.instance()},
+          {"fingerprint", fmt::format("{:016x}", fingerprint(surface))},
+          {"tells_defaults", surface.tells_defaults()},
+          {"drifts", surface.log_drift(1, 10) != surface.log_drift(1, 50)},
           {"knobs", surface.knobs().size()},
           {"configurations", facts.configurations},
           {"feasible", facts.feasible},
@@ -55,7 +60,8 @@ nlohmann::json answer(const Surface& surface, const nlohmann::json& request, con
   if (measured.outcome == tune::Outcome::kMeasured) {
     reply["samples"] = measured.samples;
   } else {
-    reply["failed"] = measured.outcome == tune::Outcome::kOutOfMemory ? "oom" : "invalid";
+    reply["failed"] = tune::to_string(measured.outcome);
+    if (!measured.message.empty()) reply["message"] = measured.message;
   }
   if (arguments.truth_of) reply["truth"] = surface.at(point).throughput;
   return reply;
@@ -66,8 +72,8 @@ void print_line(const nlohmann::json& document) {
   std::fflush(stdout);
 }
 
-void list_facts(int wanted) {
-  for (const std::string& kind : surface_kinds()) {
+void list_facts(int wanted, const std::string& half) {
+  for (const std::string& kind : half.empty() ? surface_kinds() : lab_kinds(half)) {
     int counted = 0;
     for (int instance = 0; counted < wanted && instance < 10 * wanted; ++instance) {
       const auto surface = make_surface(kind, instance);
@@ -94,14 +100,17 @@ int main(int argc, char** argv) {
   app.add_option("--instance", arguments.instance);
   app.add_option("--noise-seed", arguments.noise_seed);
   app.add_option("--facts", arguments.facts);
+  app.add_option("--kinds", arguments.kinds, "with --facts: dev or final, a half of the laboratory");
+  app.add_flag("--hide-names", arguments.hide_names);
   app.add_flag("--space", arguments.space);
   app.add_flag("--describe", arguments.describe);
   app.add_flag("--truth", arguments.truth);
   app.add_flag("--truth-of", arguments.truth_of);
   CLI11_PARSE(app, argc, argv);
   try {
-    if (arguments.facts > 0) return list_facts(arguments.facts), 0;
+    if (arguments.facts > 0) return list_facts(arguments.facts, arguments.kinds), 0;
     const auto surface = make_surface(arguments.kind, arguments.instance);
+    if (arguments.hide_names) surface->hide_names();
     if (arguments.space) {
       std::fputs(surface->space_yaml().c_str(), stdout);
     } else if (arguments.describe) {

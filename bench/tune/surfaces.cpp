@@ -1,11 +1,14 @@
 #include "bench/tune/surfaces.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
 #include <fmt/format.h>
 
+#include "bench/tune/lab_families.h"
+#include "bench/tune/lab_surface.h"
 #include "lockstep/base/error.h"
 
 namespace lockstep::bench {
@@ -25,13 +28,13 @@ double failing_share(const Surface& surface, bool rules) {
   return static_cast<double>(failed) / kDraws;
 }
 
-// The truth of what one random search would choose: the best observed. The default is its first trial, as it is for
-// every tool here, so that there always is an answer.
+// The truth of what one random search would choose: the best observed. The default, where it is told, is its first
+// trial, as it is for every tool here.
 double random_search(const Surface& surface, bool rules, std::uint64_t seed) {
   Draws draws(key_of({kSearch, static_cast<std::uint64_t>(surface.instance()), rules, seed}));
   double best_observed = 0, truth = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
-    const Point point = trial == 0 ? surface.default_point() : surface.draw(draws, rules);
+    const Point point = trial == 0 && surface.tells_defaults() ? surface.default_point() : surface.draw(draws, rules);
     const SurfaceMeasurement measured = surface.measure(point, seed, trial);
     if (measured.outcome != tune::Outcome::kMeasured) continue;
     const double mean = std::accumulate(measured.samples.begin(), measured.samples.end(), 0.0) /
@@ -51,26 +54,31 @@ double mean_random_regret(const Surface& surface, const SurfaceFacts& facts, boo
   return sum / kSeeds;
 }
 
-}  // namespace
+struct Family {
+  std::string kind;
+  std::unique_ptr<Surface> (*make)(int instance);
+};
 
-const std::vector<std::string>& surface_kinds() {
-  static const std::vector<std::string> kinds{"nccl6", "zero9", "mesh", "rugged"};
-  return kinds;
+const std::vector<Family>& families() {
+  static const std::vector<Family> all{{"nccl6", make_nccl6},
+                                       {"zero9", make_zero9},
+                                       {"mesh", make_mesh},
+                                       {"rugged", make_rugged},
+                                       {"dev_ddp", make_dev_ddp},
+                                       {"dev_zero", make_dev_zero},
+                                       {"dev_anonymous", make_dev_anonymous},
+                                       {"dev_words", make_dev_words},
+                                       {"dev_cloud", make_dev_cloud},
+                                       {"final_pipeline", make_final_pipeline},
+                                       {"final_compress", make_final_compress},
+                                       {"final_tiles", make_final_tiles},
+                                       {"final_stream", make_final_stream},
+                                       {"final_moe", make_final_moe}};
+  return all;
 }
 
-std::unique_ptr<Surface> make_surface(const std::string& kind, int instance) {
-  if (kind == "nccl6") return make_nccl6(instance);
-  if (kind == "zero9") return make_zero9(instance);
-  if (kind == "mesh") return make_mesh(instance);
-  if (kind == "rugged") return make_rugged(instance);
-  throw UserError(ExitCode::kUsage, fmt::format("no surface of kind '{}'", kind),
-                  fmt::format("use one of {}", fmt::join(surface_kinds(), ", ")));
-}
-
-double regret_percent(const SurfaceFacts& facts, double throughput) { return 100 * (1 - throughput / facts.best); }
-
-SurfaceFacts study_surface(const Surface& surface) {
-  SurfaceFacts facts;
+// Tries every configuration.
+void enumerate(const Surface& surface, SurfaceFacts& facts) {
   double most_believed = -std::numeric_limits<double>::infinity();
   surface.for_each([&](PointView point) {
     ++facts.configurations;
@@ -86,14 +94,72 @@ SurfaceFacts study_surface(const Surface& surface) {
     facts.best = truth.throughput;
     facts.best_point.assign(point.begin(), point.end());
   });
+}
+
+}  // namespace
+
+const std::vector<std::string>& surface_kinds() {
+  static const std::vector<std::string> kinds{"nccl6", "zero9", "mesh", "rugged"};
+  return kinds;
+}
+
+std::vector<std::string> lab_kinds(const std::string& half) {
+  if (half != "dev" && half != "final")
+    throw UserError(ExitCode::kUsage, fmt::format("the laboratory has no half '{}'", half), "use dev or final");
+  std::vector<std::string> kinds;
+  for (const Family& family : families()) {
+    if (family.kind.starts_with(half + "_")) kinds.push_back(family.kind);
+  }
+  return kinds;
+}
+
+bool is_lab_kind(const std::string& kind) { return kind.starts_with("dev_") || kind.starts_with("final_"); }
+
+std::unique_ptr<Surface> make_surface(const std::string& kind, int instance) {
+  std::vector<std::string> known;
+  for (const Family& family : families()) {
+    if (family.kind == kind) return family.make(instance);
+    known.push_back(family.kind);
+  }
+  throw UserError(ExitCode::kUsage, fmt::format("no surface of kind '{}'", kind),
+                  fmt::format("use one of {}", fmt::join(known, ", ")));
+}
+
+double regret_percent(const SurfaceFacts& facts, double throughput) { return 100 * (1 - throughput / facts.best); }
+
+SurfaceFacts study_surface(const Surface& surface) {
+  SurfaceFacts facts;
+  const bool of_lab = is_lab_kind(surface.kind());
+  if (of_lab) {
+    SurfaceOptimum optimum = find_optimum(surface);
+    facts.best = optimum.throughput;
+    facts.best_point = std::move(optimum.point);
+  } else {
+    enumerate(surface, facts);
+  }
   facts.default_throughput = surface.at(surface.default_point()).throughput;
   facts.failing = failing_share(surface, false);
   facts.failing_with_rules = failing_share(surface, true);
   facts.random_regret = mean_random_regret(surface, facts, false);
   facts.random_regret_with_rules = mean_random_regret(surface, facts, true);
-  facts.counts = std::min(facts.random_regret, facts.random_regret_with_rules) >= kLeastRegretPercent &&
-                 facts.failing >= kLeastFailing && facts.default_throughput > 0;
+  facts.counts = of_lab || (std::min(facts.random_regret, facts.random_regret_with_rules) >= kLeastRegretPercent &&
+                            facts.failing >= kLeastFailing && facts.default_throughput > 0);
   return facts;
+}
+
+std::uint64_t fingerprint(const Surface& surface) {
+  constexpr int kPoints = 1000;
+  std::uint64_t hash = 0;
+  const auto add = [&](double value) { hash = mix(hash ^ static_cast<std::uint64_t>(std::llround(1e6 * value))); };
+  for (const char character : surface.space_yaml()) hash = mix(hash ^ static_cast<unsigned char>(character));
+  Draws draws(key_of({kUniform, static_cast<std::uint64_t>(surface.instance())}));
+  for (int n = 0; n < kPoints; ++n) {
+    const SurfaceMeasurement measured = surface.measure(surface.draw(draws, n % 2 == 0), 1, n % 60);
+    add(static_cast<double>(measured.outcome));
+    add(measured.seconds);
+    for (const double sample : measured.samples) add(std::log(sample));
+  }
+  return hash;
 }
 
 std::vector<int> counted_instances(const std::string& kind, int wanted, int* examined) {

@@ -112,7 +112,8 @@ int calibrate_verb(const CalibrateOptions& options) {
   const std::string job_file = options.job_file.empty() ? write_demo_job() : options.job_file;
   const spec::Job job = spec::load_job(job_file, overrides);
   if (job.model.is_scripted()) {
-    throw bad_input("calibrate measures the operators of built-in models; a module from Python is measured by itself",
+    throw bad_input(fmt::format("calibrate measures the operators of built-in models; {} is measured by itself",
+                                spec::origin_of(job.model)),
                     "leave the job out: `lockstep calibrate --ranks N`");
   }
   const Placement placement = place(job, options.backend);

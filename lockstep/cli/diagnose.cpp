@@ -128,7 +128,8 @@ void add_diagnose(CLI::App& app, Outcome& outcome) {
   set_examples(
       *verb,
       "  lockstep diagnose last\n  lockstep diagnose last --steps 500..600\n  lockstep diagnose 20261115-0315 last "
-      "--diff");
+      "--diff\n  lockstep diagnose traces/                        # of PyTorch's profiler, one file per rank\n"
+      "  lockstep diagnose before.json.gz after.json.gz --diff");
   verb->callback([options, &outcome] {
     outcome.json = options->json;
     outcome.exit_code = run_diagnose(*options);

@@ -26,11 +26,11 @@ void show_evaluation(const nlohmann::json& result) {
   fmt::print("  samples     {} ({} targets) in {}\n", result.value("samples", std::int64_t{0}),
              result.value("targets", std::int64_t{0}), format_seconds(number(result, "seconds")));
   fmt::print("  loss        {:.6f}\n", number(result, "loss"));
-  fmt::print("  accuracy    {:.2f}%\n", 100 * number(result, "accuracy"));
+  if (result.contains("accuracy")) fmt::print("  accuracy    {:.2f}%\n", 100 * number(result, "accuracy"));
   if (result.contains("perplexity")) fmt::print("  perplexity  {:.4g}\n", number(result, "perplexity"));
   if (result.contains("f1") && result["f1"].is_number()) {
-    fmt::print("  F1          {:.4f}, mean of {} classes (`--json` has each)\n", number(result, "f1"),
-               result.at("classes").size());
+    fmt::print("  F1          {:.4f}, mean of {} classes (`--json` has each); of all together {:.4f}\n",
+               number(result, "f1"), result.at("classes").size(), number(result, "f1_micro"));
   }
 }
 

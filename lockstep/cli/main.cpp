@@ -111,6 +111,8 @@ int main(int argc, char** argv) {
   lockstep::cli::add_tune(app, outcome);
   lockstep::cli::add_calibrate(app, outcome);
   lockstep::cli::add_predict(app, outcome);
+  lockstep::cli::add_observe(app, outcome);
+  lockstep::cli::add_profile(app, outcome);
   lockstep::cli::add_recipe(app, outcome);
   lockstep::cli::add_diagnose(app, outcome);
   lockstep::cli::add_report(app, outcome);
@@ -125,6 +127,7 @@ int main(int argc, char** argv) {
   lockstep::cli::add_generate(app, outcome);
   lockstep::cli::add_completion(app, outcome);
   lockstep::cli::add_rank(app, outcome);
+  lockstep::cli::add_probe(app, outcome);
   lockstep::cli::add_trial_worker(app, outcome);
   return after_output(run(app, outcome, argc, argv));
 }

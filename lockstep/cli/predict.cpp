@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/cli/verbs.h"
+#include "lockstep/planner/observations.h"
 #include "lockstep/planner/profile_source.h"
 #include "lockstep/planner/rows/csv.h"
 #include "lockstep/planner/rows/predict_rows.h"
@@ -22,7 +23,7 @@ namespace {
 constexpr double kQuietSeconds = 2.0;  // shorter work shows no progress
 
 struct PredictOptions {
-  std::string rows, output = "-", profile;
+  std::string rows, observed, output = "-", profile;
   bool json = false;
 };
 
@@ -122,6 +123,12 @@ void show_summary(std::FILE* out, const PredictOptions& options, const Tally& ta
   fmt::print(out, "next: lockstep plan --model llama2-13b --cluster 4x8xH100\n");
 }
 
+void show_observed(std::FILE* out, const std::vector<cost::RunVerdict>& runs) {
+  if (runs.empty()) return;
+  fmt::print(out, "conditioned on {} observed run{}\n", runs.size(), runs.size() == 1 ? "" : "s");
+  for (const std::string& finding : planner::findings_of(runs)) fmt::print(out, "finding: {}\n", finding);
+}
+
 // Shown only once the work has taken longer than a person waits without asking.
 class LateProgress {
  public:
@@ -158,6 +165,14 @@ int predict(const PredictOptions& options) {
   }
   planner::RowPredictor predictor(std::move(profile));
 
+  planner::PublishedTable observed;
+  if (!options.observed.empty()) {
+    observed = planner::load_published_rows(options.observed);
+  } else if (!planner::observations_are_off()) {
+    observed = planner::kept_observations();
+  }
+  predictor.observe(std::move(observed));
+
   const bool rows_in_json = options.json && options.output == "-";
   OutputTable output(table.columns);
   Tally tally;
@@ -174,12 +189,18 @@ int predict(const PredictOptions& options) {
   if (options.output != "-") write_file_atomically(options.output, output.text());
   if (options.json) {
     nlohmann::json summary = summary_json(options, tally);
+    for (const cost::RunVerdict& run : predictor.observed_runs()) {
+      summary["observed"].push_back({{"run", run.name}, {"weight", run.weight}, {"outlier", run.is_outlier()}});
+    }
+    summary["findings"] = planner::findings_of(predictor.observed_runs());
     if (rows_in_json) summary["predictions"] = std::move(rows);
     fmt::print("{}\n", summary.dump());
     return 0;
   }
   if (options.output == "-") fmt::print("{}", output.text());
-  show_summary(options.output == "-" ? stderr : stdout, options, tally);
+  std::FILE* out = options.output == "-" ? stderr : stdout;
+  show_observed(out, predictor.observed_runs());
+  show_summary(out, options, tally);
   return 0;
 }
 
@@ -193,10 +214,15 @@ void add_predict(CLI::App& app, Outcome& outcome) {
       ->required();
   verb->add_option("--output", options->output, "CSV to write, with the predictions appended; `-` is stdout");
   verb->add_option("--profile", options->profile, "Price every row under this profile (a name or a file)");
+  verb->add_option("--observed", options->observed,
+                   "CSV with the same columns and measured tokens_per_s_per_gpu of runs of your own stack, which condition "
+                   "the predictions (default: those that `lockstep observe` kept)");
+  add_observation_switch(*verb);
   verb->add_flag("--json", options->json, "JSON on stdout (lockstep.predict/1); with `--output -` every row is in it");
   set_examples(*verb,
                "  lockstep predict --rows validation/published/throughput.csv --output predicted.csv\n"
-               "  lockstep predict --rows mine.csv --output - --profile H100");
+               "  lockstep predict --rows mine.csv --output - --profile H100\n"
+               "  lockstep predict --rows planned.csv --observed measured.csv --output -");
   verb->callback([options, &outcome] {
     outcome.json = options->json;
     outcome.exit_code = predict(*options);

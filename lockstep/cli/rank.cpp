@@ -1,4 +1,5 @@
-// `lockstep rank REQUEST.json`: one rank, started by the local agent. Hidden; not meant to be typed.
+// `lockstep rank REQUEST.json`: one rank, started by the local agent. `lockstep probe REQUEST.json ANSWER.jsonl`: looks
+// at a model before it is planned for (script_facts.h). Hidden; not meant to be typed.
 #include <poll.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/stacks.h"
+#include "lockstep/cli/script_facts.h"
 #include "lockstep/cli/session.h"
 #include "lockstep/cli/verbs.h"
 #include "lockstep/elastic/control.h"
@@ -100,6 +102,14 @@ void add_rank(CLI::App& app, Outcome& outcome) {
                           {"message", error.what()}});
     }
   });
+}
+
+void add_probe(CLI::App& app, Outcome& outcome) {
+  CLI::App* verb = app.add_subcommand("probe", "")->group("");
+  auto files = std::make_shared<std::pair<std::string, std::string>>();
+  verb->add_option("request", files->first)->required();
+  verb->add_option("answer", files->second)->required();
+  verb->callback([files, &outcome] { outcome.exit_code = run_probe_here(files->first, files->second); });
 }
 
 }  // namespace lockstep::cli

@@ -116,6 +116,17 @@ telemetry::ProgressSample sample_of(const nlohmann::json& message) {
   return sample;
 }
 
+// ", f1 0.8123" of every metric that the job's evaluation names, the accuracy apart, which is told in any case.
+std::string metrics_text(const nlohmann::json& evaluation) {
+  std::string text;
+  for (const auto& [name, value] : evaluation.value("metrics", nlohmann::json::object()).items()) {
+    if (name == "accuracy") continue;
+    text += value.is_number() ? fmt::format(", {} {:.4f}", printable(name, 40), value.get<double>())
+                              : fmt::format(", {} -", printable(name, 40));
+  }
+  return text;
+}
+
 // Shows what ranks say and remembers the answer and the errors.
 class Listener {
  public:
@@ -159,7 +170,8 @@ class Listener {
     }
     if (type == "evaluation") {
       renderer_->message(fmt::format("step {}: held-out loss {:.4f}, accuracy {:.2f}%", message.value("step", 0),
-                                     number_or_nan(message, "loss"), 100.0 * number_or_nan(message, "accuracy")));
+                                     number_or_nan(message, "loss"), 100.0 * number_or_nan(message, "accuracy")) +
+                         metrics_text(message));
     }
     if (type == "checkpoint") {
       renderer_->message(fmt::format("step {}: saved {} in {}", message.value("step", 0), message.value("path", ""),

@@ -118,8 +118,8 @@ std::string to_text(const planner::Suggestion& suggestion, int width) {
                                  format_bytes(plan.memory.total()), format_bytes(plan.memory.capacity),
                                  100 * plan.out_of_memory_probability.value_or(0)));
   if (plan.cost) {
-    page.row("cost", fmt::format("{} of training, {:.4g} GPU-hours, {:.4g} USD",
-                                 format_seconds(plan.cost->days * 86400), plan.cost->gpu_hours, plan.cost->usd));
+    page.row("cost", fmt::format("{} of training, {} GPU-hours, {} USD", format_seconds(plan.cost->days * 86400),
+                                 format_count(plan.cost->gpu_hours), format_count(plan.cost->usd)));
   }
   page.line("\nEnvironment");
   for (const planner::EnvironmentVariable& variable : suggestion.environment) {
@@ -177,6 +177,7 @@ void add_question(CLI::App& verb, SuggestOptions& options) {
   verb.add_option("--global-batch", options.global_batch, "Global batch in sequences (default: from size and dataset)");
   verb.add_option("--epochs", options.epochs, "Times the dataset is seen (default: 1, small fine-tuning sets 2 or 3)");
   verb.add_option("--host-cores", options.host_cores, "CPU cores of a node (default: 12 per GPU, assumed)");
+  add_observation_switch(verb);
   verb.add_option("--profile", options.profile,
                   "Profile by name or file (default: the generic one of the GPU; on one GPU our engine's)")
       ->envname("LOCKSTEP_PROFILE");

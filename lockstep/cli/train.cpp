@@ -248,6 +248,7 @@ void add_train_options(CLI::App& verb, const std::shared_ptr<TrainOptions>& shar
   verb.add_option("job", options.job_file, "Job file (docs/reference/job-file.md)")->required(!options.launches);
   verb.add_option("overrides", options.overrides, "key=value for any field of the file: batch.micro=8");
   verb.add_option("--plan", options.plan_file, "Execute this Plan instead of making one");
+  add_observation_switch(verb);
   verb.add_option("--profile", options.profile, "Profile that prices the plan (default: this machine's)")
       ->envname("LOCKSTEP_PROFILE");
   verb.add_option("--backend", options.backend, "Communicator: local, tcp, gloo, mpi, nccl")

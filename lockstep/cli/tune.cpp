@@ -166,6 +166,7 @@ void add_source_flags(CLI::App& verb, TuneFlags& flags) {
   verb.add_option("--on", flags.on, "Run the trials there, --parallel at a time: slurm (as tasks of a job array)")
       ->check(CLI::IsMember({"slurm"}));
   verb.add_option("--launch", flags.launch, "--on with --worker or --command: file with a `launch:` section");
+  add_observation_switch(verb);
   verb.add_option("--profile", flags.profile, "Jobs: profile that prices them (default: by the devices)")
       ->envname("LOCKSTEP_PROFILE");
 }

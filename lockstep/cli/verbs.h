@@ -18,7 +18,8 @@ void add_plan(CLI::App& app, Outcome& outcome);
 void add_suggest(CLI::App& app, Outcome& outcome);
 void add_train(CLI::App& app, Outcome& outcome);
 void add_launch(CLI::App& app, Outcome& outcome);
-void add_rank(CLI::App& app, Outcome& outcome);  // hidden: what the local agent starts
+void add_rank(CLI::App& app, Outcome& outcome);   // hidden: what the local agent starts
+void add_probe(CLI::App& app, Outcome& outcome);  // hidden: what looks at somebody's model
 void add_calibrate(CLI::App& app, Outcome& outcome);
 void add_checkpoint(CLI::App& app, Outcome& outcome);
 void add_demo(CLI::App& app, Outcome& outcome);
@@ -29,7 +30,9 @@ void add_import(CLI::App& app, Outcome& outcome);
 void add_diagnose(CLI::App& app, Outcome& outcome);
 void add_health(CLI::App& app, Outcome& outcome);
 void add_doctor(CLI::App& app, Outcome& outcome);
+void add_observe(CLI::App& app, Outcome& outcome);
 void add_predict(CLI::App& app, Outcome& outcome);
+void add_profile(CLI::App& app, Outcome& outcome);
 void add_recipe(CLI::App& app, Outcome& outcome);
 void add_report(CLI::App& app, Outcome& outcome);
 void add_runbook(CLI::App& app, Outcome& outcome);
@@ -41,6 +44,9 @@ void add_tune(CLI::App& app, Outcome& outcome);
 void add_validate(CLI::App& app, Outcome& outcome);
 void add_watch(CLI::App& app, Outcome& outcome);
 void add_completion(CLI::App& app, Outcome& outcome);
+
+// --no-observations, of verbs that predict.
+void add_observation_switch(CLI::App& verb);
 
 // Text shown under a verb's --help.
 inline void set_examples(CLI::App& verb, const std::string& examples) { verb.footer("Examples:\n" + examples); }

@@ -48,6 +48,7 @@ std::vector<Operator> list_operators(const spec::Model& model, std::int64_t samp
     case spec::Arch::kResNet:
       return resnet_operators(model, samples);
     case spec::Arch::kTorchScript:
+    case spec::Arch::kPlugin:
       return script_operators(model, samples);
     case spec::Arch::kBert:
     case spec::Arch::kMoe:

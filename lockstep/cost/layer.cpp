@@ -205,6 +205,8 @@ void add_recompute(LayerSeconds& out, const LayerContext& c, const ForwardParts&
   if (c.layout.recompute == plan::Recompute::kFull) {
     out.recompute = out.forward;
     out.ep_backward += out.ep_forward;
+  } else if (c.facts.recomputes_every_second_product && c.model.arch != Arch::kMamba) {
+    out.recompute = (out.forward - parts.core - parts.pointwise) / 2 + parts.pointwise;
   } else if (!c.facts.recomputes_attention_block) {
     out.recompute = c.facts.flash_attention || c.model.arch == Arch::kMamba ? parts.pointwise : parts.core;
   } else if (c.model.arch != Arch::kMamba) {
@@ -259,6 +261,11 @@ TokenBytes transformer_bytes(const LayerContext& c, const Local& l, double hidde
   if (c.facts.recomputes_attention_block) {  // all but the block's input
     const double core = c.facts.flash_attention ? 4 * heads : token.scores;
     token.again = e * (hidden + 2 * l.width + 2 * l.kv_width) + masks / 2 + core;
+  }
+  if (c.facts.recomputes_every_second_product) {
+    const double products = 2 * hidden + l.width + 2 * l.kv_width + (c.model.gated ? 2 : 1) * inner;
+    const double kept = e * (hidden + l.width + products / 2) + 4 * heads;
+    token.again = std::max(0.0, token.outside + token.inside + token.scores - kept);
   }
   return token;
 }
@@ -347,8 +354,9 @@ LayerSeconds layer_seconds(const LayerContext& c) {
   }
   LayerSeconds out;
   out.forward = work.forward + core.forward;
-  out.backward = work.input_gradient + work.weight_gradient + core.input_gradient;
-  out.weight_gradient = work.weight_gradient;
+  // Frozen weights have no gradient: of a layer with adapters the base passes the gradient on alone.
+  out.weight_gradient = c.facts.trained_share * work.weight_gradient;
+  out.backward = work.input_gradient + out.weight_gradient + core.input_gradient;
   add_tp(out, c, l);
   add_cp(out, c, l);
   add_ep(out, c, l);
@@ -396,8 +404,8 @@ LayerSeconds head_seconds(const LayerContext& c) {
   const double logits = l.tokens * c.model.vocab / l.tp * 4;
   const double loss = stream_seconds(c.rates, Bytes(c.constants.logits_passes * logits)).value();
   out.forward = work.forward + loss / 2;
-  out.backward = work.input_gradient + work.weight_gradient + loss / 2;
-  out.weight_gradient = work.weight_gradient;
+  out.weight_gradient = c.facts.trained_share * work.weight_gradient;
+  out.backward = work.input_gradient + out.weight_gradient + loss / 2;
   if (c.layout.tp > 1) {
     const double gather =
         collective_on_links(c.links, c.groups.tp, CollectiveOp::kAllGather, Bytes(hidden_bytes(c.model, l))).value();
@@ -426,7 +434,7 @@ LayerSeconds embedding_seconds(const LayerContext& c) {
 double logits_bytes(const LayerContext& c) {
   if (c.model.head_parameters < c.model.vocab * c.model.hidden) return 0;
   const Local l = local_of(c);
-  return l.tokens * c.model.vocab / l.tp * (l.element + 12);
+  return c.facts.logits_share * l.tokens * c.model.vocab / l.tp * (l.element + 12);
 }
 
 }  // namespace lockstep::cost

@@ -24,6 +24,12 @@ inline GroupPlacement place_group(std::int64_t ranks, std::int64_t stride, std::
   return {.ranks = ranks, .per_node = per_node, .nodes = (ranks + per_node - 1) / per_node};
 }
 
+// The same where blocks of neighbours need not end where nodes do (three ranks on nodes of eight): of all groups of
+// `ranks` x `stride` consecutive ranks that lie in the nodes' `first` to `end`, counted from the first device of the
+// first node, the worst one. Blocks begin at multiples of their size less `first_rank`.
+GroupPlacement place_anywhere(std::int64_t ranks, std::int64_t stride, std::int64_t devices, std::int64_t first_rank,
+                              std::int64_t end_rank);
+
 struct LinkRates {
   BytesPerSecond intra;    // of one device inside its node
   BytesPerSecond nic;      // a device's share of its node's NICs: all devices of a node talk at once

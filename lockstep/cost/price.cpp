@@ -40,8 +40,8 @@ RunPrice price_by_tables(const plan::Run& run, const Profile& profile) {
 
 PricedBy priced_by(const plan::Run& run, const Profile& profile) {
   const spec::Arch arch = run.model.arch;
-  const bool operators_known = arch != spec::Arch::kBert && arch != spec::Arch::kMoe && arch != spec::Arch::kMamba &&
-                               arch != spec::Arch::kTorchScript;
+  const bool operators_known =
+      arch != spec::Arch::kBert && arch != spec::Arch::kMoe && arch != spec::Arch::kMamba && !run.model.is_scripted();
   if (run.executor == plan::Executor::kFused && profile.dense && run.cluster.groups.size() == 1) {
     return PricedBy::kFused;
   }

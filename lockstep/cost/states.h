@@ -35,9 +35,12 @@ inline ParameterBytes parameter_bytes(spec::Precision precision, spec::Optimizer
   const bool narrow = is_narrow(precision);
   const double wide = narrow ? 4.0 : element;
   const double moments = (optimizer == spec::OptimizerKind::kAdamW ? 2 : 1) * (narrow_moments ? 2.0 : wide);
-  return {.weight = element,
+  const double master = narrow && facts.master_copy ? wide - (facts.keeps_narrow_weights ? 0.0 : element) : 0.0;
+  const double frozen = narrow ? std::min(element, facts.frozen_weight_bytes) : element;
+  const double copies = precision == spec::Precision::kFp8 ? facts.fp8_copy_bytes : 0.0;
+  return {.weight = facts.trained_share * element + (1 - facts.trained_share) * frozen + copies,
           .gradient = facts.trained_share * (narrow ? facts.kept_gradient_bytes : element),
-          .optimizer = facts.trained_share * (moments + (narrow && facts.master_copy ? wide : 0.0))};
+          .optimizer = facts.trained_share * (moments + master)};
 }
 
 // Bytes that one optimizer update reads and writes per parameter (fp32 AdamW: reads w, g, m, v and writes w, m, v: 28):

@@ -114,7 +114,9 @@ class Bpe final : public WordModel {
   }
 
   void decode_token(std::string_view token, bool first, std::string& text) const override {
-    if (!options_.byte_level) return decode_characters(token, first, text);
+    if (!options_.byte_level) {
+      return decode_characters(token, {options_.byte_fallback, first && options_.strip_first_space}, text);
+    }
     std::string bytes;
     for (const char32_t c : decode_utf8(token)) {
       const auto found = bytes_.find(c);
@@ -155,25 +157,6 @@ class Bpe final : public WordModel {
     if (found != options_.vocabulary.end()) return found->second;
     throw bad_input(fmt::format("{} is `{}`, which the vocabulary lacks", what, printable(token)),
                     "take vocabulary and merges from the same tokenizer", {place});
-  }
-
-  void decode_characters(std::string_view token, bool first, std::string& text) const {
-    const bool is_byte = token.size() == 6 && token.starts_with("<0x") && token.back() == '>';
-    int byte = 0;
-    if (options_.byte_fallback && is_byte &&
-        std::from_chars(token.data() + 3, token.data() + 5, byte, 16).ptr == token.data() + 5) {
-      text.push_back(static_cast<char>(byte));
-      return;
-    }
-    bool strip = first && options_.strip_first_space;
-    for (const char32_t c : decode_utf8(token)) {
-      if (c != kVisibleSpace) {
-        append_utf8(text, c);
-      } else if (!strip) {
-        text.push_back(' ');
-      }
-      strip = false;
-    }
   }
 
   static void append(std::vector<Symbol>& symbols, TokenId id) {

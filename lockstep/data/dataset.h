@@ -22,6 +22,9 @@ struct Samples {
   torch::Tensor input;
   torch::Tensor target;
   std::vector<torch::Tensor> more_inputs = {};  // tensors: those after the first
+  // Where attention is to stay within documents: int64 [n, seq], for each token the place in its sequence where its
+  // document begins. Undefined otherwise.
+  torch::Tensor documents = {};
 };
 
 // The target that no loss counts (PyTorch's ignore_index).

@@ -47,6 +47,7 @@ Cuts cuts_of(const HfTokenizerParts& parts) {
     plain = plain && (step.kind == NormalizerStep::Kind::kReplace || step.kind == NormalizerStep::Kind::kPrepend);
     visible = visible || is_space_to_visible(step);
     if (step.kind == NormalizerStep::Kind::kReplace && !is_space_to_visible(step)) return Cuts::kNone;
+    if (step.kind == NormalizerStep::Kind::kStrip) return Cuts::kNone;  // a part's ends are not the text's
   }
   if (parts.pre_tokenizer.empty()) return Cuts::kNone;
   const PreTokenizerStep& last = parts.pre_tokenizer.back();

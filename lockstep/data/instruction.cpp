@@ -27,7 +27,7 @@ class InstructionDataset final : public Dataset {
         samples_(std::move(samples)),
         length_(options.sequence_length),
         padding_(options.padding),
-        packed_(options.packing),
+        packing_(options.packing),
         tally_(tally) {}
 
   std::int64_t size() const override { return static_cast<std::int64_t>(samples_.size()); }
@@ -39,13 +39,18 @@ class InstructionDataset final : public Dataset {
                     torch::full({n, length_}, kIgnoredTarget, torch::kInt64)};
     std::int64_t* input = samples.input.data_ptr<std::int64_t>();
     std::int64_t* target = samples.target.data_ptr<std::int64_t>();
+    if (packing_ == spec::Packing::kDocuments) samples.documents = torch::zeros({n, length_}, torch::kInt64);
+    std::int64_t* document = samples.documents.defined() ? samples.documents.data_ptr<std::int64_t>() : nullptr;
     for (const std::int64_t index : indices) {
       std::int64_t place = 0;
       for (const std::int64_t example : samples_[static_cast<std::size_t>(index)]) {
         place = put(examples_->at(example), place, input, target);
+        // Up to the end: the next example or the padding is a document of its own.
+        if (document != nullptr && place < length_) std::fill(document + place, document + length_, place);
       }
       input += length_;
       target += length_;
+      if (document != nullptr) document += length_;
     }
     return samples;
   }
@@ -53,8 +58,10 @@ class InstructionDataset final : public Dataset {
   std::string describe() const override {
     std::int64_t examples = 0;
     for (const auto& sample : samples_) examples += static_cast<std::int64_t>(sample.size());
-    std::string text = fmt::format("{} examples in {} {} of {} tokens, {} tokens of answers", examples, size(),
-                                   packed_ ? "packed sequences" : "sequences", length_, tally_.answers);
+    std::string text =
+        fmt::format("{} examples in {} {} of {} tokens, {} tokens of answers", examples, size(),
+                    packing_ != spec::Packing::kNone ? "packed sequences" : "sequences", length_, tally_.answers);
+    if (packing_ == spec::Packing::kDocuments) text += "; attention stays within examples";
     if (tally_.cut > 0) text += fmt::format("; {} cut at the end", tally_.cut);
     if (tally_.left_out > 0) text += fmt::format("; {} dropped, because their answers lie beyond", tally_.left_out);
     return text;
@@ -77,7 +84,7 @@ class InstructionDataset final : public Dataset {
   std::vector<std::vector<std::int64_t>> samples_;  // the examples of each sample
   std::int64_t length_;
   TokenId padding_;
-  bool packed_;
+  spec::Packing packing_;
   Tally tally_;
 };
 
@@ -148,7 +155,7 @@ std::shared_ptr<const Dataset> instruction_samples(std::shared_ptr<const Instruc
                     "use more data, or a longer batch.sequence_length");
   }
   std::vector<std::vector<std::int64_t>> samples;
-  if (options.packing) {
+  if (options.packing != spec::Packing::kNone) {
     samples = pack_first_fit(lengths, static_cast<std::int64_t>(capacity));
     for (auto& sample : samples) {
       for (std::int64_t& place : sample) place = kept[static_cast<std::size_t>(place)];

@@ -180,6 +180,7 @@ class Loader::Impl {
     for (torch::Tensor& tensor : samples.more_inputs) {
       batch.more_inputs.push_back(options_.pinned ? tensor.pin_memory() : std::move(tensor));
     }
+    batch.documents = std::move(samples.documents);
     batch.samples = end - begin;
     batch.global_samples = geometry_.global_samples(at);
     batch.first_index = begin;

@@ -37,6 +37,7 @@ struct Batch {
   torch::Tensor input;  // see Samples
   torch::Tensor target;
   std::vector<torch::Tensor> more_inputs;
+  torch::Tensor documents;
   std::int64_t samples = 0;         // in this micro-batch; 0: nothing to do, but the rank still takes part in the step
   std::int64_t global_samples = 0;  // in the whole optimizer step, over all ranks and micro-steps
   std::int64_t first_index = 0;     // of the first sample inside the global batch

@@ -32,10 +32,11 @@ std::vector<std::int64_t> shares(const std::vector<double>& weights, std::int64_
 
 // Samples of several sources in the order in which they were asked for.
 Samples in_order(const std::vector<Samples>& parts, const std::vector<std::int64_t>& places) {
-  std::vector<torch::Tensor> inputs, targets;
+  std::vector<torch::Tensor> inputs, targets, documents;
   for (const Samples& part : parts) {
     inputs.push_back(part.input);
     targets.push_back(part.target);
+    if (part.documents.defined()) documents.push_back(part.documents);
   }
   // places[i]: where the i-th sample of the parts belongs.
   std::vector<std::int64_t> order(places.size());
@@ -45,7 +46,9 @@ Samples in_order(const std::vector<Samples>& parts, const std::vector<std::int64
   const bool images = inputs.front().dim() == 4 && inputs.front().is_contiguous(at::MemoryFormat::ChannelsLast);
   torch::Tensor input = torch::cat(inputs).index_select(0, index);
   if (images) input = input.contiguous(at::MemoryFormat::ChannelsLast);
-  return {input, torch::cat(targets).index_select(0, index)};
+  Samples samples{input, torch::cat(targets).index_select(0, index)};
+  if (!documents.empty()) samples.documents = torch::cat(documents).index_select(0, index);
+  return samples;
 }
 
 class MixedDataset final : public Dataset {

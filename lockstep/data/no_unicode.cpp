@@ -21,6 +21,8 @@ const CharacterClasses& CharacterClasses::instance() {
 }
 CharacterClasses::CharacterClasses() = default;
 std::uint8_t CharacterClasses::compute(char32_t) { return require_unicode(), std::uint8_t{0}; }
+bool is_combining_mark(char32_t) { return require_unicode(), false; }
+std::size_t grapheme_end(std::string_view, std::size_t) { return require_unicode(), std::size_t{0}; }
 bool is_bert_control(char32_t) { return require_unicode(), false; }
 bool is_bert_punctuation(char32_t) { return require_unicode(), false; }
 bool is_bert_accent(char32_t) { return require_unicode(), false; }

@@ -1,9 +1,11 @@
 // The normalisation step of a tokenizer: text to text, before anything is split.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "lockstep/data/charsmap.h"
 #include "lockstep/data/unicode.h"
 
 namespace lockstep::data {
@@ -22,12 +24,19 @@ struct NormalizerStep {
     kLowercase,
     kBert,
     kPrepend,  // `to` before every piece that is not empty
-    kReplace   // every `from` by `to`
+    kReplace,  // every `from` by `to`
+    kReplaceSpaces,  // two spaces and more in a row by one `to`
+    kStrip,          // white space at the ends, `left` and `right`
+    kStripAccents,   // combining marks
+    kNmt,            // SentencePiece's: control characters vanish, rare white space becomes a space
+    kCharsmap        // SentencePiece's table
   } kind;
   NormalForm form = NormalForm::kNfc;
   BertNormalization bert = {};
   std::string from = {};
   std::string to = {};
+  bool left = false, right = false;
+  std::shared_ptr<const Charsmap> charsmap = nullptr;
 };
 
 // Where a piece of text stands, for the steps that put a space before text.

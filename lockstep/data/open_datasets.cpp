@@ -21,6 +21,7 @@
 #include "lockstep/data/mapped_file.h"
 #include "lockstep/data/masked_language.h"
 #include "lockstep/data/mixed_dataset.h"
+#include "lockstep/data/plugin_data.h"
 #include "lockstep/data/tensor_files.h"
 #include "lockstep/data/text_check.h"
 #include "lockstep/data/token_cache.h"
@@ -113,8 +114,9 @@ using OpenWindows = std::function<std::shared_ptr<const Dataset>(
 OpenWindows windows_for(const spec::Job& job, const std::string& base_folder, std::int64_t vocab_size) {
   const std::int64_t length = sequence_length(job);
   if (job.model.arch != spec::Arch::kBert) {
-    return [length](auto stream, std::int64_t begin, std::int64_t end, const std::string& what) {
-      return language_model_windows(std::move(stream), begin, end, length, what);
+    const bool documents = job.data.packing == spec::Packing::kDocuments;
+    return [length, documents](auto stream, std::int64_t begin, std::int64_t end, const std::string& what) {
+      return language_model_windows(std::move(stream), begin, end, length, what, documents);
     };
   }
   const auto tokenizer = open_tokenizer(resolve_tokenizer(job.data.tokenizer, base_folder));
@@ -292,8 +294,13 @@ Datasets open_classification_job(const spec::Job& job, const std::string& base_f
   return datasets;
 }
 
+// The plugin's options say where its files are.
+Datasets open_plugin_job(const spec::Job& job, const std::string&) { return open_plugin_data(job); }
+
 Datasets open_tensors_job(const spec::Job& job, const std::string& base_folder) {
-  const bool returned = job.model.is_scripted() && job.model.script.loss == spec::ScriptLoss::kReturned;
+  const spec::ScriptLoss loss = job.model.script.loss;
+  const bool returned =
+      job.model.is_scripted() && (loss == spec::ScriptLoss::kReturned || loss == spec::ScriptLoss::kOwn);
   if (job.data.target.empty() && !returned) {
     throw bad_input("data.target is not set", "name the tensor that the model's output is compared with");
   }
@@ -332,13 +339,13 @@ Datasets open_mixture(const spec::Job& job, const std::string& base_folder, cons
 
 Datasets open_datasets(const spec::Job& job, const std::string& base_folder, const Notice& notice) {
   if (!job.data.sources.empty()) return open_mixture(job, base_folder, notice);
-  require_path(job);
+  if (job.data.kind != spec::DataKind::kPlugin) require_path(job);
   if (job.data.kind == spec::DataKind::kImages) return open_images_job(job, base_folder, notice);
   // In DataKind's order.
   using Open = Datasets (*)(const spec::Job&, const std::string&);
-  constexpr std::array<Open, 8> kOpen{open_mnist_job,       open_cifar_job,      nullptr,
+  constexpr std::array<Open, 9> kOpen{open_mnist_job,       open_cifar_job,      nullptr,
                                       open_language_model,  open_language_model, open_classification_job,
-                                      open_instruction_job, open_tensors_job};
+                                      open_instruction_job, open_tensors_job,    open_plugin_job};
   static_assert(kOpen.size() == names_of(spec::DataKind{}).size());
   return kOpen[static_cast<std::size_t>(job.data.kind)](job, base_folder);
 }

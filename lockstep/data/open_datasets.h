@@ -28,6 +28,7 @@ struct Datasets {
 //   classification  TSV, CSV or JSON-lines file (data/labelled_sentences.h)
 //   instruction     JSON-lines file or folder of them (data/conversation.h, data/instruction.h)
 //   tensors         safetensors file or folder of them (data/tensor_files.h)
+//   plugin          a data set that a plugin registered (data/plugin_data.h)
 //
 // `data.sources` are opened one by one and mixed by weight (data/mixed_dataset.h); their evaluation sets are joined.
 //

@@ -109,14 +109,15 @@ class Matcher {
   const CharacterClasses& classes_;
 };
 
-void split_bert(std::string_view text, Word piece, std::vector<Word>& words) {
+// At white space, which is removed; with `punctuations` every punctuation character is a word too.
+void split_at_white_space(std::string_view text, Word piece, bool punctuations, std::vector<Word>& words) {
   std::size_t begin = piece.begin;
   const auto flush = [&](std::size_t end) {
     if (begin < end) words.push_back({begin, end});
   };
   for (std::size_t at = piece.begin, next = 0; at < piece.end; at = next) {
     const char32_t c = character_at(text, at, next);
-    const bool punctuation = is_bert_punctuation(c);
+    const bool punctuation = punctuations && is_bert_punctuation(c);
     if (!punctuation && !is_white_space(c)) continue;
     flush(at);
     if (punctuation) words.push_back({at, next});
@@ -144,7 +145,9 @@ void split_at_spaces(std::string_view text, Word piece, bool runs, std::vector<W
 
 void split_piece(const PreTokenizerStep& step, std::string_view text, Word piece, std::vector<Word>& words) {
   using Kind = PreTokenizerStep::Kind;
-  if (step.kind == Kind::kBert) return split_bert(text, piece, words);
+  if (step.kind == Kind::kBert || step.kind == Kind::kWhiteSpace) {
+    return split_at_white_space(text, piece, step.kind == Kind::kBert, words);
+  }
   if (step.kind == Kind::kSpaceRuns) return split_at_spaces(text, piece, true, words);
   if (step.kind == Kind::kMetaspace) return split_at_spaces(text, piece, false, words);
   const Matcher matcher(text.substr(0, piece.end));  // a piece is matched as if it were the whole text
@@ -195,6 +198,11 @@ std::string_view split_words(const PreTokenizer& steps, std::string_view text, P
   if (!text.empty()) words.push_back({0, text.size()});
   std::vector<Word> finer;
   for (const PreTokenizerStep& step : steps) {
+    // What white space comes before is the beginning of a word, and no longer that of the text.
+    std::size_t next = 0;
+    if (step.kind == Kind::kWhiteSpace && !text.empty() && is_white_space(character_at(text, 0, next))) {
+      place = {.first = false, .goes_on = false};
+    }
     if (step.kind == Kind::kPrefixSpace || step.kind == Kind::kMetaspace) {
       storage = add_spaces(step, place, text, words);
       text = storage;

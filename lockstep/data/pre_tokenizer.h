@@ -18,6 +18,7 @@ struct PreTokenizerStep {
     kGpt2,         // GPT-2's pattern: 's|'t|...| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
     kLlama3,       // Llama 3's and Qwen 2's: (?i:'s|...)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,k}|...
     kBert,         // white space removed, punctuation on its own
+    kWhiteSpace,   // cut at white space, which is removed
     kPrefixSpace,  // every piece that does not begin with a space gets one
     kMetaspace,    // SentencePiece's: every space becomes U+2581, and one is put before the text
     kSpaceRuns     // cut before every run of U+2581

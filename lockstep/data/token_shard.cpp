@@ -63,7 +63,26 @@ class ShardStream final : public TokenStream {
     for (const TokenShard& shard : shards_) {
       starts_.push_back(size_);
       size_ += shard.size();
+      knows_documents_ = knows_documents_ || !shard.document_ends().empty();
     }
+  }
+
+  bool knows_documents() const override { return knows_documents_; }
+
+  std::vector<std::int64_t> document_starts(std::int64_t first, std::int64_t count) const override {
+    std::vector<std::int64_t> starts;
+    std::size_t i = std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin() - 1;
+    for (; i < shards_.size() && starts_[i] <= first + count; ++i) {
+      const auto ends = shards_[i].document_ends();
+      const std::int64_t before = first - starts_[i];
+      auto end =
+          before < 0 ? ends.begin() : std::upper_bound(ends.begin(), ends.end(), static_cast<std::uint64_t>(before));
+      for (; end != ends.end() && starts_[i] + static_cast<std::int64_t>(*end) <= first + count; ++end) {
+        const std::int64_t start = starts_[i] + static_cast<std::int64_t>(*end);
+        if (start > first && (starts.empty() || starts.back() < start)) starts.push_back(start);
+      }
+    }
+    return starts;
   }
 
   std::int64_t size() const override { return size_; }
@@ -84,6 +103,7 @@ class ShardStream final : public TokenStream {
   std::vector<TokenShard> shards_;
   std::vector<std::int64_t> starts_;
   std::int64_t size_ = 0;
+  bool knows_documents_ = false;
 };
 
 }  // namespace

@@ -24,6 +24,12 @@ class ByteStream final : public TokenStream {
 
   std::int64_t size() const override { return size_; }
   std::int64_t vocab_size() const override { return 256; }
+  bool knows_documents() const override { return true; }  // a file each
+
+  std::vector<std::int64_t> document_starts(std::int64_t first, std::int64_t count) const override {
+    return {std::upper_bound(starts_.begin(), starts_.end(), first),
+            std::upper_bound(starts_.begin(), starts_.end(), first + count)};
+  }
 
   void copy(std::int64_t first, std::span<std::int64_t> out) const override {
     LOCKSTEP_ASSERT(first >= 0 && first + static_cast<std::int64_t>(out.size()) <= size_, "range outside the stream");
@@ -46,8 +52,13 @@ class ByteStream final : public TokenStream {
 
 class WindowDataset final : public Dataset {
  public:
-  WindowDataset(std::shared_ptr<const TokenStream> stream, std::int64_t begin, std::int64_t end, std::int64_t length)
-      : stream_(std::move(stream)), begin_(begin), length_(length), size_((end - begin - 1) / length) {}
+  WindowDataset(std::shared_ptr<const TokenStream> stream, std::int64_t begin, std::int64_t end, std::int64_t length,
+                bool documents)
+      : stream_(std::move(stream)),
+        begin_(begin),
+        length_(length),
+        size_((end - begin - 1) / length),
+        documents_(documents) {}
 
   std::int64_t size() const override { return size_; }
   std::int64_t tokens_per_sample() const override { return length_; }
@@ -63,16 +74,36 @@ class WindowDataset final : public Dataset {
       input = std::copy_n(window.begin(), length_, input);
       target = std::copy_n(window.begin() + 1, length_, target);
     }
+    if (documents_) part_documents(indices, samples);
     return samples;
   }
 
-  std::string describe() const override { return fmt::format("{} windows of {} tokens", size_, length_); }
+  std::string describe() const override {
+    return fmt::format("{} windows of {} tokens{}", size_, length_, documents_ ? ", documents apart" : "");
+  }
 
  private:
+  void part_documents(std::span<const std::int64_t> indices, Samples& samples) const {
+    samples.documents = torch::zeros({static_cast<std::int64_t>(indices.size()), length_}, torch::kInt64);
+    std::int64_t* row = samples.documents.data_ptr<std::int64_t>();
+    std::int64_t* target = samples.target.data_ptr<std::int64_t>();
+    for (const std::int64_t index : indices) {
+      const std::int64_t first = begin_ + index * length_;
+      for (const std::int64_t start : stream_->document_starts(first, length_)) {
+        const std::int64_t place = start - first;  // length_: what follows the window
+        target[place - 1] = kIgnoredTarget;
+        std::fill(row + place, row + length_, place);
+      }
+      row += length_;
+      target += length_;
+    }
+  }
+
   std::shared_ptr<const TokenStream> stream_;
   std::int64_t begin_;
   std::int64_t length_;
   std::int64_t size_;
+  bool documents_;
 };
 
 }  // namespace
@@ -83,14 +114,18 @@ std::shared_ptr<const TokenStream> open_byte_stream(const std::vector<std::files
 
 std::shared_ptr<const Dataset> language_model_windows(std::shared_ptr<const TokenStream> stream, std::int64_t begin,
                                                       std::int64_t end, std::int64_t sequence_length,
-                                                      const std::string& what) {
+                                                      const std::string& what, bool documents) {
   LOCKSTEP_ASSERT(sequence_length >= 1 && begin >= 0 && begin <= end && end <= stream->size(), "window out of range");
   if (end - begin <= sequence_length) {
     throw bad_input(fmt::format("{} has {} tokens, one window of sequence_length {} needs {}", what, end - begin,
                                 sequence_length, sequence_length + 1),
                     "use more text, a smaller batch.sequence_length, or another data.holdout");
   }
-  return std::make_shared<WindowDataset>(std::move(stream), begin, end, sequence_length);
+  if (documents && !stream->knows_documents()) {
+    throw bad_input(fmt::format("{} does not say where documents end", what),
+                    "write the shards again with `lockstep tokenize`, or leave data.packing out");
+  }
+  return std::make_shared<WindowDataset>(std::move(stream), begin, end, sequence_length, documents);
 }
 
 }  // namespace lockstep::data

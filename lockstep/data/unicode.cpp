@@ -179,6 +179,31 @@ std::uint8_t CharacterClasses::compute(char32_t c) {
   return is_number(c) ? kNumber : kOther;
 }
 
+bool is_combining_mark(char32_t c) {
+  if (c < 0x300) return false;
+  const auto kind = category(c);
+  return kind == UTF8PROC_CATEGORY_MN || kind == UTF8PROC_CATEGORY_MC || kind == UTF8PROC_CATEGORY_ME;
+}
+
+std::size_t grapheme_end(std::string_view text, std::size_t at) {
+  std::size_t next = 0;
+  char32_t before = character_at(text, at, next);
+  utf8proc_int32_t state = 0;
+  while (next < text.size()) {
+    const auto byte = static_cast<unsigned char>(text[next]);
+    if (before < 0x80 && byte < 0x80) return before == U'\r' && byte == '\n' ? next + 1 : next;
+    std::size_t after = 0;
+    const char32_t c = character_at(text, next, after);
+    if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(before), static_cast<utf8proc_int32_t>(c),
+                                         &state)) {
+      return next;
+    }
+    before = c;
+    next = after;
+  }
+  return next;
+}
+
 bool is_bert_control(char32_t c) {
   if (c == '\t' || c == '\n' || c == '\r') return false;
   const auto kind = category(c);

@@ -79,6 +79,10 @@ std::string normalize(std::string_view text, NormalForm form);
 // Character by character, so without the rule of the final sigma; U+0130 becomes two characters.
 std::string to_lower_case(std::string_view text);
 
+bool is_combining_mark(char32_t c);  // \p{M}
+// The end of the grapheme cluster that begins at `at`: what a reader takes for one character.
+std::size_t grapheme_end(std::string_view text, std::size_t at);
+
 // BERT's classes, by the tables of the `tokenizers` package (about Unicode 8).
 bool is_bert_control(char32_t c);
 bool is_bert_punctuation(char32_t c);

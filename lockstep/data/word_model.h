@@ -1,4 +1,4 @@
-// What turns one word into token ids: byte-pair encoding or WordPiece.
+// What turns one word into token ids: byte-pair encoding, WordPiece or a unigram model.
 #pragma once
 
 #include <array>
@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "lockstep/data/tokenizer.h"
@@ -47,6 +48,23 @@ struct BpeOptions {
 };
 // Throws bad_input at `place` when a merge names a token that is not in the vocabulary.
 std::shared_ptr<const WordModel> make_bpe(BpeOptions options, const std::string& place);
+
+// Unigram language model (Kudo 2018), as SentencePiece trains it (T5, XLM-RoBERTa, ALBERT).
+struct UnigramOptions {
+  std::vector<std::pair<std::string, double>> tokens;  // by id, with their log-probabilities
+  TokenId unknown = 0;
+  bool byte_fallback = false;
+  bool strip_first_space = true;  // decode
+};
+// Throws bad_input at `place` when the unknown token is none of the vocabulary.
+std::shared_ptr<const WordModel> make_unigram(UnigramOptions options, const std::string& place);
+
+// Appends what a token over characters stands for: U+2581 is a space, with `bytes` <0xC3> is that byte.
+struct CharacterDecoding {
+  bool bytes = false;
+  bool strip_first = false;  // a space that the token begins with is left out
+};
+void decode_characters(std::string_view token, const CharacterDecoding& how, std::string& text);
 
 struct WordPieceOptions {
   Vocabulary vocabulary;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "lockstep/base/text.h"
 
@@ -95,6 +96,30 @@ bool is_sound(const Finding& finding) {
          std::isfinite(finding.gain_percent) && std::isfinite(finding.cost_usd_per_hour);
 }
 
+// Many files of one folder and kind share a line.
+void add_read(std::string& page, const std::vector<ReadFile>& read) {
+  constexpr std::ptrdiff_t kMostLines = 4;
+  const auto folder = [](const ReadFile& file) { return std::filesystem::path(file.file).parent_path(); };
+  for (auto at = read.begin(); at != read.end();) {
+    auto end = std::find_if(at, read.end(),
+                            [&](const ReadFile& file) { return file.kind != at->kind || folder(file) != folder(*at); });
+    int ranks = 0;
+    std::string name;
+    if (end - at > kMostLines) {
+      for (auto file = at; file != end; ++file) ranks += file->ranks;
+      name = fmt::format("{}: {} files", folder(*at).string(), end - at);
+    } else {
+      end = at + 1;
+      ranks = at->ranks;
+      name = at->file;
+    }
+    page += fmt::format("{} {}", at->kind, printable(name, 200));
+    if (ranks > 0) page += fmt::format(", {} rank{}", ranks, ranks == 1 ? "" : "s");
+    page += "\n";
+    at = end;
+  }
+}
+
 }  // namespace
 
 void settle(Diagnosis& diagnosis) {
@@ -114,11 +139,7 @@ void settle(Diagnosis& diagnosis) {
 
 std::string to_text(const Diagnosis& diagnosis, const TerminalStyle& style) {
   std::string page;
-  for (const ReadFile& file : diagnosis.read) {
-    page += fmt::format("{} {}", file.kind, printable(file.file, 200));
-    if (file.ranks > 0) page += fmt::format(", {} rank{}", file.ranks, file.ranks == 1 ? "" : "s");
-    page += "\n";
-  }
+  add_read(page, diagnosis.read);
   if (diagnosis.findings.empty()) {
     return page + fmt::format("healthy: nothing that costs more than {:.0f}% of the step\n", kWorthSayingPercent);
   }

@@ -1,14 +1,15 @@
 #include "lockstep/engine/evaluate_tool.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/data/open_datasets.h"
+#include "lockstep/engine/metrics.h"
 #include "lockstep/engine/trained_model.h"
 #include "lockstep/nn/language_model.h"
+#include "lockstep/spec/evaluation_metrics.h"
 
 namespace lockstep::engine {
 namespace {
@@ -18,31 +19,35 @@ using torch::Tensor;
 
 constexpr double kProgressSeconds = 0.5;
 
-double ratio(std::int64_t part, std::int64_t whole) {
-  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : std::nan("");
-}
-
-json number(double value) { return std::isnan(value) ? json() : json(value); }
-
-nn::ForwardContext context_of(const TrainedModel& trained, const data::Dataset& data, const Tensor& input) {
+nn::ForwardContext context_of(const TrainedModel& trained, const data::Dataset& data, const data::Samples& batch) {
+  const Tensor& input = batch.input;
   nn::ForwardContext context;
   context.training = false;
   context.seed = static_cast<std::uint64_t>(trained.job.seed);
   context.padding_id = data.padding_id();
   const bool masks = trained.job.model.arch == spec::Arch::kBert && context.padding_id >= 0;
   if (masks) context.lengths = nn::lengths_without_padding(input, context.padding_id);
+  context.documents = batch.documents;
+  context.more_inputs = batch.more_inputs;
   return context;
 }
 
-struct Sums {
-  double loss = 0.0;
-  std::int64_t targets = 0, correct = 0, samples = 0;
-};
+// Those that the job names, and all that its model and data have.
+spec::Job with_all_metrics(spec::Job job) {
+  // Whether a plugin's loss is one of classes is not known.
+  if (job.model.is_scripted() && job.model.script.loss == spec::ScriptLoss::kOwn) return job;
+  std::vector<std::string>& names = job.evaluation.metrics;
+  for (const char* name : names_of(spec::Metric{})) {
+    const bool there = std::find(names.begin(), names.end(), name) != names.end();
+    if (!there && !spec::metric_problem(name, job)) names.emplace_back(name);
+  }
+  return job;
+}
 
 class Evaluation {
  public:
   Evaluation(TrainedModel trained, const json& request, const Host& host)
-      : trained_(std::move(trained)), host_(host), classes_(trained_.job.model.classes) {
+      : trained_(std::move(trained)), host_(host), metrics_(with_all_metrics(trained_.job)) {
     if (trained_.job.steps == 0 && trained_.job.tokens == 0 && trained_.job.epochs == 0.0) {
       throw bad_input("a folder of weights does not say what to evaluate on", "add --job JOB.yaml");
     }
@@ -58,7 +63,7 @@ class Evaluation {
   json run() {
     const torch::NoGradGuard no_grad;
     const Stopwatch watch;
-    while (sums_.samples < samples_) {
+    while (done_ < samples_) {
       if (host_.stop_requested()) throw UserError(ExitCode::kInterrupted, "stopped");
       add_batch();
       tell_progress();
@@ -68,98 +73,42 @@ class Evaluation {
 
  private:
   void add_batch() {
-    std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(micro_, samples_ - sums_.samples)));
-    std::iota(indices.begin(), indices.end(), sums_.samples);
+    std::vector<std::int64_t> indices(static_cast<std::size_t>(std::min(micro_, samples_ - done_)));
+    std::iota(indices.begin(), indices.end(), done_);
     const data::Samples batch = data_->fetch(indices);
-    const nn::ForwardContext context = context_of(trained_, *data_, batch.input);
+    const nn::ForwardContext context = context_of(trained_, *data_, batch);
     const nn::LossResult loss = trained_.model->loss(batch.input, batch.target, context);
-    sums_.loss += loss.loss_sum.item<double>();
-    sums_.targets += loss.count;
-    sums_.correct += loss.correct;
-    sums_.samples += static_cast<std::int64_t>(indices.size());
-    if (counts_classes()) classes_.add(trained_.model->forward(batch.input, context).argmax(-1), batch.target);
+    Tensor output;
+    if (metrics_.need_output()) output = trained_.model->forward(batch.input, context);
+    metrics_.add({loss.loss_sum.item<double>(), loss.count, loss.correct}, output, batch.target);
+    done_ += static_cast<std::int64_t>(indices.size());
   }
 
-  bool counts_classes() const { return trained_.job.model.classes > 0; }
-
   void tell_progress() {
-    if (since_.seconds() < kProgressSeconds && sums_.samples < samples_) return;
+    if (since_.seconds() < kProgressSeconds && done_ < samples_) return;
     since_.restart();
-    host_.send({{"type", "progress"}, {"samples", sums_.samples}, {"of", samples_}});
+    host_.send({{"type", "progress"}, {"samples", done_}, {"of", samples_}});
   }
 
   json answer(double seconds) const {
-    const double targets = static_cast<double>(std::max<std::int64_t>(1, sums_.targets));
-    const double loss = sums_.loss / targets;
-    json result = {{"schema", "lockstep.evaluation/1"},
-                   {"path", trained_.path},
-                   {"model", trained_.job.model.name},
-                   {"data", data_->describe()},
-                   {"samples", sums_.samples},
-                   {"targets", sums_.targets},
-                   {"loss", loss},
-                   {"accuracy", static_cast<double>(sums_.correct) / targets},
-                   {"seconds", seconds}};
+    json result = {{"schema", "lockstep.evaluation/1"}, {"path", trained_.path}, {"model", trained_.job.model.name},
+                   {"data", data_->describe()},         {"samples", done_},      {"targets", metrics_.sums().targets},
+                   {"loss", metrics_.loss()},           {"seconds", seconds}};
     if (trained_.step >= 0) result["step"] = trained_.step;
-    if (!counts_classes()) result["perplexity"] = std::exp(loss);
-    if (counts_classes()) {
-      result["f1"] = number(classes_.macro_f1());
-      result["classes"] = classes_.by_class();
-    }
+    result.update(values_json(metrics_.values()));
+    if (const auto classes = metrics_.classes()) result["classes"] = classes->by_class();
     return result;
   }
 
   TrainedModel trained_;
   const Host& host_;
-  ClassCounts classes_;
+  EvaluationMetrics metrics_;
   std::shared_ptr<const data::Dataset> data_;
-  std::int64_t samples_ = 0, micro_ = 1;
-  Sums sums_;
+  std::int64_t samples_ = 0, micro_ = 1, done_ = 0;
   Stopwatch since_;
 };
 
 }  // namespace
-
-ClassCounts::ClassCounts(std::int64_t classes)
-    : hits_(static_cast<std::size_t>(std::max<std::int64_t>(0, classes))),
-      predicted_(hits_.size()),
-      actual_(hits_.size()) {}
-
-void ClassCounts::add(const Tensor& predicted, const Tensor& target) {
-  const Tensor guesses = predicted.reshape({-1}).contiguous(), truths = target.reshape({-1}).contiguous();
-  const std::int64_t* guess = guesses.data_ptr<std::int64_t>();
-  const std::int64_t* truth = truths.data_ptr<std::int64_t>();
-  for (std::int64_t i = 0; i < truths.numel(); ++i) {
-    if (truth[i] == nn::kIgnoredTarget) continue;
-    ++predicted_[static_cast<std::size_t>(guess[i])];
-    ++actual_[static_cast<std::size_t>(truth[i])];
-    if (guess[i] == truth[i]) ++hits_[static_cast<std::size_t>(guess[i])];
-  }
-}
-
-double ClassCounts::macro_f1() const {
-  double sum = 0.0;
-  std::int64_t seen = 0;
-  for (std::size_t i = 0; i < hits_.size(); ++i) {
-    if (predicted_[i] + actual_[i] == 0) continue;
-    sum += ratio(2 * hits_[i], predicted_[i] + actual_[i]);
-    ++seen;
-  }
-  return seen > 0 ? sum / static_cast<double>(seen) : std::nan("");
-}
-
-json ClassCounts::by_class() const {
-  json list = json::array();
-  for (std::size_t i = 0; i < hits_.size(); ++i) {
-    if (predicted_[i] + actual_[i] == 0) continue;
-    list.push_back({{"class", i},
-                    {"precision", number(ratio(hits_[i], predicted_[i]))},
-                    {"recall", number(ratio(hits_[i], actual_[i]))},
-                    {"f1", number(ratio(2 * hits_[i], predicted_[i] + actual_[i]))},
-                    {"targets", actual_[i]}});
-  }
-  return list;
-}
 
 int run_evaluate_tool(const json& request, const Host& host) {
   return run_tool(host, [&] { return Evaluation(open_trained_model(request), request, host).run(); });

@@ -13,6 +13,7 @@
 
 #include "lockstep/checkpoint/pieces.h"
 #include "lockstep/data/loader.h"
+#include "lockstep/engine/metrics.h"
 #include "lockstep/engine/step_result.h"
 
 namespace lockstep::engine {
@@ -41,8 +42,10 @@ struct StepInput {
   std::function<void()> before_update = {};
 };
 
-struct EvaluationSums {
-  double loss = 0.0, targets = 0.0, correct = 0.0;
+// One evaluation batch. `output` and `target` are defined where the output was asked for, on the rank that counts.
+struct Evaluated {
+  EvaluationSums sums;
+  torch::Tensor output, target;
 };
 
 struct ExecutorFigures {
@@ -80,8 +83,9 @@ class Executor {
   // Collective: the step of what was staged. Fills everything of the result but samples, tokens and seconds;
   // data_seconds are those that `meanwhile` held the device up.
   virtual StepResult step(const StepInput& input) = 0;
-  // Collective: what this rank counts of one evaluation batch of its data rank.
-  virtual EvaluationSums evaluate(const data::Batch& batch, std::int64_t padding_id) = 0;
+  // Collective: what this rank counts of one evaluation batch of its data rank. `with_output`: what the model gives too,
+  // which takes a second pass over it.
+  virtual Evaluated evaluate(const data::Batch& batch, std::int64_t padding_id, bool with_output) = 0;
   // Collective: the model's buffers (batch norm's running statistics) become rank 0's.
   virtual void share_buffers() = 0;
 

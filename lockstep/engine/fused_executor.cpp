@@ -118,10 +118,15 @@ StepResult FusedExecutor::step(const StepInput& input) {
   return result;
 }
 
-EvaluationSums FusedExecutor::evaluate(const data::Batch& batch, std::int64_t) {
+Evaluated FusedExecutor::evaluate(const data::Batch& batch, std::int64_t, bool with_output) {
+  if (with_output) {
+    throw bad_input(
+        "a metric of evaluation.metrics looks at the model's output, which the fused CUDA step keeps to itself",
+        "add --general-step, or leave the metric out");
+  }
   if (batch.samples == 0) return {};
   const DeviceStep::Evaluation sums = step_->evaluate(batch);
-  return {sums.loss, sums.targets, sums.correct};
+  return {{sums.loss, static_cast<std::int64_t>(sums.targets), static_cast<std::int64_t>(sums.correct)}, {}, {}};
 }
 
 void FusedExecutor::hold(checkpoint::CheckpointPart& part) const {

@@ -25,7 +25,7 @@ class FusedExecutor : public Executor {
   void begin_weights() override { initial_parameters_ = load_initial_values(*step_, job_); }
   void stage(std::vector<data::Batch> batches) override { staged_ = std::move(batches); }
   StepResult step(const StepInput& input) override;
-  EvaluationSums evaluate(const data::Batch& batch, std::int64_t padding_id) override;
+  Evaluated evaluate(const data::Batch& batch, std::int64_t padding_id, bool with_output) override;
   void share_buffers() override {}  // its models have none
   void save(checkpoint::CheckpointPart& part) override { hold(part); }
   void hold(checkpoint::CheckpointPart& part) const override;

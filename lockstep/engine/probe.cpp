@@ -12,7 +12,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/open_datasets.h"
 #include "lockstep/engine/memory_counter.h"
-#include "lockstep/nn/script_model.h"
+#include "lockstep/engine/metrics.h"
+#include "lockstep/engine/schedule.h"
+#include "lockstep/engine/trained_model.h"
+#include "lockstep/nn/foreign_model.h"
 #include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::engine {
@@ -114,6 +117,7 @@ Micro micro_of(const data::Dataset& dataset, std::int64_t samples) {
   Micro micro;
   micro.samples = dataset.fetch(indices);
   micro.context.more_inputs = micro.samples.more_inputs;
+  micro.context.documents = micro.samples.documents;
   return micro;
 }
 
@@ -122,7 +126,7 @@ struct UnitTime {
 };
 
 // Forward and backward, unit by unit as chunks run them; `see` hears of what enters a unit and of the bytes it kept.
-std::vector<UnitTime> run_units(nn::ScriptModel& model, const Micro& micro,
+std::vector<UnitTime> run_units(nn::ForeignModel& model, const Micro& micro,
                                 const std::function<void(std::size_t, const nn::Stream&, std::int64_t)>& see = {}) {
   std::vector<UnitTime> times(model.unit_count());
   std::vector<nn::Stream> inputs(model.unit_count());
@@ -165,7 +169,7 @@ std::vector<UnitTime> run_units(nn::ScriptModel& model, const Micro& micro,
   return times;
 }
 
-std::vector<UnitTime> fastest(nn::ScriptModel& model, const Micro& micro) {
+std::vector<UnitTime> fastest(nn::ForeignModel& model, const Micro& micro) {
   const double begin = monotonic_seconds();
   std::vector<UnitTime> best = run_units(model, micro);
   for (int i = 1; i < kMostRepeats && monotonic_seconds() - begin < kMeasureSeconds; ++i) {
@@ -178,11 +182,32 @@ std::vector<UnitTime> fastest(nn::ScriptModel& model, const Micro& micro) {
   return best;
 }
 
+// What a model's code does beside computing: it draws from torch's generator, it writes into buffers.
+class StateWatch {
+ public:
+  explicit StateWatch(const nn::ForeignModel& model) : model_(model), generator_(state()) {
+    for (const Tensor& buffer : model.buffers()) buffers_.push_back(buffer.clone());
+  }
+  bool has_drawn() const { return !state().equal(generator_); }
+  bool has_updated() const {
+    const std::vector<Tensor> now = model_.buffers();
+    return !std::equal(now.begin(), now.end(), buffers_.begin(), buffers_.end(),
+                       [](const Tensor& a, const Tensor& b) { return a.equal(b); });
+  }
+
+ private:
+  static Tensor state() { return at::globalContext().defaultGenerator(torch::kCPU).get_state(); }
+
+  const nn::ForeignModel& model_;
+  Tensor generator_;
+  std::vector<Tensor> buffers_;
+};
+
 // Names, parameters, and what enters each unit.
-void count_units(nn::ScriptModel& model, const data::Dataset& dataset, spec::ScriptFacts& facts) {
+void count_units(nn::ForeignModel& model, const data::Dataset& dataset, spec::ScriptFacts& facts) {
   std::set<const void*> seen;
   for (std::size_t i = 0; i < model.unit_count(); ++i) {
-    spec::ScriptUnit unit{.name = model.graph().segments[i].name};
+    spec::ScriptUnit unit{.name = model.unit_name(i)};
     for (const Tensor& tensor : model.unit_parameters(i)) {
       if (seen.insert(tensor.unsafeGetTensorImpl()).second) {
         unit.parameters += tensor.numel();
@@ -200,11 +225,14 @@ void count_units(nn::ScriptModel& model, const data::Dataset& dataset, spec::Scr
   // Two numbers of samples tell the sizes that follow them from those that do not.
   const std::int64_t few = std::min<std::int64_t>(2, dataset.size()), more = std::min<std::int64_t>(3, dataset.size());
   std::vector<std::vector<std::int64_t>> entering(model.unit_count());
+  const StateWatch watch(model);
   run_units(model, micro_of(dataset, few), [&](std::size_t unit, const nn::Stream& x, std::int64_t) {
     if (unit > 0 && x.size() == 1 && x.front().dim() > 0 && x.front().size(0) == few && x.front().is_floating_point()) {
       entering[unit] = x.front().sizes().slice(1).vec();
     }
   });
+  facts.draws = model.draws() || watch.has_drawn();
+  facts.updates = model.updates() || watch.has_updated();
   const Micro some = micro_of(dataset, more);
   run_units(model, some, [&](std::size_t unit, const nn::Stream& x, std::int64_t kept) {
     spec::ScriptUnit& own = facts.units[unit];
@@ -226,7 +254,7 @@ void count_units(nn::ScriptModel& model, const data::Dataset& dataset, spec::Scr
   facts.pointwise_elements = counter.others / static_cast<double>(more);
 }
 
-void measure(nn::ScriptModel& model, const data::Dataset& dataset, std::int64_t micro, spec::ScriptFacts& facts) {
+void measure(nn::ForeignModel& model, const data::Dataset& dataset, std::int64_t micro, spec::ScriptFacts& facts) {
   const std::int64_t large = std::clamp<std::int64_t>(std::min(micro, dataset.size()), 1, kMostSamples);
   const std::int64_t small = std::max<std::int64_t>(1, large / 2);
   const std::vector<UnitTime> times = fastest(model, micro_of(dataset, large));
@@ -255,33 +283,56 @@ spec::ScriptFacts probe_script(const spec::Job& job) {
   if (dataset->size() < 1) throw bad_input("the data set is empty", "check data.path in the job file");
   nn::BuildOptions options;
   options.seed = static_cast<std::uint64_t>(job.seed);
-  nn::ScriptModel model(job.model, options);
+  options.initialise = false;  // it has its values
+  const auto built = nn::build_model(job.model, options);
+  auto& model = dynamic_cast<nn::ForeignModel&>(*built);
   spec::ScriptFacts facts;
-  facts.draws = model.graph().draws;
-  facts.updates = model.graph().updates;
   facts.aliases = model.aliases();
+  facts.counts_targets = model.counts_targets();
   count_units(model, *dataset, facts);
   measure(model, *dataset, job.batch.micro, facts);
   facts.threads = at::get_num_threads();
   return facts;
 }
 
-int run_probe(const nlohmann::json& request, const Host& host) {
-  int code = static_cast<int>(ExitCode::kRunFailed);
-  std::string message;
-  try {
-    nn::compat::set_compute_threads(request.at("threads").get<int>());
-    const spec::Job job = spec::parse_job(request.at("job").get<std::string>(), "job");
-    host.send({{"type", "result"}, {"facts", spec::to_text(probe_script(job))}});
-    return 0;
-  } catch (const UserError& error) {
-    code = static_cast<int>(error.code());
-    message = error.what();
-  } catch (const std::exception& error) {
-    message = error.what();
+namespace {
+
+// Places of the sections' options in the user's file, which the text of the job has not.
+void restore_places(spec::Job& job, const nlohmann::json& sent) {
+  const auto restore = [&](const char* section, spec::PluginUse& use) {
+    const auto found = sent.find(section);
+    if (found == sent.end()) return;
+    std::map<std::string, SourcePlace> places;
+    for (const auto& [key, place] : found->items()) {
+      places[key] = {place.at(0).get<std::string>(), place.at(1).get<int>(), place.at(2).get<int>()};
+    }
+    spec::restore_places(use, places);
+  };
+  for (const auto& [section, use] : spec::plugins_of(job)) restore(section, *use);
+}
+
+// What a job takes from plugins beside its model is there and fits.
+void check_plugins(const spec::Job& job) {
+  if (job.data.kind == spec::DataKind::kPlugin && !job.model.is_scripted()) {
+    const auto datasets = data::open_datasets(job);
+    const std::vector<std::int64_t> first(static_cast<std::size_t>(std::min<std::int64_t>(1, datasets.train->size())));
+    datasets.train->fetch(first);
   }
-  host.send({{"type", "error"}, {"rank", -1}, {"kind", "user"}, {"exit_code", code}, {"message", message}});
-  return code;
+  EvaluationMetrics metrics(job);
+  LearningRate(job.optimizer).at(job.optimizer.warmup_steps, std::max<std::int64_t>(1, job.steps));
+}
+
+}  // namespace
+
+int run_probe(const nlohmann::json& request, const Host& host) {
+  return run_tool(host, [&]() -> nlohmann::json {
+    nn::compat::set_compute_threads(request.at("threads").get<int>());
+    spec::Job job = spec::parse_job(request.at("job").get<std::string>(), "job");
+    restore_places(job, request.value("places", nlohmann::json::object()));
+    check_plugins(job);
+    const spec::ScriptFacts facts = job.model.is_scripted() ? probe_script(job) : spec::ScriptFacts{};
+    return {{"facts", spec::to_text(facts)}};
+  });
 }
 
 }  // namespace lockstep::engine

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
+#include "lockstep/plugin/schedule.h"
 #include "lockstep/spec/job.h"
 
 namespace lockstep::engine {
@@ -15,6 +17,19 @@ namespace lockstep::engine {
 //     linear   M + (L - M) * (1 - p)
 //     cosine   M + (L - M) * (1 + cos(pi * p)) / 2
 // Steps beyond T keep the value at p = 1. bad_input for negative steps and M > L.
+// Of a schedule of ours, not a plugin's.
 double learning_rate_at(const spec::Optimizer& options, std::int64_t step, std::int64_t total_steps);
+
+// The same for any schedule: a plugin's is opened once, and asked for steps from warmup_steps on. Throws UserError,
+// naming the plugin, where it gives something that is no rate.
+class LearningRate {
+ public:
+  explicit LearningRate(const spec::Optimizer& options);
+  double at(std::int64_t step, std::int64_t total_steps) const;
+
+ private:
+  spec::Optimizer options_;
+  std::shared_ptr<const plugin::Schedule> own_;  // null: one of ours
+};
 
 }  // namespace lockstep::engine

@@ -64,6 +64,7 @@ data::Batch with_samples(data::Batch batch) {
   input[0] = target[0] = 1;
   batch.input = torch::zeros(input, batch.input.options());
   batch.target = torch::full(target, nn::kIgnoredTarget, batch.target.options());
+  if (batch.documents.defined()) batch.documents = torch::zeros(input, batch.documents.options());
   batch.samples = 1;
   return batch;
 }
@@ -123,6 +124,7 @@ parallel::MicroBatch ShardedExecutor::micro_batch(const data::Batch& given, std:
   for (const torch::Tensor& tensor : batch.more_inputs) {
     micro.context.more_inputs.push_back(copies_.start(tensor));
   }
+  micro.context.documents = batch.documents;
   micro.context.seed = static_cast<std::uint64_t>(job_.seed);
   micro.context.first_index = batch.first_index;
   micro.context.padding_id = padding_id;
@@ -271,12 +273,21 @@ double ShardedExecutor::expert_imbalance() const {
   return worst;
 }
 
-EvaluationSums ShardedExecutor::evaluate(const data::Batch& batch, std::int64_t padding_id) {
-  const parallel::MicroBatch micro = micro_batch(batch, padding_id, false);
+Evaluated ShardedExecutor::evaluate(const data::Batch& batch, std::int64_t padding_id, bool with_output) {
+  parallel::MicroBatch micro = micro_batch(batch, padding_id, false);
   copies_.join();
-  const parallel::ChunkSums sums = model_->evaluate(model_->rows_of(micro));
+  micro = model_->rows_of(std::move(micro));
+  const parallel::ChunkSums sums = model_->evaluate(micro);
+  // Models without exchanges between ranks have no sample here; in others it is one that does not count.
+  torch::Tensor output;
+  if (with_output && micro.input.size(0) > 0) output = model_->predict(micro);
   if (!model_->has_loss()) return {};
-  return {sums.loss, static_cast<double>(sums.targets), static_cast<double>(sums.correct)};
+  Evaluated evaluated{{sums.loss, sums.targets, sums.correct}, {}, {}};
+  if (batch.samples > 0 && output.defined()) {
+    evaluated.output = output;
+    evaluated.target = micro.target;
+  }
+  return evaluated;
 }
 
 // Of the ranks that hold the same part of the model; tensor parallelism is for models without.

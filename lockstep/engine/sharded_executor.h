@@ -40,7 +40,7 @@ class ShardedExecutor : public Executor {
   void begin_weights() override;
   void stage(std::vector<data::Batch> batches) override;
   StepResult step(const StepInput& input) override;
-  EvaluationSums evaluate(const data::Batch& batch, std::int64_t padding_id) override;
+  Evaluated evaluate(const data::Batch& batch, std::int64_t padding_id, bool with_output) override;
   void share_buffers() override;
   void save(checkpoint::CheckpointPart& part) override;
   void hold(checkpoint::CheckpointPart& part) const override { add_state(part, true); }

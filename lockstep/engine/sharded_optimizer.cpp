@@ -82,7 +82,7 @@ void ShardedOptimizer::step(double learning_rate, double gradient_factor) {
     if (!slots.empty()) arrays.first = slots[0].to(where);
     if (slots.size() > 1) arrays.second = slots[1].to(where);
     std::vector<kernels::ElementRange> decay;
-    if (options_.weight_decay != 0.0) decay = shard->decay_ranges();
+    if (options_.weight_decay != 0.0) decay = shard->decay_ranges(options_.decay);
     if (options_.kind == spec::OptimizerKind::kAdamW) {
       kernels::adamw(arrays, decay,
                      {learning_rate, options_.beta1, options_.beta2, options_.epsilon, options_.weight_decay, steps_,

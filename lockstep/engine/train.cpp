@@ -20,6 +20,13 @@ void run_rank(const spec::Job& job, const plan::Run& run, const TrainOptions& op
     const double loss = run_step(state, job, {}).loss;
     if (world.rank() == 0) result.losses.push_back(loss);
   }
+  if (options.evaluate) {
+    if (!state.datasets.evaluation) {
+      throw bad_input("the job keeps no data for evaluation", "set data.evaluation_path, or data.holdout above 0");
+    }
+    const EvaluationResult evaluation = evaluate(state, job, run.layout, world);
+    if (world.rank() == 0) result.evaluation = evaluation;
+  }
   checkpoint::CheckpointPart part;
   state.executor->save(part);
   {

@@ -18,6 +18,7 @@
 
 #include <vector>
 
+#include "lockstep/engine/training_step.h"
 #include "lockstep/parallel/parallel_model.h"
 #include "lockstep/plan/layout.h"
 #include "lockstep/spec/job.h"
@@ -27,12 +28,14 @@ namespace lockstep::engine {
 struct TrainOptions {
   parallel::ModelFactory make_model = nn::build_model;
   int threads = 1;  // compute threads of each rank
+  bool evaluate = false;  // after the last step, on the data that the job keeps for it
 };
 
 struct TrainResult {
   std::vector<double> losses;     // of every step: the mean over its global batch
   parallel::TensorMap weights;    // whole tensors by name after the last step, in host memory
   parallel::TensorMap optimizer;  // the optimizer's state, as checkpoints name it
+  EvaluationResult evaluation;    // where it was asked for
 };
 
 // The whole job (steps, tokens or epochs) under `layout`, on the CPU; blocks. Nothing is recorded and no checkpoint is

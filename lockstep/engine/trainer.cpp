@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
@@ -618,12 +619,16 @@ void Trainer::run_evaluation() {
   });
   nlohmann::json entry = {
       {"step", state_.step}, {"loss", result.loss}, {"accuracy", result.accuracy}, {"targets", result.targets}};
+  if (!result.metrics.empty()) entry["metrics"] = values_json(result.metrics);
   evaluations_.push_back(entry);
   if (context_.rank() != 0) return;
   if (context_.recorder) {
-    context_.recorder->metrics(0, state_.step,
-                               {{std::string(telemetry::metric::kEvaluationLoss), result.loss},
-                                {std::string(telemetry::metric::kEvaluationAccuracy), result.accuracy}});
+    std::map<std::string, double> figures = {{std::string(telemetry::metric::kEvaluationLoss), result.loss},
+                                             {std::string(telemetry::metric::kEvaluationAccuracy), result.accuracy}};
+    for (const auto& [name, value] : result.metrics) figures[telemetry::metric::evaluation_metric(name)] = value;
+    std::vector<telemetry::Metric> recorded;
+    for (const auto& [name, value] : figures) recorded.push_back({name, value});
+    context_.recorder->metrics(0, state_.step, std::move(recorded));
   }
   entry["type"] = "evaluation";
   context_.host.send(entry);

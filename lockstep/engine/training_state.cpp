@@ -46,10 +46,16 @@ std::unique_ptr<Executor> make_executor(const spec::Job& job, const plan::Run& r
   ShardedOptions sharded;
   sharded.device = options.device;
   sharded.padding_id = data.padding_id();
-  // Conversations and masked tokens have some targets here and some there.
-  const bool same = job.data.kind != spec::DataKind::kInstruction && run.model.arch != spec::Arch::kBert;
+  // Conversations, masked tokens, documents that are kept apart and what a plugin gives have some targets here and some
+  // there.
+  const bool same = job.data.kind != spec::DataKind::kInstruction && job.data.kind != spec::DataKind::kPlugin &&
+                    run.model.arch != spec::Arch::kBert && job.data.packing != spec::Packing::kDocuments;
   sharded.targets_per_sample = same ? data.targets_per_sample() : 0;
-  if (run.model.is_scripted()) sharded.targets_per_sample = spec::counts_classes(run.model.script.loss) ? 0 : 1;
+  if (run.model.is_scripted()) {
+    const spec::Script& script = run.model.script;
+    const bool by_target = spec::counts_classes(script.loss) || script.facts.counts_targets;
+    sharded.targets_per_sample = by_target ? 0 : 1;
+  }
   sharded.why = choice.why_not;
   sharded.make_model = options.make_model;
   sharded.begin_weights = false;
@@ -62,6 +68,7 @@ TrainingState build_training_state(const spec::Job& job, const plan::Run& run, c
                                    const TrainingOptions& options) {
   TrainingState state;
   state.pinned = !options.device.is_cpu();
+  state.learning_rate = std::make_shared<LearningRate>(job.optimizer);
   state.datasets = data::open_datasets(job, {}, options.notice);
   state.data_contents = data_contents(job.data);
   state.batch_ranks = options.batch_ranks > 0 ? options.batch_ranks : run.layout.data_ranks();

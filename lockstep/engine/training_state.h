@@ -13,6 +13,7 @@
 #include "lockstep/data/open_datasets.h"
 #include "lockstep/engine/device_step.h"
 #include "lockstep/engine/executor.h"
+#include "lockstep/engine/schedule.h"
 #include "lockstep/parallel/parallel_model.h"
 #include "lockstep/spec/job.h"
 #include "lockstep/telemetry/ledger.h"
@@ -39,8 +40,9 @@ struct TrainingState {
   std::function<void()> before_update;  // of every step (StepInput); may be empty
   std::int64_t batch_ranks = 1;         // data ranks that the batch is that of (engine/kept_batch.h)
   double rate_factor = 1.0;             // on the learning rate, for steps of another size (batch.on_resize)
-  nlohmann::json data_contents;         // what the data holds, for checkpoints (engine/resume_check.h)
-  telemetry::Ledger ledger;             // the samples of the steps done; the same on every rank
+  std::shared_ptr<const LearningRate> learning_rate;
+  nlohmann::json data_contents;  // what the data holds, for checkpoints (engine/resume_check.h)
+  telemetry::Ledger ledger;      // the samples of the steps done; the same on every rank
   telemetry::SampleOrder order;
   std::int64_t replicas = 1;        // ranks that load the same samples
   std::optional<double> last_loss;  // of the last step done; nothing where it is not known

@@ -1,14 +1,13 @@
 #include "lockstep/engine/training_step.h"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/engine/schedule.h"
+#include "lockstep/engine/metrics.h"
 #include "lockstep/telemetry/span_log.h"
 
 namespace lockstep::engine {
@@ -49,10 +48,11 @@ class FirstSamples final : public data::Dataset {
   std::int64_t size_;
 };
 
-// `evaluation.batches` counts batches of the size of a step, so that every layout looks at the same samples.
+// `evaluation.batches` counts batches of the size of a step, `evaluation.samples` samples, whatever a step has.
 std::shared_ptr<const data::Dataset> evaluation_part(const TrainingState& state, const spec::Job& job) {
   const std::int64_t batches = job.evaluation.batches, of_a_step = state.loader->schedule().final();
-  const std::int64_t whole = state.datasets.evaluation->size();
+  const std::int64_t whole = state.datasets.evaluation->size(), samples = job.evaluation.samples;
+  if (samples > 0 && samples < whole) return std::make_shared<FirstSamples>(state.datasets.evaluation, samples);
   if (batches == 0 || batches > whole / of_a_step) return state.datasets.evaluation;
   return std::make_shared<FirstSamples>(state.datasets.evaluation, batches * of_a_step);
 }
@@ -67,7 +67,7 @@ StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishe
   const TrainingState::Staged now = *std::exchange(state.staged, std::nullopt);
   StepInput input;
   input.step = state.step;
-  input.learning_rate = state.rate_factor * learning_rate_at(job.optimizer, state.step, state.total_steps);
+  input.learning_rate = state.rate_factor * state.learning_rate->at(state.step, state.total_steps);
   input.wishes = wishes;
   input.may_update = may_update;
   input.wishes.read = now.read;
@@ -108,17 +108,20 @@ EvaluationResult evaluate(TrainingState& state, const spec::Job& job, const plan
 
   const torch::NoGradGuard no_grad;
   const std::int64_t padding_id = state.datasets.evaluation->padding_id();
-  std::array<double, 3> sums = {0.0, 0.0, 0.0};  // loss, targets, hits
+  EvaluationMetrics metrics(job);
   while (!loader.done()) {
-    const EvaluationSums part = state.executor->evaluate(loader.next(), padding_id);
-    sums[0] += part.loss;
-    sums[1] += part.targets;
-    sums[2] += part.correct;
+    const Evaluated part = state.executor->evaluate(loader.next(), padding_id, metrics.need_output());
+    metrics.add(part.sums, part.output, part.target);
     if (on_batch) on_batch();
   }
-  world.all_reduce({sums.data(), sums.size(), comm::DType::kF64}).wait();
-  const double targets = std::max(1.0, sums[1]);
-  return {sums[0] / targets, sums[2] / targets, static_cast<std::int64_t>(sums[1])};
+  metrics.reduce(
+      [&](std::vector<double>& sums) {
+        world.all_reduce({sums.data(), static_cast<std::int64_t>(sums.size()), comm::DType::kF64}).wait();
+      },
+      [&](std::int64_t& length) {
+        world.all_reduce({&length, 1, comm::DType::kI64}, comm::ReduceOp::kMax).wait();
+      });
+  return {metrics.loss(), metrics.accuracy(), metrics.sums().targets, metrics.values()};
 }
 
 }  // namespace lockstep::engine

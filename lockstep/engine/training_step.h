@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "lockstep/comm/communicator.h"
 #include "lockstep/engine/step_result.h"
@@ -19,6 +22,7 @@ struct EvaluationResult {
   double loss = 0.0;      // mean over targets
   double accuracy = 0.0;  // share of arg-max hits
   std::int64_t targets = 0;
+  std::vector<std::pair<std::string, double>> metrics = {};  // EvaluationMetrics::values()
 };
 
 // Collective over `world`. Uses rank 0's buffers (batch norm's running statistics) on every rank. `on_batch` may be

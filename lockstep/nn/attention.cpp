@@ -17,8 +17,21 @@ AttentionBlock whole_sequence(std::int64_t rows, const AttentionOptions& options
   block.dropout = {options.dropout, options.site, options.first_head};
   if (options.window < rows) block.window = options.window;
   block.softcap = options.softcap;
-  block.sequence = rows;
+  block.first_query = block.first_key = options.first_row;
+  block.sequence = options.whole_rows > 0 ? options.whole_rows : rows;
   return block;
+}
+
+// Rows of each document of a sample, from where documents begin.
+std::vector<std::int64_t> document_lengths(const Tensor& documents, std::int64_t sample) {
+  const std::int64_t rows = documents.size(1);
+  const std::int64_t* begin = documents.data_ptr<std::int64_t>() + sample * rows;
+  std::vector<std::int64_t> lengths;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const bool first = row == 0 || begin[row] != begin[row - 1];
+    first ? lengths.push_back(1) : static_cast<void>(++lengths.back());
+  }
+  return lengths;
 }
 
 class WholeAttention : public torch::autograd::Function<WholeAttention> {
@@ -152,6 +165,33 @@ std::uint64_t attention_seed(const DropoutSite& site, std::int64_t first_head) {
               static_cast<std::uint32_t>(first_head)},
              key);
   return static_cast<std::uint64_t>(words[0]) << 32 | words[1];
+}
+
+Tensor attend_by_document(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
+                          const Attend& attend) {
+  if (!options.documents.defined() || q.numel() == 0) return attend(q, k, v, options);
+  const Tensor documents = options.documents.contiguous();
+  LOCKSTEP_ASSERT(documents.size(0) == q.size(0) && documents.size(1) == q.size(1), "documents of whole sequences");
+  AttentionOptions own = options;
+  own.documents = Tensor();
+  own.whole_rows = q.size(1);
+  const auto queries = q.split(1, 0), keys = k.split(1, 0), values = v.split(1, 0);
+  std::vector<Tensor> samples;
+  for (std::size_t i = 0; i < queries.size(); ++i) {
+    const std::vector<std::int64_t> lengths = document_lengths(documents, static_cast<std::int64_t>(i));
+    // Split at once: a view each would give a gradient of the whole sequence for every document.
+    const auto qs = queries[i].split_with_sizes(lengths, 1), ks = keys[i].split_with_sizes(lengths, 1),
+               vs = values[i].split_with_sizes(lengths, 1);
+    std::vector<Tensor> parts;
+    own.first_row = 0;
+    own.site.first_index = options.site.first_index + static_cast<std::int64_t>(i);
+    for (std::size_t part = 0; part < lengths.size(); ++part) {
+      parts.push_back(attend(qs[part], ks[part], vs[part], own));
+      own.first_row += lengths[part];
+    }
+    samples.push_back(at::cat(parts, 1));
+  }
+  return at::cat(samples, 0);
 }
 
 Tensor self_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include <torch/types.h>
 
@@ -30,6 +31,11 @@ struct AttentionOptions {
   std::int64_t first_head = 0;           // as AttentionDropout's
   std::int64_t window = 0;               // a query sees so many keys, itself included (Mistral); 0: all
   double softcap = 0.0;                  // scores become cap x tanh(score / cap) (Gemma 2); 0: not
+  // As ForwardContext::documents: attend_by_document() takes sequences apart by it, self_attention must not see it.
+  torch::Tensor documents;
+  // q, k and v are a stretch of a longer sequence that sees nothing of the rest: its first row there, and the rows of
+  // all (0: those of q). Dropout is drawn by them.
+  std::int64_t first_row = 0, whole_rows = 0;
   const Partition* partition = nullptr;  // not kept; cp and context_exchange are read (null: the sequence is whole)
   bool balanced = true;                  // ring: rows are in context_positions' balanced order, otherwise in order
 };
@@ -44,6 +50,13 @@ std::uint64_t attention_seed(const DropoutSite& site, std::int64_t first_head);
 // its backward, in the same order; it blocks on the exchange and throws Fault.
 torch::Tensor self_attention(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                              const AttentionOptions& options);
+
+// Calls attend(q, k, v, options) for every document by itself, [1, rows of the document, heads, head_dim], and puts the
+// results together; once for everything where no options.documents are given. Needs whole sequences (cp of one rank).
+using Attend =
+    std::function<torch::Tensor(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&, const AttentionOptions&)>;
+torch::Tensor attend_by_document(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+                                 const AttentionOptions& options, const Attend& attend);
 
 // The same for a whole sequence in one tensor, [batch, rows, heads + 2 kv_heads, head_dim]: query heads, key heads,
 // value heads. The gradient is written into one tensor too. options.partition is ignored.

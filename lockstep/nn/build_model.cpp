@@ -4,6 +4,7 @@
 #include "lockstep/nn/image_model.h"
 #include "lockstep/nn/language_model.h"
 #include "lockstep/nn/model.h"
+#include "lockstep/nn/plugin_model.h"
 #include "lockstep/nn/script_model.h"
 #include "lockstep/nn/torch_compat.h"
 
@@ -117,6 +118,8 @@ std::shared_ptr<TrainableModel> make(const spec::Model& spec, const BuildOptions
       return make_bert(spec, build);
     case spec::Arch::kTorchScript:
       return std::make_shared<ScriptModel>(spec, build);
+    case spec::Arch::kPlugin:
+      return std::make_shared<PluginModel>(spec, build);
   }
   return nullptr;
 }

@@ -92,9 +92,13 @@ Tensor DecoderAttention::forward(const Tensor& x, const RopeTables& tables, cons
   // Scores are divided by sqrt(head_dim) where they are made; the rest is the queries'.
   if (d.score_dim > 0) query = query * std::sqrt(static_cast<double>(dim) / d.score_dim);
   const Tensor key = normed(projected(*k), k_norm, kv_heads * dim, build.heads.key_sharers);
-  return self_attention(rope(query, tables.cos, tables.sin), rope(key, tables.cos, tables.sin), by_head(projected(*v)),
-                        options)
-      .flatten(2);
+  // Positions begin anew with every document.
+  const auto attend = [&](const Tensor& some_q, const Tensor& some_k, const Tensor& some_v,
+                          const AttentionOptions& own) {
+    const Tensor cos = tables.cos.narrow(0, 0, some_q.size(1)), sin = tables.sin.narrow(0, 0, some_q.size(1));
+    return self_attention(rope(some_q, cos, sin), rope(some_k, cos, sin), some_v, own);
+  };
+  return attend_by_document(query, key, by_head(projected(*v)), options, attend).flatten(2);
 }
 
 }  // namespace lockstep::nn

@@ -35,7 +35,8 @@ class Gpt : public LanguageModel {
   Tensor embed(const Tensor& tokens, const ForwardContext& context) override {
     Tensor x = embed_words(tokens);
     const Tensor rows = stream_positions(x.size(1), context);
-    x = x + (rows.defined() ? wpe_->forward(rows) : wpe_->weight.slice(0, 0, x.size(1)));
+    const Tensor places = places_in_documents(rows, context);
+    x = x + (places.defined() ? wpe_->forward(places) : wpe_->weight.slice(0, 0, x.size(1)));
     return dropout(x, dropout_of(context), site_of(context, 0), rows);
   }
 
@@ -88,13 +89,13 @@ class Gpt : public LanguageModel {
     const Segment heads = head_share(spec(), partition()).query;
     const Tensor qkv = layer.c_attn->forward(enter_block(layer.ln_1->forward(x), "tp: attention input"));
     Tensor attended;
-    if (partition().cp_size() == 1) {
+    if (partition().cp_size() == 1 && !context.documents.defined()) {
       attended = causal_attention_packed(qkv, heads.count,
                                          {p, site_of(context, index, DropoutPlace::kAttention), heads.first});
     } else {
       const auto parts = qkv.view({qkv.size(0), qkv.size(1), 3, heads.count, head_dim()}).unbind(2);
       const AttentionOptions options = attention_options(index, heads.first, context);
-      attended = self_attention(parts[0], parts[1], parts[2], options).flatten(2);
+      attended = attend_by_document(parts[0], parts[1], parts[2], options, self_attention).flatten(2);
     }
     return leave_block(x, attended, *layer.attn_proj, "tp: attention output",
                        {p, site_of(context, index, DropoutPlace::kAttentionOutput)}, context);

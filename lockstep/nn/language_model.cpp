@@ -50,6 +50,7 @@ AttentionOptions LanguageModel::attention_options(std::int64_t layer, std::int64
   options.dropout = dropout_of(context);
   options.site = site_of(context, layer, DropoutPlace::kAttention);
   options.first_head = first_head;
+  options.documents = context.documents;
   options.partition = &partition_;
   options.balanced = balances_context(spec(), partition_);
   return options;
@@ -234,6 +235,13 @@ Tensor LanguageModel::stream_positions(std::int64_t rows, const ForwardContext& 
   const std::int64_t first = partition_.tp_rank() * rows;
   if (!context.positions.defined()) return torch::arange(first, first + rows, options_.dtype(torch::kLong));
   return context.positions.narrow(0, first, rows);
+}
+
+Tensor LanguageModel::places_in_documents(const Tensor& rows, const ForwardContext& context) const {
+  if (!context.documents.defined()) return rows;
+  const Tensor documents = context.documents.to(options_.device());
+  const Tensor all = torch::arange(documents.size(1), documents.options()) - documents;
+  return rows.defined() ? all.index_select(1, rows) : all;
 }
 
 void LanguageModel::check_tokens(const Tensor& tokens) const {

@@ -138,6 +138,9 @@ class LanguageModel : public UnitModel {
   // Global positions of the rows between units (int64, one per row; undefined: all rows, in order).
   torch::Tensor stream_positions(std::int64_t rows, const ForwardContext& context) const;
 
+  // The same counted from the beginning of each row's document, int64 [samples, rows]; `rows` where there are none.
+  torch::Tensor places_in_documents(const torch::Tensor& rows, const ForwardContext& context) const;
+
   // [vocab / tp] or undefined.
   virtual torch::Tensor head_bias() const { return head_ ? head_->bias : torch::Tensor(); }
 

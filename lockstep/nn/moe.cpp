@@ -17,7 +17,8 @@ using torch::Tensor;
 constexpr const char* kRoutedNames[] = {"w1", "w3", "w2"};
 constexpr const char* kSharedNames[] = {"gate_proj", "up_proj", "down_proj"};
 
-bool is_deepseek(const spec::Model& spec) { return spec.decoder.family == spec::Family::kDeepseek; }
+// The names of DeepSeek and Qwen 3, otherwise those of Mixtral.
+bool has_plain_names(const spec::Model& spec) { return spec.decoder.family != spec::Family::kLlama; }
 
 void check(const spec::Model& spec, std::int64_t layer, const Partition& partition) {
   const std::string where = fmt::format("layer {} of {}: ", layer, spec.name);
@@ -40,7 +41,7 @@ Tensor MoeMlp::Expert::add_to(const Tensor& residual, const Tensor& x) const {
                : down->add_to(residual, swiglu(gate->forward(x), up->forward(x)));
 }
 
-const char* MoeMlp::module_name(const spec::Model& spec) { return is_deepseek(spec) ? "mlp" : "block_sparse_moe"; }
+const char* MoeMlp::module_name(const spec::Model& spec) { return has_plain_names(spec) ? "mlp" : "block_sparse_moe"; }
 
 MoeMlp::MoeMlp(const spec::Model& spec, std::int64_t layer, const Partition& partition,
                const torch::TensorOptions& options)
@@ -55,11 +56,11 @@ MoeMlp::MoeMlp(const spec::Model& spec, std::int64_t layer, const Partition& par
   const Segment own = share_of(spec.experts, partition.ep_rank(), partition.ep_size());
   for (std::int64_t number = own.first; number < own.first + own.count; ++number) {
     auto parent = experts->register_module(std::to_string(number), std::make_shared<Group>());
-    const auto* names = is_deepseek(spec) ? kSharedNames : kRoutedNames;
+    const auto* names = has_plain_names(spec) ? kSharedNames : kRoutedNames;
     experts_.push_back(make_expert(*parent, names, spec.ffn_hidden, true, options));
   }
   if (spec.shared_experts == 0) return;
-  auto parent = register_module(is_deepseek(spec) ? "shared_experts" : "shared_expert", std::make_shared<Group>());
+  auto parent = register_module(has_plain_names(spec) ? "shared_experts" : "shared_expert", std::make_shared<Group>());
   shared_ = std::make_unique<const Expert>(
       make_expert(*parent, kSharedNames, spec.shared_experts * spec.ffn_hidden, false, options));
 }

@@ -4,7 +4,7 @@
 //
 // Parameters have Mixtral's names: gate.weight [experts, hidden]; experts.N.w1 (gate), w3 (up) and w2 (down) for the
 // experts N of all that this rank holds; shared_expert.gate_proj, up_proj and down_proj where there are shared ones. Or
-// DeepSeek's (Dai et al. 2024): gate_proj, up_proj and down_proj of experts.N and shared_experts.
+// DeepSeek's (Dai et al. 2024) and Qwen 3's: gate_proj, up_proj and down_proj of experts.N and shared_experts.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
-#include "lockstep/nn/image_model.h"
 #include "lockstep/nn/script_loss.h"
 #include "lockstep/nn/script_operators.h"
 #include "lockstep/nn/torch_compat.h"
@@ -71,23 +70,17 @@ void set_training(const jit::Module& module, bool training) {
   });
 }
 
-}  // namespace
-
-// The values in the file: of the module as it was loaded, or of the file read once more.
-struct ScriptModel::InitialValues {
-  spec::Script script;
+// The parameters in the file, once more.
+std::map<std::string, Tensor> read_parameters(const spec::Script& script) {
   std::map<std::string, Tensor> values;
+  each_slot(load_module(script, torch::kCPU), "",
+            [&](const jit::Module& owner, std::size_t slot, const std::string& full) {
+              if (owner.type()->is_parameter(slot)) values[full] = owner._ivalue()->getSlot(slot).toTensor();
+            });
+  return values;
+}
 
-  const Tensor& of(const std::string& name) {
-    if (values.empty()) {
-      each_slot(load_module(script, torch::kCPU), "",
-                [&](const jit::Module& owner, std::size_t slot, const std::string& full) {
-                  if (owner.type()->is_parameter(slot)) values[full] = owner._ivalue()->getSlot(slot).toTensor();
-                });
-    }
-    return values.at(name);
-  }
-};
+}  // namespace
 
 struct ScriptModel::Unit {
   const ScriptSegment* segment = nullptr;
@@ -95,38 +88,23 @@ struct ScriptModel::Unit {
   std::vector<Tensor> parameters;
 };
 
-namespace {
-
-// One submodule of the module, so that parameters and buffers have the names they have in Python.
-class ScriptLayer : public Layer {
- public:
-  using Layer::adopt;
-};
-
-}  // namespace
-
 ScriptModel::ScriptModel(const spec::Model& spec, const BuildOptions& options)
-    : UnitModel(spec, options.dtype),
-      name_(spec.name),
-      part_(options.part),
-      autocast_(options.autocast),
-      module_(load_module(spec.script, options.device)),
-      initial_(std::make_shared<InitialValues>()) {
-  initial_->script = spec.script;
+    : ForeignModel(spec, options, [script = spec.script] { return read_parameters(script); }),
+      module_(load_module(spec.script, options.device)) {
   share_tensors();
-  const bool trains = std::any_of(parameters_.begin(), parameters_.end(),
-                                  [](const auto& entry) { return entry.second.requires_grad(); });
-  if (!trains) {
-    throw bad_input(name_ + " has no parameters to train", "do not freeze the module before it is saved");
-  }
-  graph_ = cut_module(module_, name_);
   convert_tensors();
+  graph_ = cut_module(module_, name_);
   if (part_.end_layer < 0) part_.end_layer = static_cast<std::int64_t>(graph_.segments.size());
   keep_part();
   register_tensors();
+  if (spec.script.own_loss.used()) own_loss_ = std::make_unique<PluginLoss>(spec.script.own_loss);
 }
 
 ScriptModel::~ScriptModel() = default;
+
+bool ScriptModel::counts_targets() const {
+  return own_loss_ ? own_loss_->counts_targets() : ForeignModel::counts_targets();
+}
 
 // One tensor for every place in memory: tied weights, and the lists of weights that recurrent layers keep beside their
 // parameters, are separate tensors over the same memory after loading.
@@ -161,24 +139,6 @@ void ScriptModel::share_tensors() {
   });
 }
 
-void ScriptModel::convert_tensors() {
-  const torch::NoGradGuard no_grad;
-  for (auto* tensors : {&parameters_, &buffers_}) {
-    for (auto& [name, tensor] : *tensors) {
-      if (tensor.is_floating_point() && tensor.scalar_type() != dtype()) tensor.set_data(tensor.to(dtype()));
-    }
-  }
-  for (auto& [name, tensor] : buffers_) {
-    if (!tensor.is_contiguous()) tensor.set_data(tensor.contiguous());  // they travel between ranks
-  }
-  for (const auto& [name, tensor] : parameters_) {
-    if (!tensor.is_floating_point()) {
-      throw bad_input(fmt::format("{}: parameter {} holds whole numbers", name_, name), "make it a buffer");
-    }
-    initial_->values[name] = tensor.detach();
-  }
-}
-
 // The units of this part, and the tensors that they use; the rest is given up.
 void ScriptModel::keep_part() {
   const auto real_name = [&](const std::string& name) {
@@ -204,82 +164,16 @@ void ScriptModel::keep_part() {
     }
     units_.push_back(std::move(unit));
   }
-  // What forward never touches has no gradient: it stays as it is, as it does in PyTorch.
-  for (auto& [name, tensor] : parameters_) {
-    if (anywhere.contains(name)) continue;
-    tensor.requires_grad_(false);
-    if (!part_.head) continue;
-    units_.back()->parameters.push_back(tensor);
-    here.insert(name);
-  }
   const bool whole = units_.size() == graph_.segments.size();
-  for (auto* tensors : {&parameters_, &buffers_}) {
-    std::erase_if(*tensors, [&](auto& entry) {
-      auto& [name, tensor] = entry;
-      const bool unused_buffer = tensors == &buffers_ && !anywhere.contains(name) && part_.head;
-      if (whole || here.contains(name) || unused_buffer) return false;
-      initial_->values.erase(name);
-      tensor.set_data(torch::empty({0}, tensor.options()));
-      return true;
-    });
-  }
+  for (const Tensor& unused : keep_tensors(anywhere, here, whole)) units_.back()->parameters.push_back(unused);
 }
-
-void ScriptModel::register_tensors() {
-  std::map<std::string, std::shared_ptr<ScriptLayer>> layers;
-  const std::function<std::shared_ptr<ScriptLayer>(const std::string&)> layer_at = [&](const std::string& path) {
-    const auto found = layers.find(path);
-    if (found != layers.end()) return found->second;
-    auto layer = std::make_shared<ScriptLayer>();
-    const std::size_t dot = path.rfind('.');
-    if (dot == std::string::npos) {
-      register_module(path, layer);
-    } else {
-      layer_at(path.substr(0, dot))->register_module(path.substr(dot + 1), layer);
-    }
-    layers[path] = layer;
-    return layer;
-  };
-  const auto split = [](const std::string& name) {
-    const std::size_t dot = name.rfind('.');
-    return dot == std::string::npos ? std::pair<std::string, std::string>{"", name}
-                                    : std::pair{name.substr(0, dot), name.substr(dot + 1)};
-  };
-  const InitialValue from_file = [values = initial_](Tensor& out, std::int64_t first, std::uint64_t,
-                                                     const std::string& name) {
-    out.copy_(values->of(name).detach().reshape({-1}).narrow(0, first, out.numel()));
-  };
-  for (const auto& [name, tensor] : parameters_) {
-    const auto [path, leaf] = split(name);
-    Placement placement{.whole = tensor.sizes().vec()};
-    if (!path.empty()) {
-      layer_at(path)->adopt(leaf, tensor, std::move(placement), from_file);
-      continue;
-    }
-    register_parameter(leaf, tensor, tensor.requires_grad());
-    declared_.push_back({leaf, tensor, std::move(placement), from_file});
-  }
-  for (const auto& [name, tensor] : buffers_) {
-    const auto [path, leaf] = split(name);
-    path.empty() ? register_buffer(leaf, tensor) : layer_at(path)->register_buffer(leaf, tensor);
-  }
-}
-
-void ScriptModel::drop_initial_values() { initial_->values.clear(); }
 
 std::vector<Tensor> ScriptModel::unit_parameters(std::size_t unit) const { return units_[unit]->parameters; }
 
 Stream ScriptModel::first_stream(const UnitBatch& batch) const {
-  Stream stream = {batch.input};
-  if (batch.input.scalar_type() == torch::kByte && batch.input.dim() == 4) {
-    stream.front() = normalised_images(batch.input, dtype());
-  }
-  stream.insert(stream.end(), batch.context.more_inputs.begin(), batch.context.more_inputs.end());
+  Stream stream = inputs_of(batch);
   if (spec().script.loss == spec::ScriptLoss::kReturned && stream.size() < graph_.arguments.size()) {
-    stream.push_back(batch.target);
-  }
-  for (Tensor& tensor : stream) {
-    if (tensor.is_floating_point()) tensor = tensor.to(dtype());
+    stream.push_back(batch.target.is_floating_point() ? batch.target.to(dtype()) : batch.target);
   }
   if (stream.size() != graph_.arguments.size()) {
     throw bad_input(fmt::format("{} reads {} tensor{} ({}), and the data gives {}", name_, graph_.arguments.size(),
@@ -319,37 +213,18 @@ Tensor ScriptModel::result_of(const c10::IValue& value) const {
 
 UnitOutput ScriptModel::run_unit(std::size_t unit, const Stream& x, const UnitBatch& batch) {
   UnitOutput output;
-  if (!part_.head || unit + 1 < units_.size()) {
+  if (!is_last(unit)) {
     call(unit, x, batch.context.training, &output.stream);
     return output;
   }
   const Tensor result = result_of(call(unit, x, batch.context.training, nullptr));
-  output.loss = script_loss(spec().script.loss, result, batch.target, !batch.context.training, name_);
+  output.loss = own_loss_ ? own_loss_->compute(result, batch.target, batch.context.training)
+                          : script_loss(spec().script.loss, result, batch.target, !batch.context.training, name_);
   return output;
 }
 
 Tensor ScriptModel::predict_unit(std::size_t unit, const Stream& x, const UnitBatch& batch) {
   return result_of(call(unit, x, batch.context.training, nullptr));
-}
-
-// The end has nothing between it and its backward.
-bool ScriptModel::recomputes(std::size_t unit, plan::Recompute recompute) const {
-  return recompute == plan::Recompute::kFull && !(part_.head && unit + 1 == units_.size());
-}
-
-Tensor ScriptModel::forward(const Tensor& input, const ForwardContext& context) {
-  const Tensor none;
-  const UnitBatch batch{input, none, context};
-  Stream x = first_stream(batch);
-  for (std::size_t i = 0; i + 1 < units_.size(); ++i) x = run_unit(i, x, batch).stream;
-  return predict_unit(units_.size() - 1, x, batch);
-}
-
-LossResult ScriptModel::loss(const Tensor& input, const Tensor& target, const ForwardContext& context) {
-  const UnitBatch batch{input, target, context};
-  Stream x = first_stream(batch);
-  for (std::size_t i = 0; i + 1 < units_.size(); ++i) x = run_unit(i, x, batch).stream;
-  return *run_unit(units_.size() - 1, x, batch).loss;
 }
 
 }  // namespace lockstep::nn

@@ -291,6 +291,19 @@ std::vector<FlatShard::Range> FlatShard::answered(bool everything) const {
   return result;
 }
 
+std::vector<kernels::ElementRange> FlatShard::decay_ranges(spec::Decay decay) const {
+  if (decay == spec::Decay::kAll) return {{0, shard_length_}};
+  std::vector<kernels::ElementRange> result;
+  const std::int64_t begin = shard_rank() * shard_length_, end = begin + shard_length_;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const std::int64_t from = std::max(begin, ranges_[i].offset), to = std::min(end, ranges_[i].end());
+    if (from >= to || parameters_[i].placement.whole.size() < 2) continue;
+    if (result.empty() || result.back().end != from - begin) result.push_back({from - begin, from - begin});
+    result.back().end = to - begin;
+  }
+  return result;
+}
+
 double FlatShard::squared_norm(bool everything) const {
   double sum = 0.0;
   for (const Range& range : answered(everything)) {

@@ -27,6 +27,7 @@
 #include "lockstep/parallel/gradient_buckets.h"
 #include "lockstep/parallel/offload.h"
 #include "lockstep/parallel/process_groups.h"
+#include "lockstep/spec/job.h"
 
 namespace lockstep::parallel {
 
@@ -96,8 +97,8 @@ class FlatShard {
   double squared_norm(bool everything = false) const;
   // The same for a shard on a device, added to `sum` (0-dim, fp64, there) without waiting.
   void add_squared_norm(torch::Tensor& sum, bool everything = false) const;
-  // Elements of the shard that get weight decay.
-  std::vector<kernels::ElementRange> decay_ranges() const { return {{0, shard_length_}}; }
+  // Elements of the shard that get weight decay, in order and apart; neighbours are one. Padding may be among them.
+  std::vector<kernels::ElementRange> decay_ranges(spec::Decay decay) const;
 
   // Every stretch of the shard; and those among them that this rank answers for (see squared_norm).
   std::vector<OwnedStretch> stretches() const;

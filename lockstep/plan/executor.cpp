@@ -59,6 +59,7 @@ std::optional<std::string> why_not_fused(const Run& run) {
   }
   if (layout.offload != Offload::kNone || run.activation_offload) return "the job offloads to host memory";
   if (run.communication.compression != spec::Compression::kNone) return "the job compresses gradients";
+  if (run.packing == spec::Packing::kDocuments) return "attention stays within documents (data.packing)";
   if (run.health.judges_updates()) return "the job judges an update before it is made (health)";
   const std::int64_t unit = size_unit(layout.precision);
   if (run.batch.micro * run.batch.sequence_length % unit != 0) return no_multiple(unit);

@@ -199,9 +199,9 @@ std::optional<std::string> find_script_recompute_problem(const Layout& layout, c
   return std::nullopt;
 }
 
-// What needs knowledge of the inside of a module from Python.
+// What needs knowledge of the inside of a model.
 std::optional<std::string> find_script_problem(const Layout& layout, const spec::Model& model) {
-  const char* why = "a module from Python, which hides them; use dp, shard or pp";
+  const std::string why = std::string(spec::origin_of(model)) + ", which hides them; use dp, shard or pp";
   if (layout.tp > 1) return fmt::format("tp={} cuts layers, and {} is {}", layout.tp, model.name, why);
   if (layout.cp > 1) return fmt::format("cp={} cuts attention, and {} is {}", layout.cp, model.name, why);
   if (layout.ep > 1) return fmt::format("ep={} places experts, and {} is {}", layout.ep, model.name, why);

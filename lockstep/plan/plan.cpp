@@ -126,6 +126,8 @@ nlohmann::json memory_to_json(const MemoryBreakdown& memory) {
                          {"activations", memory.activations / kGiB}, {"buffers", memory.buffers / kGiB},
                          {"overhead", memory.overhead / kGiB},       {"capacity", memory.capacity / kGiB}};
   if (memory.snapshots > 0) json["snapshots"] = memory.snapshots / kGiB;
+  if (memory.host > 0) json["host"] = memory.host / kGiB;
+  if (memory.host_capacity > 0) json["host_capacity"] = memory.host_capacity / kGiB;
   return json;
 }
 
@@ -139,6 +141,8 @@ MemoryBreakdown read_memory(const JsonReader& reader) {
   memory.overhead = reader.non_negative("overhead") * kGiB;
   memory.capacity = reader.non_negative("capacity") * kGiB;
   if (reader.has("snapshots")) memory.snapshots = reader.non_negative("snapshots") * kGiB;
+  if (reader.has("host")) memory.host = reader.non_negative("host") * kGiB;
+  if (reader.has("host_capacity")) memory.host_capacity = reader.non_negative("host_capacity") * kGiB;
   const double total = reader.non_negative("total") * kGiB;
   reader.finish();
   if (std::abs(total - memory.total()) > 1e-6 * (total + memory.total())) {
@@ -187,9 +191,11 @@ Prediction read_prediction(const JsonReader& reader) {
 }
 
 nlohmann::json breakdown_to_json(const TimeBreakdown& time) {
-  return {{"compute", time.compute}, {"tp_comm", time.tp_comm},     {"dp_comm", time.dp_comm},
-          {"pp_comm", time.pp_comm}, {"cp_comm", time.cp_comm},     {"ep_comm", time.ep_comm},
-          {"bubble", time.bubble},   {"optimizer", time.optimizer}, {"other", time.other}};
+  nlohmann::json json = {{"compute", time.compute}, {"tp_comm", time.tp_comm},     {"dp_comm", time.dp_comm},
+                         {"pp_comm", time.pp_comm}, {"cp_comm", time.cp_comm},     {"ep_comm", time.ep_comm},
+                         {"bubble", time.bubble},   {"optimizer", time.optimizer}, {"other", time.other}};
+  if (time.selection > 0) json["selection"] = time.selection;
+  return json;
 }
 
 TimeBreakdown read_breakdown(const JsonReader& reader) {
@@ -203,6 +209,7 @@ TimeBreakdown read_breakdown(const JsonReader& reader) {
   time.bubble = reader.non_negative("bubble");
   time.optimizer = reader.non_negative("optimizer");
   time.other = reader.non_negative("other");
+  if (reader.has("selection")) time.selection = reader.non_negative("selection");
   reader.finish();
   return time;
 }

@@ -55,6 +55,8 @@ struct MemoryBreakdown {
   double capacity = 0;  // of the device; 0: unknown
   // Beside total(), in host memory: copies of the state for recovery (cost/snapshots.h).
   double snapshots = 0;
+  double host = 0;           // there too: what is offloaded
+  double host_capacity = 0;  // of a rank's share of its node's memory; 0: unknown or nothing is offloaded
   double total() const { return parameters + gradients + optimizer + activations + buffers + overhead; }
   // How full the device is: the share of its capacity; where that is unknown, bytes.
   double fill() const { return capacity > 0 ? total() / capacity : total(); }
@@ -72,8 +74,10 @@ struct TimeBreakdown {
   double bubble = 0;
   double optimizer = 0;
   double other = 0;  // host cost, jitter, offload traffic
+  // Of a plan that was chosen among many: what such predictions turn out too fast by (planner/selection.h).
+  double selection = 0;
   double total() const {
-    return compute + tp_comm + dp_comm + pp_comm + cp_comm + ep_comm + bubble + optimizer + other;
+    return compute + tp_comm + dp_comm + pp_comm + cp_comm + ep_comm + bubble + optimizer + other + selection;
   }
   bool operator==(const TimeBreakdown&) const = default;
 };

@@ -15,6 +15,7 @@ Run run_of(const spec::Job& job, const Layout& layout, const BatchPlan& batch) {
           .lora = job.lora,
           .communication = job.communication,
           .health = job.health,
+          .packing = job.data.packing,
           .activation_offload = job.activation_offload,
           .snapshots = job.recovery.snapshots};
   // What a plan decides wins; only the job knows of samples that do not divide evenly over the ranks.

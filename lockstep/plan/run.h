@@ -21,6 +21,7 @@ struct Run {
   spec::Lora lora;
   spec::Communication communication;
   spec::Health health;
+  spec::Packing packing = spec::Packing::kTogether;
   bool activation_offload = false;
   spec::Snapshots snapshots;
   Executor executor = Executor::kSharded;

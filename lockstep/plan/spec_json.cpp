@@ -48,12 +48,27 @@ void fields_of(auto& fields, Is<spec::Decoder> auto& decoder) {
   fields.non_negative("routed_scale", decoder.routed_scale);
 }
 
+// Options are YAML in one line, as the job file has them.
+void fields_of(auto& fields, Is<spec::PluginUse> auto& plugin) {
+  std::string options = spec::flow_text(plugin.options);
+  fields.value("file", plugin.file);
+  fields.value("digest", plugin.digest);
+  fields.value("name", plugin.name);
+  fields.value("folder", plugin.folder);
+  fields.value("options", options);
+  if constexpr (!std::is_const_v<std::remove_reference_t<decltype(plugin)>>) {
+    plugin.options = spec::read_plugin_options(options, plugin.folder);
+  }
+}
+
 // Facts are one text, as in job files.
 void fields_of(auto& fields, Is<spec::Script> auto& script) {
   std::string facts = to_text(script.facts);
   fields.value("path", script.path);
   fields.name("loss", script.loss);
   fields.value("digest", script.digest);
+  fields.object_or_absent("plugin", script.plugin);
+  fields.object_or_absent("own_loss", script.own_loss);
   fields.value("facts", facts);
   if constexpr (!std::is_const_v<std::remove_reference_t<decltype(script)>>) {
     script.facts = spec::script_facts(facts, "script.facts");
@@ -114,6 +129,7 @@ void fields_of(auto& fields, Is<spec::Device> auto& device) {
   fields.non_negative("peak_bf16_flops", device.peak_bf16_flops);
   fields.non_negative("peak_fp32_flops", device.peak_fp32_flops);
   fields.non_negative("peak_fp8_flops", device.peak_fp8_flops);
+  fields.non_negative_or_absent("reached_bf16_flops", device.reached_bf16_flops);
 }
 
 void fields_of(auto& fields, Is<spec::NodeGroup> auto& group) {
@@ -124,6 +140,7 @@ void fields_of(auto& fields, Is<spec::NodeGroup> auto& group) {
   fields.object("intra", group.intra);
   fields.object("nic", group.nic);
   fields.value("nics_per_node", group.nics_per_node);
+  fields.non_negative_or_absent("host_memory_bytes", group.host_memory_bytes);
   fields.non_negative("price_per_device_hour_usd", group.price_per_device_hour_usd);
   fields.non_negative("failures_per_1000_node_days", group.failures_per_1000_node_days);
 }

@@ -105,6 +105,22 @@ Found find_piece_problem(const Run& run) {
       fmt::format("set batch.sequence_length to a multiple of {}, such as {}", pieces, below > 0 ? below : pieces));
 }
 
+// Attention that stays within documents.
+Found find_packing_problem(const Run& run) {
+  if (run.packing != spec::Packing::kDocuments) return std::nullopt;
+  const auto problem = [&](const std::string& why, const char* fix) {
+    return refused("data.packing", "data.packing documents: " + why, fix);
+  };
+  if (run.model.is_scripted()) return problem("a model of your own is not told where they begin", "set packing: true");
+  if (run.model.arch == spec::Arch::kMamba) {
+    return problem(fmt::format("{} hands a state through the sequence, across documents", run.model.name),
+                   "set packing: true");
+  }
+  if (run.layout.cp == 1) return std::nullopt;
+  return problem(fmt::format("cp={} cuts sequences at even places, and documents across ranks", run.layout.cp),
+                 "set layout.cp to 1, or packing: true");
+}
+
 Found find_offload_problem(const Run& run) {
   if (run.layout.offload != Offload::kParameters || run.layout.zero == 3) return std::nullopt;
   return refused("layout.offload", fmt::format("layout: offload=parameters needs zero=3, not zero={}", run.layout.zero),
@@ -173,8 +189,8 @@ Found find_precision_problem(const Run& run) {
   const spec::Precision precision = run.layout.precision;
   if (run.model.is_scripted() && precision != kFp64 && precision != kFp32 && precision != kBf16) {
     return refused("precision",
-                   fmt::format("precision {}: a module from Python is trained in fp64, in fp32, or in bf16 by autocast",
-                               spec::to_string(precision)),
+                   fmt::format("precision {}: {} is trained in fp64, in fp32, or in bf16 by autocast",
+                               spec::to_string(precision), spec::origin_of(run.model)),
                    "use bf16");
   }
   if (run.layout.precision != spec::Precision::kFp8) return std::nullopt;
@@ -266,10 +282,10 @@ Found warn_of_phases(const Run& run) {
                  "add --general-step where the warm-up is long");
 }
 
-constexpr std::array kRefusals{&find_batch_problem,        &find_model_problem,     &find_cluster_problem,
-                               &find_mesh_problem,         &find_piece_problem,     &find_offload_problem,
-                               &find_compression_problem,  &find_precision_problem, &find_executor_problem,
-                               &find_communication_problem};
+constexpr std::array kRefusals{&find_batch_problem,         &find_model_problem,     &find_cluster_problem,
+                               &find_mesh_problem,          &find_piece_problem,     &find_offload_problem,
+                               &find_compression_problem,   &find_precision_problem, &find_executor_problem,
+                               &find_communication_problem, &find_packing_problem};
 constexpr std::array kWarnings{
     &warn_of_compression, &warn_of_reduction,          &warn_of_resharding,
     &warn_of_recompute,   &warn_of_activation_offload, &warn_of_phases,

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/planner/observations.h"
 #include "lockstep/spec/backends.h"
 #include "lockstep/telemetry/recorder.h"
 
@@ -45,8 +46,10 @@ std::string named_profile(const std::string& given) {
   return !given.empty() || variable == nullptr ? given : variable;
 }
 
-std::optional<cost::Profile> find_profile(const spec::Cluster& cluster, spec::Precision precision, const Ranks& ranks,
-                                          const std::string& name) {
+namespace {
+
+std::optional<cost::Profile> unconditioned(const spec::Cluster& cluster, spec::Precision precision, const Ranks& ranks,
+                                           const std::string& name) {
   const std::string named = named_profile(name);
   if (!named.empty()) return cost::find_profile(named);
   if (cluster.is_cpu()) {
@@ -60,6 +63,15 @@ std::optional<cost::Profile> find_profile(const spec::Cluster& cluster, spec::Pr
     if (profile.fitted && profile.fitted->hardware == cluster.groups.front().device.kind) return profile;
   }
   return cost::engine_profile_for(cluster);
+}
+
+}  // namespace
+
+std::optional<cost::Profile> find_profile(const spec::Cluster& cluster, spec::Precision precision, const Ranks& ranks,
+                                          const std::string& name) {
+  auto profile = unconditioned(cluster, precision, ranks, name);
+  if (profile) profile = conditioned(*profile).profile;
+  return profile;
 }
 
 cost::Profile require_profile(const spec::Cluster& cluster, spec::Precision precision, const Ranks& ranks,

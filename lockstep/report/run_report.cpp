@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "lockstep/report/json_numbers.h"
 
@@ -96,6 +97,15 @@ const std::vector<Point>& RunReport::curve(std::string_view metric) const {
   return found == curves.end() ? kNone : found->points;
 }
 
+std::vector<ReportCurve> RunReport::evaluation_metrics() const {
+  std::vector<ReportCurve> found;
+  std::copy_if(curves.begin(), curves.end(), std::back_inserter(found), [](const ReportCurve& curve) {
+    return curve.metric.starts_with(telemetry::metric::kEvaluationPrefix) &&
+           curve.metric != telemetry::metric::kEvaluationLoss;
+  });
+  return found;
+}
+
 std::vector<std::string> report_curves(const std::string& unit) {
   using namespace telemetry::metric;
   return {std::string(kLoss),       std::string(kEvaluationLoss), unit + "_per_second",      std::string(kMfu),
@@ -132,7 +142,12 @@ RunReport make_run_report(const RunStore& store, const std::string& id) {
   report.goodput = make_goodput(report, report.incidents);
   report.standings = make_standings(report);
   report.usage = read_usage(store, report.run.info.id);
-  for (const std::string& metric : report_curves(report.unit)) {
+  std::vector<std::string> metrics = report_curves(report.unit);
+  for (const std::string& metric : store.metric_names(report.run.info.id)) {
+    const bool known = std::find(metrics.begin(), metrics.end(), metric) != metrics.end();
+    if (!known && metric.starts_with(telemetry::metric::kEvaluationPrefix)) metrics.push_back(metric);
+  }
+  for (const std::string& metric : metrics) {
     std::vector<Point> points = store.series(report.run.info.id, metric, kCurvePoints);
     if (!points.empty()) report.curves.push_back({metric, std::move(points)});
   }

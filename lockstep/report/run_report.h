@@ -39,12 +39,14 @@ struct RunReport : RunFacts {
   Goodput goodput;
   std::vector<Standing> standings;  // one per rank of `ranks`
   std::vector<UsageOfRank> usage;
-  std::vector<ReportCurve> curves;  // those of kReportCurves that were recorded
+  std::vector<ReportCurve> curves;  // those of report_curves() and of evaluations that were recorded
 
   // Measured over predicted rate, minus 1; 0 when either is missing.
   double residual() const;
   // Empty when it was not recorded.
   const std::vector<telemetry::Point>& curve(std::string_view metric) const;
+  // Of evaluations, beside the loss: accuracy and what the job names.
+  std::vector<ReportCurve> evaluation_metrics() const;
 };
 
 // In the order of pages.

@@ -142,6 +142,12 @@ void add_loss(Page& page, const RunReport& report) {
     if (evaluation.size() > 1) text += fmt::format(", {:.4f}", evaluation.back().value);
     page.row("evaluation", text);
   }
+  for (const ReportCurve& curve : report.evaluation_metrics()) {
+    const std::string name = curve.metric.substr(telemetry::metric::kEvaluationPrefix.size());
+    std::string text = fmt::format("{:.4f}", curve.points.front().value);
+    if (curve.points.size() > 1) text += fmt::format(", {:.4f}", curve.points.back().value);
+    page.row(printable(name, 40), text);
+  }
 }
 
 void add_ranks(Page& page, const RunReport& report) {

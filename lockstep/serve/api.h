@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/serve/cluster_values.h"
+#include "lockstep/serve/dcgm.h"
 #include "lockstep/serve/request.h"
 #include "lockstep/serve/run_values.h"
 #include "lockstep/serve/stores.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "lockstep/base/clock.h"
@@ -72,18 +71,6 @@ bool counts_seconds(std::string_view name) {
 std::string LiveMessage::text() const {
   static constexpr const char* kNames[] = {"tick", "event", "end", "runs"};
   return fmt::format("event: {}\nid: {}-{}\ndata: {}\n\n", kNames[static_cast<int>(kind)], step, time_ms, data);
-}
-
-LivePlace parse_place(std::string_view id) {
-  LivePlace place;
-  const char* end = id.data() + id.size();
-  const auto [rest, error] = std::from_chars(id.data(), end, place.step);
-  if (error != std::errc()) return {};
-  if (rest == end) return place;
-  if (*rest != '-') return {};
-  const auto [last, second] = std::from_chars(rest + 1, end, place.time_ms);
-  if (second != std::errc() || last != end) return {};
-  return place;
 }
 
 Live::Live(const std::filesystem::path& home, Send send, LiveOptions options)

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/serve/request.h"
 #include "lockstep/serve/stores.h"
 
 namespace lockstep::serve {
@@ -30,13 +31,6 @@ struct LiveMessage {
   // "event: tick\nid: 120-1731900000123\ndata: {...}\n\n"
   std::string text() const;
 };
-
-// Where a viewer that comes back left off: what `id` above says. Nothing known: zeros.
-struct LivePlace {
-  std::int64_t step = -1, time_ms = -1;
-};
-// "120-1731900000123", or a step alone; anything else is the beginning.
-LivePlace parse_place(std::string_view id);
 
 struct LiveOptions {
   double tick_seconds = 0.25;  // between two questions about a run that is running

@@ -163,6 +163,18 @@ bool accepts(std::string_view header, std::string_view name) {
   return false;
 }
 
+LivePlace parse_place(std::string_view id) {
+  LivePlace place;
+  const char* end = id.data() + id.size();
+  const auto [rest, error] = std::from_chars(id.data(), end, place.step);
+  if (error != std::errc()) return {};
+  if (rest == end) return place;
+  if (*rest != '-') return {};
+  const auto [last, second] = std::from_chars(rest + 1, end, place.time_ms);
+  if (second != std::errc() || last != end) return {};
+  return place;
+}
+
 Response answer_text(int status, std::string content_type, std::string text) {
   Response response;
   response.status = status;

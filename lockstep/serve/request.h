@@ -1,6 +1,7 @@
 // One HTTP request and its answer as plain values: what the routes see, whatever library speaks to the socket.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -48,6 +49,13 @@ std::optional<std::string> authority_of_origin(std::string_view origin);
 
 // A list of encodings or media types accepts `name` (a q of 0 refuses it).
 bool accepts(std::string_view header, std::string_view name);
+
+// Where a viewer that comes back left off: the id of the last event it had. Nothing known: -1.
+struct LivePlace {
+  std::int64_t step = -1, time_ms = -1;
+};
+// "120-1731900000123", or a step alone; anything else is the beginning.
+LivePlace parse_place(std::string_view id);
 
 struct Response {
   int status = 200;

@@ -16,10 +16,12 @@ std::string link_text(const Link& link) {
 }
 
 std::string device_text(const Device& device) {
-  return fmt::format("{{memory: {}, memory_bandwidth: {}, peak_bf16: {}, peak_fp32: {}, peak_fp8: {}}}",
-                     exact_bytes(device.memory_bytes), exact_bytes_per_second(device.memory_bytes_per_second),
-                     exact_flops_per_second(device.peak_bf16_flops), exact_flops_per_second(device.peak_fp32_flops),
-                     exact_flops_per_second(device.peak_fp8_flops));
+  const auto flops = [](double value) { return exact_flops_per_second(value); };
+  return fmt::format(
+      "{{memory: {}, memory_bandwidth: {}, peak_bf16: {}, peak_fp32: {}, peak_fp8: {}, reached_bf16: {}}}",
+      exact_bytes(device.memory_bytes), exact_bytes_per_second(device.memory_bytes_per_second),
+      flops(device.peak_bf16_flops), flops(device.peak_fp32_flops), flops(device.peak_fp8_flops),
+      flops(device.reached_bf16_flops));
 }
 
 }  // namespace
@@ -41,6 +43,7 @@ std::string to_yaml(const Cluster& cluster, int indent) {
     text += fmt::format("{0}    device: {1}\n", pad, device_text(group.device));
     text += fmt::format("{0}    intra: {1}\n{0}    nic: {2}\n", pad, link_text(group.intra), link_text(group.nic));
     text += fmt::format("{0}    nics_per_node: {1}\n", pad, group.nics_per_node);
+    text += fmt::format("{0}    host_memory: {1}\n", pad, exact_bytes(group.host_memory_bytes));
     text += fmt::format("{0}    price_per_device_hour: {1}\n", pad, exact_real(group.price_per_device_hour_usd));
     text +=
         fmt::format("{0}    failures_per_1000_node_days: {1}\n", pad, exact_real(group.failures_per_1000_node_days));

@@ -18,6 +18,8 @@ struct Device {
   double peak_bf16_flops = 0;  // dense; V100: fp16, it has no bf16. 0 for cpu: see Profile
   double peak_fp32_flops = 0;  // without tensor cores' reduced precision
   double peak_fp8_flops = 0;   // 0: none
+  // The most that any matrix product in bf16 was measured to reach; 0: unknown, the peak is all that bounds it.
+  double reached_bf16_flops = 0;
   bool is_cpu() const { return kind == "cpu"; }
   bool has_bf16() const { return !kind.starts_with("V100"); }  // Volta's tensor cores know fp16 alone
   bool operator==(const Device&) const = default;
@@ -45,6 +47,7 @@ struct NodeGroup {
   Link intra;  // between devices of a node
   Link nic;    // one NIC
   std::int64_t nics_per_node = 1;
+  double host_memory_bytes = 0;  // of a node; 0: unknown
   double price_per_device_hour_usd = 0;
   double failures_per_1000_node_days = 0;
   bool operator==(const NodeGroup&) const = default;

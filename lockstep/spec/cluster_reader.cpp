@@ -49,12 +49,19 @@ void read_device(MapReader& parent, Device& device, bool known_kind) {
   map->flops_per_second("peak_bf16", device.peak_bf16_flops);
   map->flops_per_second("peak_fp32", device.peak_fp32_flops);
   map->flops_per_second("peak_fp8", device.peak_fp8_flops);
+  map->flops_per_second("reached_bf16", device.reached_bf16_flops);
   map->finish();
   check_figure(*map, "memory", device.memory_bytes, false);
   check_figure(*map, "memory_bandwidth", device.memory_bytes_per_second, device.is_cpu());
   check_figure(*map, "peak_bf16", device.peak_bf16_flops, device.is_cpu());
   check_figure(*map, "peak_fp32", device.peak_fp32_flops, true);
   check_figure(*map, "peak_fp8", device.peak_fp8_flops, true);
+  if (device.reached_bf16_flops > device.peak_bf16_flops) {
+    if (map->find("reached_bf16") == nullptr)
+      return void(device.reached_bf16_flops = 0);  // the kind's, of another peak
+    throw map->error_at("reached_bf16", fmt::format("`{}` is above the peak", map->full_key("reached_bf16")),
+                        "write what a product was measured to reach, or leave it out");
+  }
 }
 
 bool read_link(MapReader& parent, const std::string& key, Link& link, bool may_be_zero) {
@@ -90,17 +97,20 @@ void read_node_fields(MapReader& reader, NodeGroup& group, bool known_kind) {
   if (!read_link(reader, "intra", group.intra, measured) && !known_kind) reader.require("intra");
   if (!read_link(reader, "nic", group.nic, measured) && !known_kind) reader.require("nic");
   reader.count("nics_per_node", group.nics_per_node, 1, kMostDevicesPerNode);
+  reader.bytes("host_memory", group.host_memory_bytes);
+  check_figure(reader, "host_memory", group.host_memory_bytes, true);
   reader.real("price_per_device_hour", group.price_per_device_hour_usd, 0.0, 1e6);
   reader.real("failures_per_1000_node_days", group.failures_per_1000_node_days, 0.0, 1e6);
 }
 
-// `devices` of this kind in a node: NICs and failures in proportion to them (most failures are a device's), and for cpu
-// the machine's memory in equal shares.
+// `devices` of this kind in a node: NICs, host memory and failures in proportion to them (most failures are a
+// device's), and for cpu the machine's memory in equal shares.
 NodeGroup node_of_kind(const DeviceKind& kind, std::int64_t nodes, std::int64_t devices) {
   NodeGroup group = kind.node;
   const double share = static_cast<double>(devices) / static_cast<double>(group.devices_per_node);
   group.nics_per_node = std::max<std::int64_t>(1, std::llround(static_cast<double>(group.nics_per_node) * share));
   group.failures_per_1000_node_days *= share;
+  group.host_memory_bytes = std::floor(group.host_memory_bytes * share);
   group.nodes = nodes;
   group.devices_per_node = devices;
   if (group.device.is_cpu())
@@ -143,24 +153,50 @@ NodeGroup read_group(const YamlNode& node, const std::string& path, Storage& sto
   return group;
 }
 
-// Traffic between groups goes through the slower NIC of the two unless the file says otherwise.
-Link slowest_nic(const std::vector<NodeGroup>& groups) {
-  return std::min_element(
-             groups.begin(), groups.end(),
-             [](const NodeGroup& a, const NodeGroup& b) { return a.nic.bytes_per_second < b.nic.bytes_per_second; })
-      ->nic;
+double nic_bytes_per_second(const NodeGroup& group) {  // of a node
+  return group.nic.bytes_per_second * static_cast<double>(group.nics_per_node);
+}
+
+// Traffic between groups goes through all NICs of the group that has least of them, unless the file says otherwise.
+Link narrowest_border(const std::vector<NodeGroup>& groups) {
+  const auto all = [](const NodeGroup& group) {
+    return nic_bytes_per_second(group) * static_cast<double>(group.nodes);
+  };
+  const auto narrowest = std::min_element(groups.begin(), groups.end(),
+                                          [&](const NodeGroup& a, const NodeGroup& b) { return all(a) < all(b); });
+  Link link = narrowest->nic;
+  link.bytes_per_second = all(*narrowest);
+  for (const NodeGroup& group : groups)
+    link.latency_seconds = std::max(link.latency_seconds, group.nic.latency_seconds);
+  return link;
+}
+
+// Everything that distinguishes groups but how many nodes they have.
+auto rank_key(const NodeGroup& group) {
+  const Device& device = group.device;
+  return std::tuple(-device.peak_bf16_flops, -device.memory_bytes, -group.intra.bytes_per_second,
+                    -nic_bytes_per_second(group), -group.devices_per_node, device.kind, group.name,
+                    -device.memory_bytes_per_second, -device.peak_fp32_flops, -device.peak_fp8_flops,
+                    -device.reached_bf16_flops, group.intra.kind, group.intra.latency_seconds, group.nic.kind,
+                    group.nic.latency_seconds, -group.nics_per_node, -group.host_memory_bytes,
+                    group.price_per_device_hour_usd, group.failures_per_1000_node_days);
 }
 
 // Ranks fill the groups in this order, whatever the file's: the fastest devices first, of equal ones those with most
-// memory and the faster links.
+// memory and the faster links. Groups alike in everything are one group.
 void put_in_rank_order(std::vector<NodeGroup>& groups) {
-  const auto key = [](const NodeGroup& group) {
-    return std::tuple(-group.device.peak_bf16_flops, -group.device.memory_bytes, -group.intra.bytes_per_second,
-                      -group.nic.bytes_per_second * static_cast<double>(group.nics_per_node), -group.devices_per_node,
-                      -group.nodes, group.device.kind, group.name);
-  };
-  std::stable_sort(groups.begin(), groups.end(),
-                   [&](const NodeGroup& a, const NodeGroup& b) { return key(a) < key(b); });
+  std::sort(groups.begin(), groups.end(), [](const NodeGroup& a, const NodeGroup& b) {
+    return std::tuple(rank_key(a), -a.nodes) < std::tuple(rank_key(b), -b.nodes);
+  });
+  std::vector<NodeGroup> distinct;
+  for (NodeGroup& group : groups) {
+    if (!distinct.empty() && rank_key(distinct.back()) == rank_key(group)) {
+      distinct.back().nodes += group.nodes;
+    } else {
+      distinct.push_back(std::move(group));
+    }
+  }
+  groups = std::move(distinct);
 }
 
 Cluster read_map(const YamlNode& node, const std::string& path, const std::string& default_name) {
@@ -179,7 +215,7 @@ Cluster read_map(const YamlNode& node, const std::string& path, const std::strin
           read_group(groups->items[i], reader.full_key(fmt::format("groups[{}]", i)), cluster.storage));
     }
     put_in_rank_order(cluster.groups);
-    cluster.between_groups = slowest_nic(cluster.groups);
+    cluster.between_groups = narrowest_border(cluster.groups);
   }
   const bool measured = std::any_of(cluster.groups.begin(), cluster.groups.end(),
                                     [](const NodeGroup& group) { return group.device.is_cpu(); });

@@ -69,18 +69,6 @@ Model gpt2(const JsonReader& config) {
   return model;
 }
 
-// Our coefficient of the load-balancing loss. That of transformers counts all choices of a token and is one mean over
-// the tokens of all layers; ours counts shares of the choices and is a sum over layers: the same for one layer, and
-// and wherever layers have the same expert load.
-double balancing_of(const JsonReader& config, const Model& model) {
-  const double layers = static_cast<double>(model.layers), choices = static_cast<double>(model.experts_per_token);
-  const double theirs = real_between(config, "router_aux_loss_coef", 0.001, 0.0, 1e3 * layers / choices);
-  // It is added to the training loss only where the router's logits are asked for.
-  if (!config.boolean_or("output_router_logits", false)) return 0.0;
-  // To the digits that a double holds for sure, so that ours survives the way to a file (to_hf_config) and back.
-  return std::strtod(fmt::format("{:.15g}", theirs * choices / layers).c_str(), nullptr);
-}
-
 Model mixtral(const JsonReader& config) {
   Model model = mixtral_sizes(config);
   model.experts = width(config, "num_local_experts");

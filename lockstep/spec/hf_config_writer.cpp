@@ -61,9 +61,7 @@ json mixtral(const Model& model) {
   config["num_local_experts"] = model.experts;
   config["num_experts_per_tok"] = model.experts_per_token;
   config["sliding_window"] = model.decoder.sliding_window > 0 ? json(model.decoder.sliding_window) : json(nullptr);
-  config["router_aux_loss_coef"] =
-      model.router_auxiliary_loss * static_cast<double>(model.layers) / static_cast<double>(model.experts_per_token);
-  config["output_router_logits"] = model.router_auxiliary_loss > 0;
+  hf::add_balancing(model, config);
   if (model.router_z_loss > 0) config["router_z_loss_coef"] = model.router_z_loss;
   if (model.capacity_factor > 0) config["expert_capacity_factor"] = model.capacity_factor;
   return config;
@@ -114,7 +112,7 @@ json config_of(const Model& model) {
     case Arch::kLlama:
       return hf::decoder_config(model);
     case Arch::kMoe:
-      return model.decoder.family == Family::kDeepseek ? hf::decoder_config(model) : mixtral(model);
+      return model.decoder.family == Family::kLlama ? mixtral(model) : hf::decoder_config(model);
     case Arch::kBert:
       return bert(model);
     case Arch::kMamba:
@@ -123,6 +121,7 @@ json config_of(const Model& model) {
     case Arch::kCifarCnn:
     case Arch::kResNet:
     case Arch::kTorchScript:
+    case Arch::kPlugin:
       break;
   }
   // transformers has no such class; torchvision loads the weights, and we read the model back.

@@ -98,6 +98,35 @@ Model qwen3(const JsonReader& config) {
   return model;
 }
 
+// Dense layers may come first; a class that mixes them in otherwise is refused.
+void read_dense_layers(const JsonReader& config, Model& model) {
+  if (config.integer_or("decoder_sparse_step", 1) != 1) config.fail("decoder_sparse_step", "is not 1", "not supported");
+  if (!config.has("mlp_only_layers") || is_null(config, "mlp_only_layers")) return;
+  std::int64_t next = 0;
+  for (const nlohmann::json& layer : config.array("mlp_only_layers")) {
+    if (!layer.is_number_integer() || layer.get<std::int64_t>() != next++) {
+      config.fail("mlp_only_layers", "names others than the first layers", "supported: 0, 1, ... in order");
+    }
+  }
+  if (next >= model.layers) config.fail("mlp_only_layers", "leaves no layer with experts", "take model_type qwen3");
+  model.decoder.dense_layers = next;
+}
+
+Model qwen3_moe(const JsonReader& config) {
+  Model model = sizes_of(config, {.family = Family::kQwen3, .max_sequence = 32'768, .kv_heads = 4});
+  model.arch = Arch::kMoe;
+  read_attention_bias(config, model);
+  read_qwen(config, model);
+  read_dense_layers(config, model);
+  if (model.decoder.dense_layers > 0) model.decoder.dense_ffn_hidden = model.ffn_hidden;
+  model.ffn_hidden = width(config, "moe_intermediate_size");
+  model.experts = width(config, config.has("num_local_experts") ? "num_local_experts" : "num_experts");
+  model.experts_per_token = config.integer_or("num_experts_per_tok", 8, 1, model.experts);
+  model.decoder.normalized_routing = config.boolean_or("norm_topk_prob", false);
+  model.router_auxiliary_loss = balancing_of(config, model);
+  return model;
+}
+
 // null: no cap.
 double cap_of(const JsonReader& config, const char* key, double fallback) {
   return is_null(config, key) ? 0.0 : real_between(config, key, fallback, 0.0, 1e6);
@@ -275,10 +304,10 @@ Model mixtral_sizes(const JsonReader& config) {
 }
 
 const std::vector<Reader>& decoder_readers() {
-  static const std::vector<Reader> readers = {{"llama", llama},   {"mistral", mistral}, {"qwen2", qwen2},
-                                              {"qwen3", qwen3},   {"gemma2", gemma2},   {"gemma3_text", gemma3},
-                                              {"phi3", phi3},     {"olmo", olmo},       {"olmo2", olmo2},
-                                              {"gpt_neox", neox}, {"falcon", falcon},   {"deepseek", deepseek}};
+  static const std::vector<Reader> readers = {
+      {"llama", llama},        {"mistral", mistral},   {"qwen2", qwen2},        {"qwen3", qwen3}, {"gemma2", gemma2},
+      {"gemma3_text", gemma3}, {"phi3", phi3},         {"olmo", olmo},          {"olmo2", olmo2}, {"gpt_neox", neox},
+      {"falcon", falcon},      {"deepseek", deepseek}, {"qwen3_moe", qwen3_moe}};
   return readers;
 }
 

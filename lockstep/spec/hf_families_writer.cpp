@@ -115,7 +115,7 @@ void add_falcon(const Model& model, json& config) {
   const bool is_new = d.parallel_block == ParallelBlock::kTwoNorms || !plain_heads;
   config["new_decoder_architecture"] = is_new;
   config["parallel_attn"] = parallel;
-  config["multi_query"] = model.kv_heads == 1;
+  config["multi_query"] = is_new || model.kv_heads == 1;           // the new decoder does not look at it
   config["num_kv_heads"] = is_new ? model.kv_heads : model.heads;  // the old decoder has one or all
   if (is_new) config["num_ln_in_parallel_attn"] = d.parallel_block == ParallelBlock::kTwoNorms ? 2 : 1;
   config["ffn_hidden_size"] = model.ffn_hidden;
@@ -145,6 +145,19 @@ void add_deepseek(const Model& model, json& config) {
   config["seq_aux"] = false;
 }
 
+void add_qwen3_experts(const Model& model, json& config) {
+  const Decoder& d = model.decoder;
+  config["intermediate_size"] = d.dense_layers > 0 ? d.dense_ffn_hidden : model.ffn_hidden;
+  config["moe_intermediate_size"] = model.ffn_hidden;
+  config["num_experts"] = model.experts;
+  config["num_experts_per_tok"] = model.experts_per_token;
+  config["norm_topk_prob"] = d.normalized_routing;
+  config["decoder_sparse_step"] = 1;
+  config["mlp_only_layers"] = json::array();
+  for (std::int64_t layer = 0; layer < d.dense_layers; ++layer) config["mlp_only_layers"].push_back(layer);
+  add_balancing(model, config);
+}
+
 void add_family(const Model& model, json& config) {
   const bool attention_bias = model.bias || model.decoder.qkv_bias;
   switch (model.decoder.family) {
@@ -157,6 +170,8 @@ void add_family(const Model& model, json& config) {
       break;
     case Family::kPhi3:
       add_windows(model, config);
+      // If absent it is Phi 3's own, which must be a row of the embedding.
+      if (constexpr std::int64_t kPadding = 32'000; model.vocab <= kPadding) config["pad_token_id"] = nullptr;
       if (model.rope_scaling.kind == RopeScaling::Kind::kLongRope) {
         config["original_max_position_embeddings"] = model.rope_scaling.original_max_sequence;
       }
@@ -167,6 +182,7 @@ void add_family(const Model& model, json& config) {
     case Family::kQwen3:
       add_qwen(model, config);
       config["attention_bias"] = attention_bias;
+      if (model.arch == Arch::kMoe) add_qwen3_experts(model, config);
       break;
     case Family::kGemma2:
       add_gemma(model, config);
@@ -203,8 +219,8 @@ struct ClassName {
   const char* name;
 };
 
-ClassName class_of(Family family) {
-  switch (family) {
+ClassName class_of(const Model& model) {
+  switch (model.decoder.family) {
     case Family::kLlama:
       return {"llama", "Llama"};
     case Family::kMistral:
@@ -212,7 +228,7 @@ ClassName class_of(Family family) {
     case Family::kQwen2:
       return {"qwen2", "Qwen2"};
     case Family::kQwen3:
-      return {"qwen3", "Qwen3"};
+      return model.arch == Arch::kMoe ? ClassName{"qwen3_moe", "Qwen3Moe"} : ClassName{"qwen3", "Qwen3"};
     case Family::kGemma2:
       return {"gemma2", "Gemma2"};
     case Family::kGemma3:
@@ -235,6 +251,12 @@ ClassName class_of(Family family) {
 
 }  // namespace
 
+void add_balancing(const Model& model, json& config) {
+  const double layers = static_cast<double>(model.layers - model.decoder.dense_layers);
+  config["router_aux_loss_coef"] = model.router_auxiliary_loss * layers / static_cast<double>(model.experts_per_token);
+  config["output_router_logits"] = model.router_auxiliary_loss > 0;
+}
+
 json decoder_sizes(const Model& model) {
   json config = {{"num_hidden_layers", model.layers},
                  {"hidden_size", model.hidden},
@@ -252,7 +274,7 @@ json decoder_sizes(const Model& model) {
 
 json decoder_config(const Model& model) {
   json config = decoder_sizes(model);
-  const auto [type, name] = class_of(model.decoder.family);
+  const auto [type, name] = class_of(model);
   config["model_type"] = type;
   const char* task = model.classes > 0 ? "ForSequenceClassification" : "ForCausalLM";
   // Gemma 3's text classes differ in their first half.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 
 #include "lockstep/base/text.h"
@@ -187,6 +188,16 @@ void read_windows(const JsonReader& config, Model& model, std::int64_t window, s
   bool any = false;
   for (std::int64_t layer = 0; layer < model.layers; ++layer) any = any || window_of(model, layer) > 0;
   if (!any) d.sliding_window = d.window_from = d.window_period = 0;
+}
+
+double balancing_of(const JsonReader& config, const Model& model) {
+  const double layers = static_cast<double>(model.layers - model.decoder.dense_layers);
+  const double choices = static_cast<double>(model.experts_per_token);
+  const double theirs = real_between(config, "router_aux_loss_coef", 0.001, 0.0, 1e3 * layers / choices);
+  // It is added to the training loss only where the router's logits are asked for.
+  if (!config.boolean_or("output_router_logits", false)) return 0.0;
+  // To the digits that a double holds for sure, so that ours survives the way to a file (to_hf_config) and back.
+  return std::strtod(fmt::format("{:.15g}", theirs * choices / layers).c_str(), nullptr);
 }
 
 }  // namespace lockstep::spec::hf

@@ -40,6 +40,11 @@ void read_rope_map(const JsonReader& map, const JsonReader& config, Model& model
 // Windows by `layer_types`, or by (from, period) where that is absent. Clears them where no layer has one.
 void read_windows(const JsonReader& config, Model& model, std::int64_t window, std::int64_t from, std::int64_t period);
 
+// Our coefficient of the load-balancing loss. That of transformers counts all choices of a token and is one mean over
+// the tokens of all layers with experts; ours counts shares of the choices and is a sum over those layers: the same for
+// one layer, and wherever layers have the same expert load.
+double balancing_of(const JsonReader& config, const Model& model);
+
 // Llama's relatives, one reader for every model_type.
 struct Reader {
   const char* type;

@@ -35,6 +35,16 @@ void drop_replaced(YamlNode& root, const std::string& override_key) {
 
 }  // namespace
 
+std::vector<std::pair<const char*, PluginUse*>> plugins_of(Job& job) {
+  std::vector<std::pair<const char*, PluginUse*>> all = {{"model", &job.model.script.plugin},
+                                                         {"model.loss_options", &job.model.script.own_loss},
+                                                         {"data", &job.data.plugin},
+                                                         {"optimizer.schedule_options", &job.optimizer.own_schedule},
+                                                         {"evaluation", &job.evaluation.plugin}};
+  std::erase_if(all, [](const auto& entry) { return !entry.second->used(); });
+  return all;
+}
+
 YamlNode load_job_tree(const std::string& path, const std::vector<std::string>& overrides) {
   YamlNode root = read_yaml_file(path);
   // Replaced keys go first, so that of two overrides that exclude each other both stay and are reported.

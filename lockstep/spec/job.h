@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/spec/alerts.h"
@@ -15,15 +16,20 @@
 
 namespace lockstep::spec {
 
-enum class DataKind { kMnist, kCifar10, kImages, kText, kTokens, kClassification, kInstruction, kTensors };
+enum class DataKind { kMnist, kCifar10, kImages, kText, kTokens, kClassification, kInstruction, kTensors, kPlugin };
 constexpr auto names_of(DataKind) {
-  return enum_names<DataKind::kTensors>("mnist", "cifar10", "images", "text", "tokens", "classification", "instruction",
-                                        "tensors");
+  return enum_names<DataKind::kPlugin>("mnist", "cifar10", "images", "text", "tokens", "classification", "instruction",
+                                       "tensors", "plugin");
 }
 enum class OptimizerKind { kAdamW, kSgd };
 constexpr auto names_of(OptimizerKind) { return enum_names<OptimizerKind::kSgd>("adamw", "sgd"); }
-enum class ScheduleKind { kConstant, kLinear, kCosine };
-constexpr auto names_of(ScheduleKind) { return enum_names<ScheduleKind::kCosine>("constant", "linear", "cosine"); }
+// What weight decay pulls on: every parameter, or those with two dims and more. Biases and norms are vectors.
+enum class Decay { kAll, kMatrices };
+constexpr auto names_of(Decay) { return enum_names<Decay::kMatrices>("all", "matrices"); }
+enum class ScheduleKind { kConstant, kLinear, kCosine, kPlugin };
+constexpr auto names_of(ScheduleKind) {
+  return enum_names<ScheduleKind::kPlugin>("constant", "linear", "cosine", "plugin");
+}
 enum class Precision { kFp64, kFp32, kFp16, kBf16, kFp8 };
 constexpr auto names_of(Precision) { return enum_names<Precision::kFp8>("fp64", "fp32", "fp16", "bf16", "fp8"); }
 enum class Compression { kNone, kFp16, kBf16, kPowerSgd, kOneBit };
@@ -53,6 +59,11 @@ constexpr auto names_of(ChatTemplate) {
   return enum_names<ChatTemplate::kPlain>("auto", "chatml", "llama2", "llama3", "alpaca", "plain");
 }
 
+// Several examples or documents in one sequence: one each; one behind the other, where attention sees those before; or
+// apart, where attention stays within each and positions begin anew.
+enum class Packing { kNone, kTogether, kDocuments };
+constexpr auto names_of(Packing) { return enum_names<Packing::kDocuments>("false", "true", "documents"); }
+
 // A part of a mixture.
 struct DataSource {
   std::string path;
@@ -68,13 +79,14 @@ struct Data {
   std::string evaluation_path;      // instead of holdout
   bool shuffle = true;
   ChatTemplate chat_template = ChatTemplate::kAuto;  // instruction
-  bool packing = true;                               // instruction: several examples in one sequence
+  Packing packing = Packing::kTogether;              // text, tokens, instruction; kNone: instruction alone
   std::string field = "text";                        // text: the field or column of JSONL, CSV and Parquet files
   OnBad on_bad = OnBad::kRefuse;                     // text, images
   Augmentation augment = {};                         // images
   std::vector<DataSource> sources = {};              // a mixture instead of `path`
   std::vector<std::string> inputs;  // tensors: names of what the model reads, in order; empty: all but the target
   std::string target;               // tensors: "": none, for a module that returns its loss
+  PluginUse plugin = {};            // kPlugin: a data set that a plugin registered; `path` is the option of that name
   bool operator==(const Data&) const = default;
 };
 
@@ -103,11 +115,13 @@ struct Optimizer {
   double learning_rate = 3e-4;
   double min_learning_rate = 0.0;
   ScheduleKind schedule = ScheduleKind::kConstant;
+  PluginUse own_schedule = {};  // kPlugin: one that a plugin registered
   std::int64_t warmup_steps = 0;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.01;  // AdamW: decoupled; SGD: L2
+  Decay decay = Decay::kAll;   // of which parameters
   double momentum = 0.9;       // SGD
   bool nesterov = false;
   double clip_norm = 0.0;  // 0: no clipping
@@ -142,6 +156,9 @@ struct Telemetry {
 struct Evaluation {
   std::int64_t every_steps = 0;  // 0: only at the end
   std::int64_t batches = 0;      // 0: the whole evaluation set
+  PluginUse plugin = {};         // metrics that are not ours are looked up there
+  std::int64_t samples = 0;      // the first so many, on any layout; 0: as `batches` says
+  std::vector<std::string> metrics = {};  // beside the loss (spec/evaluation_metrics.h)
   bool operator==(const Evaluation&) const = default;
 };
 
@@ -242,6 +259,9 @@ struct Job {
   std::int64_t threads_per_rank = 0;  // CPU threads; 0: cores / ranks on the node, at least 1
   bool operator==(const Job&) const = default;
 };
+
+// What the job takes from plugins, by the section whose keys their options are.
+std::vector<std::pair<const char*, PluginUse*>> plugins_of(Job& job);
 
 // Reads a job file and applies `key=value` overrides ("batch.micro=8"); relative paths in the file are taken from
 // the file's folder, in overrides from the working directory. Throws UserError with file:line:column and the nearest

@@ -43,7 +43,13 @@ void flatten(const YamlNode& node, const std::string& path, JobKeys& keys) {
 bool is_name(std::string_view key) { return is_one_of(key, {"name", "model.name"}); }
 
 // Of a module from Python its digest says what it is: the path may differ, and facts are looked up or measured anew.
-bool is_about_script(std::string_view key) { return is_one_of(key, {"model.torchscript", "model.facts"}); }
+bool is_about_script(std::string_view key) {
+  if (is_one_of(key, {"model.torchscript", "model.facts"})) return true;
+  return key.ends_with(".plugin") || key.find(".plugin_folder") != std::string_view::npos;  // and plugin_folders
+}
+
+// A plugin that was built again is the user's own business: said, not refused.
+bool is_digest_of_plugin(std::string_view key) { return key.ends_with(".plugin_digest"); }
 
 // A cluster's name says it all to people, its groups are pages; alerts change nothing that is trained, and where they
 // go is nobody's business.
@@ -79,7 +85,8 @@ std::vector<KeyChange> changes_between(const Job& before, const Job& now) {
 }
 
 bool is_identity(const std::string& key) {
-  if (is_name(key) || is_about_script(key) || is_one_of(key, {"data.evaluation_path"})) return false;
+  if (is_name(key) || is_about_script(key) || is_digest_of_plugin(key)) return false;
+  if (is_one_of(key, {"data.evaluation_path"})) return false;
   return starts_with_any(key, {"model.", "data.", "lora."}) || is_one_of(key, {"seed", "batch.sequence_length"});
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "lockstep/base/map_reader.h"
 #include "lockstep/base/text.h"
@@ -10,6 +11,7 @@
 #include "lockstep/spec/alerts_reader.h"
 #include "lockstep/spec/backends.h"
 #include "lockstep/spec/cluster_reader.h"
+#include "lockstep/spec/evaluation_metrics.h"
 #include "lockstep/spec/layout_keys.h"
 #include "lockstep/spec/model_reader.h"
 #include "lockstep/spec/stage_layers.h"
@@ -65,12 +67,43 @@ void read_sources(MapReader& map, Data& data) {
                      "mix text, tokens, instruction or classification data");
 }
 
+// Keys that are not ours belong to the data set, which is asked later (engine/probe.h).
+void read_plugin_data(MapReader& map, Data& data) {
+  data.kind = DataKind::kPlugin;
+  if (!map.text("kind", data.plugin.name)) {
+    throw map.error_at("plugin", "the data names a plugin and no `kind`", "add kind: NAME, as the plugin registers it");
+  }
+  check_plugin_name(map, "kind", PluginKind::kDataset, data.plugin);
+  map.boolean("shuffle", data.shuffle);
+  take_plugin_options(map.node(), {"kind", "shuffle"}, data.plugin);
+  MapReader options(data.plugin.options, "data");
+  const YamlNode* const path = options.find("path");
+  if (path != nullptr && path->is_scalar()) options.path("path", data.path);
+}
+
+void check_packing(const MapReader& map, const Data& data) {
+  const bool windows = data.kind == DataKind::kText || data.kind == DataKind::kTokens;
+  if (data.packing == Packing::kDocuments && !windows && data.kind != DataKind::kInstruction) {
+    throw map.error_at("packing", fmt::format("data of kind {} has no documents in a sequence", to_string(data.kind)),
+                       "packing: documents is for text, tokens and instruction data");
+  }
+  if (data.packing == Packing::kNone && windows) {
+    throw map.error_at("packing", fmt::format("data of kind {} always fills its sequences", to_string(data.kind)),
+                       "packing: documents keeps attention within each document");
+  }
+}
+
 void read_data(MapReader& job, Data& data) {
   job.require("data");
   auto map = job.map("data");
   if (!map) return;
+  if (read_plugin_file(*map, data.plugin)) return read_plugin_data(*map, data);
   map->require("kind");
   map->choice("kind", data.kind);
+  if (data.kind == DataKind::kPlugin) {
+    throw map->error_at("kind", "a plugin's data is named by its file and its own kind",
+                        "write {plugin: FILE.so, kind: NAME}");
+  }
   map->path("path", data.path);
   std::string tokenizer;
   if (map->text("tokenizer", tokenizer)) {
@@ -81,7 +114,8 @@ void read_data(MapReader& job, Data& data) {
   map->path("evaluation_path", data.evaluation_path);
   map->boolean("shuffle", data.shuffle);
   map->choice("chat_template", data.chat_template);
-  map->boolean("packing", data.packing);
+  map->choice("packing", data.packing);
+  check_packing(*map, data);
   map->name("field", data.field);
   map->choice("on_bad", data.on_bad);
   read_augment(*map, data);
@@ -169,13 +203,41 @@ void read_batch(MapReader& job, Batch& batch) {
   for (const YamlNode& phase : phases->items) read_phase(phase, batch);
 }
 
+void read_schedule(MapReader& map, Optimizer& optimizer) {
+  const bool plugin = read_plugin_file(map, optimizer.own_schedule);
+  const YamlNode* const options = map.find("schedule_options");
+  std::string name;
+  const bool given = map.text("schedule", name);
+  const bool ours = value_named<ScheduleKind>(name).value_or(ScheduleKind::kPlugin) != ScheduleKind::kPlugin;
+  if (!plugin && given && !ours) {
+    constexpr auto kNames = names_of(ScheduleKind{});
+    map.word("schedule", name, std::span(kNames).first(kNames.size() - 1));
+  }
+  if (!plugin && options != nullptr) {
+    throw map.error_at("schedule_options", "schedule_options are for a schedule of a plugin", "remove them");
+  }
+  if (ours) optimizer.schedule = *value_named<ScheduleKind>(name);
+  if (!plugin) return;
+  if (!given || ours) {
+    throw map.error_at("plugin", "optimizer.plugin is given and no schedule of it",
+                       "add schedule: NAME, as it registers it");
+  }
+  optimizer.schedule = ScheduleKind::kPlugin;
+  optimizer.own_schedule = named_in(optimizer.own_schedule, name);
+  if (options != nullptr) {
+    if (!options->is_map()) throw map.error_at("schedule_options", "schedule_options is not a map", "{power: 2}");
+    optimizer.own_schedule.options = *options;
+  }
+  check_plugin_name(map, "schedule", PluginKind::kSchedule, optimizer.own_schedule);
+}
+
 void read_optimizer(MapReader& job, Optimizer& optimizer) {
   auto map = job.map("optimizer");
   if (!map) return;
   map->choice("kind", optimizer.kind);
   map->real("learning_rate", optimizer.learning_rate, 0.0, 1e6);
   map->real("min_learning_rate", optimizer.min_learning_rate, 0.0, 1e6);
-  map->choice("schedule", optimizer.schedule);
+  read_schedule(*map, optimizer);
   map->count("warmup_steps", optimizer.warmup_steps, 0, kMostSteps);
   std::vector<double> betas = {optimizer.beta1, optimizer.beta2};
   map->reals("betas", betas, 0.0, 0.9999999999, 2);
@@ -183,6 +245,7 @@ void read_optimizer(MapReader& job, Optimizer& optimizer) {
   optimizer.beta2 = betas[1];
   map->real("epsilon", optimizer.epsilon, 0.0, 1.0);
   map->real("weight_decay", optimizer.weight_decay, 0.0, 1e3);
+  map->choice("decay", optimizer.decay);
   map->real("momentum", optimizer.momentum, 0.0, 0.9999999999);
   map->boolean("nesterov", optimizer.nesterov);
   map->real("clip_norm", optimizer.clip_norm, 0.0, 1e12);
@@ -238,7 +301,22 @@ void read_evaluation(MapReader& job, Evaluation& evaluation) {
   if (!map) return;
   map->count("every", evaluation.every_steps, 0, kMostSteps);
   map->count("batches", evaluation.batches, 0, kMostSteps);
+  map->count("samples", evaluation.samples, 0, kMostSamples);
+  map->texts("metrics", evaluation.metrics);
+  const bool plugin = read_plugin_file(*map, evaluation.plugin);
   map->finish();
+  bool takes = false;
+  for (const std::string& name : evaluation.metrics) {
+    if (!plugin || value_named<Metric>(name)) continue;
+    check_plugin_name(*map, "metrics", PluginKind::kMetric, named_in(evaluation.plugin, name));
+    takes = true;
+  }
+  if (plugin && !takes) {
+    throw map->error_at("plugin", "evaluation.plugin is given and no metric of it", "add metrics: [NAME]");
+  }
+  if (evaluation.batches > 0 && evaluation.samples > 0) {
+    throw map->error_at("samples", "both batches and samples are given", "keep one");
+  }
 }
 
 // Whether a key that otherwise holds a number says `auto`.
@@ -362,7 +440,7 @@ AdapterTargets adapter_targets(const Model& model) {
     case Arch::kLlama:
       return {{"q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}, 2};
     case Arch::kMoe:
-      if (model.decoder.family == Family::kDeepseek) {
+      if (model.decoder.family != Family::kLlama) {
         return {{"q_proj", "v_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}, 2};
       }
       return {{"q_proj", "v_proj", "k_proj", "o_proj", "w1", "w2", "w3"}, 2};
@@ -462,17 +540,27 @@ void check_language(MapReader& job, Job& result) {
     throw job.error_at("data", fmt::format("{} data does not train a model with classes", to_string(kind)),
                        "set model.classes: 0, or use classification data");
   }
+  if (result.data.packing == Packing::kDocuments && model.arch == Arch::kBert) {
+    throw job.error_at("data", "packing: documents is for models that predict the next token", "set packing: true");
+  }
   if (kind == DataKind::kInstruction && model.arch == Arch::kBert) {
     throw job.error_at("data", "instruction data trains models that predict the next token",
                        "use text, tokens or classification data");
   }
 }
 
+// The plugin says what its samples are.
+void check_plugin_data(Job& result) {
+  const bool length = result.model.is_language_model() && result.batch.sequence_length == 0;
+  if (length) result.batch.sequence_length = result.model.max_sequence;
+}
+
 // A module from Python reads whatever it is given; what the data itself must be told is asked for.
 void check_script(MapReader& job, const Job& result) {
   const DataKind kind = result.data.kind;
   if (kind == DataKind::kImages) {
-    throw job.error_at("data", "a module from Python does not say what images of kind images are like",
+    throw job.error_at("data",
+                       fmt::format("{} does not say what images of kind images are like", origin_of(result.model)),
                        "write them as tensors (kind: tensors)");
   }
   const bool windows = kind == DataKind::kText || kind == DataKind::kTokens || kind == DataKind::kClassification ||
@@ -484,6 +572,7 @@ void check_script(MapReader& job, const Job& result) {
 }
 
 void check_data_fits_model(MapReader& job, Job& result) {
+  if (result.data.kind == DataKind::kPlugin) return check_plugin_data(result);
   if (result.model.is_scripted()) return check_script(job, result);
   if (result.data.kind == DataKind::kTensors) {
     throw job.error_at("data", fmt::format("data of kind tensors cannot train {}", printable(result.model.name)),
@@ -543,6 +632,10 @@ Job read_job(const YamlNode& root, const std::string& default_name) {
     throw reader.error_at("plan", "both layout and plan are given", "keep one: a plan holds its layout");
   }
   check_data_fits_model(reader, job);
+  for (const std::string& name : job.evaluation.metrics) {
+    const auto problem = metric_problem(name, job);
+    if (problem) throw reader.error_at("evaluation", problem->text, problem->fix);
+  }
   return job;
 }
 

@@ -12,6 +12,10 @@ namespace {
 const char* yes_no(bool value) { return value ? "true" : "false"; }
 
 std::string data_text(const Data& data) {
+  if (data.kind == DataKind::kPlugin) {
+    return fmt::format("data:\n  kind: {}\n{}  shuffle: {}\n", yaml_quote(data.plugin.name),
+                       plugin_lines(data.plugin, 2), yes_no(data.shuffle));
+  }
   std::string text = fmt::format("data:\n  kind: {}\n", to_string(data.kind));
   if (data.sources.empty()) text += fmt::format("  path: {}\n", yaml_quote(data.path));
   if (!data.sources.empty()) text += "  sources:\n";
@@ -30,7 +34,7 @@ std::string data_text(const Data& data) {
   if (!inputs.empty()) text += fmt::format("  inputs: [{}]\n", join(inputs, ", "));
   if (!data.target.empty()) text += fmt::format("  target: {}\n", yaml_quote(data.target));
   return text + fmt::format("  shuffle: {}\n  chat_template: {}\n  packing: {}\n", yes_no(data.shuffle),
-                            to_string(data.chat_template), yes_no(data.packing));
+                            to_string(data.chat_template), to_string(data.packing));
 }
 
 std::string batch_text(const Batch& batch) {
@@ -54,13 +58,18 @@ std::string optimizer_text(const Optimizer& optimizer) {
   std::string text =
       fmt::format("optimizer:\n  kind: {}\n  learning_rate: {}\n  min_learning_rate: {}\n", to_string(optimizer.kind),
                   exact_real(optimizer.learning_rate), exact_real(optimizer.min_learning_rate));
-  text += fmt::format("  schedule: {}\n  warmup_steps: {}\n  betas: [{}, {}]\n  epsilon: {}\n",
-                      to_string(optimizer.schedule), optimizer.warmup_steps, exact_real(optimizer.beta1),
-                      exact_real(optimizer.beta2), exact_real(optimizer.epsilon));
-  text += fmt::format("  weight_decay: {}\n  momentum: {}\n  nesterov: {}\n  clip_norm: {}\n  state_precision: {}\n",
-                      exact_real(optimizer.weight_decay), exact_real(optimizer.momentum), yes_no(optimizer.nesterov),
-                      exact_real(optimizer.clip_norm), to_string(optimizer.state_precision));
-  return text;
+  const bool own = optimizer.schedule == ScheduleKind::kPlugin;
+  if (own) text += plugin_file_lines(optimizer.own_schedule, 2);
+  if (own) text += fmt::format("  schedule_options: {}\n", flow_text(optimizer.own_schedule.options));
+  text +=
+      fmt::format("  schedule: {}\n  warmup_steps: {}\n  betas: [{}, {}]\n  epsilon: {}\n",
+                  own ? yaml_quote(optimizer.own_schedule.name) : to_string(optimizer.schedule), optimizer.warmup_steps,
+                  exact_real(optimizer.beta1), exact_real(optimizer.beta2), exact_real(optimizer.epsilon));
+  text += fmt::format("  weight_decay: {}\n  decay: {}\n  momentum: {}\n  nesterov: {}\n",
+                      exact_real(optimizer.weight_decay), to_string(optimizer.decay), exact_real(optimizer.momentum),
+                      yes_no(optimizer.nesterov));
+  return text + fmt::format("  clip_norm: {}\n  state_precision: {}\n", exact_real(optimizer.clip_norm),
+                            to_string(optimizer.state_precision));
 }
 
 std::string communication_text(const Communication& communication) {
@@ -70,6 +79,17 @@ std::string communication_text(const Communication& communication) {
       exact_bytes(communication.bucket_mib * kMiB), to_string(communication.compression), communication.powersgd_rank);
   return text + fmt::format("  reduce_each_micro_step: {}\n  reshard_after_forward: {}\n",
                             yes_no(communication.reduce_each_micro_step), yes_no(communication.reshard_after_forward));
+}
+
+std::string evaluation_text(const Evaluation& evaluation) {
+  std::string text =
+      fmt::format("evaluation:\n  every: {}\n  batches: {}\n", evaluation.every_steps, evaluation.batches);
+  if (evaluation.samples > 0) text += fmt::format("  samples: {}\n", evaluation.samples);
+  std::vector<std::string> names;
+  if (evaluation.plugin.used()) text += plugin_file_lines(evaluation.plugin, 2);
+  for (const std::string& name : evaluation.metrics) names.push_back(yaml_quote(name));
+  if (!names.empty()) text += fmt::format("  metrics: [{}]\n", join(names, ", "));
+  return text;
 }
 
 std::string lora_text(const Lora& lora) {
@@ -139,7 +159,7 @@ std::string to_yaml(const Job& job) {
   text += fmt::format("loader:\n  num_workers: {}\n  prefetch_factor: {}\n", job.loader.num_workers,
                       job.loader.prefetch_factor);
   text += communication_text(job.communication);
-  text += fmt::format("evaluation:\n  every: {}\n  batches: {}\n", job.evaluation.every_steps, job.evaluation.batches);
+  text += evaluation_text(job.evaluation);
   text += fmt::format("telemetry:\n  spans: {}\n", yes_no(job.telemetry.spans));
   text += checkpoint_text(job.checkpoint);
   text += recovery_text(job.recovery);

@@ -18,6 +18,8 @@ class Lines {
   void add(const char* key, const std::string& value) { text_ += indent_ + key + ": " + value + "\n"; }
   void add(const char* key, std::int64_t value) { add(key, std::to_string(value)); }
   void add(const char* key, bool value) { add(key, std::string(value ? "true" : "false")); }
+  void add_text(const std::string& lines) { text_ += lines; }
+  int indent() const { return static_cast<int>(indent_.size()); }
   std::string take() { return std::move(text_); }
 
  private:
@@ -149,13 +151,22 @@ void write_image_model(const Model& model, Lines& lines) {
 }
 
 void write_script(const Script& script, Lines& lines) {
-  lines.add("torchscript", yaml_quote(script.path));
-  lines.add("loss", std::string(to_string(script.loss)));
-  lines.add("digest", yaml_quote(script.digest));
+  if (script.plugin.used()) lines.add_text(plugin_lines(script.plugin, lines.indent()));
+  if (!script.plugin.used() && script.own_loss.used())
+    lines.add_text(plugin_file_lines(script.own_loss, lines.indent()));
+  if (script.plugin.used()) lines.add("arch", yaml_quote(script.plugin.name));
+  if (!script.plugin.used()) lines.add("torchscript", yaml_quote(script.path));
+  lines.add("loss", script.own_loss.used() ? yaml_quote(script.own_loss.name) : std::string(to_string(script.loss)));
+  if (!script.own_loss.options.entries.empty()) lines.add("loss_options", flow_text(script.own_loss.options));
+  if (!script.plugin.used()) lines.add("digest", yaml_quote(script.digest));
   if (script.facts.known()) lines.add("facts", yaml_quote(to_text(script.facts)));
 }
 
 }  // namespace
+
+const char* origin_of(const Model& model) {
+  return model.arch == Arch::kPlugin ? "a model of a plugin" : "a module from Python";
+}
 
 double rope_attention_factor(const RopeScaling& rope, std::int64_t max_sequence) {
   if (rope.kind != RopeScaling::Kind::kYarn && rope.kind != RopeScaling::Kind::kLongRope) return 1.0;

@@ -11,10 +11,10 @@
 
 namespace lockstep::spec {
 
-enum class Arch { kMnistCnn, kCifarCnn, kResNet, kBert, kGpt, kLlama, kMoe, kMamba, kTorchScript };
+enum class Arch { kMnistCnn, kCifarCnn, kResNet, kBert, kGpt, kLlama, kMoe, kMamba, kTorchScript, kPlugin };
 constexpr auto names_of(Arch) {
-  return enum_names<Arch::kTorchScript>("mnist-cnn", "cifar-cnn", "resnet", "bert", "gpt", "llama", "moe", "mamba",
-                                        "torchscript");
+  return enum_names<Arch::kPlugin>("mnist-cnn", "cifar-cnn", "resnet", "bert", "gpt", "llama", "moe", "mamba",
+                                   "torchscript", "plugin");
 }
 using lockstep::to_string;
 
@@ -89,7 +89,7 @@ struct Model {
   std::vector<std::int64_t> stage_blocks;  // ResNet: {3,4,6,3} for 50
   bool bottleneck = false;                 // ResNet: 50 and deeper
 
-  // A module from Python (arch torchscript).
+  // A module from Python (arch torchscript), or a plugin's model (arch plugin).
   Script script;
 
   // The usual global batch of this model in tokens (published recipe); 0: unknown. The planner's default.
@@ -99,10 +99,14 @@ struct Model {
     return arch == Arch::kGpt || arch == Arch::kLlama || arch == Arch::kMoe || arch == Arch::kMamba ||
            arch == Arch::kBert;
   }
-  bool is_scripted() const { return arch == Arch::kTorchScript; }
+  // Its inside is not known here: a module from Python or a plugin's model.
+  bool is_scripted() const { return arch == Arch::kTorchScript || arch == Arch::kPlugin; }
   bool is_image_model() const { return !is_language_model() && !is_scripted(); }
   bool operator==(const Model&) const = default;
 };
+
+// "a module from Python", "a model of a plugin".
+const char* origin_of(const Model& model);
 
 // What YaRN (Peng et al. 2023, 3.4) and LongRoPE (Ding et al. 2024) multiply cosine and sine by; 1 for other kinds.
 double rope_attention_factor(const RopeScaling& rope, std::int64_t max_sequence);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <span>
 
 #include "lockstep/base/file.h"
 #include "lockstep/base/map_reader.h"
@@ -48,6 +49,7 @@ Model defaults_of(Arch arch) {
       model.type_vocab = 2;
       break;
     case Arch::kTorchScript:
+    case Arch::kPlugin:
       break;
     case Arch::kGpt:
       model.tied_embeddings = true;
@@ -160,8 +162,8 @@ void read_state_space(MapReader& reader, Model& model) {
 void read_family(MapReader& reader, Model& model) {
   Family family = Family::kLlama;
   if (!reader.choice("family", family) || family == Family::kLlama) return;
-  const bool routed = family == Family::kDeepseek;
-  if (routed != (model.arch == Arch::kMoe)) {
+  const bool routed = family == Family::kDeepseek, either = family == Family::kQwen3;
+  if (!either && routed != (model.arch == Arch::kMoe)) {
     throw reader.error_at("family", fmt::format("family {} is of arch {}", to_string(family), routed ? "moe" : "llama"),
                           "change one of them");
   }
@@ -214,6 +216,55 @@ void read_image_model(MapReader& reader, Model& model) {
   }
 }
 
+// A loss of ours, or one that the section's plugin registered.
+void read_loss(MapReader& reader, const PluginUse& plugin, Script& script) {
+  const YamlNode* const options = reader.find("loss_options");
+  std::string name;
+  const bool given = reader.text("loss", name);
+  const auto known = value_named<ScriptLoss>(name);
+  if (known && (*known != ScriptLoss::kOwn || script.plugin.used())) {
+    script.loss = *known;
+  } else if (given && plugin.used()) {
+    script.loss = ScriptLoss::kOwn;
+    script.own_loss = named_in(plugin, name);
+    if (options != nullptr) {
+      if (!options->is_map()) throw reader.error_at("loss_options", "loss_options is not a map", "{gamma: 2}");
+      script.own_loss.options = *options;
+    }
+    check_plugin_name(reader, "loss", PluginKind::kLoss, script.own_loss);
+  } else if (given) {
+    constexpr auto kNames = names_of(ScriptLoss{});
+    reader.word("loss", name, std::span(kNames).first(kNames.size() - 1));
+  }
+  if (options == nullptr || script.own_loss.used()) return;
+  throw reader.error_at("loss_options", "loss_options are for a loss that a plugin registered", "remove them");
+}
+
+void read_facts(MapReader& reader, Script& script) {
+  std::string facts;
+  if (reader.text("facts", facts)) script.facts = script_facts(facts, reader.full_key("facts"));
+}
+
+// What is not ours belongs to the model, which is asked later (engine/probe.h).
+Model read_plugin_model(const YamlNode& node, const std::string& path) {
+  MapReader reader(node, path);
+  Model model = defaults_of(Arch::kPlugin);
+  Script& script = model.script;
+  script.loss = ScriptLoss::kOwn;
+  read_plugin_file(reader, script.plugin);
+  if (!reader.text("arch", script.plugin.name)) {
+    throw reader.error_at("plugin", "the model names a plugin and no `arch`",
+                          "add arch: NAME, as the plugin registers it");
+  }
+  check_plugin_name(reader, "arch", PluginKind::kModel, script.plugin);
+  model.name = printable(script.plugin.name, kLongestName);
+  reader.name("name", model.name);
+  read_loss(reader, script.plugin, script);
+  read_facts(reader, script);
+  take_plugin_options(node, {"arch", "name", "loss", "loss_options", "facts"}, script.plugin);
+  return model;
+}
+
 // `digest` and `facts` are ours: a user leaves them out, and the file is looked at.
 Model read_script(const YamlNode& node, const std::string& path) {
   MapReader reader(node, path);
@@ -223,18 +274,24 @@ Model read_script(const YamlNode& node, const std::string& path) {
   model.name = printable(fs::path(script.path).stem().string(), kLongestName);
   reader.name("name", model.name);
   reader.require("loss");
-  reader.choice("loss", script.loss);
+  PluginUse plugin;  // of the loss
+  read_plugin_file(reader, plugin);
+  plugin.options.kind = YamlNode::Kind::kMap;
+  read_loss(reader, plugin, script);
   const bool has_digest = reader.text("digest", script.digest);
-  std::string facts;
-  const bool has_facts = reader.text("facts", facts);
+  read_facts(reader, script);
   reader.finish();
+  if (plugin.used() && !script.own_loss.used()) {
+    throw reader.error_at("plugin", "a module from Python takes its loss from a plugin, and this loss is not in it",
+                          "remove plugin, or name a loss that it registers");
+  }
   if (!has_digest) script.digest = script_digest(script.path);
-  if (has_facts) script.facts = script_facts(facts, reader.full_key("facts"));
   return model;
 }
 
 Model read_map(const YamlNode& node, const std::string& path, const std::string& default_name) {
   if (node.find("torchscript") != nullptr) return read_script(node, path);
+  if (node.find("plugin") != nullptr) return read_plugin_model(node, path);
   MapReader reader(node, path);
   Arch arch = Arch::kGpt;
   reader.require("arch");
@@ -242,6 +299,10 @@ Model read_map(const YamlNode& node, const std::string& path, const std::string&
   if (arch == Arch::kTorchScript) {
     throw reader.error_at("arch", "a module from Python is named by its file",
                           "write {torchscript: FILE, loss: cross_entropy} instead of arch");
+  }
+  if (arch == Arch::kPlugin) {
+    throw reader.error_at("arch", "a plugin's model is named by its file and its own name",
+                          "write {plugin: FILE.so, arch: NAME}");
   }
   Model model = defaults_of(arch);
   model.name = printable(default_name, kLongestName);

@@ -174,6 +174,7 @@ struct Counter {
       case Arch::kResNet:
         return resnet();
       case Arch::kTorchScript:
+      case Arch::kPlugin:
         return n(model.script.facts.parameters);
       default:
         return language_model();

@@ -46,6 +46,10 @@ ScriptProduct read_product(const JsonReader& reader) {
 
 }  // namespace
 
+std::string digest_text(std::uint64_t bytes, std::uint32_t crc) {
+  return fmt::format("{} bytes, crc32c {:08x}", bytes, crc);
+}
+
 std::string script_digest(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
@@ -60,7 +64,7 @@ std::string script_digest(const std::string& path) {
     crc = crc32c(piece.data(), count, crc);
     bytes += count;
   }
-  return fmt::format("{} bytes, crc32c {:08x}", bytes, crc);
+  return digest_text(bytes, crc);
 }
 
 std::string to_text(const ScriptFacts& facts) {
@@ -75,6 +79,7 @@ std::string to_text(const ScriptFacts& facts) {
               {"draws", facts.draws},
               {"updates", facts.updates},
               {"shares", facts.shares},
+              {"counts_targets", facts.counts_targets},
               {"units", units},
               {"aliases", facts.aliases},
               {"products", products},
@@ -96,6 +101,7 @@ ScriptFacts script_facts(const std::string& text, const std::string& name) {
   facts.draws = reader.boolean("draws");
   facts.updates = reader.boolean("updates");
   facts.shares = reader.boolean("shares");
+  facts.counts_targets = reader.boolean("counts_targets");
   for (const JsonReader& unit : reader.objects("units")) facts.units.push_back(read_unit(unit));
   const JsonReader aliases = reader.object("aliases");
   for (const auto& [alias, saved] : aliases.value().items()) facts.aliases[alias] = aliases.text(alias);

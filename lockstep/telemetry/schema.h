@@ -53,6 +53,9 @@ inline constexpr std::string_view kGpuMemoryBytes = "gpu_memory_bytes";
 inline constexpr std::string_view kGpuClockRatio = "gpu_clock_ratio";  // SM clock over the highest it has
 inline constexpr std::string_view kGpuTemperature = "gpu_temperature_celsius";
 inline constexpr std::string_view kGpuThrottled = "gpu_throttled";  // 1: NVML names a reason that is a fault
+// A metric that the job's evaluation names: evaluation_f1.
+inline constexpr std::string_view kEvaluationPrefix = "evaluation_";
+inline std::string evaluation_metric(const std::string& name) { return std::string(kEvaluationPrefix) + name; }
 }  // namespace metric
 
 // Kinds of events that reports look for.

@@ -9,7 +9,7 @@ import sys
 import tempfile
 
 ORDER = ("base spec plan telemetry cost planner sim schedulers tune diagnose report serve elastic "
-         "comm kernels nn parallel checkpoint data engine cli").split()
+         "comm plugin kernels nn parallel checkpoint data engine cli").split()
 # Torch-free: everything above `comm` in docs/architecture.md, comm itself (raw buffers), and the command line.
 TORCH_FREE = set(ORDER[: ORDER.index("comm") + 1]) | {"cli"}
 

@@ -57,6 +57,34 @@ class Predict(EndToEnd):
         for name in FILES:
             self.assertNotIn("is not read", self.predict(PUBLISHED / name, "--output", "out.csv").stderr)
 
+    def test_observed_runs_condition_the_others_and_are_kept(self):
+        columns = ("id,hardware,gpus,model,seq_len,global_batch_seqs,micro_batch,sharding,act_ckpt,precision,"
+                   "tokens_per_s_per_gpu\n")
+        rows = self.write(columns + "x,H100,16,llama2-7b,4096,128,1,fsdp,full,bf16,\n")
+        seen = self.write(columns + "a,H100,8,llama2-7b,4096,64,2,fsdp,selective,bf16,7000\n", "seen.csv")
+
+        def rate(*arguments):
+            done = self.predict(rows, "--output", "out.csv", *arguments)
+            row = dict(zip(*read((self.folder / "out.csv").read_text())))
+            return [float(row[f"predicted_{key}"]) for key in ("tokens_per_s_per_gpu", "low", "high")], done.stdout
+
+        before, _ = rate()
+        after, text = rate("--observed", seen)
+        self.assertLess(after[0], 0.95 * before[0])
+        self.assertLess(after[2] / after[1], 0.8 * before[2] / before[1])
+        self.assertIn("conditioned on 1 observed run", text)
+        self.assertEqual(self.run_lockstep("observe", "--rows", seen).returncode, 0)
+        self.assertEqual(rate()[0], after)
+        self.assertEqual(rate("--no-observations")[0], before)
+        shown = json.loads(self.run_lockstep("profile", "show", "--gpu", "H100", "--json").stdout)
+        self.assertEqual([run["run"] for run in shown["runs"]], ["a"])
+        self.assertTrue(shown["constants"])
+        plan = self.run_lockstep("plan", "--model", "llama2-7b", "--cluster", "1x8xH100", "--json").stdout
+        self.assertIn("1 observed run: a", plan)
+        self.assertEqual(self.run_lockstep("profile", "forget", "a").returncode, 0)
+        self.assertEqual(rate()[0], before)
+        self.assertEqual(self.run_lockstep("profile", "forget", "a").returncode, 2)
+
     def test_a_dash_prints_the_table_and_nothing_else(self):
         done = self.predict(PUBLISHED / "vtrain_a100.csv", "--output", "-")
         self.assertEqual(len(read(done.stdout)), 754)

@@ -11,6 +11,9 @@ import { endAll, finish, makeHome, runToEnd, serve, source, start, until } from 
 
 const kJob = join(source, "specs/jobs/gpt-bytes-demo.yaml");
 
+// The live run takes its time in sleep: four ranks that compute without a pause take every core from the browser.
+const kPace = "slow rank=0,1,2,3 phase=forward delay=200ms";
+
 // A worker of the tuner: throughput is best where buckets are largest. One JSON line each way.
 const kWorker = `
 import json, sys
@@ -34,14 +37,14 @@ export const fixture = {
     writeHostile(this.home);
     await runToEnd(this.home, ["train", kJob, "steps=40", "evaluation.every=20"]);
     await this.makeStudy();
-    this.trainer = start(this.home, ["train", kJob, "steps=1000000", "name=live-run"], { quiet: true });
+    this.trainer = start(this.home, ["train", kJob, "steps=1000000", "name=live-run", "--chaos", kPace], { quiet: true });
     this.trainer.stdout.resume();
     await this.startServer(0);
     const find = async (name, status) => {
       const list = await this.ask(`/runs?status=${status}`);
       return list.runs.find((run) => run.name === name && (run.steps > 0 || status === "done"))?.id;
     };
-    this.live = await until(() => find("live-run", "running"), 90, 500);
+    this.live = await until(() => find("live-run", "running"), 180, 500);
     this.recorded = await find("gpt-bytes-demo", "done");
     this.study = (await this.ask("/studies")).studies[0].id;
   },

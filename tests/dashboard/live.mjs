@@ -18,7 +18,7 @@ export const live = {
       page.on("request", (request) => request.url().includes("/series") && asked++);
       let loads = 0;
       page.on("load", () => loads++);
-      await until(async () => (await lastStep(page)) >= first + 3, 60);
+      await until(async () => (await lastStep(page)) >= first + 3);
       assert.equal(asked, 0);
       assert.equal(loads, 0);
       const tile = await page.locator(".tile", { hasText: "Step" }).first().innerText();
@@ -43,7 +43,7 @@ export const live = {
       const row = page.getByRole("row", { name: /live-run/ });
       const steps = async () => Number((await row.locator("[data-label=Steps]").innerText()).replace(/,/g, ""));
       const before = await steps();
-      await until(async () => (await steps()) > before, 30);
+      await until(async () => (await steps()) > before);
     }),
 
   "a server that goes away is said, and the page comes back with it": () =>
@@ -53,16 +53,16 @@ export const live = {
       await fixture.stopServer();
       await page.locator(".live-stale").waitFor();
       await fixture.startServer(port);
-      await page.locator(".live-live").waitFor({ timeout: 40_000 });
+      await page.locator(".live-live").waitFor({ timeout: 120_000 });
       const first = await until(() => lastStep(page));
-      await until(async () => (await lastStep(page)) > first, 60);
+      await until(async () => (await lastStep(page)) > first);
     }),
 
   "the end of a run is said": () =>
     withPage(at(`#/runs/${fixture.live}`), {}, async (page) => {
       await page.locator(".live-live").waitFor();
       await fixture.stopTraining();
-      await page.locator(".live-ended").waitFor({ timeout: 40_000 });
+      await page.locator(".live-ended").waitFor({ timeout: 120_000 });
       await page.locator(".status-interrupted, .status-done, .status-failed").first().waitFor();
     }),
 };

@@ -72,7 +72,7 @@ export async function serve(home, port = 0) {
   const child = start(home, ["serve", "--port", String(port), "--json", ...folder]);
   const line = await new Promise((resolve, reject) => {
     let text = "";
-    const timer = setTimeout(() => reject(new Error("lockstep serve said nothing for 20 s")), 20_000);
+    const timer = setTimeout(() => reject(new Error("lockstep serve said nothing for 60 s")), 60_000);
     child.stdout.on("data", (part) => {
       text += part;
       if (!text.includes("\n")) return;
@@ -117,7 +117,7 @@ export async function withPage(address, options, what) {
     note(`dialog: ${dialog.message()}`);
     dialog.dismiss();
   });
-  page.setDefaultTimeout(60_000);
+  page.setDefaultTimeout(120_000);
   try {
     await page.goto(address);
     await what(page);
@@ -133,7 +133,7 @@ export async function endAll(home) {
   if (home) rmSync(home, { recursive: true, force: true });
 }
 
-export async function until(what, seconds = 60, pause = 100) {
+export async function until(what, seconds = 120, pause = 100) {
   const end = Date.now() + seconds * 1000;
   for (;;) {
     const value = await what();

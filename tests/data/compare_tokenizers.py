@@ -1,13 +1,14 @@
 """Compares lockstep's tokenizers with Hugging Face's `tokenizers`, id by id and string by string.
 
-    compare_tokenizers.py TOOL [--strings N] [--seed S] [TEXT_FILE ...]
+    compare_tokenizers.py TOOL [--strings N] [--seed S] [--only NAME] [TEXT_FILE ...]
 
-TOOL is the data_tokenize_tool of the build. Small BPE and WordPiece tokenizers of every supported make are trained on
+TOOL is the data_tokenize_tool of the build. Small BPE, WordPiece and Unigram tokenizers of every supported make are trained on
 the text files, saved, and read by both sides; the strings are real lines, handwritten traps, random Unicode, and every
 assigned character. Exit code 1 and the first differences when anything differs.
 """
 
 import argparse
+import io
 import json
 import pathlib
 import random
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import unicodedata
 
+import sentencepiece
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 LLAMA3 = (
@@ -114,6 +116,81 @@ def word_piece(**options):
         vocab_size=1500, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False)
 
 
+def field_of(message, number):
+    """The bytes of a field of a protobuf message."""
+    at = 0
+
+    def varint():
+        nonlocal at
+        value, shift = 0, 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(message):
+        key = varint()
+        kind = key & 7
+        if kind == 0:
+            varint()
+            continue
+        size = {1: 8, 5: 4}.get(kind) or varint()
+        if key >> 3 == number and kind == 2:
+            return message[at:at + size]
+        at += size
+    raise KeyError(number)
+
+
+def charsmap(rule):
+    """The table of characters that SentencePiece itself compiles for a rule: nmt_nfkc (T5, XLM-R), nmt_nfkc_cf."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the quick brown fox jumps over the lazy dog"] * 20), model_writer=model, vocab_size=30,
+        hard_vocab_limit=False, normalization_rule_name=rule, minloglevel=2)
+    return normalizers.Precompiled(field_of(field_of(model.getvalue(), 3), 2))
+
+
+def unigram(normalizer, pre_tokenizer, bytes_too=False):
+    tokenizer = Tokenizer(models.Unigram())
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.Metaspace()
+    if bytes_too:
+        tokenizer.decoder = decoders.Sequence(
+            [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    return tokenizer, trainers.UnigramTrainer(
+        vocab_size=800, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>", show_progress=False), bytes_too
+
+
+def as_unigram(tokenizer, bytes_too):
+    """With <0x00> to <0xFF> in the vocabulary, as Gemma's or Llama's converters write them; bytes are no added tokens."""
+    document = json.loads(tokenizer.to_str())
+    if bytes_too:
+        document["model"]["vocab"] += [[f"<0x{byte:02X}>", -20.0 - byte / 256] for byte in range(256)]
+        document["model"]["byte_fallback"] = True
+    return Tokenizer.from_str(json.dumps(document))
+
+
+def unigrams():
+    spaces = normalizers.Replace(Regex(" {2,}"), " ")
+    t5 = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    yield "unigram-t5", *unigram(charsmap("nmt_nfkc"), t5)
+    yield "unigram-xlmr", *unigram(normalizers.Sequence([charsmap("nmt_nfkc"), spaces]), pre_tokenizers.Metaspace())
+    albert = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD(), normalizers.StripAccents(),
+              normalizers.Lowercase(), charsmap("nmt_nfkc_cf"), spaces]
+    yield "unigram-albert", *unigram(normalizers.Sequence(albert), t5)
+    stripped = normalizers.Sequence([normalizers.Nmt(), normalizers.NFKC(), normalizers.Strip(left=False, right=True), spaces])
+    first = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    yield "unigram-bytes", *unigram(stripped, first, bytes_too=True)
+    yield "unigram-plain", *unigram(None, pre_tokenizers.Metaspace(prepend_scheme="never"))
+    yield "unigram-first", *unigram(None, pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme="first")]))
+
+
 def split(pattern):
     return pre_tokenizers.Sequence(
         [pre_tokenizers.Split(Regex(pattern), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
@@ -137,6 +214,7 @@ def makes():
     yield "bert-cased", *word_piece(lowercase=False)
     yield "bert-accents", *word_piece(strip_accents=False)
     yield "bert-raw", *word_piece(clean_text=False, handle_chinese_chars=False)
+    yield from unigrams()
 
 
 def add_tokens(tokenizer):
@@ -183,6 +261,7 @@ def main():
     parser.add_argument("tool")
     parser.add_argument("texts", nargs="*", default=["/usr/share/common-licenses/GPL-3"])
     parser.add_argument("--strings", type=int, default=4000)
+    parser.add_argument("--only", default="", help="kinds whose names begin so")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     rng = random.Random(options.seed)
@@ -193,10 +272,12 @@ def main():
     long_text = ["\n".join(lines * (1 + (3 << 20) // sum(len(line) + 1 for line in lines)))]
     differences = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name, tokenizer, trainer, *pre_tokenizer in makes():
+        for name, tokenizer, trainer, *more in makes():
+            if not name.startswith(options.only):
+                continue
             tokenizer.train_from_iterator(corpus, trainer)
-            if pre_tokenizer:
-                tokenizer = as_sentence_piece(tokenizer, *pre_tokenizer)
+            if more:
+                tokenizer = (as_unigram if name.startswith("unigram") else as_sentence_piece)(tokenizer, *more)
             legacy = save_legacy(tokenizer, pathlib.Path(folder) / name, name)
             if legacy is not None:
                 differences += compare(options.tool, name + " (older files)", legacy, tokenizer, TRAPS + lines)

@@ -63,6 +63,34 @@ TEST_F(Shards, are_read_back_across_files_in_both_widths) {
   }
 }
 
+TEST_F(Shards, say_where_documents_begin_across_files) {
+  const std::vector<std::uint64_t> first = {4, 10}, second = {3, 3, 20};  // the third goes on in the second file
+  write_token_shard(path("a"), counting(12), 1000, first);
+  write_token_shard(path("b"), counting(20, 12), 1000, second);
+  const auto stream = open_token_shards({path("a"), path("b")});
+  EXPECT_TRUE(stream->knows_documents());
+  EXPECT_EQ(stream->document_starts(0, 32), (std::vector<std::int64_t>{4, 10, 15, 32}));
+  EXPECT_EQ(stream->document_starts(4, 6), std::vector<std::int64_t>{10}) << "its own first token is no start in it";
+  EXPECT_EQ(stream->document_starts(11, 3), std::vector<std::int64_t>{});
+  const auto windows = language_model_windows(stream, 0, 32, 10, "tokens", /*documents=*/true);
+  const std::vector<std::int64_t> all = {0, 1};
+  const Samples samples = windows->fetch(all);
+  const auto row = [](std::vector<std::int64_t> values) { return torch::tensor(values, torch::kInt64); };
+  EXPECT_TRUE(samples.documents[0].equal(row({0, 0, 0, 0, 4, 4, 4, 4, 4, 4}))) << samples.documents[0];
+  EXPECT_TRUE(samples.target[0].equal(row({1, 2, 3, -100, 5, 6, 7, 8, 9, -100}))) << samples.target[0];
+  EXPECT_TRUE(samples.documents[1].equal(row({0, 0, 0, 0, 0, 5, 5, 5, 5, 5}))) << samples.documents[1];
+  EXPECT_TRUE(samples.target[1].equal(row({11, 12, 13, 14, -100, 16, 17, 18, 19, 20}))) << samples.target[1];
+  EXPECT_FALSE(language_model_windows(stream, 0, 32, 10, "tokens")->fetch(all).documents.defined());
+}
+
+TEST_F(Shards, that_do_not_know_their_documents_do_not_keep_them_apart) {
+  write_token_shard(path("a"), counting(40), 1000);
+  spec::Job job = job_of(spec::DataKind::kTokens, path("a"), 8);
+  job.data.packing = spec::Packing::kDocuments;
+  expect_user_error(ExitCode::kUsage, {"does not say where documents end", "lockstep tokenize"},
+                    [&] { open_datasets(job); });
+}
+
 TEST_F(Shards, writer_refuses_ids_outside_the_vocabulary) {
   expect_user_error(ExitCode::kUsage, {"token 2 is 2"}, [&] { write_token_shard(path("a"), counting(3), 2); });
   EXPECT_FALSE(std::filesystem::exists(path("a")));
@@ -253,6 +281,19 @@ TEST_F(Text, relative_paths_are_taken_from_the_base_folder) {
   const Datasets datasets = open_datasets(job, folder_.path().string());
   EXPECT_EQ(datasets.train->size(), 11);
   EXPECT_EQ(datasets.evaluation->size(), 5);
+}
+
+TEST_F(Text, a_file_of_bytes_is_a_document) {
+  std::filesystem::create_directory(folder_.path() / "texts");
+  write(folder_.path() / "texts/1", "abc");
+  write(folder_.path() / "texts/2", "defgh");
+  spec::Job job = job_of(spec::DataKind::kText, folder_.path() / "texts", 7);
+  job.data.holdout = 0;
+  job.data.packing = spec::Packing::kDocuments;
+  const std::int64_t zero = 0;
+  const Samples samples = open_datasets(job).train->fetch(std::span(&zero, 1));
+  EXPECT_TRUE(samples.documents[0].equal(torch::tensor({0, 0, 0, 3, 3, 3, 3}, torch::kInt64)));
+  EXPECT_TRUE(samples.target[0].equal(torch::tensor({98, 99, -100, 101, 102, 103, 104}, torch::kInt64)));
 }
 
 TEST_F(Text, too_short_for_one_window_is_refused) {

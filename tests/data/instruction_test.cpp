@@ -120,7 +120,7 @@ TEST_F(Instructions, count_the_answer_and_its_end_and_nothing_else) {
 TEST_F(Instructions, packed_lose_nothing_and_stay_in_order) {
   put(exchanges(200));
   spec::Job packed = job(40), single = packed;
-  single.data.packing = false;
+  single.data.packing = spec::Packing::kNone;
   const auto train = open_datasets(packed).train;
   const auto one_by_one = open_datasets(single).train;
   EXPECT_EQ(one_by_one->size(), 200);
@@ -130,6 +130,25 @@ TEST_F(Instructions, packed_lose_nothing_and_stay_in_order) {
   EXPECT_EQ(answers(*train), expected);
   EXPECT_EQ(train->describe().substr(0, 16), "200 examples in ");
   EXPECT_EQ(open_datasets(packed).train->describe(), train->describe());
+}
+
+TEST_F(Instructions, kept_apart_say_where_each_begins_and_so_does_the_padding) {
+  put(R"({"prompt": "ab", "completion": "cd"})"
+      "\n"
+      R"({"prompt": "e", "completion": "f"})"
+      "\n");
+  spec::Job apart = job(12);
+  apart.data.packing = spec::Packing::kDocuments;
+  const std::int64_t zero = 0;
+  const auto train = open_datasets(apart).train;
+  ASSERT_EQ(train->size(), 1);
+  const Samples samples = train->fetch(std::span(&zero, 1));
+  EXPECT_TRUE(samples.documents[0].equal(torch::tensor({0, 0, 0, 0, 0, 0, 6, 6, 6, 6, 10, 10}, torch::kInt64)))
+      << samples.documents[0];
+  const Samples together = open_datasets(job(12)).train->fetch(std::span(&zero, 1));
+  EXPECT_TRUE(samples.input.equal(together.input));
+  EXPECT_TRUE(samples.target.equal(together.target));
+  EXPECT_FALSE(together.documents.defined());
 }
 
 TEST_F(Instructions, of_one_sample_do_not_predict_the_start_of_the_next_example) {

@@ -1,5 +1,6 @@
 #include "lockstep/diagnose/diagnosis.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -46,6 +47,14 @@ TEST(Text, OfAHealthyRunSaysSo) {
   Diagnosis diagnosis;
   diagnosis.read.push_back({"20261118-a", "run", 4});
   EXPECT_EQ(to_text(diagnosis), "run 20261118-a, 4 ranks\nhealthy: nothing that costs more than 4% of the step\n");
+}
+
+TEST(Text, ManyFilesOfAFolderShareALine) {
+  Diagnosis diagnosis;
+  for (int rank = 0; rank < 16; ++rank) diagnosis.read.push_back({fmt::format("dumps/{}", rank), "flight_recorder", 1});
+  diagnosis.read.push_back({"kern.log", "kernel_log", 0});
+  const std::string text = to_text(diagnosis);
+  EXPECT_EQ(text.substr(0, text.find("healthy")), "flight_recorder dumps: 16 files, 16 ranks\nkernel_log kern.log\n");
 }
 
 TEST(Text, HasCostEvidenceFixAndGainAndNoControlCharacters) {

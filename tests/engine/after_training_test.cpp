@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "lockstep/engine/evaluate_tool.h"
 #include "lockstep/engine/generate.h"
+#include "lockstep/engine/metrics.h"
 
 namespace lockstep::engine {
 namespace {
@@ -11,7 +11,7 @@ namespace {
 torch::Tensor longs(const std::vector<std::int64_t>& values) { return torch::tensor(values, torch::kLong); }
 
 TEST(ClassCounts, give_the_f1_of_each_class_and_their_mean) {
-  ClassCounts counts(4);
+  ClassCounts counts;
   counts.add(longs({0, 0, 1, 1}), longs({0, 1, 1, -100}));
   counts.add(longs({2}), longs({0}));
   const nlohmann::json rows = counts.by_class();
@@ -21,7 +21,9 @@ TEST(ClassCounts, give_the_f1_of_each_class_and_their_mean) {
   EXPECT_DOUBLE_EQ(rows[2].at("f1"), 0.0);
   EXPECT_TRUE(rows[2].at("recall").is_null()) << "no target of that class";
   EXPECT_DOUBLE_EQ(counts.macro_f1(), (0.5 + 2.0 / 3 + 0.0) / 3);
-  EXPECT_TRUE(std::isnan(ClassCounts(2).macro_f1()));
+  EXPECT_DOUBLE_EQ(counts.micro_f1(), 2.0 * 2 / (4 + 4));
+  EXPECT_TRUE(std::isnan(ClassCounts().macro_f1()));
+  EXPECT_TRUE(std::isnan(ClassCounts().micro_f1()));
 }
 
 TEST(ChooseToken, takes_the_likeliest_without_a_temperature) {

@@ -108,6 +108,20 @@ void clip_reference(const std::vector<torch::Tensor>& parameters, double limit) 
   for (const torch::Tensor& parameter : parameters) parameter.grad().mul_(factor);
 }
 
+// Two groups, as PyTorch users write them: the second one, of biases and other vectors, is not decayed.
+template <typename Options>
+std::vector<torch::optim::OptimizerParamGroup> groups_of(const Weights& weights, const Options& options,
+                                                         spec::Decay decay) {
+  if (decay == spec::Decay::kAll) return {{weights.parameters(), std::make_unique<Options>(options)}};
+  std::vector<torch::Tensor> matrices, vectors;
+  for (const torch::Tensor& parameter : weights.parameters()) {
+    (parameter.dim() >= 2 ? matrices : vectors).push_back(parameter);
+  }
+  Options without = options;
+  without.weight_decay(0.0);
+  return {{matrices, std::make_unique<Options>(options)}, {vectors, std::make_unique<Options>(without)}};
+}
+
 template <typename Reference, typename Options>
 void expect_training_equals(const spec::Optimizer& settings, const Options& options) {
   constexpr double kClip = 0.5;
@@ -117,7 +131,7 @@ void expect_training_equals(const spec::Optimizer& settings, const Options& opti
     const torch::NoGradGuard no_grad;
     for (const auto& item : net.weights().named_parameters()) twin.named_parameters()[item.key()].copy_(item.value());
   }
-  Reference reference(twin.parameters(), options);
+  Reference reference(groups_of(twin, options, settings.decay), options);
   for (int step = 0; step < kSteps; ++step) {
     reference.zero_grad();
     loss_of(twin, step).backward();
@@ -142,6 +156,18 @@ TEST(Optimizer, sgd_trains_as_libtorchs_over_fifty_steps) {
     expect_training_equals<torch::optim::SGD>(
         sgd_options(nesterov), torch::optim::SGDOptions(1e-2).momentum(0.9).weight_decay(1e-3).nesterov(nesterov));
   }
+}
+
+// Rates at which a decayed vector would be far off.
+TEST(Optimizer, decays_matrices_alone_as_two_groups_of_libtorchs_do) {
+  spec::Optimizer adamw = adamw_options();
+  adamw.decay = spec::Decay::kMatrices;
+  expect_training_equals<torch::optim::AdamW>(
+      adamw, torch::optim::AdamWOptions(1e-2).betas({0.9, 0.95}).eps(1e-8).weight_decay(0.1));
+  spec::Optimizer sgd = sgd_options(true);
+  sgd.decay = spec::Decay::kMatrices;
+  expect_training_equals<torch::optim::SGD>(
+      sgd, torch::optim::SGDOptions(1e-2).momentum(0.9).weight_decay(1e-3).nesterov(true));
 }
 
 TensorMap cloned(const TensorMap& tensors) {

@@ -13,6 +13,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(__file__))
 import fresh_root  # noqa: E402
+import plugin_runs  # noqa: E402
 
 SOURCE = pathlib.Path(os.environ["LOCKSTEP_SOURCE_DIR"])
 PLAN = ("plan", "--model", "llama2-13b", "--cluster", "4x8xH100")
@@ -103,6 +104,12 @@ class FreshDebian(unittest.TestCase):
         run = json.loads(text.splitlines()[-1])
         self.assertEqual((run["status"], run["steps"]), ("done", 20))
         self.assertIn("gpt-bytes", self.fresh.ok("lockstep", "report", "last", folder="/usr/share/lockstep"))
+        # A model of somebody's own, built there from what the package brings.
+        self.fresh.install("cmake", "g++", "make", "libtorch-dev")
+        self.fresh.ok("cp", "-r", "/usr/share/lockstep/examples/own-model", ".")
+        self.fresh.ok("cmake", "-B", "build", folder="/home/somebody/own-model")
+        self.fresh.ok("cmake", "--build", "build", folder="/home/somebody/own-model")
+        plugin_runs.check(self, lambda *words: self.fresh.ok("lockstep", *words, folder="/home/somebody/own-model"))
         self.assertIn("_lockstep", (self.fresh.path / "usr/share/bash-completion/completions/lockstep").read_text())
 
 

@@ -1,4 +1,4 @@
-"""Installs this build into a temporary prefix, builds examples/own_model against it outside the tree, runs its programs."""
+"""Installs this build into a temporary prefix, builds examples/as_a_library against it outside the tree, runs its programs."""
 import os
 import pathlib
 import re
@@ -29,7 +29,7 @@ class OwnModel(unittest.TestCase):
         cls.prefix = cls.folder / "prefix"
         run("cmake", "--install", BUILD, "--prefix", cls.prefix)
         # A copy: nothing of the tree but what was installed may be found.
-        shutil.copytree(SOURCE / "examples" / "own_model", cls.folder / "source")
+        shutil.copytree(SOURCE / "examples" / "as_a_library", cls.folder / "source")
         launcher = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={LAUNCHER}"] if LAUNCHER else []
         # Unoptimised: libtorch's headers are most of the time, and what is linked is as it was installed.
         run("cmake", "-S", cls.folder / "source", "-B", cls.folder / "build", "-G", "Ninja", *launcher,

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "lockstep/base/file.h"
-#include "lockstep/serve/cluster_values.h"
+#include "lockstep/serve/dcgm.h"
 
 namespace lockstep::serve {
 namespace {

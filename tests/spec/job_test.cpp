@@ -33,16 +33,16 @@ model: {preset: llama2-7b, layers: 4, rope_scaling: {kind: llama3, factor: 8, or
 cluster:
   groups: [{kind: H100, nodes: 2}, {kind: A100, nodes: 1, devices_per_node: 4}]
 data: {kind: tokens, path: /d, tokenizer: /t, holdout: 0.013, evaluation_path: "/e f", shuffle: false,
-       chat_template: llama2, packing: false, field: body, on_bad: skip}
+       chat_template: llama2, packing: documents, field: body, on_bad: skip}
 batch: {micro: 3, accumulation: 7, sequence_length: 1000, on_resize: scale, learning_rate_rule: sqrt,
         schedule: [{until: 10 steps, accumulation: 2}, {until: 2M tokens, global: 30}, {until: 9k samples, global: 60}]}
 optimizer: {kind: sgd, learning_rate: 0.1, min_learning_rate: 0.01, schedule: linear, warmup_steps: 3,
-            betas: [0.8, 0.9], epsilon: 1e-9, weight_decay: 0.3, momentum: 0.7, nesterov: true, clip_norm: 0.1,
+            betas: [0.8, 0.9], epsilon: 1e-9, weight_decay: 0.3, decay: matrices, momentum: 0.7, nesterov: true, clip_norm: 0.1,
             state_precision: bf16}
 loader: {num_workers: 3, prefetch_factor: 5}
 communication: {backend: mpi, timeout: 1m30s, bucket: 3MB, compression: powersgd, powersgd_rank: 2,
                 reduce_each_micro_step: true, reshard_after_forward: false}
-evaluation: {every: 9, batches: 4}
+evaluation: {every: 9, samples: 40, metrics: [perplexity, accuracy]}
 checkpoint: {directory: /c, every_steps: 17, max_lost: 7m, keep: 9, preempt_file: /p, preempt_url: aws,
              preempt_text: terminate, stop_timeout: 90s}
 recovery: {restarts: 4, standby: 2, wait: 7s, silence: 9s, snapshots: {every: 6}}
@@ -68,6 +68,33 @@ std::string demo_with(const std::string& from, const std::string& to) {
   const std::size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   return text.replace(at, from.size(), to);
+}
+
+TEST(Job, metrics_that_make_no_sense_are_refused_by_name) {
+  const auto message = [](const std::string& model, const std::string& data, const std::string& evaluation) {
+    return user_error([&] {
+      parse_job(
+          "model: " + model + "\ncluster: 1x1xcpu\ndata: " + data + "\nevaluation: " + evaluation + "\nsteps: 1\n",
+          "job.yaml");
+    });
+  };
+  const std::string text = "{kind: text, path: t}", images = "{kind: mnist, path: m}";
+  EXPECT_HAS(message("gpt2-124m", text, "{metrics: [f1]}"), "metric f1: gpt2-124m predicts tokens");
+  EXPECT_HAS(message("mnist-cnn", images, "{metrics: [perplexity]}"), "predicts classes of samples");
+  EXPECT_HAS(message("mnist-cnn", images, "{metrics: [f2]}"), "unknown metric `f2`");
+  EXPECT_HAS(message("mnist-cnn", images, "{batches: 1, samples: 2}"), "both batches and samples");
+  EXPECT_EQ(parse_job("model: mnist-cnn\ncluster: 1x1xcpu\ndata: {kind: mnist, path: m}\n"
+                      "evaluation: {metrics: [f1, f1_micro, accuracy]}\nsteps: 1\n",
+                      "job.yaml")
+                .evaluation.metrics.size(),
+            3u);
+}
+
+TEST(Job, packing_keeps_documents_apart_where_there_are_some) {
+  EXPECT_HAS(user_error([] { parse_job(demo_with("tokenizer: bytes", "packing: false"), "job.yaml"); }),
+             "always fills its sequences");
+  EXPECT_EQ(parse_job(demo_with("tokenizer: bytes", "packing: documents"), "job.yaml").data.packing,
+            Packing::kDocuments);
 }
 
 TEST(Job, reads_the_phases_of_a_batch) {
@@ -114,7 +141,10 @@ TEST(Job, reads_every_key) {
   EXPECT_EQ(job.layout->choices.at("offload"), "optimizer");
   EXPECT_EQ(job.layout->stage_layers, (std::vector<std::int64_t>{1, 3}));
   EXPECT_EQ(job.data.chat_template, ChatTemplate::kLlama2);
-  EXPECT_FALSE(job.data.packing);
+  EXPECT_EQ(job.data.packing, Packing::kDocuments);
+  EXPECT_EQ(job.optimizer.decay, Decay::kMatrices);
+  EXPECT_EQ(job.evaluation.samples, 40);
+  EXPECT_EQ(job.evaluation.metrics, (std::vector<std::string>{"perplexity", "accuracy"}));
   EXPECT_EQ(job.data.field, "body");
   EXPECT_EQ(job.data.on_bad, OnBad::kSkip);
   EXPECT_TRUE(job.communication.reduce_each_micro_step);

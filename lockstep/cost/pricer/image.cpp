@@ -50,7 +50,7 @@ Pricer::State::LargestPart Pricer::State::largest_part(const plan::Layout& layou
 ImagePasses Pricer::State::image_passes(const Context& context, const GroupRates& group) const {
   const plan::Layout& layout = context.layout;
   const DeviceRates& rates = group.rates[static_cast<std::size_t>(layout.precision)];
-  const Constants& k = fitted.constants;
+  const Constants& k = group.constants;
   const double samples = static_cast<double>(context.batch.micro);
   const double element = element_bytes(layout.precision);
   if (const auto measured = measured_passes(samples, layout)) return *measured;
@@ -102,14 +102,14 @@ plan::TimeBreakdown Pricer::State::image_time(const Context& context, const Grou
   time.dp_comm = image_traffic_seconds(context, links_of(layout, 0, group, span_of(layout, 0)).data,
                                        part.share * passes.forward, part.share * passes.backward);
   time.optimizer = optimizer_seconds(context, rates, part.parameters, 0);
-  time.other = micro_batches * passes.host + fitted.constants.step_seconds;
+  time.other = micro_batches * passes.host + together_of(layout).step_seconds;
   return time;
 }
 
 // The reduction of gradients, and what ZeRO-3 gathers and scatters in every micro-batch.
 double Pricer::State::image_traffic_seconds(const Context& context, const LinkRates& links, double forward,
                                             double backward) const {
-  const Constants& k = fitted.constants;
+  const Constants& k = *context.constants;
   const double parameters = largest_part(context.layout).parameters;
   const double reduction = data_parallel_seconds(context, links, parameters, 0, backward);
   if (context.layout.zero != 3) return reduction;
@@ -130,7 +130,7 @@ double Pricer::State::image_traffic_seconds(const Context& context, const LinkRa
 
 plan::MemoryBreakdown Pricer::State::image_memory(const Context& context) const {
   const plan::Layout& layout = context.layout;
-  const Constants& k = fitted.constants;
+  const Constants& k = *context.constants;
   const StateBytesOnRank state = state_on_rank(image_parameters, dense_shards(layout), layout, context.bytes,
                                                divides_gradients(layout, fitted.facts, context.batch.accumulation));
   plan::MemoryBreakdown memory;
@@ -150,22 +150,32 @@ plan::MemoryBreakdown Pricer::State::image_memory(const Context& context) const 
   return memory;
 }
 
+Pricer::State::Context Pricer::State::image_context(const plan::Layout& layout, const plan::BatchPlan& batch,
+                                                    const GroupRates& group) const {
+  return {.layout = layout,
+          .batch = batch,
+          .constants = &group.constants,
+          .placements = placements_of(layout, group, span_of(layout, 0)),
+          .bytes = parameter_bytes(layout.precision, options.optimizer, fitted.facts)};
+}
+
 // Replicas wait for the slowest.
-const GroupRates& Pricer::State::slowest_group(const plan::Layout& layout) const {
+const GroupRates& Pricer::State::slowest_group(const plan::Layout& layout, const plan::BatchPlan& batch) const {
   const Span span = span_of(layout, 0);
   const GroupRates* slowest = &groups[span.first];
-  for (std::size_t i = span.first; i <= span.last; ++i) {
-    if (groups[i].peak_bf16 < slowest->peak_bf16) slowest = &groups[i];
+  double most = 0;
+  for (std::size_t i = span.first; i <= span.last && span.straddles(); ++i) {
+    const double seconds = image_time(image_context(layout, batch, groups[i]), groups[i]).total();
+    if (seconds <= most) continue;
+    most = seconds;
+    slowest = &groups[i];
   }
   return *slowest;
 }
 
 StepWork Pricer::State::image_work(const plan::Layout& layout, const plan::BatchPlan& batch) const {
-  const GroupRates& group = slowest_group(layout);
-  const Context context{.layout = layout,
-                        .batch = batch,
-                        .placements = placements_of(layout, group, span_of(layout, 0)),
-                        .bytes = parameter_bytes(layout.precision, options.optimizer, fitted.facts)};
+  const GroupRates& group = slowest_group(layout, batch);
+  const Context context = image_context(layout, batch, group);
   const ImagePasses passes = image_passes(context, group);
   const LinkRates links = links_of(layout, 0, group, span_of(layout, 0)).data;
   StageWork only;
@@ -175,7 +185,8 @@ StepWork Pricer::State::image_work(const plan::Layout& layout, const plan::Batch
   only.host = passes.host;
   if (layout.zero == 3) {
     StageTime time;
-    add_sharded_traffic(context, links, {passes.forward, passes.backward}, image_parameters, 0, time);
+    const StreamTime stream{passes.forward, passes.backward, passes.forward, passes.backward};
+    add_sharded_traffic(context, links, stream, image_parameters, 0, time);
     const bool between = context.placements.shard.nodes > 1;
     (between ? only.gather.between : only.gather.inside) = time.gather;
     (between ? only.scatter.between : only.scatter.inside) = time.scatter;
@@ -189,11 +200,8 @@ StepWork Pricer::State::image_work(const plan::Layout& layout, const plan::Batch
 }
 
 Price Pricer::State::price_image(const plan::Layout& layout, const plan::BatchPlan& batch) const {
-  const GroupRates& group = slowest_group(layout);
-  const Context context{.layout = layout,
-                        .batch = batch,
-                        .placements = placements_of(layout, group, span_of(layout, 0)),
-                        .bytes = parameter_bytes(layout.precision, options.optimizer, fitted.facts)};
+  const GroupRates& group = slowest_group(layout, batch);
+  const Context context = image_context(layout, batch, group);
   Price price;
   price.time = image_time(context, group);
   price.memory = engine ? engine_stage_memory(layout, batch, 0) : image_memory(context);
@@ -201,11 +209,17 @@ Price Pricer::State::price_image(const plan::Layout& layout, const plan::BatchPl
     const plan::MemoryBreakdown other = engine_stage_memory(layout, batch, stage);
     if (other.total() > price.memory.total()) price.memory = other;
   }
-  price.memory.capacity = group.memory_bytes;
-  for (const GroupRates& other : groups) {
-    if (other.first_rank < layout.world()) price.memory.capacity = std::min(price.memory.capacity, other.memory_bytes);
+  const plan::MemoryBreakdown counted = price.memory;
+  for (std::size_t i = 0; i <= group_of(layout.world() - 1); ++i) {
+    plan::MemoryBreakdown here = counted;
+    if (!engine) here = image_memory(image_context(layout, batch, groups[i]));
+    here.capacity = groups[i].memory_bytes;
+    add_overhead(layout, groups[i], here);
+    if (layout.offload != plan::Offload::kNone) {
+      add_host_memory(image_context(layout, batch, groups[i]), groups[i], image_parameters, 0, here);
+    }
+    if (i == 0 || here.fill() > price.memory.fill()) price.memory = here;
   }
-  add_overhead(layout, price.memory);
   finish(price, layout);
   return price;
 }

@@ -31,15 +31,34 @@ bool has_nvls(const spec::NodeGroup& group) {
   return group.intra.kind == spec::LinkKind::kNvlink && group.device.peak_fp8_flops > 0;
 }
 
+// What no product goes beyond: what one was measured to reach, else the peak. Of fp8 and fp32 only peaks are known, and
+// of a machine that measured itself its own best.
+double product_ceiling(const spec::Device& device, spec::Precision precision) {
+  switch (precision) {
+    case spec::Precision::kFp16:
+    case spec::Precision::kBf16:
+      return device.reached_bf16_flops > 0 ? device.reached_bf16_flops : device.peak_bf16_flops;
+    case spec::Precision::kFp8:
+      return device.peak_fp8_flops > 0 ? device.peak_fp8_flops : device.peak_bf16_flops;
+    case spec::Precision::kFp32:
+    case spec::Precision::kFp64:
+      break;
+  }
+  return 0;
+}
+
 GroupRates group_rates(const spec::NodeGroup& group, std::int64_t first_rank, const Constants& constants) {
   GroupRates out;
   out.kind = group.device.kind;
+  out.constants = constants;
+  out.host_bytes = kHostShare * group.host_memory_bytes / static_cast<double>(group.devices_per_node);
   out.first_rank = first_rank;
   out.devices_per_node = group.devices_per_node;
   out.memory_bytes = group.device.memory_bytes;
   out.peak_bf16 = group.device.peak_bf16_flops;
   for (std::size_t i = 0; i < out.rates.size(); ++i) {
     out.rates[i] = rates_of(group.device, static_cast<spec::Precision>(i), constants);
+    out.ceiling[i] = product_ceiling(group.device, static_cast<spec::Precision>(i));
   }
   const double per_device = static_cast<double>(group.nics_per_node) / static_cast<double>(group.devices_per_node);
   out.links.intra = BytesPerSecond(std::max(1.0, group.intra.bytes_per_second) * constants.intra_efficiency);
@@ -70,6 +89,10 @@ double compressed_bytes(spec::Compression compression, double usual) {
   return usual;
 }
 
+double host_fill(const plan::MemoryBreakdown& memory) {
+  return memory.host_capacity > 0 ? memory.host / memory.host_capacity : memory.host;
+}
+
 PassSeconds passes_of(const StageTime& time) {
   return {time.forward, time.backward - time.weight_gradient, time.weight_gradient};
 }
@@ -83,6 +106,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
   const std::int64_t stages = layout.pp;
   Context context{.layout = layout,
                   .batch = batch,
+                  .constants = &groups.front().constants,
                   .placements = placements_of(layout, groups.front(), {}),
                   .bytes = bytes_of(layout)};
   StageLinks links{groups.front().links, groups.front().links};
@@ -96,6 +120,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
   double reduction = 0;
   double optimizer = 0;
   double worst_fill = -1;
+  plan::MemoryBreakdown host;  // of the stage that fills its node's memory most
   for (std::int64_t stage = 0; stage < stages; ++stage) {
     const std::int64_t layers = layers_of(layout, stage);
     const std::size_t kind = uniform && stages > 1 && boundary_of(layout, stage).between_nodes ? 1 : 0;
@@ -113,6 +138,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
     for (std::size_t i = span.first; i <= span.last; ++i) {
       if (!uniform) {
         links = links_of(layout, stage, groups[i], span);
+        context.constants = &groups[i].constants;
         context.placements = placements_of(layout, groups[i], span);
         prices = layer_prices(context, groups[i], links.inner);
       }
@@ -123,6 +149,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
         slowest = &groups[i];
         priced.time = here.time;
       }
+      if (host_fill(here.memory) > host_fill(host)) host = here.memory;
       if (here.memory.fill() > fill) {
         fill = here.memory.fill();
         priced.memory = here.memory;
@@ -144,11 +171,14 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
     }
     if (span.straddles()) {
       links = links_of(layout, stage, *slowest, span);
+      context.constants = &slowest->constants;
       context.placements = placements_of(layout, *slowest, span);
     }
     visit(VisitedStage{stage, layers, context, priced.time, priced.memory, *slowest, links});
   }
 
+  price.memory.host = host.host;
+  price.memory.host_capacity = host.host_capacity;
   price.time = step_time(context, slow, all, reduction, optimizer);
   finish(price, layout);
   return price;
@@ -168,10 +198,11 @@ plan::TimeBreakdown Pricer::State::step_time(const Context& context, const Stage
   time.dp_comm = micro_batches * slow.dp + reduction;
   PassSeconds others = all;
   others -= passes_of(slow);
-  time.bubble = fitted.constants.bubble *
+  const Together& waits = together_of(layout);
+  time.bubble = waits.bubble *
                 bubble_seconds(layout.schedule, layout.pp, layout.virtual_stages, context.batch.accumulation, others);
   time.optimizer = optimizer;
-  time.other = micro_batches * slow.host + fitted.constants.step_seconds + offload_seconds(context, time.compute);
+  time.other = micro_batches * slow.host + waits.step_seconds + offload_seconds(context, time.compute);
   return time;
 }
 
@@ -186,9 +217,7 @@ double Pricer::State::offload_seconds(const Context& context, double compute) co
 
 // Stragglers: the step grows with the number of nodes that must agree.
 double Pricer::State::spread_share(const plan::Layout& layout) const {
-  const double nodes =
-      std::max(1.0, static_cast<double>(layout.world()) / static_cast<double>(groups.front().devices_per_node));
-  return fitted.constants.jitter * std::log2(nodes);
+  return together_of(layout).jitter * std::log2(std::max(1.0, nodes_of(layout)));
 }
 
 void Pricer::State::finish(Price& price, const plan::Layout& layout) const {
@@ -196,7 +225,7 @@ void Pricer::State::finish(Price& price, const plan::Layout& layout) const {
   time.other += spread_share(layout) * time.total();
   const double total = time.total();
   price.exposed_share = total > 0 ? 1 - (time.compute + time.optimizer) / total : 0.0;
-  const Residuals& residuals = fitted.residuals;
+  const Residuals& residuals = together_of(layout).residuals;
   price.time_sigma = std::hypot(residuals.time, residuals.time_exposed * price.exposed_share);
   price.memory_sigma = residuals.memory;
 }
@@ -210,7 +239,10 @@ double Price::out_of_memory_probability() const {
 
 bool is_of_this_engine(const Profile& profile) { return !profile.fitted || profile.fitted->stack == "lockstep"; }
 
-bool Price::fits() const { return memory.capacity <= 0 || memory.total() <= memory.capacity; }
+bool Price::fits() const {
+  const bool on_host = memory.host_capacity <= 0 || memory.host <= memory.host_capacity;
+  return on_host && (memory.capacity <= 0 || memory.total() <= memory.capacity);
+}
 
 Pricer::Pricer(const spec::Model& model, const spec::Cluster& cluster, const Profile& profile,
                const PricerOptions& options)
@@ -227,7 +259,9 @@ Pricer::Pricer(const spec::Model& model, const spec::Cluster& cluster, const Pro
     }
   }
   const spec::NodeGroup& node = state.cluster.groups.front();
+  state.is_published = profile.fitted.has_value();
   state.fitted = profile.fitted ? *profile.fitted : fitted_from_tables(profile, node);
+  state.by_group = fitted_by_group(state.fitted, state.cluster);
   state.context_bytes = node.device.is_cpu() ? 0.0 : kContextBytes;
   state.set_options(profile);
   recalibrate(state.fitted.constants);
@@ -246,10 +280,6 @@ Pricer::Pricer(const spec::Model& model, const spec::Cluster& cluster, const Pro
 
 // What the run is told, as facts of the stack. The engine of this repository is known from its source.
 void Pricer::State::set_options(const Profile& profile) {
-  if (options.nccl.is_set()) {
-    double& slowdown = fitted.constants.overlap_slowdown;
-    slowdown = 1 + (slowdown - 1) * nccl_contention(options.nccl);
-  }
   const spec::Communication& choices = options.communication;
   StackFacts& facts = fitted.facts;
   if (options.lora.rank > 0 && facts.trained_share == 1) {
@@ -276,18 +306,45 @@ void Pricer::State::set_options(const Profile& profile) {
 
 void Pricer::recalibrate(const Constants& constants) {
   State& state = *state_;
-  state.fitted.constants = constants;
   state.groups.clear();
+  state.together.clear();
   state.devices = 0;
-  for (const spec::NodeGroup& group : state.cluster.groups) {
-    state.groups.push_back(group_rates(group, state.devices, constants));
+  double border_efficiency = 1;
+  Together all{.bubble = 0};
+  for (std::size_t i = 0; i < state.cluster.groups.size(); ++i) {
+    const spec::NodeGroup& group = state.cluster.groups[i];
+    Fitted& own = state.by_group[i];
+    if (own.hardware == state.fitted.hardware) own.constants = constants;
+    const Constants used = state.constants_of(own, group.device);
+    state.groups.push_back(group_rates(group, state.devices, used));
     state.groups.back().links.nccl = state.options.nccl;
     state.devices += group.nodes * group.devices_per_node;
+    border_efficiency = std::min(border_efficiency, used.inter_efficiency);
+    all.step_seconds = std::max(all.step_seconds, used.step_seconds);
+    all.bubble = std::max(all.bubble, used.bubble);
+    all.jitter = std::max(all.jitter, used.jitter);
+    all.residuals.time = std::max(all.residuals.time, own.residuals.time);
+    all.residuals.time_exposed = std::max(all.residuals.time_exposed, own.residuals.time_exposed);
+    all.residuals.memory = std::max(all.residuals.memory, own.residuals.memory);
+    state.together.push_back(all);
   }
   if (state.groups.size() > 1) {
-    state.between_bytes_per_second =
-        std::max(1.0, state.cluster.between_groups.bytes_per_second) * constants.inter_efficiency;
+    state.between_bytes_per_second = std::max(1.0, state.cluster.between_groups.bytes_per_second) * border_efficiency;
   }
+}
+
+// Published ones within what is possible; as NCCL's variables change them.
+Constants Pricer::State::constants_of(const Fitted& own, const spec::Device& device) const {
+  Constants constants = is_published ? physical(own.constants) : own.constants;
+  // Without runs nothing says that a product gets further than one was measured to.
+  if (own.runs == 0 && device.reached_bf16_flops > 0) {
+    constants.gemm_efficiency = std::min(constants.gemm_efficiency, device.reached_bf16_flops / device.peak_bf16_flops);
+  }
+  if (options.nccl.is_set()) {
+    double& slowdown = constants.overlap_slowdown;
+    slowdown = 1 + (slowdown - 1) * nccl_contention(options.nccl);
+  }
+  return constants;
 }
 
 Pricer::~Pricer() = default;
@@ -355,49 +412,21 @@ double Pricer::memory_floor(const plan::Layout& layout) const {
   const StateBytesOnRank a = state_on_rank(dense, dense_shards(layout), layout, bytes, divided);
   const StateBytesOnRank b = state_on_rank(expert, expert_shards(layout), layout, bytes, divided);
   const double states = (a.parameters + a.gradients + a.optimizer + b.parameters + b.gradients + b.optimizer).value();
-  const Constants& k = state.fitted.constants;
+  // The least of any group.
+  double reserve = state.groups.front().constants.reserve_factor;
+  double framework = state.groups.front().constants.framework_bytes;
+  for (const GroupRates& group : state.groups) {
+    reserve = std::min(reserve, group.constants.reserve_factor);
+    framework = std::min(framework, group.constants.framework_bytes);
+  }
   if (state.runs_fused(layout) && (state.fused_pricing || state.engine)) {
     FusedRun run = fused_run(state.model);
     run.bf16_states = state.options.state_precision == spec::Precision::kBf16;
     return fused_memory_floor(run) + state.context_bytes;
   }
   if (state.engine)
-    return (state.engine->is_gpu ? k.reserve_factor : 1.0) * states + state.framework_bytes + state.context_bytes;
-  const double factor = !state.model.is_language_model() ? 1.0 : k.state_factor;
-  return k.reserve_factor * (factor * states + k.framework_bytes) + state.context_bytes;
-}
-
-plan::Prediction Pricer::predict(const Price& price, const plan::Layout& layout, const plan::BatchPlan& batch) const {
-  const double expected = price.step_seconds();
-  const double width = std::exp(kNinetyPercent * price.time_sigma);
-  plan::Prediction prediction;
-  // No interval reaches beyond compute at the peak.
-  const double fastest = std::min(expected, price.time.compute * state_->fitted.constants.gemm_efficiency);
-  const double low = std::max(expected / width, fastest);
-  prediction.step_seconds = {low, expected, expected * width};
-  const double samples = static_cast<double>(batch.global_sequences);
-  const auto rate = [&](double amount) {
-    return plan::Interval{amount / (expected * width), amount / expected, amount / low};
-  };
-  prediction.samples_per_second = rate(samples);
-  if (state_->model.is_language_model()) {
-    const double tokens = samples * static_cast<double>(state_->sequence);
-    prediction.tokens_per_second = rate(tokens);
-    double peak = 0;  // of the whole world
-    for (std::size_t i = 0; i < state_->groups.size(); ++i) {
-      const std::int64_t end = i + 1 < state_->groups.size() ? state_->groups[i + 1].first_rank : state_->devices;
-      const std::int64_t used = std::clamp<std::int64_t>(layout.world() - state_->groups[i].first_rank, 0,
-                                                         end - state_->groups[i].first_rank);
-      peak += static_cast<double>(used) * state_->groups[i].peak_bf16;
-    }
-    if (peak > 0) {
-      const double flops = mfu_flops_per_token(state_->model, state_->sequence);
-      const plan::Interval& tokens_rate = prediction.tokens_per_second;
-      prediction.mfu = {tokens_rate.low * flops / peak, tokens_rate.expected * flops / peak,
-                        tokens_rate.high * flops / peak};
-    }
-  }
-  return prediction;
+    return (state.engine->is_gpu ? reserve : 1.0) * states + state.framework_bytes + state.context_bytes;
+  return reserve * (states + framework) + state.context_bytes;
 }
 
 std::int64_t Pricer::sequence_length() const { return state_->sequence; }

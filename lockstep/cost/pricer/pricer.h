@@ -108,6 +108,7 @@ class Pricer {
   void recalibrate(const Constants& constants);
 
  private:
+  double fastest_seconds(const Price& price, const plan::Layout& layout, const plan::BatchPlan& batch) const;
   struct State;
   std::unique_ptr<State> state_;
 };

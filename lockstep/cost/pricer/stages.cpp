@@ -17,90 +17,11 @@
 
 namespace lockstep::cost {
 
-namespace {
-
-// Whether some rank of `first` .. `first + stride` has its partner, `stride` ranks further, on another node. Ranks are
-// counted from the first one of the node group.
-bool reaches_another_node(std::int64_t first, std::int64_t stride, std::int64_t devices) {
-  const std::int64_t last = first + stride - 1;
-  return stride >= devices || first / devices != last / devices || last % devices + stride >= devices;
-}
-
-}  // namespace
-
-Pricer::State::Span Pricer::State::span_of(const plan::Layout& layout, std::int64_t stage) const {
-  Span span;
-  if (groups.size() == 1) return span;
-  const std::int64_t per_stage = layout.world() / layout.pp;
-  const std::int64_t first = stage * per_stage;
-  const auto group_of = [&](std::int64_t rank) {
-    std::size_t group = 0;
-    while (group + 1 < groups.size() && groups[group + 1].first_rank <= rank) ++group;
-    return group;
-  };
-  return {.first = group_of(first), .last = group_of(first + per_stage - 1)};
-}
-
-GroupPlacements Pricer::State::placements_of(const plan::Layout& layout, const GroupRates& group, Span span) const {
-  std::int64_t smallest = group.devices_per_node;  // of the nodes that replicas and shards are spread over
-  for (std::size_t i = span.first; i <= span.last; ++i) smallest = std::min(smallest, groups[i].devices_per_node);
-  const std::int64_t node = group.devices_per_node;
-  const std::int64_t weights = layout.tp;  // stride between ranks that hold the same weights
-  const std::int64_t same = layout.dp * layout.shard * layout.cp;
-  return {.tp = place_group(layout.tp, 1, node),
-          .cp = place_group(layout.cp, weights, node),
-          .shard = place_group(layout.sharding_ranks(), weights, smallest),
-          .replica = place_group(layout.dp, weights * layout.sharding_ranks(), smallest),
-          .data = place_group(same, weights, smallest),
-          .ep = place_group(layout.ep, weights, node),
-          .expert_data = place_group(std::max<std::int64_t>(1, same / layout.ep), weights * layout.ep, smallest),
-          .expert_shard = place_group(std::max<std::int64_t>(1, layout.sharding_ranks() / layout.ep),
-                                      weights * layout.ep, smallest)};
-}
-
-Pricer::State::StageLinks Pricer::State::links_of(const plan::Layout& layout, std::int64_t stage,
-                                                  const GroupRates& group, Span span) const {
-  StageLinks links{.inner = group.links, .data = group.links};
-  if (!span.straddles()) return links;
-  const std::int64_t first = stage * (layout.world() / layout.pp);
-  // The ranks that exchange inside a layer are a block of neighbours; one that lies on both sides of a border between
-  // node groups is paced by both.
-  const std::int64_t block = layout.tp * std::max(layout.cp, layout.ep);
-  bool inner_straddles = false;
-  for (std::size_t i = span.first; i <= span.last; ++i) {
-    const LinkRates& other = groups[i].links;
-    links.data.intra = std::min(links.data.intra, other.intra);
-    links.data.nic = std::min(links.data.nic, other.nic);
-    links.data.port = std::min(links.data.port, other.port);
-    links.data.inter_latency = std::max(links.data.inter_latency, other.inter_latency);
-    links.data.has_nvls = links.data.has_nvls && other.has_nvls;
-    inner_straddles |= i > span.first && (groups[i].first_rank - first) % block != 0;
-  }
-  // Every data group (one per tensor-parallel rank) crosses the one link between node groups.
-  links.data.between = BytesPerSecond(between_bytes_per_second / static_cast<double>(layout.tp));
-  if (inner_straddles) links.inner = links.data;
-  return links;
-}
-
-Pricer::State::Boundary Pricer::State::boundary_of(const plan::Layout& layout, std::int64_t stage) const {
-  // Around the ring only with several chunks per rank that do not lie in a V; otherwise the last stage sends over the
-  // link it shares with the one before.
-  const bool wraps = layout.virtual_stages > 1 && !plan::makes_a_v(layout);
-  const std::int64_t from = !wraps && stage == layout.pp - 1 ? stage - 1 : stage;
-  const Span here = span_of(layout, from);
-  const Span next = span_of(layout, (from + 1) % layout.pp);
-  if (here.first != next.first || here.last != next.last) return {.between_groups = true, .between_nodes = true};
-  const GroupRates& group = groups[here.first];
-  if (here.straddles() || from + 1 == layout.pp) return {.between_nodes = layout.world() > group.devices_per_node};
-  const std::int64_t stride = layout.world() / layout.pp;
-  return {.between_nodes = reaches_another_node(from * stride - group.first_rank, stride, group.devices_per_node)};
-}
-
 LayerPrices Pricer::State::layer_prices(const Context& context, const GroupRates& group, const LinkRates& links) const {
   const plan::Layout& layout = context.layout;
   LayerContext layer{.model = dimensions,
                      .layout = layout,
-                     .constants = fitted.constants,
+                     .constants = *context.constants,
                      .facts = fitted.facts,
                      .rates = group.rates[static_cast<std::size_t>(layout.precision)],
                      .links = links,
@@ -127,8 +48,7 @@ LayerPrices Pricer::State::layer_prices(const Context& context, const GroupRates
   return prices;
 }
 
-LinkSeconds Pricer::State::send_seconds(const Context& context, std::int64_t stage, const GroupRates& group,
-                                        const LinkRates& links) const {
+LinkSeconds Pricer::State::send_seconds(const Context& context, std::int64_t stage, const LinkRates& links) const {
   const plan::Layout& layout = context.layout;
   if (layout.pp == 1) return {};
   const LocalSizes local =
@@ -137,16 +57,28 @@ LinkSeconds Pricer::State::send_seconds(const Context& context, std::int64_t sta
   const std::int64_t stride = layout.world() / layout.pp;
   const Boundary boundary = boundary_of(layout, stage);
   LinkRates used = links;
-  if (boundary.between_nodes && stride < group.devices_per_node) {
-    // The other stages of the node are silent on the NICs meanwhile.
-    const double share = static_cast<double>(group.devices_per_node) / static_cast<double>(stride);
-    used.nic = std::max(links.nic, std::min(links.port, links.nic * share));
+  // The message goes at the pace of the slower end.
+  const auto meet = [&](const GroupRates& end, bool is_first) {
+    BytesPerSecond nic = end.links.nic;
+    if (stride < end.devices_per_node) {
+      // The other stages of the node are silent on the NICs meanwhile.
+      const double share = static_cast<double>(end.devices_per_node) / static_cast<double>(stride);
+      nic = std::max(nic, std::min(end.links.port, nic * share));
+    }
+    used.nic = is_first ? nic : std::min(used.nic, nic);
+    used.inter_latency = is_first ? end.links.inter_latency : std::max(used.inter_latency, end.links.inter_latency);
+  };
+  if (boundary.between_nodes) {
+    meet(groups[boundary.from.first], true);
+    for (const Span& span : {boundary.from, boundary.to}) {
+      for (std::size_t i = span.first; i <= span.last; ++i) meet(groups[i], false);
+    }
   }
   const GroupPlacement pair{.ranks = 2, .per_node = 1, .nodes = boundary.between_nodes ? 2 : 1};
   Seconds seconds = collective_on_links(used, pair, CollectiveOp::kSendReceive, bytes);
   if (boundary.between_groups && between_bytes_per_second > 0) {
     const BytesPerSecond border(between_bytes_per_second);
-    seconds = std::max(seconds, bytes * static_cast<double>(stride) / border + links.inter_latency);
+    seconds = std::max(seconds, bytes * static_cast<double>(stride) / border + used.inter_latency);
   }
   return boundary.between_nodes ? LinkSeconds{0, seconds.value()} : LinkSeconds{seconds.value(), 0};
 }
@@ -154,7 +86,7 @@ LinkSeconds Pricer::State::send_seconds(const Context& context, std::int64_t sta
 StreamTime Pricer::State::stream_time(const Context& context, const LayerPrices& prices, const GroupRates& group,
                                       std::int64_t stage, std::int64_t layers, StageTime& time) const {
   const plan::Layout& layout = context.layout;
-  const Constants& k = fitted.constants;
+  const Constants& k = *context.constants;
   const double n = static_cast<double>(layers);
   const double with_head = stage == plan::head_rank(layout) ? 1.0 : 0.0;
   const double with_embedding = stage == 0 ? 1.0 : 0.0;
@@ -179,14 +111,18 @@ StreamTime Pricer::State::stream_time(const Context& context, const LayerPrices&
   time.ep = ep_forward + ep_backward;
   time.exchange_forward = tp_forward + cp_forward + ep_forward;
   time.exchange_backward = tp_backward + cp_backward + ep_backward;
-  return {forward + tp_forward + cp_forward + ep_forward, backward + tp_backward + cp_backward + ep_backward};
+  time.compute_backward = backward;
+  return {.forward = forward + tp_forward + cp_forward + ep_forward,
+          .backward = backward + tp_backward + cp_backward + ep_backward,
+          .compute_forward = forward,
+          .compute_backward = backward};
 }
 
 // Forward and backward of a stage: what its device or its host takes, whichever is longer.
-void Pricer::State::add_host(const Context& context, const LayerPrices& prices, const GroupRates& group,
-                             const StreamTime& stream, std::int64_t stage, std::int64_t layers, StageTime& time) const {
+void Pricer::State::add_host(const Context& context, const LayerPrices& prices, const StreamTime& stream,
+                             std::int64_t stage, std::int64_t layers, StageTime& time) const {
   const plan::Layout& layout = context.layout;
-  const Constants& k = fitted.constants;
+  const Constants& k = *context.constants;
   const double n = static_cast<double>(layers);
   const double host_layers = n + (stage == plan::head_rank(layout) ? 1.0 : 0.0) + (stage == 0 ? 1.0 : 0.0);
   const double again = layout.recompute == plan::Recompute::kFull ? 1.0 : 0.0;
@@ -196,8 +132,7 @@ void Pricer::State::add_host(const Context& context, const LayerPrices& prices, 
   time.forward = smooth_max(stream.forward, host_forward) + k.micro_batch_seconds / 3;
   time.backward = smooth_max(stream.backward, host_backward) + k.micro_batch_seconds * 2 / 3;
   if (layout.pp > 1) {
-    const double nodes = static_cast<double>(layout.world()) / static_cast<double>(group.devices_per_node);
-    const double scale = std::min(1.0, nodes / 64);  // nobody has measured more
+    const double scale = std::min(1.0, nodes_of(layout) / 64);  // nobody has measured more
     const double slot = k.pipeline_scale_seconds * scale * scale * scale;
     time.forward += slot / 2;
     time.backward += slot / 2;
@@ -213,7 +148,7 @@ void Pricer::State::add_host(const Context& context, const LayerPrices& prices, 
 // What ZeRO-3 gathers and scatters inside a micro-batch, less what compute hides.
 void Pricer::State::add_sharded_traffic(const Context& context, const LinkRates& links, const StreamTime& stream,
                                         double dense, double expert, StageTime& time) const {
-  const Constants& k = fitted.constants;
+  const Constants& k = *context.constants;
   const auto collective = [&](const GroupPlacement& group, CollectiveOp op, double bytes) {
     return bytes > 0 ? collective_on_links(links, group, op, Bytes(bytes)).value() : 0.0;
   };
@@ -230,9 +165,10 @@ void Pricer::State::add_sharded_traffic(const Context& context, const LinkRates&
                                    collective(expert_shard, CollectiveOp::kReduceScatter, traffic.expert_scatter.bytes)
                              : 0.0;
   const double in_forward =
-      exposed_seconds(Seconds(gather), Seconds(stream.forward), k.zero3_exposed, k.overlap_slowdown).value();
+      exposed_seconds(Seconds(gather), Seconds(stream.compute_forward), k.zero3_exposed, k.overlap_slowdown).value();
   const double in_backward =
-      exposed_seconds(Seconds(gather + scatter), Seconds(stream.backward), k.zero3_exposed, k.overlap_slowdown).value();
+      exposed_seconds(Seconds(gather + scatter), Seconds(stream.compute_backward), k.zero3_exposed, k.overlap_slowdown)
+          .value();
   time.dp = in_forward + in_backward;
   time.dp_forward = in_forward;
   time.gather = gather;
@@ -246,13 +182,13 @@ StageTime Pricer::State::stage_time(const Context& context, const LayerPrices& p
   const plan::Layout& layout = context.layout;
   StageTime time;
   const StreamTime stream = stream_time(context, prices, group, stage, layers, time);
-  add_host(context, prices, group, stream, stage, layers, time);
+  add_host(context, prices, stream, stage, layers, time);
   if (layout.zero == 3) {
     add_sharded_traffic(context, links.data, stream, dense_parameters(layout, stage, layers),
                         expert_parameters(layout, layers), time);
   }
   if (layout.pp > 1) {
-    const double send = fitted.constants.pp_exposed * send_seconds(context, stage, group, links.inner).total() *
+    const double send = context.constants->pp_exposed * send_seconds(context, stage, links.inner).total() *
                         static_cast<double>(layout.virtual_stages);
     time.send = 2 * send;
     time.forward += send;
@@ -269,13 +205,14 @@ Pricer::State::PricedStage Pricer::State::price_stage(const Context& context, co
   priced.time = stage_time(context, prices, group, links, stage, layers);
   const double dense = dense_parameters(layout, stage, layers);
   const double expert = expert_parameters(layout, layers);
-  priced.reduction = data_parallel_seconds(context, links.data, dense, expert, priced.time.backward);
+  priced.reduction = data_parallel_seconds(context, links.data, dense, expert, priced.time.compute_backward);
   const DeviceRates& rates = group.rates[static_cast<std::size_t>(layout.precision)];
   priced.optimizer = optimizer_seconds(context, rates, dense, expert);
   priced.memory = engine ? engine_stage_memory(layout, context.batch, stage)
                          : stage_memory(context, prices, priced.time, stage, layers);
   priced.memory.capacity = group.memory_bytes;
-  add_overhead(layout, priced.memory);
+  add_overhead(layout, group, priced.memory);
+  if (layout.offload != plan::Offload::kNone) add_host_memory(context, group, dense, expert, priced.memory);
   return priced;
 }
 
@@ -297,8 +234,8 @@ double Pricer::State::bucket_extra_seconds(const Context& context, const LinkRat
 }
 
 // The last bucket has no backward left to hide behind.
-double Pricer::State::bucket_exposed(const DataTraffic& traffic) const {
-  const double exposed = fitted.constants.dp_exposed;
+double Pricer::State::bucket_exposed(const Context& context, const DataTraffic& traffic) const {
+  const double exposed = context.constants->dp_exposed;
   const double bytes = std::max(traffic.reduce.bytes, traffic.scatter.bytes);
   if (bucket_bytes() == kUsualBucketBytes || bytes <= 0) return exposed;
   const auto last = [&](double bucket) { return std::min(1.0, bucket / bytes); };
@@ -336,7 +273,7 @@ DataSeconds Pricer::State::data_parallel(const Context& context, const LinkRates
     data.micro_batches = traffic.scatters_each_micro_batch ? traffic.scatter.count : 0;
   }
   data.overlaps = layout.zero == 1 || layout.zero == 2 ? facts.zero_overlaps && facts.dp_overlaps : facts.dp_overlaps;
-  data.exposed = data.overlaps ? bucket_exposed(traffic) : 1.0;
+  data.exposed = data.overlaps ? bucket_exposed(context, traffic) : 1.0;
   return data;
 }
 
@@ -345,7 +282,7 @@ double Pricer::State::data_parallel_seconds(const Context& context, const LinkRa
   const DataSeconds data = data_parallel(context, links, dense, expert);
   // Each micro-batch that scatters has its own backward to hide behind.
   const double window = data.overlaps ? std::max(1.0, data.micro_batches) * backward : 0.0;
-  return exposed_seconds(Seconds(data.total()), Seconds(window), data.exposed, fitted.constants.overlap_slowdown)
+  return exposed_seconds(Seconds(data.total()), Seconds(window), data.exposed, context.constants->overlap_slowdown)
       .value();
 }
 
@@ -356,7 +293,7 @@ double Pricer::State::optimizer_seconds(const Context& context, const DeviceRate
   const plan::Layout& layout = context.layout;
   const double mine = dense / dense_shards(layout) + expert / expert_shards(layout);
   const double traffic = 2 * context.bytes.gradient + 2 * (context.bytes.optimizer + context.bytes.weight);
-  const double here = fitted.constants.optimizer_passes * mine * traffic / rates.memory.value();
+  const double here = context.constants->optimizer_passes * mine * traffic / rates.memory.value();
   if (layout.offload == plan::Offload::kNone) return here;
   const double moved = mine * (context.bytes.gradient + context.bytes.weight) / kHostLinkBytesPerSecond;
   return std::max(moved, mine / kHostOptimizerParametersPerSecond);
@@ -365,7 +302,7 @@ double Pricer::State::optimizer_seconds(const Context& context, const DeviceRate
 double Pricer::State::activation_bytes(const Context& context, const LayerPrices& prices, const StageTime& time,
                                        std::int64_t stage, std::int64_t layers) const {
   const plan::Layout& layout = context.layout;
-  const Constants& k = fitted.constants;
+  const Constants& k = *context.constants;
   const double chunks = static_cast<double>(
       plan::chunks_in_flight(layout.schedule, layout.pp, stage, layout.virtual_stages, context.batch.accumulation));
   const double held = chunks / static_cast<double>(layout.virtual_stages);
@@ -395,23 +332,22 @@ double Pricer::State::buffer_bytes(const Context& context, std::int64_t stage, d
   if (layout.data_ranks() * layout.cp > 1) bytes += kBucketBytes + bucket_bytes() - kUsualBucketBytes;
   // The run asked for weights that stay gathered from forward to backward.
   if (layout.zero == 3 && !options.communication.reshard_after_forward) bytes += parameters * context.bytes.weight;
-  return bytes + fitted.constants.framework_bytes;
+  return bytes + context.constants->framework_bytes;
 }
 
 plan::MemoryBreakdown Pricer::State::stage_memory(const Context& context, const LayerPrices& prices,
                                                   const StageTime& time, std::int64_t stage,
                                                   std::int64_t layers) const {
   const plan::Layout& layout = context.layout;
-  const Constants& k = fitted.constants;
   const double dense = dense_parameters(layout, stage, layers);
   const double expert = expert_parameters(layout, layers);
   const bool divided = divides_gradients(layout, fitted.facts, context.batch.accumulation);
   const StateBytesOnRank a = state_on_rank(dense, dense_shards(layout), layout, context.bytes, divided);
   const StateBytesOnRank b = state_on_rank(expert, expert_shards(layout), layout, context.bytes, divided);
   plan::MemoryBreakdown memory;
-  memory.parameters = k.state_factor * (a.parameters + b.parameters).value();
-  memory.gradients = k.state_factor * (a.gradients + b.gradients).value();
-  memory.optimizer = k.state_factor * (a.optimizer + b.optimizer).value();
+  memory.parameters = (a.parameters + b.parameters).value();
+  memory.gradients = (a.gradients + b.gradients).value();
+  memory.optimizer = (a.optimizer + b.optimizer).value();
   memory.activations = activation_bytes(context, prices, time, stage, layers);
   memory.buffers = buffer_bytes(context, stage, dense + expert);
   return memory;
@@ -426,12 +362,27 @@ plan::MemoryBreakdown Pricer::State::engine_stage_memory(const plan::Layout& lay
   return memory;
 }
 
-void Pricer::State::add_overhead(const plan::Layout& layout, plan::MemoryBreakdown& memory) const {
-  const Constants& k = fitted.constants;
+void Pricer::State::add_overhead(const plan::Layout& layout, const GroupRates& group,
+                                 plan::MemoryBreakdown& memory) const {
+  const Constants& k = group.constants;
   if (engine && !engine->is_gpu) return;  // ordinary memory: what was measured of a rank is all there is
   const double communicators = (layout.tp > 1 ? 1 : 0) + (layout.cp > 1 ? 1 : 0) + (layout.data_ranks() > 1 ? 1 : 0) +
                                (layout.pp > 1 ? 2 : 0) + (layout.ep > 1 ? 2 : 0);
   memory.overhead += (k.reserve_factor - 1) * memory.total() + communicators * k.communicator_bytes + context_bytes;
+}
+
+// ZeRO-Offload (Ren et al. 2021): the optimizer's state, and with kParameters the weights, each rank its share; and the
+// gradients on their way to the update.
+void Pricer::State::add_host_memory(const Context& context, const GroupRates& group, double dense, double expert,
+                                    plan::MemoryBreakdown& memory) const {
+  const plan::Layout& layout = context.layout;
+  const bool weights = layout.offload == plan::Offload::kParameters;
+  const auto on_host = [&](double parameters, double shards) {
+    const double held = weights ? parameters * context.bytes.weight / (layout.zero >= 3 ? shards : 1.0) : 0.0;
+    return held + parameters * (context.bytes.optimizer + context.bytes.gradient) / shards;
+  };
+  memory.host = on_host(dense, dense_shards(layout)) + on_host(expert, expert_shards(layout));
+  memory.host_capacity = group.host_bytes;
 }
 
 }  // namespace lockstep::cost

@@ -32,6 +32,8 @@ inline constexpr double kBucketBytes = 64 * kMiB;
 // ZeRO-Offload, reaches about 1 G parameters per second and socket with AVX).
 inline constexpr double kHostLinkBytesPerSecond = 20e9;
 inline constexpr double kHostOptimizerParametersPerSecond = 0.25e9;
+// Of a node's memory; the rest is the system's, the loader's and the file cache's (assumed).
+inline constexpr double kHostShare = 0.9;
 
 // Two costs that overlap except near equality: (a^4 + b^4)^(1/4).
 inline double smooth_max(double a, double b) {
@@ -43,12 +45,22 @@ inline double smooth_max(double a, double b) {
 // One node group as the formulas see it.
 struct GroupRates {
   std::string kind;
+  Constants constants;  // of its own kind of device
   std::int64_t first_rank = 0;
   std::int64_t devices_per_node = 1;
   double memory_bytes = 0;
+  double host_bytes = 0;  // a device's share of its node's memory; 0: unknown
   double peak_bf16 = 0;
   std::array<DeviceRates, 5> rates;  // by spec::Precision
+  // By spec::Precision: the most FLOP/s that a product can reach there.
+  std::array<double, 5> ceiling{};
   LinkRates links;
+};
+
+// What a step on the first groups of the cluster waits for together.
+struct Together {
+  double step_seconds = 0, bubble = 1, jitter = 0;
+  Residuals residuals;
 };
 
 // Seconds of one micro-batch on one stage; parts for the breakdown.
@@ -59,6 +71,7 @@ struct StageTime {
   double send = 0;  // pipeline sends that are not hidden
   double host = 0;  // beyond what the device takes
   double forward = 0, backward = 0;
+  double compute_backward = 0;
   double weight_gradient = 0;
   double device_ahead = 0;  // share of the time in which the host waits for the device, 0 to 1
   // Parts of forward and backward that the simulator plays by themselves (work.h).
@@ -68,9 +81,11 @@ struct StageTime {
   double total() const { return forward + backward; }
 };
 
-// Device work and communication that is not hidden, of one micro-batch on one stage.
+// Device work and communication that is not hidden, of one micro-batch on one stage; and the work alone, which is what
+// data-parallel traffic can hide behind (behind other messages it cannot: they share the links).
 struct StreamTime {
   double forward = 0, backward = 0;
+  double compute_forward = 0, compute_backward = 0;
 };
 
 // The data-parallel traffic of one stage in one step, alone on its links, without what ZeRO-3 does inside the
@@ -115,7 +130,10 @@ struct Pricer::State {
   PricerOptions options;
   std::int64_t sequence = 0;
   spec::Cluster cluster;
-  std::vector<GroupRates> groups;
+  std::vector<Fitted> by_group;    // what prices each group
+  bool is_published = false;       // the profile was fitted to published runs, so physics bounds its constants
+  std::vector<GroupRates> groups;  // in the order ranks fill them
+  std::vector<Together> together;  // of the first group, the first two, ...
   double between_bytes_per_second = 0;
   std::int64_t devices = 0;
   double context_bytes = 0;         // of a process before it allocates anything
@@ -128,6 +146,7 @@ struct Pricer::State {
   struct Context {
     const plan::Layout& layout;
     const plan::BatchPlan& batch;
+    const Constants* constants;  // of the group that is priced
     GroupPlacements placements;
     ParameterBytes bytes;
   };
@@ -144,10 +163,11 @@ struct Pricer::State {
     LinkRates inner, data;
   };
 
-  // A message to the next stage.
+  // A message to the next stage, and the groups of both ends.
   struct Boundary {
     bool between_groups = false;
     bool between_nodes = false;
+    Span from, to;
   };
 
   // A stage on the devices of one node group.
@@ -167,6 +187,10 @@ struct Pricer::State {
     const StageLinks& links;
   };
 
+  // The group that a rank is in; groups that a layout has ranks in come first.
+  std::size_t group_of(std::int64_t rank) const;
+  const Together& together_of(const plan::Layout& layout) const { return together[group_of(layout.world() - 1)]; }
+  double nodes_of(const plan::Layout& layout) const;  // that hold ranks; parts of the last one count as such
   Span span_of(const plan::Layout& layout, std::int64_t stage) const;
   // Of the devices that a stage has in `group`, with the links of all of `span`.
   GroupPlacements placements_of(const plan::Layout& layout, const GroupRates& group, Span span) const;
@@ -190,12 +214,11 @@ struct Pricer::State {
                           const StageLinks& links, std::int64_t stage, std::int64_t layers) const;
   StreamTime stream_time(const Context& context, const LayerPrices& prices, const GroupRates& group, std::int64_t stage,
                          std::int64_t layers, StageTime& time) const;
-  void add_host(const Context& context, const LayerPrices& prices, const GroupRates& group, const StreamTime& stream,
-                std::int64_t stage, std::int64_t layers, StageTime& time) const;
+  void add_host(const Context& context, const LayerPrices& prices, const StreamTime& stream, std::int64_t stage,
+                std::int64_t layers, StageTime& time) const;
   void add_sharded_traffic(const Context& context, const LinkRates& links, const StreamTime& stream, double dense,
                            double expert, StageTime& time) const;
-  LinkSeconds send_seconds(const Context& context, std::int64_t stage, const GroupRates& group,
-                           const LinkRates& links) const;
+  LinkSeconds send_seconds(const Context& context, std::int64_t stage, const LinkRates& links) const;
   plan::MemoryBreakdown stage_memory(const Context& context, const LayerPrices& prices, const StageTime& time,
                                      std::int64_t stage, std::int64_t layers) const;
   DataSeconds data_parallel(const Context& context, const LinkRates& links, double dense, double expert) const;
@@ -210,20 +233,38 @@ struct Pricer::State {
   StepWork image_work(const plan::Layout& layout, const plan::BatchPlan& batch) const;
   double spread_share(const plan::Layout& layout) const;
   double bucket_extra_seconds(const Context& context, const LinkRates& links, const DataTraffic& traffic) const;
-  double bucket_exposed(const DataTraffic& traffic) const;
+  double bucket_exposed(const Context& context, const DataTraffic& traffic) const;
   double optimizer_seconds(const Context& context, const DeviceRates& rates, double dense, double expert) const;
   double activation_bytes(const Context& context, const LayerPrices& prices, const StageTime& time, std::int64_t stage,
                           std::int64_t layers) const;
   double buffer_bytes(const Context& context, std::int64_t stage, double parameters) const;
   plan::MemoryBreakdown engine_stage_memory(const plan::Layout& layout, plan::BatchPlan batch,
                                             std::int64_t stage) const;
-  void add_overhead(const plan::Layout& layout, plan::MemoryBreakdown& memory) const;
+  void add_overhead(const plan::Layout& layout, const GroupRates& group, plan::MemoryBreakdown& memory) const;
+  // What the ranks of a node keep in its memory instead of on their devices.
+  void add_host_memory(const Context& context, const GroupRates& group, double dense, double expert,
+                       plan::MemoryBreakdown& memory) const;
+  double headroom(const plan::Layout& layout) const;
+  Constants constants_of(const Fitted& own, const spec::Device& device) const;
+  // Of a figure of a device, over the ranks of a layout.
+  template <class Figure>
+  double sum_over_ranks(const plan::Layout& layout, Figure figure) const {
+    double sum = 0;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const std::int64_t end = i + 1 < groups.size() ? groups[i + 1].first_rank : devices;
+      const std::int64_t ranks = std::min(end, layout.world()) - groups[i].first_rank;
+      if (ranks > 0) sum += static_cast<double>(ranks) * figure(groups[i]);
+    }
+    return sum;
+  }
   plan::TimeBreakdown step_time(const Context& context, const StageTime& slow, PassSeconds all, double reduction,
                                 double optimizer) const;
   template <bool kEveryStage, class Visit>
   Price walk(const plan::Layout& layout, const plan::BatchPlan& batch, Visit&& visit) const;
   Price price_image(const plan::Layout& layout, const plan::BatchPlan& batch) const;
-  const GroupRates& slowest_group(const plan::Layout& layout) const;
+  // Everything that depends on which group of the first stage is priced.
+  Context image_context(const plan::Layout& layout, const plan::BatchPlan& batch, const GroupRates& group) const;
+  const GroupRates& slowest_group(const plan::Layout& layout, const plan::BatchPlan& batch) const;
   ImagePasses image_passes(const Context& context, const GroupRates& group) const;
   plan::TimeBreakdown image_time(const Context& context, const GroupRates& group) const;
   struct LargestPart {

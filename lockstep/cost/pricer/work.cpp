@@ -42,7 +42,7 @@ StageWork Pricer::State::stage_work(const VisitedStage& visited) const {
                                            layout.ep > 1 ? context.placements.ep.nodes : 1}) > 1;
   work.exchange_bytes_per_second = bus_bandwidth(visited.links.inner, context.placements.tp).value();
   if (layout.pp > 1) {
-    work.send = send_seconds(context, visited.stage, visited.group, visited.links.inner);
+    work.send = send_seconds(context, visited.stage, visited.links.inner);
     const LocalSizes local =
         local_sizes(dimensions, layout, static_cast<double>(context.batch.micro), static_cast<double>(sequence));
     work.send_bytes = boundary_bytes(dimensions, local, fitted.facts);
@@ -58,14 +58,15 @@ StageWork Pricer::State::stage_work(const VisitedStage& visited) const {
 }
 
 StepWork Pricer::State::step_work(const plan::Layout& layout) const {
-  const Constants& k = fitted.constants;
+  const Constants& k = groups[group_of(layout.world() - 1)].constants;
+  const Together& waits = together_of(layout);
   StepWork work;
   work.pp_exposed = k.pp_exposed;
   work.zero3_exposed = k.zero3_exposed;
   work.overlap_slowdown = k.overlap_slowdown;
-  work.host_seconds = k.step_seconds;
+  work.host_seconds = waits.step_seconds;
   work.spread_share = spread_share(layout);
-  work.bubble_factor = k.bubble;
+  work.bubble_factor = waits.bubble;
   return work;
 }
 

@@ -1,12 +1,13 @@
 #include "lockstep/cost/profile/constants.h"
 
+#include <algorithm>
 #include <array>
 
 namespace lockstep::cost {
 namespace {
 
 using C = Constants;
-constexpr std::array<ConstantInfo, 41> kTable{{
+constexpr std::array<ConstantInfo, 40> kTable{{
     {"gemm_efficiency", &C::gemm_efficiency, 0.2, 0.98, 0.15, 0.15, false, "share of the bf16 peak in large products"},
     {"gemm_m_half", &C::gemm_m_half, 5, 4000, 0.6, 0.4, false, "rows at which a product runs at half its rate"},
     {"gemm_n_half", &C::gemm_n_half, 1, 2000, 0.6, 0.4, false, "columns at which it does"},
@@ -28,11 +29,11 @@ constexpr std::array<ConstantInfo, 41> kTable{{
     {"pipeline_scale_seconds", &C::pipeline_scale_seconds, 1e-5, 3, 0.5, 1.5, false, "pipeline slot on 64 nodes"},
     {"step_seconds", &C::step_seconds, 1e-4, 1, 0.5, 0.8, false, "fixed cost of a step"},
     {"optimizer_passes", &C::optimizer_passes, 0.5, 10, 0.3, 0.5, false, "factor on the optimizer's traffic"},
-    {"intra_efficiency", &C::intra_efficiency, 0.1, 1.2, 0.25, 0.25, false, "share of the link inside a node"},
-    {"inter_efficiency", &C::inter_efficiency, 0.05, 1.2, 0.3, 0.4, false, "share of the NICs"},
+    {"intra_efficiency", &C::intra_efficiency, 0.1, 1.0, 0.25, 0.25, false, "share of the link inside a node"},
+    {"inter_efficiency", &C::inter_efficiency, 0.05, 1.0, 0.3, 0.4, false, "share of the NICs"},
     {"intra_latency", &C::intra_latency, 1e-6, 4e-4, 0.4, 0.6, false, "seconds per ring step inside a node"},
     {"inter_latency", &C::inter_latency, 2e-6, 1e-3, 0.4, 0.6, false, "seconds per ring step between nodes"},
-    {"gather_efficiency", &C::gather_efficiency, 0.05, 1.5, 0.3, 0.4, false,
+    {"gather_efficiency", &C::gather_efficiency, 0.05, 1.0, 0.3, 0.4, false,
      "all-gather between nodes over all-reduce"},
     {"node_falloff", &C::node_falloff, 0.001, 1.0, 0.5, 0.8, false, "bandwidth over n nodes falls as (n/2)^-this"},
     {"tp_exposed", &C::tp_exposed, 0.02, 1.5, 0.3, 0.5, false, "share of tensor-parallel traffic not hidden"},
@@ -42,11 +43,10 @@ constexpr std::array<ConstantInfo, 41> kTable{{
     {"cp_exposed", &C::cp_exposed, 0.01, 1.5, 0.4, 0.5, false, "share of context-parallel traffic not hidden"},
     {"ep_exposed", &C::ep_exposed, 0.05, 2, 0.4, 0.5, false, "share of expert all-to-all not hidden"},
     {"overlap_slowdown", &C::overlap_slowdown, 1.0, 1.6, 0.05, 0.05, false, "compute under a hidden collective"},
-    {"bubble", &C::bubble, 0.4, 2.0, 0.1, 0.2, false, "factor on the schedule's idle time"},
+    {"bubble", &C::bubble, 1.0, 2.0, 0.1, 0.2, false, "factor on the schedule's idle time"},
     {"jitter", &C::jitter, 1e-4, 0.08, 0.4, 0.6, false, "growth of the step per doubling of the nodes"},
     {"activation_factor", &C::activation_factor, 0.4, 2.5, 0.1, 0.15, true, "factor on counted activations"},
     {"logits_factor", &C::logits_factor, 0.1, 5, 0.1, 0.1, true, "factor on counted logits"},
-    {"state_factor", &C::state_factor, 0.6, 1.6, 0.02, 0.2, true, "factor on weights, gradients, optimizer"},
     {"transient_factor", &C::transient_factor, 0.05, 10, 0.4, 0.6, true, "factor on the largest temporaries"},
     {"framework_bytes", &C::framework_bytes, 1e7, 1e10, 0.5, 0.8, true, "allocated beyond the counted terms"},
 }};
@@ -54,6 +54,17 @@ constexpr std::array<ConstantInfo, 41> kTable{{
 }  // namespace
 
 std::span<const ConstantInfo> constant_table() { return kTable; }
+
+Constants physical(Constants constants) {
+  for (double C::*share : {&C::gemm_efficiency, &C::attention_efficiency, &C::intra_efficiency, &C::inter_efficiency,
+                           &C::gather_efficiency}) {
+    constants.*share = std::min(constants.*share, 1.0);
+  }
+  constants.bubble = std::max(constants.bubble, 1.0);
+  constants.gemm_backward = std::max(constants.gemm_backward, constants.gemm_efficiency);
+  constants.attention_backward = std::max(constants.attention_backward, constants.attention_efficiency);
+  return constants;
+}
 
 StackFacts lockstep_facts(const spec::Communication& choices) {
   StackFacts facts;

@@ -56,7 +56,6 @@ struct Constants {
   // Memory: factors on counted bytes, and bytes that no formula sees.
   double activation_factor = 1.0;
   double logits_factor = 1.0;
-  double state_factor = 1.0;
   double transient_factor = 1.0;       // on the largest temporary tensors of a layer
   double framework_bytes = 1.5e9;      // allocated beyond the counted terms
   double communicator_bytes = 0.25e9;  // per communicator: anchors say up to 0.5 GB for NCCL
@@ -76,6 +75,10 @@ struct ConstantInfo {
   const char* meaning;
 };
 std::span<const ConstantInfo> constant_table();
+
+// The constants as physics allows them: no link above its datasheet, no schedule with less than its own idle time, no
+// product or attention, forward or backward, above the peak. What a fit found beyond explains something else.
+Constants physical(Constants constants);
 
 enum class StageSplit {
   kEven,    // layers / pp each; embedding and head come on top of the first and last stage (Megatron)
@@ -110,6 +113,13 @@ struct StackFacts {
   // Volumes count what is small beside the rest too: the step's loss, norm and number of targets, softmax statistics,
   // counts of experts, gradients that tensor-parallel ranks or the ends of a pipeline share. Known of Lockstep alone.
   bool small_exchanges = false;
+  // Memory (docs/reference/prediction.md, Memory by stack). Selective recompute of torchtitan keeps the output of every
+  // second product and of attention, and does the rest again; Megatron's (Korthikanti et al. 2022) drops the scores.
+  bool recomputes_every_second_product = false;
+  bool keeps_narrow_weights = true;  // 16-bit weights beside fp32 ones; FSDP gathers them and keeps the fp32 shards alone
+  double logits_share = 1;           // of the logits that are held at a time: losses in chunks hold an eighth
+  double fp8_copy_bytes = 0;         // per parameter: fp8 weights, and transposed ones, that outlive their product
+  double frozen_weight_bytes = 2;    // per parameter of the base under adapters; NF4 with double quantisation: 0.53
   // Of the weights; less where only adapters have gradients and optimizer state. A fact of the job, not of the stack:
   // files do not have it.
   double trained_share = 1;

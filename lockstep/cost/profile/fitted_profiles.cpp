@@ -1,6 +1,7 @@
 // The fitted part of a Profile in files, and the profiles that are compiled in.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -38,15 +39,15 @@ constexpr std::array<Relative, 12> kRelatives{{{"A100-40", "A100", 1.0},
                                                {"L40S", "H100", 1.5},
                                                {"RTX4090", "H100", 1.5}}};
 constexpr std::string_view kOwnStack = "lockstep";
-constexpr double kUnknownTimeSigma = 0.3;
-constexpr double kUnknownMemorySigma = 0.15;
+// Of kinds without runs, over the widest of those with some.
+constexpr double kUnknownWidening = 1.2;
 
 // What few stacks do otherwise: files say it where it is not the default.
 struct RareFact {
   const char* name;
   bool StackFacts::*member;
 };
-constexpr std::array<RareFact, 9> kRareFacts{
+constexpr std::array<RareFact, 11> kRareFacts{
     {{"scatters_boundaries", &StackFacts::scatters_boundaries},
      {"gathers_before_dispatch", &StackFacts::gathers_before_dispatch},
      {"scatters_experts", &StackFacts::scatters_experts},
@@ -55,7 +56,17 @@ constexpr std::array<RareFact, 9> kRareFacts{
      {"reshards_after_forward", &StackFacts::reshards_after_forward},
      {"copies_shared_keys", &StackFacts::copies_shared_keys},
      {"whole_state_exchanges", &StackFacts::whole_state_exchanges},
-     {"small_exchanges", &StackFacts::small_exchanges}}};
+     {"small_exchanges", &StackFacts::small_exchanges},
+     {"recomputes_every_second_product", &StackFacts::recomputes_every_second_product},
+     {"keeps_narrow_weights", &StackFacts::keeps_narrow_weights}}};
+
+struct RareAmount {
+  const char* name;
+  double StackFacts::*member;
+};
+constexpr std::array<RareAmount, 3> kRareAmounts{{{"logits_share", &StackFacts::logits_share},
+                                                  {"fp8_copy_bytes", &StackFacts::fp8_copy_bytes},
+                                                  {"frozen_weight_bytes", &StackFacts::frozen_weight_bytes}}};
 
 nlohmann::json facts_to_json(const StackFacts& facts) {
   nlohmann::json json = {{"flash_attention", facts.flash_attention},
@@ -70,6 +81,9 @@ nlohmann::json facts_to_json(const StackFacts& facts) {
                          {"sequence_parallel", facts.sequence_parallel},
                          {"stage_split", facts.stage_split == StageSplit::kEven ? "even" : "by_cost"}};
   for (const auto& [name, member] : kRareFacts) {
+    if (facts.*member != StackFacts{}.*member) json[name] = facts.*member;
+  }
+  for (const auto& [name, member] : kRareAmounts) {
     if (facts.*member != StackFacts{}.*member) json[name] = facts.*member;
   }
   return json;
@@ -91,13 +105,50 @@ StackFacts read_facts(const JsonReader& reader) {
   for (const auto& [name, member] : kRareFacts) {
     if (reader.has(name)) facts.*member = reader.boolean(name);
   }
+  for (const auto& [name, member] : kRareAmounts) {
+    if (reader.has(name)) facts.*member = reader.non_negative(name);
+  }
   reader.finish();
   return facts;
 }
 
-Profile read_embedded(const spec::EmbeddedSpec& embedded) {
+Profile read_as_fitted(const spec::EmbeddedSpec& embedded) {
   const std::string name = fmt::format("profile {}", embedded.name);
   return read_profile(parse_json(std::string(embedded.text), name), name);
+}
+
+// The variance of a few runs says little: that of the hardware, of any stack, counts as kPriorRuns runs beside it.
+constexpr double kPriorRuns = 2;
+
+Profile read_embedded(const spec::EmbeddedSpec& embedded) {
+  Profile profile = read_as_fitted(embedded);
+  if (!profile.fitted || profile.fitted->stack == "generic" || profile.fitted->stack == kOwnStack) return profile;
+  const spec::EmbeddedSpec* generic = spec::find_embedded(spec::embedded_profiles(), profile.fitted->hardware);
+  if (generic == nullptr) return profile;
+  const Residuals prior = read_as_fitted(*generic).fitted->residuals;
+  const double runs = static_cast<double>(profile.fitted->runs);
+  for (double Residuals::*sigma : {&Residuals::time, &Residuals::memory}) {
+    double& own = profile.fitted->residuals.*sigma;
+    const double pooled =
+        std::sqrt((runs * own * own + kPriorRuns * prior.*sigma * prior.*sigma) / (runs + kPriorRuns));
+    own = std::max(own, pooled);
+  }
+  return profile;
+}
+
+// Nothing is known better than what was measured.
+Residuals unknown_residuals() {
+  Residuals widest;
+  for (const spec::EmbeddedSpec& embedded : spec::embedded_profiles()) {
+    const Profile profile = read_as_fitted(embedded);
+    if (!profile.fitted || profile.fitted->stack != "generic") continue;
+    widest.time = std::max(widest.time, profile.fitted->residuals.time);
+    widest.time_exposed = std::max(widest.time_exposed, profile.fitted->residuals.time_exposed);
+    widest.memory = std::max(widest.memory, profile.fitted->residuals.memory);
+  }
+  return {.time = kUnknownWidening * widest.time,
+          .time_exposed = kUnknownWidening * widest.time_exposed,
+          .memory = kUnknownWidening * widest.memory};
 }
 
 const spec::EmbeddedSpec* find_by_parts(std::string_view kind, std::string_view stack) {
@@ -137,6 +188,7 @@ Fitted read_fitted(const JsonReader& reader) {
   for (const ConstantInfo& info : constant_table()) fitted.constants.*info.member = positive(info.name);
   fitted.constants.communicator_bytes = positive("communicator_bytes");
   fitted.constants.reserve_factor = positive("reserve_factor");
+  if (constants.has("state_factor")) positive("state_factor");  // older files; bytes of states are counted
   constants.finish();
   fitted.facts = read_facts(reader.object("facts"));
   JsonReader residuals = reader.object("residuals");
@@ -146,6 +198,31 @@ Fitted read_fitted(const JsonReader& reader) {
   residuals.finish();
   reader.finish();
   return fitted;
+}
+
+std::string peers_of(const std::string& stack) {
+  struct Peers {
+    std::string_view begins, peers;
+  };
+  constexpr std::array<Peers, 14> kPeers{{{"llm-foundry", "peers-fsdp"},
+                                          {"fsdp", "peers-fsdp"},
+                                          {"torchtitan", "peers-fsdp"},
+                                          {"deepspeed", "peers-fsdp"},
+                                          {"transformers", "peers-fsdp"},
+                                          {"nanogpt", "peers-fsdp"},
+                                          {"pytorch", "peers-fsdp"},
+                                          {"nanotron", "peers-fsdp"},
+                                          {"megatron-bridge", "peers-te"},
+                                          {"megatron-core", "peers-te"},
+                                          {"nemo", "peers-te"},
+                                          {"megatron", "peers-megatron"},
+                                          {"maxtext", "peers-jax"},
+                                          {"pax", "peers-jax"}}};
+  if (stack.starts_with("peers-")) return stack;
+  for (const auto& [begins, peers] : kPeers) {
+    if (stack.starts_with(begins)) return std::string(peers);
+  }
+  return "";
 }
 
 std::vector<std::string> profile_names() { return spec::embedded_names(spec::embedded_profiles()); }
@@ -163,11 +240,13 @@ Profile find_profile(const std::string& name) {
 Profile profile_for(const std::string& device_kind, const std::string& stack) {
   if (!stack.empty()) {
     if (const spec::EmbeddedSpec* exact = find_by_parts(device_kind, stack)) return read_embedded(*exact);
+    if (const spec::EmbeddedSpec* peers = find_by_parts(device_kind, peers_of(stack))) return read_embedded(*peers);
   }
   if (const spec::EmbeddedSpec* generic = find_by_parts(device_kind, "")) return read_embedded(*generic);
   for (const auto& [kind, relative, widening] : kRelatives) {
     if (kind != device_kind) continue;
-    for (const std::string_view wanted : {std::string_view(stack), std::string_view()}) {
+    const std::string peers = peers_of(stack);
+    for (const std::string_view wanted : {std::string_view(stack), std::string_view(peers), std::string_view()}) {
       const spec::EmbeddedSpec* found = find_by_parts(relative, wanted);
       if (found == nullptr) continue;
       Profile profile = read_embedded(*found);
@@ -182,8 +261,8 @@ Profile profile_for(const std::string& device_kind, const std::string& stack) {
   profile.provenance.software = "unknown";
   profile.provenance.method = "defaults: no run of this hardware has been fitted";
   profile.fitted = Fitted{.hardware = device_kind, .stack = "generic"};
-  profile.fitted->residuals.time = kUnknownTimeSigma;
-  profile.fitted->residuals.memory = kUnknownMemorySigma;
+  static const Residuals unknown = unknown_residuals();  // of what is compiled in
+  profile.fitted->residuals = unknown;
   return profile;
 }
 
@@ -197,6 +276,23 @@ Profile profile_for(const spec::Cluster& cluster) {
       std::max_element(cluster.groups.begin(), cluster.groups.end(),
                        [&](const spec::NodeGroup& a, const spec::NodeGroup& b) { return weight(a) < weight(b); });
   return profile_for(most->device.kind);
+}
+
+std::vector<Fitted> fitted_by_group(const Fitted& fitted, const spec::Cluster& cluster) {
+  std::vector<Fitted> all(cluster.groups.size(), fitted);
+  if (cluster.groups.size() < 2) return all;
+  bool of_some = false;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::string& kind = cluster.groups[i].device.kind;
+    of_some |= kind == fitted.hardware;
+    if (kind == fitted.hardware) continue;
+    all[i] = *profile_for(kind, fitted.stack == "generic" ? "" : fitted.stack).fitted;
+    if (all[i].hardware != fitted.hardware) continue;
+    of_some = true;  // a relative: the same constants, known less well
+    all[i].constants = fitted.constants;
+  }
+  if (!of_some) all.assign(all.size(), fitted);
+  return all;
 }
 
 Profile engine_profile_for(const spec::Cluster& cluster) {

@@ -234,8 +234,9 @@ void read_tables(JsonReader reader, Profile& profile) {
 }  // namespace
 
 std::string Profile::identity() const {
-  return fmt::format("{} | {} | {} x {} threads | {}", provenance.hardware, provenance.software, provenance.ranks,
-                     provenance.threads, provenance.date);
+  const std::string after = provenance.observed.empty() ? "" : " | after " + provenance.observed;
+  return fmt::format("{} | {} | {} x {} threads | {}{}", provenance.hardware, provenance.software, provenance.ranks,
+                     provenance.threads, provenance.date, after);
 }
 
 nlohmann::json to_json(const Profile& profile) {

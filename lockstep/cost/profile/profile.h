@@ -111,6 +111,7 @@ struct Provenance {
   std::int64_t threads = 1;  // per rank
   std::int64_t cores = 0;    // they shared; 0: not a CPU profile
   std::string backend;       // communicator
+  std::string observed;      // runs that moved it ("3 observed runs: a, b, c"); not in files
 };
 
 // What a fit over whole training runs found (validation/fit), or what calibration's tables amount to.
@@ -156,11 +157,17 @@ Profile read_profile(const nlohmann::json& document, const std::string& name_for
 std::vector<std::string> profile_names();
 // A name of profile_names() or a file. Throws UserError naming the nearest.
 Profile find_profile(const std::string& name);
-// The fitted profile for a device kind and a stack; without one for that stack the hardware's generic one; without
-// that either, the defaults of Constants with the widest residuals. Never fails.
+// Stacks that are built alike, as profiles name them ("peers-fsdp"): what an unknown one begins as; "" for one that
+// nothing is known of.
+std::string peers_of(const std::string& stack);
+// The fitted profile for a device kind and a stack; without one for that stack that of its peers, else the hardware's
+// generic one; without that either, the defaults of Constants with the widest residuals. Never fails.
 Profile profile_for(const std::string& device_kind, const std::string& stack = "");
 // The same for the kind most of a cluster's devices are.
 Profile profile_for(const spec::Cluster& cluster);
+// What prices each node group of a cluster, in the order of its groups: `fitted` those of its own hardware, others what
+// profile_for() has of their kind and its stack. All of them `fitted` where it is of none of the kinds: it was meant.
+std::vector<Fitted> fitted_by_group(const Fitted& fitted, const spec::Cluster& cluster);
 // What prices this repository's own engine: on one device the profile it was measured with there, where there is one
 // (one device says nothing about links); else profile_for(cluster).
 Profile engine_profile_for(const spec::Cluster& cluster);

@@ -72,7 +72,8 @@ Uneven unevenness(const RunEvidence& evidence, std::string_view name) {
 // Samples of unlike length that are not packed: what is computed beyond the short ones is padding. The long ones tell
 // what a sequence could hold.
 Findings find_padding(const RunEvidence& evidence) {
-  if (!evidence.job || evidence.job->data.kind != spec::DataKind::kInstruction || evidence.job->data.packing) return {};
+  if (!evidence.job || evidence.job->data.kind != spec::DataKind::kInstruction) return {};
+  if (evidence.job->data.packing != spec::Packing::kNone) return {};
   std::vector<double> targets;
   for (int rank = 0; rank < evidence.world(); ++rank) {
     const std::vector<double>& of_rank = evidence.of(metric::kTargets, rank);

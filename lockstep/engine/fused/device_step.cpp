@@ -44,6 +44,7 @@ FusedOptions options_of(const plan::Run& run) {
   o.beta2 = run.optimizer.beta2;
   o.epsilon = run.optimizer.epsilon;
   o.weight_decay = run.optimizer.weight_decay;
+  o.norms_decay = run.optimizer.decay == spec::Decay::kAll;
   o.clip = run.optimizer.clip_norm;
   o.gradient_norm = true;  // told with every step, and what is not finite is skipped
   return o;

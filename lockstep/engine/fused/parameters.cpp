@@ -194,18 +194,19 @@ void FusedParameters::update_part(const Gradient* gradient, std::int64_t begin, 
 }
 
 template <class State>
-void FusedParameters::update_all(const AdamWStep* step, double weight_decay, bool clipped, cudaStream_t stream) {
+void FusedParameters::update_all(const AdamWStep* step, const WeightDecay& decay, bool clipped, cudaStream_t stream) {
   if (bf16_gradients_)
-    update_part<Bf16, State>(reinterpret_cast<const Bf16*>(body_gradient_), 0, head_begin_, step, weight_decay, clipped,
-                             stream);
+    update_part<Bf16, State>(reinterpret_cast<const Bf16*>(body_gradient_), 0, head_begin_, step, decay.matrices,
+                             clipped, stream);
   else
-    update_part<float, State>(reinterpret_cast<const float*>(body_gradient_), 0, head_begin_, step, weight_decay,
+    update_part<float, State>(reinterpret_cast<const float*>(body_gradient_), 0, head_begin_, step, decay.matrices,
                               clipped, stream);
-  update_part<float, State>(head_gradient_, head_begin_, norms_begin_, step, weight_decay, clipped, stream);
-  update_part<float, State>(norm_gradient_, norms_begin_, count_, step, weight_decay, clipped, stream);
+  update_part<float, State>(head_gradient_, head_begin_, norms_begin_, step, decay.matrices, clipped, stream);
+  update_part<float, State>(norm_gradient_, norms_begin_, count_, step, decay.norms, clipped, stream);
 }
 
-void FusedParameters::update(const AdamWStep* step, double weight_decay, double clip, bool norm, cudaStream_t stream) {
+void FusedParameters::update(const AdamWStep* step, const WeightDecay& decay, double clip, bool norm,
+                             cudaStream_t stream) {
   if (norm) {
     if (bf16_gradients_)
       kernels::cuda::sum_of_squares(reinterpret_cast<const Bf16*>(body_gradient_), head_begin_, norm_parts_, stream);
@@ -217,9 +218,9 @@ void FusedParameters::update(const AdamWStep* step, double weight_decay, double 
                                  stream);
   }
   if (states_ == StatePrecision::kFloat)
-    update_all<float>(step, weight_decay, norm, stream);
+    update_all<float>(step, decay, norm, stream);
   else
-    update_all<Bf16>(step, weight_decay, norm, stream);
+    update_all<Bf16>(step, decay, norm, stream);
 }
 
 }  // namespace lockstep::engine::cuda

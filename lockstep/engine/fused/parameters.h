@@ -31,6 +31,11 @@ struct NamedParameter {
   bool is_norm = false;
 };
 
+// AdamW's, of the matrices (the embedding among them) and of the weights of norms.
+struct WeightDecay {
+  double matrices = 0, norms = 0;
+};
+
 class FusedParameters {
  public:
   FusedParameters(const FusedShape& shape, bool bf16_gradients, StatePrecision states);
@@ -78,7 +83,8 @@ class FusedParameters {
 
   // With `norm`: the gradient's norm and clip factor (`clip` 0: no limit), and nothing more where it is not finite.
   // Then AdamW over everything.
-  void update(const kernels::cuda::AdamWStep* step, double weight_decay, double clip, bool norm, cudaStream_t stream);
+  void update(const kernels::cuda::AdamWStep* step, const WeightDecay& decay, double clip, bool norm,
+              cudaStream_t stream);
   const float* gradient_norm() const { return norm_and_factor_; }  // device; set by an update with `norm`
 
  private:
@@ -86,7 +92,7 @@ class FusedParameters {
   void update_part(const Gradient* gradient, std::int64_t begin, std::int64_t end, const kernels::cuda::AdamWStep* step,
                    double weight_decay, bool clipped, cudaStream_t stream);
   template <class State>
-  void update_all(const kernels::cuda::AdamWStep* step, double weight_decay, bool clipped, cudaStream_t stream);
+  void update_all(const kernels::cuda::AdamWStep* step, const WeightDecay& decay, bool clipped, cudaStream_t stream);
   Placed place(std::int64_t out, std::int64_t in);
 
   bool bf16_gradients_;

@@ -123,7 +123,8 @@ struct FusedStep::Impl {
   bool measures_norm() const { return options.clip > 0 || options.gradient_norm; }
   void run_update() {
     const StepTimeline::Scope scope(timeline, Family::kOptimizer, "adamw");
-    parameters.update(adamw, options.weight_decay, options.clip, measures_norm(), stream.get());
+    const WeightDecay decay{options.weight_decay, options.norms_decay ? options.weight_decay : 0.0};
+    parameters.update(adamw, decay, options.clip, measures_norm(), stream.get());
     if (fp8 != nullptr) fp8->end_step(stream.get());
   }
 

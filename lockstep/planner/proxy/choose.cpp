@@ -270,6 +270,7 @@ spec::Model timed_relative(const spec::Model& model) {
     case spec::Arch::kCifarCnn:
     case spec::Arch::kResNet:
     case spec::Arch::kTorchScript:
+    case spec::Arch::kPlugin:
     case spec::Arch::kGpt:
     case spec::Arch::kLlama:
       break;

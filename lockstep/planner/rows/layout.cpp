@@ -24,7 +24,7 @@ spec::Precision precision_of(const PublishedRow& row, RowNotes& notes) {
     return spec::Precision::kFp8;
   }
   if (word == "tf32") return spec::Precision::kFp32;
-  notes.add("precision unknown: bf16");
+  notes.guess("precision unknown: bf16", 0.1);
   return spec::Precision::kBf16;
 }
 
@@ -32,7 +32,7 @@ Recompute recompute_of(const PublishedRow& row, RowNotes& notes) {
   const auto& words = spec::names::kRecomputes;
   const auto found = std::find(words.begin(), words.end(), std::string_view(row.act_ckpt));
   if (found != words.end()) return static_cast<plan::Recompute>(found - words.begin());
-  notes.add("recompute unknown: none");
+  notes.guess("recompute unknown: none", 0.1);
   return Recompute::kNone;
 }
 
@@ -41,7 +41,7 @@ std::int64_t zero_stage(const PublishedRow& row, RowNotes& notes) {
   if (row.sharding == "zero1") return 1;
   if (row.sharding == "zero2") return 2;
   if (row.sharding == "zero3" || row.sharding == "fsdp" || row.sharding == "hsdp") return 3;
-  notes.add(row.sharding.empty() ? "sharding unknown: zero1" : fmt::format("sharding {}: zero1", row.sharding));
+  notes.guess(row.sharding.empty() ? "sharding unknown: zero1" : fmt::format("sharding {}: zero1", row.sharding), 0.05);
   return 1;
 }
 
@@ -62,7 +62,7 @@ void guess_model_parallel(const PublishedRow& row, const spec::Model& model, con
       layout.pp *= 2;
     }
   }
-  notes.add(fmt::format("degrees unknown: tp={}, pp={}", layout.tp, layout.pp));
+  notes.guess(fmt::format("degrees unknown: tp={}, pp={}", layout.tp, layout.pp), 0.08);
 }
 
 // dp of the row counts every data rank; the table's product may be wrong, the number of GPUs is not.
@@ -243,13 +243,13 @@ plan::BatchPlan batch_of(const PublishedRow& row, const plan::Layout& layout, co
   if (!per_rank) {
     // A usual batch of 4M tokens.
     per_rank = std::max(1.0, 4194304.0 / static_cast<double>(batch.sequence_length) / static_cast<double>(ranks));
-    notes.add("global batch unknown: 4M tokens");
+    notes.guess("global batch unknown: 4M tokens", 0.05);
   }
   if (row.micro_batch) {
     batch.micro = *row.micro_batch;
   } else {
     batch.micro = guess_micro(*per_rank, batch.sequence_length, layout.pp);
-    notes.add(fmt::format("micro-batch unknown: {}", batch.micro));
+    notes.guess(fmt::format("micro-batch unknown: {}", batch.micro), 0.05);
   }
   const double steps = *per_rank / static_cast<double>(batch.micro);
   batch.accumulation = std::max<std::int64_t>(1, std::llround(steps));

@@ -62,7 +62,7 @@ void guess_hidden(spec::Model& model, const PublishedRow& row, RowNotes& notes) 
   const double hidden =
       row.layers ? std::sqrt(parameters / (12.0 * static_cast<double>(*row.layers))) : std::cbrt(parameters * 128 / 12);
   model.hidden = std::max<std::int64_t>(128, std::llround(hidden / 128) * 128);
-  notes.add(fmt::format("hidden unknown: {} from the parameter count", model.hidden));
+  notes.guess(fmt::format("hidden unknown: {} from the parameter count", model.hidden), 0.1);
 }
 
 // Head size nearest to 128 among the counts that divide the width and that tp divides.
@@ -107,7 +107,7 @@ void fill_layers(spec::Model& model, const PublishedRow& row, RowNotes& notes) {
   const double body = *row.params_b * 1e9 - static_cast<double>(model.vocab) * hidden;
   model.layers =
       std::max<std::int64_t>(1, std::llround(body / (layer_parameters_over_hidden_squared(model) * hidden * hidden)));
-  notes.add(fmt::format("layers unknown: {} from the parameter count", model.layers));
+  notes.guess(fmt::format("layers unknown: {} from the parameter count", model.layers), 0.05);
 }
 
 void fill_experts(spec::Model& model, const PublishedRow& row, RowNotes& notes) {
@@ -118,7 +118,7 @@ void fill_experts(spec::Model& model, const PublishedRow& row, RowNotes& notes) 
   model.shared_experts = shape->shared;
   model.head_dim = shape->head_dim;
   model.kv_heads = shape->kv_heads;
-  if (*shape->note != '\0') notes.add(shape->note);
+  if (*shape->note != '\0') notes.guess(shape->note, 0.1);
 }
 
 // GPT-2's successors tie the LM head to the embedding (Megatron-LM's default, MPT too), so does BERT, Llama's do not.

@@ -13,12 +13,19 @@ namespace lockstep::planner {
 class RowNotes {
  public:
   void add(std::string note) { notes_.push_back(std::move(note)); }
+  // A choice that the price depends on: `sigma` of the logarithm of the step time. They add in quadrature.
+  void guess(std::string note, double sigma) {
+    add(std::move(note));
+    variance_ += sigma * sigma;
+  }
   std::string text() const;
+  double sigma() const;
 
   bool cannot_run = false;  // a rule says that the run does not start, whatever the memory
 
  private:
   std::vector<std::string> notes_;
+  double variance_ = 0;
 };
 
 // Thrown inside question_of() and nowhere else.
@@ -41,6 +48,8 @@ RowHardware hardware_of(const PublishedRow& row, RowNotes& notes);
 
 // Facts of the stack as this row ran it: some rows say more than the stack's default.
 cost::StackFacts facts_of(const PublishedRow& row, const std::string& stack);
+// Adapters of a fine-tuning row: their rank and the layers they are attached to.
+spec::Lora adapters_of(const PublishedRow& row, RowNotes& notes);
 
 plan::Layout layout_of(const PublishedRow& row, const spec::Model& model, const spec::Cluster& cluster,
                        const cost::StackFacts& facts, RowNotes& notes);

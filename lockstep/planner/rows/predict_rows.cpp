@@ -1,8 +1,12 @@
 #include "lockstep/planner/rows/predict_rows.h"
 
+#include <cmath>
 #include <exception>
 
 #include <fmt/format.h>
+
+#include "lockstep/planner/observations.h"
+#include "lockstep/planner/rows/observed_rows.h"
 
 namespace lockstep::planner {
 namespace {
@@ -15,10 +19,13 @@ plan::Interval per_gpu(const plan::Interval& whole, double gpus) {
 
 }  // namespace
 
-RowPrediction price_question(const RowQuestion& question, const cost::Profile& profile) {
+RowPrediction price_question(const RowQuestion& question, const cost::Profile& profile, double time_sigma) {
   const cost::Pricer pricer(question.model, question.cluster, profile,
-                            {.sequence_length = question.batch.sequence_length, .gradient_norm = false});
-  const cost::Price price = pricer.price(question.layout, question.batch);
+                            {.sequence_length = question.batch.sequence_length,
+                             .lora = question.lora,
+                             .gradient_norm = false});
+  cost::Price price = pricer.price(question.layout, question.batch);
+  price.time_sigma = std::hypot(time_sigma > 0 ? time_sigma : price.time_sigma, question.guess_sigma);
   const plan::Prediction prediction = pricer.predict(price, question.layout, question.batch);
   RowPrediction result;
   result.tokens_per_second_per_gpu =
@@ -32,14 +39,30 @@ RowPrediction price_question(const RowQuestion& question, const cost::Profile& p
   return result;
 }
 
-cost::Profile RowPredictor::profile_for(const RowQuestion& question) {
+cost::Profile RowPredictor::profile_for(const RowQuestion& question) const {
   if (fixed_) return *fixed_;
-  const std::string key = question.device_kind + "|" + question.stack;
-  auto found = met_.find(key);
-  if (found == met_.end()) found = met_.emplace(key, cost::profile_for(question.device_kind, question.stack)).first;
-  cost::Profile profile = found->second;
+  cost::Profile profile = cost::profile_for(question.device_kind, question.stack);
   if (profile.fitted) profile.fitted->facts = question.facts;
   return profile;
+}
+
+// Facts may differ from row to row of one stack; what is learnt about its constants is the same for all.
+const cost::Posterior& RowPredictor::posterior_for(const RowQuestion& question) {
+  const std::string key = fixed_ ? "" : question.device_kind + "|" + question.stack;
+  const auto found = met_.find(key);
+  if (found != met_.end()) return found->second;
+  const cost::Profile prior = profile_for(question);
+  return met_.try_emplace(key, prior, observed_rows(observed_, prior)).first->second;
+}
+
+std::vector<cost::RunVerdict> RowPredictor::observed_runs() const {
+  std::map<std::string, cost::RunVerdict> runs;
+  for (const auto& [key, posterior] : met_) {
+    for (const cost::RunVerdict& run : posterior.verdicts()) runs.try_emplace(run.name, run);
+  }
+  std::vector<cost::RunVerdict> all;
+  for (const auto& [name, run] : runs) all.push_back(run);
+  return all;
 }
 
 RowPrediction RowPredictor::predict(const PublishedRow& row) {
@@ -50,7 +73,14 @@ RowPrediction RowPredictor::predict(const PublishedRow& row) {
     return none;
   }
   try {
-    return price_question(*reading.question, profile_for(*reading.question));
+    const RowQuestion& question = *reading.question;
+    const cost::Posterior& posterior = posterior_for(question);
+    cost::Profile profile = posterior.profile();
+    if (!fixed_ && profile.fitted) profile.fitted->facts = question.facts;
+    if (observed_.rows.empty()) return price_question(question, profile);
+    RowQuestion sure = question;  // what was guessed is added by price_question
+    sure.guess_sigma = 0;
+    return price_question(question, profile, posterior.spread_of(figures_of(sure, profile)).time);
   } catch (const std::exception& problem) {
     return {.note = problem.what()};
   }

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "lockstep/cost/pricer/pricer.h"
-#include "lockstep/cost/profile/profile.h"
+#include "lockstep/cost/profile/posterior.h"
 #include "lockstep/planner/rows/rows.h"
 
 namespace lockstep::planner {
@@ -21,8 +21,9 @@ struct RowPrediction {
   std::string note;
 };
 
-// One question under one profile, its facts included. Throws UserError where the pricer does.
-RowPrediction price_question(const RowQuestion& question, const cost::Profile& profile);
+// One question under one profile, its facts included. `time_sigma` above 0 replaces the profile's. Throws UserError where
+// the pricer does.
+RowPrediction price_question(const RowQuestion& question, const cost::Profile& profile, double time_sigma = 0);
 
 // Prices row after row; keeps the profiles it has met. Not thread-safe.
 class RowPredictor {
@@ -30,15 +31,21 @@ class RowPredictor {
   // With a profile every row is priced under it, stack facts included. Without one the profile of the row's hardware
   // and stack is used (cost::profile_for), with the facts known of the stack as the row ran it.
   explicit RowPredictor(std::optional<cost::Profile> profile = std::nullopt) : fixed_(std::move(profile)) {}
+  // Measured runs of the same stack condition every prediction (observations.h).
+  void observe(PublishedTable observed) { observed_ = std::move(observed); }
+  // Of the profiles that were used: the runs that count, and those that are findings.
+  std::vector<cost::RunVerdict> observed_runs() const;
 
   // Never throws for what a row says: a row that cannot be priced gets a note.
   RowPrediction predict(const PublishedRow& row);
 
  private:
-  cost::Profile profile_for(const RowQuestion& question);
+  cost::Profile profile_for(const RowQuestion& question) const;
+  const cost::Posterior& posterior_for(const RowQuestion& question);
 
   std::optional<cost::Profile> fixed_;
-  std::map<std::string, cost::Profile> met_;
+  PublishedTable observed_;
+  std::map<std::string, cost::Posterior> met_;
 };
 
 }  // namespace lockstep::planner

@@ -135,11 +135,12 @@ RowQuestion build_question(const PublishedRow& row) {
   question.device_kind = std::move(hardware.device_kind);
   question.layout = layout_of(row, question.model, question.cluster, question.facts, notes);
   question.batch = batch_of(row, question.layout, question.stack, notes);
-  if (row.task == "lora") notes.add("LoRA is priced as full training");
+  question.lora = adapters_of(row, notes);
   question.tokens_per_second_per_gpu = measured_rate(row, question.batch);
   question.memory_gib = row.mem_gib_per_gpu;
   question.memory_is_reserved = contains(row.notes, "nvidia-smi") || contains(row.source, "BigScience");
   question.note = notes.text();
+  question.guess_sigma = notes.sigma();
   question.cannot_run = notes.cannot_run;
   return question;
 }
@@ -147,6 +148,11 @@ RowQuestion build_question(const PublishedRow& row) {
 }  // namespace
 
 std::string RowNotes::text() const { return join(notes_, "; "); }
+
+double RowNotes::sigma() const {
+  constexpr double kMost = 0.2;  // guesses are the usual choices: all together are not wilder than that
+  return std::min(kMost, std::sqrt(variance_));
+}
 
 bool contains(std::string_view text, std::string_view part) {
   return to_lower(text).find(to_lower(part)) != std::string::npos;

@@ -1,10 +1,16 @@
 // Which software ran a published row, and what that software is known to do.
+#include <algorithm>
 #include <array>
 
+#include "lockstep/base/text.h"
 #include "lockstep/planner/rows/parts.h"
 
 namespace lockstep::planner {
 namespace {
+
+constexpr double kChunkedLoss = 1.0 / 8;  // of the logits at a time
+// Dettmers et al. 2023, section 3: 4 bits, and 0.127 for the constants of its blocks.
+constexpr double kNf4 = 4.127 / 8;
 
 struct StackRule {
   const char* in_source;
@@ -45,6 +51,51 @@ constexpr std::array kRules{
     StackRule{"nanoGPT", "torch.compile", "nanogpt-compile"},
     StackRule{"nanoGPT", "", "nanogpt"},
     StackRule{"Lockstep", "", "lockstep"},
+    // Stacks without fitted runs: their peers price them (cost::peers_of), their facts are known.
+    StackRule{"torchtitan", "", "torchtitan"},
+    StackRule{"TorchTitan", "", "torchtitan"},
+    StackRule{"DeepSpeed", "", "deepspeed"},
+    StackRule{"torchtune", "", "pytorch-torchtune"},
+    StackRule{"Axolotl", "", "transformers"},
+    StackRule{"axolotl", "", "transformers"},
+    StackRule{"Unsloth", "", "transformers"},
+    StackRule{"Hugging Face", "", "transformers"},
+    StackRule{"HuggingFace", "", "transformers"},
+    StackRule{"transformers", "", "transformers"},
+    StackRule{"Megatron", "", "megatron"},
+    StackRule{"MaxText", "", "maxtext"},
+    StackRule{"FSDP", "", "pytorch"},
+    StackRule{"PyTorch", "", "pytorch"},
+    StackRule{"Lightning", "", "pytorch"},
+    StackRule{"LitGPT", "", "pytorch"},
+    StackRule{"OLMo", "", "pytorch"},
+};
+
+// What a row's free text says of a stack without fitted runs.
+struct TextRule {
+  const char* in_text;  // letter case ignored
+  void (*apply)(cost::StackFacts& facts);
+};
+constexpr std::array kTextRules{
+    TextRule{"compile", [](cost::StackFacts& f) { f.fused_pointwise = true; }},
+    TextRule{"liger", [](cost::StackFacts& f) { f.fused_pointwise = true; f.logits_share = kChunkedLoss; }},
+    TextRule{"eager", [](cost::StackFacts& f) { f.fused_pointwise = false; }},
+    TextRule{"no compile", [](cost::StackFacts& f) { f.fused_pointwise = false; }},
+    TextRule{"without compile", [](cost::StackFacts& f) { f.fused_pointwise = false; }},
+    TextRule{"no flash", [](cost::StackFacts& f) { f.flash_attention = false; }},
+    TextRule{"chunked loss", [](cost::StackFacts& f) { f.logits_share = kChunkedLoss; }},
+    TextRule{"chunked cross", [](cost::StackFacts& f) { f.logits_share = kChunkedLoss; }},
+    TextRule{"cut cross", [](cost::StackFacts& f) { f.logits_share = kChunkedLoss; }},
+    TextRule{"cut-cross", [](cost::StackFacts& f) { f.logits_share = kChunkedLoss; }},
+    TextRule{"per-op", [](cost::StackFacts& f) { f.recomputes_every_second_product = true; }},
+    TextRule{"selective op", [](cost::StackFacts& f) { f.recomputes_every_second_product = true; }},
+    TextRule{"qlora", [](cost::StackFacts& f) { f.frozen_weight_bytes = kNf4; }},
+    TextRule{"4-bit", [](cost::StackFacts& f) { f.frozen_weight_bytes = kNf4; }},
+    TextRule{"4bit", [](cost::StackFacts& f) { f.frozen_weight_bytes = kNf4; }},
+    TextRule{"nf4", [](cost::StackFacts& f) { f.frozen_weight_bytes = kNf4; }},
+    TextRule{"8-bit base", [](cost::StackFacts& f) { f.frozen_weight_bytes = 1; }},
+    TextRule{"pure bf16", [](cost::StackFacts& f) { f.master_copy = false; f.kept_gradient_bytes = 2; }},
+    TextRule{"bf16 weights", [](cost::StackFacts& f) { f.master_copy = false; f.kept_gradient_bytes = 2; }},
 };
 
 // Megatron-LM before distributed optimizers and FlashAttention: fused softmax, bias-GELU and bias-dropout kernels;
@@ -64,7 +115,8 @@ constexpr cost::StackFacts kNemo{
 // PyTorch FSDP reduce-scatters in every micro-step (no no_sync), keeps sharded weights and gradients in fp32 and
 // gathers weights in 16 bits. llm-foundry: FlashAttention, otherwise eager PyTorch. Composer's MP=DEFAULT reduces in
 // fp32, MP=PURE in bf16.
-constexpr cost::StackFacts kFsdp{.fused_pointwise = false, .reduces_each_micro_batch = true};
+constexpr cost::StackFacts kFsdp{
+    .fused_pointwise = false, .reduces_each_micro_batch = true, .keeps_narrow_weights = false};
 
 cost::StackFacts with_gradient_bytes(cost::StackFacts facts, double reduced, double kept) {
   facts.reduced_gradient_bytes = reduced;
@@ -73,6 +125,12 @@ cost::StackFacts with_gradient_bytes(cost::StackFacts facts, double reduced, dou
 }
 
 bool starts(std::string_view text, std::string_view prefix) { return text.starts_with(prefix); }
+
+// Of the rules above, those whose runs are in validation/published: what their text says was seen by the fit.
+bool has_fitted_runs(std::string_view stack) {
+  constexpr std::array kWithout{"", "torchtitan", "deepspeed", "transformers", "pytorch", "pytorch-torchtune", "megatron"};
+  return std::find(kWithout.begin(), kWithout.end(), stack) == kWithout.end();
+}
 
 }  // namespace
 
@@ -132,16 +190,58 @@ cost::StackFacts stack_facts(std::string_view stack) {
     // NVIDIA DeepLearningExamples: fp16 gradients, bucketed all-reduce behind backward, JIT-fused bias-GELU.
     return {.flash_attention = false, .reduced_gradient_bytes = 2, .kept_gradient_bytes = 2};
   }
-  if (stack == "nanogpt") return {.fused_pointwise = false, .master_copy = false};
-  if (stack == "nanogpt-compile") return {.fused_pointwise = true, .master_copy = false};
+  // Its README of December 2022 is older than fused attention in PyTorch. Weights are fp32, autocast makes 16-bit ones.
+  if (starts(stack, "nanogpt")) {
+    cost::StackFacts facts = kFsdp;
+    facts.flash_attention = false;
+    facts.fused_pointwise = stack == "nanogpt-compile";
+    return facts;
+  }
+  if (stack == "torchtitan") {
+    // Mixed precision of FSDP2: fp32 shards, reduced in fp32; selective recompute keeps every second product
+    // (torchtitan/models/*/parallelize: per-operator activation checkpointing).
+    cost::StackFacts facts = kFsdp;
+    facts.sequence_parallel = true;
+    facts.recomputes_every_second_product = true;
+    return facts;
+  }
+  if (stack == "pytorch" || starts(stack, "pytorch-") || stack == "transformers") return kFsdp;
+  if (stack == "deepspeed") {
+    cost::StackFacts facts = with_gradient_bytes(kFsdp, 2, 2);
+    facts.keeps_narrow_weights = true;
+    return facts;
+  }
   return {};
 }
 
 cost::StackFacts facts_of(const PublishedRow& row, const std::string& stack) {
   cost::StackFacts facts = stack_facts(stack);
   // BLOOM's bf16 runs used DeepSpeed's BF16_Optimizer, which accumulates and reduces in fp32; its fp16 runs did not.
+  if (stack.empty() && (row.sharding == "fsdp" || row.sharding == "hsdp")) facts = kFsdp;
+  if (!has_fitted_runs(stack)) {
+    const std::string text = row.source + " " + row.compile_or_notes + " " + row.task + " " + row.notes;
+    for (const TextRule& rule : kTextRules) {
+      if (contains(text, rule.in_text)) rule.apply(facts);
+    }
+  }
+  if (row.task == "lora" || row.task == "qlora") {
+    // Frozen weights have no fp32 copy; adapters are small either way.
+    facts.keeps_narrow_weights = true;
+    if (row.task == "qlora") facts.frozen_weight_bytes = kNf4;
+  }
   if (stack == "megatron-deepspeed-bloom" && row.precision == "bf16") facts = with_gradient_bytes(facts, 4, 4);
   return facts;
+}
+
+spec::Lora adapters_of(const PublishedRow& row, RowNotes& notes) {
+  spec::Lora lora;
+  if (row.task != "lora" && row.task != "qlora") return lora;
+  const std::string text = to_lower(row.compile_or_notes + " " + row.notes);
+  const auto stated = number_after(text, "r=").value_or(number_after(text, "rank ").value_or(0));
+  lora.rank = stated > 0 && stated <= 1024 ? stated : 16;
+  if (stated != lora.rank) notes.add("rank of the adapters unknown: 16");
+  lora.targets = {"q_proj", "k_proj", "v_proj", "o_proj"};
+  return lora;
 }
 
 }  // namespace lockstep::planner

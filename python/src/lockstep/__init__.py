@@ -27,6 +27,7 @@ from .errors import (
     WorthRetrying,
 )
 from .exports import export_to_mlflow, export_to_tensorboard, export_to_wandb
+from .observations import observe
 from .store import Run, open_run, runs
 
 try:
@@ -96,6 +97,7 @@ __all__ = [
     "export_to_tensorboard",
     "export_to_wandb",
     "log",
+    "observe",
     "open_run",
     "plan",
     "record",

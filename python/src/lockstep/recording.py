@@ -18,13 +18,16 @@ from __future__ import annotations
 
 import math
 import resource
+import statistics
 import time
+import warnings
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, Mapping, Optional, Type, TypeVar
+from typing import TYPE_CHECKING, Any, Dict, Iterable, Iterator, List, Mapping, Optional, Type, TypeVar
 
 from . import _log
 from .errors import SpecError
+from .observations import observe
 
 if TYPE_CHECKING:
     from .store import Run
@@ -36,20 +39,34 @@ _PHASES = ("data", "forward", "backward", "comm", "optimizer", "checkpoint")
 _LEVELS = ("debug", "info", "warning", "error")
 
 
-def record(name: Optional[str] = None, *, config: Optional[Mapping[str, Any]] = None) -> Recording:
+def record(
+    name: Optional[str] = None,
+    *,
+    config: Optional[Mapping[str, Any]] = None,
+    observed_as: Optional[Mapping[str, Any]] = None,
+) -> Recording:
     """Begins a run of this program; use it in `with`, or call `close()`.
 
     name    of the run; default: the name of the script
     config  plain values that belong to it: learning rate, sizes, ... They become an event `config`
+    observed_as  what it ran, in the columns of `lockstep.observe`: with the median of its step times it becomes an
+            observed run when it ends well, from which later plans learn
 
     Under `lockstep launch` the records become part of its run. Elsewhere all ranks share one run where
     `lockstep.comm` was initialised before; without it the first rank alone records.
     """
-    return Recording(name, config)
+    return Recording(name, config, observed_as)
 
 
 class Recording:
-    def __init__(self, name: Optional[str] = None, config: Optional[Mapping[str, Any]] = None) -> None:
+    def __init__(
+        self,
+        name: Optional[str] = None,
+        config: Optional[Mapping[str, Any]] = None,
+        observed_as: Optional[Mapping[str, Any]] = None,
+    ) -> None:
+        self._observed_as = dict(observed_as) if observed_as else None
+        self._durations: List[float] = []
         self._log = _log.RunLog(name, _shared_id(name))
         self._before = _log.use(self._log)  # lockstep.log() inside of it is about this run
         self._phases: Dict[str, float] = {}
@@ -113,6 +130,8 @@ class Recording:
         seconds = now.time - self._last.time
         self._step = self._step + 1 if step is None else int(step)
         self._steps += 1
+        if self._observed_as is not None:
+            self._durations.append(seconds)
         values: Dict[str, Any] = {"loss": loss, **metrics, **self._parts(seconds), **now.since(self._last)}
         for name, count in (("tokens", tokens), ("samples", samples)):
             if count is not None and seconds > 0:
@@ -139,11 +158,22 @@ class Recording:
         summary = _plain({"steps": self._step, "final_loss": self._loss})
         if error is None:
             self._log.end("done", summary=summary)
+            self._observe()
         elif isinstance(error, KeyboardInterrupt):
             self._log.end("interrupted", "stopped by Ctrl-C", summary)
         else:
             text = f"{type(error).__name__}: {error}".splitlines()[0]
             self._log.end("failed", text, summary)
+
+    def _observe(self) -> None:
+        """The first steps are the start of the program, not its pace."""
+        durations = self._durations[2:]
+        if self._observed_as is None or len(durations) < 3:
+            return
+        try:
+            observe({"id": self.id, "step_time_s": statistics.median(durations), **self._observed_as})
+        except (OSError, SpecError) as problem:
+            warnings.warn(f"lockstep: the run is not kept as observed: {problem}", stacklevel=3)
 
     def __enter__(self) -> Recording:
         return self
