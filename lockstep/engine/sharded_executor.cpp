@@ -295,7 +295,7 @@ void ShardedExecutor::share_buffers() {
   comm::Communicator& everyone = model_->groups().everyone;
   if (!everyone.valid()) return;
   for (nn::TrainableModel* chunk : model_->models()) {
-    for (torch::Tensor& buffer : chunk->buffers()) everyone.broadcast(nn::buffer_of(buffer), 0).wait();
+    for (torch::Tensor& buffer : chunk->buffers()) everyone.broadcast(nn::bytes_of(buffer), 0).wait();  // of any dtype
   }
 }
 

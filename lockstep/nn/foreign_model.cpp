@@ -41,6 +41,9 @@ void ForeignModel::convert_tensors() {
       if (tensor.is_floating_point() && tensor.scalar_type() != dtype()) tensor.set_data(tensor.to(dtype()));
     }
   }
+  for (auto& [name, tensor] : buffers_) {
+    if (!tensor.is_contiguous()) tensor.set_data(tensor.contiguous());  // they travel between ranks
+  }
   for (const auto& [name, tensor] : parameters_) {
     if (!tensor.is_floating_point()) {
       throw bad_input(fmt::format("{}: parameter {} holds whole numbers", name_, name), "make it a buffer");

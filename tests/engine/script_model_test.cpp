@@ -289,10 +289,20 @@ TEST_F(ScriptRuns, buffers_are_part_of_the_state) {
   Module module("__torch__.Counting");
   module.register_module("a", linear("CA", kFeatures, 4, 51));
   module.register_buffer("seen", torch::zeros({}));
-  module.define("def forward(self, x):\n  self.seen.add_(1.0)\n  return self.a.forward(x)\n");
+  // A mask: of a dtype that nothing adds up, and not in order in memory.
+  const Tensor mask = drawn({4, kFeatures}, 53).t().gt(0.0);
+  ASSERT_FALSE(mask.is_contiguous());
+  module.register_buffer("mask", mask);
+  module.define(
+      "def forward(self, x):\n  self.seen.add_(1.0)\n"
+      "  return self.a.forward(x) * self.mask[0].to(x.dtype)\n");
   const spec::Job job = job_of(module, "mse", "inputs: [x], target: y");
   EXPECT_TRUE(job.model.script.facts.updates);
-  EXPECT_EQ(trained(job, "shard=2,zero=3", 4).weights.at("seen").item<double>(), 6.0);
+  for (const char* layout : {"dp=2", "shard=2,zero=3"}) {
+    const TrainResult result = trained(job, layout, 4);
+    EXPECT_EQ(result.weights.at("seen").item<double>(), 6.0) << layout;
+    EXPECT_TRUE(torch::equal(result.weights.at("mask"), mask)) << layout;
+  }
 }
 
 TEST_F(ScriptRuns, what_cannot_be_trained_is_refused_in_one_line) {
