@@ -54,7 +54,7 @@ def shell_flags(text):
     """{flag: value} of the arrays of megatron.sh."""
     flags = {}
     for line in text.splitlines():
-        if line.startswith("  --"):
+        if line.startswith("  --") and "=" not in line:
             name, _, value = line.strip().partition(" ")
             flags[name] = value or True
     return flags
