@@ -34,7 +34,8 @@ cost::Profile asked(const ProfileOptions& options) {
 nlohmann::json run_json(const cost::RunVerdict& run) {
   nlohmann::json json{{"run", run.name}, {"weight", run.weight}, {"outlier", run.is_outlier()}};
   if (run.before > 0) json["seconds_over_predicted"] = {{"before", run.before}, {"after", run.after}};
-  if (run.memory_before > 0) json["memory_over_predicted"] = {{"before", run.memory_before}, {"after", run.memory_after}};
+  if (run.memory_before > 0)
+    json["memory_over_predicted"] = {{"before", run.memory_before}, {"after", run.memory_after}};
   return json;
 }
 
@@ -99,7 +100,8 @@ int forget(const ProfileOptions& options) {
     fmt::print("{} forgotten\n", gone);
   }
   if (gone == 0 && options.forget != "all") {
-    throw bad_input(fmt::format("no observed run is called \"{}\"", options.forget), "`lockstep profile show` lists them");
+    throw bad_input(fmt::format("no observed run is called \"{}\"", options.forget),
+                    "`lockstep profile show` lists them");
   }
   return 0;
 }
