@@ -163,6 +163,7 @@ endef
 accuracy: setup
 	$(call build_validation)
 	build/validation/validation_fit --published validation/published --report validation/results
+	build/validation/validation_fit --published validation/published --held-out
 
 # The same fit over all rows, as the profiles that lockstep carries.
 profiles: setup

@@ -24,8 +24,7 @@ cost::Constants combine(const cost::Constants& time, const cost::Constants& memo
 // One thread's own measurements: pricers are turned while they are fitted.
 class Workbench {
  public:
-  Workbench(const std::string& folder, std::size_t most_rows_of_a_source)
-      : measurements_(load_measurements(folder)) {
+  Workbench(const std::string& folder, std::size_t most_rows_of_a_source) : measurements_(load_measurements(folder)) {
     const std::set<std::string> kept = ids_of_each_source(measurements_, most_rows_of_a_source);
     for (Measurement& m : measurements_) {
       if (!m.pricer || !kept.contains(m.row.id)) continue;
@@ -121,7 +120,8 @@ std::map<std::string, Fit> fit_without_each(const std::string& folder, const Fit
   const auto run = [&] {
     Workbench bench(folder, effort.most_rows_of_a_source);
     // Wide again first, so that what only the left-out rows had said is forgotten before the narrow end.
-    const FitOptions warm{.memory = false, .iterations = effort.iterations, .widenings = effort.widenings, .threads = 1};
+    const FitOptions warm{
+        .memory = false, .iterations = effort.iterations, .widenings = effort.widenings, .threads = 1};
     FitOptions warm_memory = warm;
     warm_memory.memory = true;
     for (std::size_t i = next++; i < work.size(); i = next++) {

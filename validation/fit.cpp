@@ -279,25 +279,33 @@ void print_held_out(const std::vector<HeldOutColumn>& columns, bool complete_alo
     const ErrorSummary error = rate_error(rows);
     const ErrorSummary memory = memory_error(rows);
     const IntervalSummary interval = interval_quality(rows);
-    fmt::print("{:24} {} {} n={:4} bias {:+6.1f}% median {:5.1f}% mean {:5.1f}% cover {:5.1f}% width {:5.1f}%  mem n={} {:+.1f}% {:.1f}% {:.1f}%\n",
-               to_string(column.left_out), column.observed, complete_alone ? "complete" : "all", error.n, 100 * error.bias, 100 * error.median,
-               100 * error.mean, 100 * interval.coverage, 100 * interval.median_half_width, memory.n, 100 * memory.bias, 100*memory.median, 100*memory.mean);
+    fmt::print(
+        "{:24} {} {} n={:4} bias {:+6.1f}% median {:5.1f}% mean {:5.1f}% cover {:5.1f}% width {:5.1f}%  mem n={} "
+        "{:+.1f}% {:.1f}% {:.1f}%\n",
+        to_string(column.left_out), column.observed, complete_alone ? "complete" : "all", error.n, 100 * error.bias,
+        100 * error.median, 100 * error.mean, 100 * interval.coverage, 100 * interval.median_half_width, memory.n,
+        100 * memory.bias, 100 * memory.median, 100 * memory.mean);
   }
 }
 
 int run_held_out(const std::string& published, const std::string& rows_file, int threads, bool held_back) {
   const Fit whole = fit_all(published, threads, HeldOutOptions{}.effort.most_rows_of_a_source);
   const std::vector<Measurement> all = load_measurements(published);
-  const std::vector<HeldOutColumn> columns =
-      hold_out(all, whole, {.published = published, .threads = threads, .held_back = held_back, .columns = {LeftOut::kSource, LeftOut::kHardwareFramework}});
+  const std::vector<HeldOutColumn> columns = hold_out(all, whole,
+                                                      {.published = published,
+                                                       .threads = threads,
+                                                       .held_back = held_back,
+                                                       .columns = {LeftOut::kSource, LeftOut::kHardwareFramework}});
   print_held_out(columns, true);
   print_held_out(columns, false);
   std::string text = "left_out,observed,id,source,hardware,model,gpus,complete,measured,predicted,low,high,mem,pmem\n";
   for (const HeldOutColumn& column : columns) {
     for (const Scored& s : column.rows) {
-      text += fmt::format("{},{},{},\"{}\",{},{},{},{},{},{},{},{},{},{}\n", column.left_out == LeftOut::kHardwareFramework ? "hwfw" : to_string(column.left_out), column.observed, s.id,
-                          s.source, s.hardware, s.model, s.gpus, s.complete, s.measured.value_or(0), s.predicted.value_or(0), s.low.value_or(0),
-                          s.high.value_or(0), s.measured_memory.value_or(0), s.predicted_memory.value_or(0));
+      text += fmt::format("{},{},{},\"{}\",{},{},{},{},{},{},{},{},{},{}\n",
+                          column.left_out == LeftOut::kHardwareFramework ? "hwfw" : to_string(column.left_out),
+                          column.observed, s.id, s.source, s.hardware, s.model, s.gpus, s.complete,
+                          s.measured.value_or(0), s.predicted.value_or(0), s.low.value_or(0), s.high.value_or(0),
+                          s.measured_memory.value_or(0), s.predicted_memory.value_or(0));
     }
   }
   if (!rows_file.empty()) write_file_atomically(rows_file, text);

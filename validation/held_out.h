@@ -19,8 +19,8 @@ bool is_held_back(const std::string& source);
 
 struct HeldOutColumn {
   LeftOut left_out = LeftOut::kSource;
-  int observed = 0;            // runs of the same group that condition the prediction
-  std::vector<Scored> rows;    // complete configurations and others; see Scored::complete
+  int observed = 0;          // runs of the same group that condition the prediction
+  std::vector<Scored> rows;  // complete configurations and others; see Scored::complete
 };
 
 struct HeldOutOptions {
@@ -35,6 +35,7 @@ struct HeldOutOptions {
 // their ids; observed runs are drawn kDraws times for each of them, never the run itself.
 inline constexpr std::size_t kMostRowsOfASource = 40;
 inline constexpr int kDraws = 3;
-std::vector<HeldOutColumn> hold_out(const std::vector<Measurement>& all, const Fit& whole, const HeldOutOptions& options);
+std::vector<HeldOutColumn> hold_out(const std::vector<Measurement>& all, const Fit& whole,
+                                    const HeldOutOptions& options);
 
 }  // namespace lockstep::validation

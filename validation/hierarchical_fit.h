@@ -1,6 +1,7 @@
-// Partial pooling: every software stack has its own constants, drawn around its hardware's and those of its peers (stacks
-// built alike, on any hardware: cost::peers_of), which are drawn around the prior. Penalised nonlinear least squares on logarithms: a stack with many runs moves its own constants, one with few
-// stays near them, one that was never seen is its hardware and its peers.
+// Partial pooling: every software stack has its own constants, drawn around its hardware's and those of its peers
+// (stacks built alike, on any hardware: cost::peers_of), which are drawn around the prior. Penalised nonlinear least
+// squares on logarithms: a stack with many runs moves its own constants, one with few stays near them, one that was
+// never seen is its hardware and its peers.
 #pragma once
 
 #include <functional>

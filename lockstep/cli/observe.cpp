@@ -40,10 +40,12 @@ void add_observe(CLI::App& app, Outcome& outcome) {
     bool json = false;
   };
   auto options = std::make_shared<Options>();
-  CLI::App* verb = app.add_subcommand("observe", "Keeps measured runs of your own; plans and predictions learn from them");
-  verb->add_option("--rows", options->rows,
-                   "CSV with the columns of `predict --rows` and what was measured: tokens_per_s_per_gpu or step_time_s, "
-                   "mem_gib_per_gpu")
+  CLI::App* verb =
+      app.add_subcommand("observe", "Keeps measured runs of your own; plans and predictions learn from them");
+  verb->add_option(
+          "--rows", options->rows,
+          "CSV with the columns of `predict --rows` and what was measured: tokens_per_s_per_gpu or step_time_s, "
+          "mem_gib_per_gpu")
       ->required();
   verb->add_flag("--json", options->json, "JSON on stdout (lockstep.observe/1)");
   set_examples(*verb,

@@ -214,9 +214,10 @@ void add_predict(CLI::App& app, Outcome& outcome) {
       ->required();
   verb->add_option("--output", options->output, "CSV to write, with the predictions appended; `-` is stdout");
   verb->add_option("--profile", options->profile, "Price every row under this profile (a name or a file)");
-  verb->add_option("--observed", options->observed,
-                   "CSV with the same columns and measured tokens_per_s_per_gpu of runs of your own stack, which condition "
-                   "the predictions (default: those that `lockstep observe` kept)");
+  verb->add_option(
+      "--observed", options->observed,
+      "CSV with the same columns and measured tokens_per_s_per_gpu of runs of your own stack, which condition "
+      "the predictions (default: those that `lockstep observe` kept)");
   add_observation_switch(*verb);
   verb->add_flag("--json", options->json, "JSON on stdout (lockstep.predict/1); with `--output -` every row is in it");
   set_examples(*verb,

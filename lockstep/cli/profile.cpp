@@ -17,24 +17,37 @@ struct ProfileOptions {
   bool json = false;
 };
 
+// The newest that was measured here with so many ranks, whatever the backend and the precision.
+std::optional<std::filesystem::path> newest_of(const std::filesystem::path& folder, std::int64_t ranks) {
+  std::optional<std::filesystem::path> newest;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!entry.is_regular_file() || name.find(fmt::format("-{}x", ranks)) == std::string::npos) continue;
+    if (!newest || entry.last_write_time() > std::filesystem::last_write_time(*newest)) newest = entry.path();
+  }
+  return newest;
+}
+
 // The profile that is asked about, before any observation.
 cost::Profile asked(const ProfileOptions& options) {
   if (const std::string name = planner::named_profile(options.name); !name.empty()) return cost::find_profile(name);
   if (!options.gpu.empty()) return cost::profile_for(options.gpu);
   const spec::Cluster cluster = spec::load_cluster(fmt::format("1x{}xcpu", options.ranks > 0 ? options.ranks : 1));
   const planner::Ranks ranks = planner::ranks_here(cluster, 0, "", cluster.devices());
-  const auto path = planner::profile_path(ranks, spec::Precision::kFp32);
-  if (!std::filesystem::exists(path)) {
+  const auto path = newest_of(planner::profile_path(ranks, spec::Precision::kFp32).parent_path(), ranks.world);
+  if (!path) {
     throw environment_error(fmt::format("this machine was not calibrated for {} ranks", ranks.world),
                             fmt::format("run `lockstep calibrate --ranks {}`, or name a GPU with --gpu", ranks.world));
   }
-  return cost::load_profile(path.string());
+  return cost::load_profile(path->string());
 }
 
 nlohmann::json run_json(const cost::RunVerdict& run) {
   nlohmann::json json{{"run", run.name}, {"weight", run.weight}, {"outlier", run.is_outlier()}};
   if (run.before > 0) json["seconds_over_predicted"] = {{"before", run.before}, {"after", run.after}};
-  if (run.memory_before > 0) json["memory_over_predicted"] = {{"before", run.memory_before}, {"after", run.memory_after}};
+  if (run.memory_before > 0)
+    json["memory_over_predicted"] = {{"before", run.memory_before}, {"after", run.memory_after}};
   return json;
 }
 
@@ -99,7 +112,8 @@ int forget(const ProfileOptions& options) {
     fmt::print("{} forgotten\n", gone);
   }
   if (gone == 0 && options.forget != "all") {
-    throw bad_input(fmt::format("no observed run is called \"{}\"", options.forget), "`lockstep profile show` lists them");
+    throw bad_input(fmt::format("no observed run is called \"{}\"", options.forget),
+                    "`lockstep profile show` lists them");
   }
   return 0;
 }

@@ -261,11 +261,11 @@ std::vector<std::string> findings_of(const std::vector<cost::RunVerdict>& runs) 
   for (const cost::RunVerdict& run : runs) {
     if (!run.is_outlier()) continue;
     const bool slow = run.before > 1;
-    findings.push_back(fmt::format("{} took {:.2g} times the {} that the other runs and the formulas explain: {}; it is "
-                                   "not used",
-                                   run.name, slow ? run.before : 1 / run.before, slow ? "time" : "speed",
-                                   slow ? "something stalled it (lockstep diagnose), or the row is wrong"
-                                        : "the row is probably wrong"));
+    findings.push_back(fmt::format(
+        "{} took {:.2g} times the {} that the other runs and the formulas explain: {}; it is "
+        "not used",
+        run.name, slow ? run.before : 1 / run.before, slow ? "time" : "speed",
+        slow ? "something stalled it (lockstep diagnose), or the row is wrong" : "the row is probably wrong"));
   }
   return findings;
 }

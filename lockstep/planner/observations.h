@@ -1,6 +1,6 @@
-// Runs that were seen, kept under $LOCKSTEP_HOME, and the profile after them: what `plan`, `train`, `tune` and `suggest`
-// price with. Two kinds: rows that `lockstep observe` keeps (observations.csv, the columns of published rows), and the
-// runs of our own engine in the run store, which count by themselves.
+// Runs that were seen, kept under $LOCKSTEP_HOME, and the profile after them: what `plan`, `train`, `tune` and
+// `suggest` price with. Two kinds: rows that `lockstep observe` keeps (observations.csv, the columns of published
+// rows), and the runs of our own engine in the run store, which count by themselves.
 #pragma once
 
 #include <filesystem>
@@ -32,8 +32,8 @@ std::size_t forget_observations(const std::string& name);
 bool observations_are_off();
 void switch_observations_off();
 
-// The rows of `table` with a measurement, as runs for the posterior of `target`: each by the profile of its own hardware
-// and stack, `target` where that is of the same hardware; the last row first, other hardware behind.
+// The rows of `table` with a measurement, as runs for the posterior of `target`: each by the profile of its own
+// hardware and stack, `target` where that is of the same hardware; the last row first, other hardware behind.
 std::vector<cost::ObservedRun> observed_rows(const PublishedTable& table, const cost::Profile& target);
 
 struct Conditioned {
@@ -42,8 +42,8 @@ struct Conditioned {
   std::vector<cost::ChangedConstant> changes;
 };
 
-// `profile` after the rows of `table` (each by the profile of its own hardware and stack, `profile` where that is of the
-// same hardware). Its provenance names the runs.
+// `profile` after the rows of `table` (each by the profile of its own hardware and stack, `profile` where that is of
+// the same hardware). Its provenance names the runs.
 Conditioned conditioned_on_rows(const cost::Profile& profile, const PublishedTable& table);
 
 // The same after everything that is kept about this profile: rows for a fitted one, recorded runs of our engine for one

@@ -33,7 +33,8 @@ std::string named_profile(const std::string& given);
 
 // `name` (a name of cost::profile_names() or a file; "": that of $LOCKSTEP_PROFILE) wins. Else what was measured here:
 // on processors with these ranks and precision, on one GPU by `calibrate --device cuda` where it is of that kind. Else
-// the fitted profile of the devices; each as the runs that were observed leave it (observations.h). nullopt: processors that were not calibrated so.
+// the fitted profile of the devices; each as the runs that were observed leave it (observations.h). nullopt: processors
+// that were not calibrated so.
 std::optional<cost::Profile> find_profile(const spec::Cluster& cluster, spec::Precision precision, const Ranks& ranks,
                                           const std::string& name);
 

@@ -14,7 +14,8 @@ namespace {
 
 // Layouts of one user's stack on H100: small and large models, ZeRO, tensor and pipeline parallel, recompute.
 const std::string kRows =
-    "id,hardware,gpus,gpus_per_node,model,arch,layers,hidden,heads,ffn,vocab,seq_len,global_batch_seqs,micro_batch,tp,pp,"
+    "id,hardware,gpus,gpus_per_node,model,arch,layers,hidden,heads,ffn,vocab,seq_len,global_batch_seqs,micro_batch,tp,"
+    "pp,"
     "sharding,act_ckpt,precision\n"
     "small,H100,8,8,a,llama,16,2048,16,5632,32000,2048,256,8,1,1,fsdp,none,bf16\n"
     "seven,H100,8,8,b,llama,32,4096,32,11008,32000,4096,64,2,1,1,fsdp,selective,bf16\n"
@@ -85,8 +86,8 @@ TEST(Posterior, ThreeRunsOfAStackTellTheFourth) {
       if (i != held_out) runs.push_back(seen(all[i], 1.4, "run" + std::to_string(i)));
     }
     const cost::Posterior posterior(prior_of(all[held_out]), runs);
-    EXPECT_NEAR(seconds_of(all[held_out], posterior.profile()) / seconds_of(all[held_out], prior_of(all[held_out])), 1.4,
-                0.17)
+    EXPECT_NEAR(seconds_of(all[held_out], posterior.profile()) / seconds_of(all[held_out], prior_of(all[held_out])),
+                1.4, 0.17)
         << held_out;
   }
 }
@@ -147,7 +148,8 @@ class Kept : public testing::Test {
   }
   static PublishedTable table(const std::string& rows) {
     return read_published_rows(
-        "id,hardware,gpus,model,seq_len,global_batch_seqs,micro_batch,sharding,act_ckpt,precision,tokens_per_s_per_gpu\n" +
+        "id,hardware,gpus,model,seq_len,global_batch_seqs,micro_batch,sharding,act_ckpt,precision,tokens_per_s_per_"
+        "gpu\n" +
             rows,
         "rows.csv");
   }

@@ -116,10 +116,11 @@ struct StackFacts {
   // Memory (docs/reference/prediction.md, Memory by stack). Selective recompute of torchtitan keeps the output of every
   // second product and of attention, and does the rest again; Megatron's (Korthikanti et al. 2022) drops the scores.
   bool recomputes_every_second_product = false;
-  bool keeps_narrow_weights = true;  // 16-bit weights beside fp32 ones; FSDP gathers them and keeps the fp32 shards alone
-  double logits_share = 1;           // of the logits that are held at a time: losses in chunks hold an eighth
-  double fp8_copy_bytes = 0;         // per parameter: fp8 weights, and transposed ones, that outlive their product
-  double frozen_weight_bytes = 2;    // per parameter of the base under adapters; NF4 with double quantisation: 0.53
+  bool keeps_narrow_weights =
+      true;                        // 16-bit weights beside fp32 ones; FSDP gathers them and keeps the fp32 shards alone
+  double logits_share = 1;         // of the logits that are held at a time: losses in chunks hold an eighth
+  double fp8_copy_bytes = 0;       // per parameter: fp8 weights, and transposed ones, that outlive their product
+  double frozen_weight_bytes = 2;  // per parameter of the base under adapters; NF4 with double quantisation: 0.53
   // Of the weights; less where only adapters have gradients and optimizer state. A fact of the job, not of the stack:
   // files do not have it.
   double trained_share = 1;

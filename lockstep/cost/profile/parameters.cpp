@@ -74,7 +74,8 @@ std::vector<ProfileParameter> parameters_of(const Profile& profile) {
     }
     parameters.push_back({"reserve_factor", kReserveSpread, true});
   } else {
-    for (const TableFactor& factor : kTableFactors) parameters.push_back({factor.name, factor.spread, factor.is_memory});
+    for (const TableFactor& factor : kTableFactors)
+      parameters.push_back({factor.name, factor.spread, factor.is_memory});
   }
   return parameters;
 }

@@ -265,8 +265,7 @@ double narrowed(double sigma, double run_sigma, double runs) {
 
 }  // namespace
 
-Posterior::Posterior(Profile prior, const std::vector<ObservedRun>& runs)
-    : prior_(std::move(prior)), profile_(prior_) {
+Posterior::Posterior(Profile prior, const std::vector<ObservedRun>& runs) : prior_(std::move(prior)), profile_(prior_) {
   Update update(prior_, runs);
   if (!update.figures.empty()) update.run();
   take_over(update);

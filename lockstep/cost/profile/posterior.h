@@ -32,9 +32,9 @@ struct ObservedRun {
 // How one run is seen once all have been.
 struct RunVerdict {
   std::string name;
-  double before = 0;       // measured over predicted step: by the profile, ...
-  double after = 0;        // ... by the posterior; 0: no time was measured
-  double weight = 1;       // probability that it is an ordinary run
+  double before = 0;                           // measured over predicted step: by the profile, ...
+  double after = 0;                            // ... by the posterior; 0: no time was measured
+  double weight = 1;                           // probability that it is an ordinary run
   double memory_before = 0, memory_after = 0;  // the same of the peak; 0: not measured
   double memory_weight = 1;
   bool is_outlier() const { return weight < 0.5; }
@@ -57,8 +57,8 @@ inline constexpr double kRunMemorySigma = 0.04;
 
 class Posterior {
  public:
-  // Runs that cannot be priced under `prior` (predict throws or gives no seconds) are left out; the rest are used in the
-  // order given, at most kMostRuns of them. Without any it is the prior.
+  // Runs that cannot be priced under `prior` (predict throws or gives no seconds) are left out; the rest are used in
+  // the order given, at most kMostRuns of them. Without any it is the prior.
   static constexpr std::size_t kMostRuns = 48;
   Posterior(Profile prior, const std::vector<ObservedRun>& runs);
 

@@ -20,10 +20,9 @@ plan::Interval per_gpu(const plan::Interval& whole, double gpus) {
 }  // namespace
 
 RowPrediction price_question(const RowQuestion& question, const cost::Profile& profile, double time_sigma) {
-  const cost::Pricer pricer(question.model, question.cluster, profile,
-                            {.sequence_length = question.batch.sequence_length,
-                             .lora = question.lora,
-                             .gradient_norm = false});
+  const cost::Pricer pricer(
+      question.model, question.cluster, profile,
+      {.sequence_length = question.batch.sequence_length, .lora = question.lora, .gradient_norm = false});
   cost::Price price = pricer.price(question.layout, question.batch);
   price.time_sigma = std::hypot(time_sigma > 0 ? time_sigma : price.time_sigma, question.guess_sigma);
   const plan::Prediction prediction = pricer.predict(price, question.layout, question.batch);

@@ -21,8 +21,8 @@ struct RowPrediction {
   std::string note;
 };
 
-// One question under one profile, its facts included. `time_sigma` above 0 replaces the profile's. Throws UserError where
-// the pricer does.
+// One question under one profile, its facts included. `time_sigma` above 0 replaces the profile's. Throws UserError
+// where the pricer does.
 RowPrediction price_question(const RowQuestion& question, const cost::Profile& profile, double time_sigma = 0);
 
 // Prices row after row; keeps the profiles it has met. Not thread-safe.

@@ -47,8 +47,8 @@ struct RowQuestion {
   std::string device_kind;  // of the preset the cluster was made from: "A100-40", "H100"; names the profile
   std::string stack;        // software stack, as profiles name it: "nanotron-0.5"; "": unknown
   cost::StackFacts facts;
-  spec::Lora lora;           // adapters: rank 0 where every weight is trained
-  double guess_sigma = 0;    // of log(measured / predicted) time, for what had to be guessed
+  spec::Lora lora;                                  // adapters: rank 0 where every weight is trained
+  double guess_sigma = 0;                           // of log(measured / predicted) time, for what had to be guessed
   std::string note;                                 // choices made for what the row leaves open; "": none
   std::optional<double> tokens_per_second_per_gpu;  // measured
   std::optional<double> memory_gib;                 // measured

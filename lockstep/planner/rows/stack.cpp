@@ -78,7 +78,11 @@ struct TextRule {
 };
 constexpr std::array kTextRules{
     TextRule{"compile", [](cost::StackFacts& f) { f.fused_pointwise = true; }},
-    TextRule{"liger", [](cost::StackFacts& f) { f.fused_pointwise = true; f.logits_share = kChunkedLoss; }},
+    TextRule{"liger",
+             [](cost::StackFacts& f) {
+               f.fused_pointwise = true;
+               f.logits_share = kChunkedLoss;
+             }},
     TextRule{"eager", [](cost::StackFacts& f) { f.fused_pointwise = false; }},
     TextRule{"no compile", [](cost::StackFacts& f) { f.fused_pointwise = false; }},
     TextRule{"without compile", [](cost::StackFacts& f) { f.fused_pointwise = false; }},
@@ -94,8 +98,16 @@ constexpr std::array kTextRules{
     TextRule{"4bit", [](cost::StackFacts& f) { f.frozen_weight_bytes = kNf4; }},
     TextRule{"nf4", [](cost::StackFacts& f) { f.frozen_weight_bytes = kNf4; }},
     TextRule{"8-bit base", [](cost::StackFacts& f) { f.frozen_weight_bytes = 1; }},
-    TextRule{"pure bf16", [](cost::StackFacts& f) { f.master_copy = false; f.kept_gradient_bytes = 2; }},
-    TextRule{"bf16 weights", [](cost::StackFacts& f) { f.master_copy = false; f.kept_gradient_bytes = 2; }},
+    TextRule{"pure bf16",
+             [](cost::StackFacts& f) {
+               f.master_copy = false;
+               f.kept_gradient_bytes = 2;
+             }},
+    TextRule{"bf16 weights",
+             [](cost::StackFacts& f) {
+               f.master_copy = false;
+               f.kept_gradient_bytes = 2;
+             }},
 };
 
 // Megatron-LM before distributed optimizers and FlashAttention: fused softmax, bias-GELU and bias-dropout kernels;
@@ -128,7 +140,8 @@ bool starts(std::string_view text, std::string_view prefix) { return text.starts
 
 // Of the rules above, those whose runs are in validation/published: what their text says was seen by the fit.
 bool has_fitted_runs(std::string_view stack) {
-  constexpr std::array kWithout{"", "torchtitan", "deepspeed", "transformers", "pytorch", "pytorch-torchtune", "megatron"};
+  constexpr std::array kWithout{"",        "torchtitan",        "deepspeed", "transformers",
+                                "pytorch", "pytorch-torchtune", "megatron"};
   return std::find(kWithout.begin(), kWithout.end(), stack) == kWithout.end();
 }
 

@@ -213,8 +213,8 @@ void apply_knob(StudiedKnob& knob, Suggestion& suggestion) {
   for (EnvironmentVariable& variable : suggestion.environment) {
     if (variable.name != knob.knob) continue;
     variable.value = knob.value;
-    variable.reason = fmt::format("study {}: reverting it costs {:.1f}% (95% interval {:.1f} to {:.1f})",
-                                  knob.study, knob.percent, knob.low, knob.high);
+    variable.reason = fmt::format("study {}: reverting it costs {:.1f}% (95% interval {:.1f} to {:.1f})", knob.study,
+                                  knob.percent, knob.low, knob.high);
     knob.applied_to = "environment";
     return;
   }
@@ -245,12 +245,12 @@ bool plan_has(const StudiedKnob& knob, const plan::Candidate& plan) {
 void apply_studies(Suggestion& suggestion) {
   for (StudiedKnob& knob : suggestion.studied) {
     if (knob.applied_to.empty()) apply_knob(knob, suggestion);
-    suggestion.reasons.push_back(fmt::format(
-        "{}={}: study {} of a similar job; reverting it costs {:.1f}% (95% interval {:.1f} to {:.1f}){}", knob.knob,
-        knob.value, knob.study, knob.percent, knob.low, knob.high,
-        !knob.applied_to.empty()               ? ""
-        : plan_has(knob, suggestion.candidate) ? "; the plan has the same"
-                                               : "; not applied, the plan's own choice stands"));
+    suggestion.reasons.push_back(
+        fmt::format("{}={}: study {} of a similar job; reverting it costs {:.1f}% (95% interval {:.1f} to {:.1f}){}",
+                    knob.knob, knob.value, knob.study, knob.percent, knob.low, knob.high,
+                    !knob.applied_to.empty()               ? ""
+                    : plan_has(knob, suggestion.candidate) ? "; the plan has the same"
+                                                           : "; not applied, the plan's own choice stands"));
   }
 }
 
