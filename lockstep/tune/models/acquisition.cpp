@@ -10,14 +10,14 @@ constexpr int kRandomCandidates = 500;
 constexpr int kRandomStarts = 5;
 constexpr int kClimbs = 6;
 constexpr double kChoiceDistance = 0.7, kRestDistance = 0.5;  // where a whole range is 1
-constexpr double kLikely = 0.6;  // of running: surer is no better while the edge is unknown
+constexpr double kLikely = 0.4;  // of running: surer is no better while the edge is unknown
 
 // Expected gain: improvement of the logarithm, or throughput itself when exploiting.
 double gain_of(const Candidate& candidate, const AcquisitionOptions& options, const Beliefs& beliefs) {
   if (!beliefs.speed) return 1.0;
   if (options.exploration > 0)
     return beliefs.speed->expected_improvement(candidate.coordinates, options.incumbent,
-                                               candidate.prior_log_throughput, options.exploration);
+                                               candidate.prior_log_throughput);
   return std::exp(candidate.speed.mean - options.incumbent);
 }
 
@@ -94,7 +94,10 @@ double distance(const Space& space, std::span<const double> x, std::span<const d
   for (std::size_t i = 0; i < x.size(); ++i) {
     if (std::isnan(x[i]) && std::isnan(y[i])) continue;
     const bool rests = std::isnan(x[i]) || std::isnan(y[i]);
-    const double gap = rests ? kRestDistance : space.knobs()[i].ordered ? x[i] - y[i] : x[i] == y[i] ? 0 : kChoiceDistance;
+    const double gap = rests                      ? kRestDistance
+                       : space.knobs()[i].ordered ? x[i] - y[i]
+                       : x[i] == y[i]             ? 0
+                                                  : kChoiceDistance;
     sum += gap * gap;
   }
   return std::sqrt(sum);

@@ -77,8 +77,8 @@ std::vector<KernelParameters> draw_parameters(const Design& design, KernelParame
   return drawn;
 }
 
-double improvement(const Posterior& posterior, double incumbent, double exploration) {
-  const double deviation = exploration * std::sqrt(posterior.variance);
+double improvement(const Posterior& posterior, double incumbent) {
+  const double deviation = std::sqrt(posterior.variance);
   const double z = (posterior.mean - incumbent) / deviation;
   const double density = std::exp(-0.5 * z * z) / std::sqrt(2 * 3.14159265358979);
   return deviation * (z * 0.5 * std::erfc(-z / std::sqrt(2.0)) + density);
@@ -111,11 +111,9 @@ Posterior Surrogate::predict(std::span<const double> coordinates, double prior) 
   return total;
 }
 
-double Surrogate::expected_improvement(std::span<const double> coordinates, double incumbent, double prior,
-                                       double exploration) const {
+double Surrogate::expected_improvement(std::span<const double> coordinates, double incumbent, double prior) const {
   double sum = 0;
-  for (const GaussianProcess& member : members_)
-    sum += improvement(member.predict(coordinates, prior), incumbent, exploration);
+  for (const GaussianProcess& member : members_) sum += improvement(member.predict(coordinates, prior), incumbent);
   return sum / static_cast<double>(members_.size());
 }
 

@@ -30,9 +30,9 @@ class Surrogate {
   static Surrogate fit(const Space& space, std::vector<Observation> observations, bool with_prior);
 
   Posterior predict(std::span<const double> coordinates, double prior_log_throughput = 0) const;
-  // E[max(f - incumbent, 0)], with `exploration` times the deviation that the model gives.
-  double expected_improvement(std::span<const double> coordinates, double incumbent, double prior_log_throughput = 0,
-                              double exploration = 1) const;
+  // E[max(f - incumbent, 0)].
+  double expected_improvement(std::span<const double> coordinates, double incumbent,
+                              double prior_log_throughput = 0) const;
 
   // Joint posterior of several points; covariance is full.
   struct Joint {

@@ -16,13 +16,8 @@ namespace {
 // The last trials of the search go to what the model believes best, again if need be.
 constexpr double kExploitShare = 0.08;
 constexpr double kExploitProbability = 0.7;  // of running, then
-// From the first to the last trial of the search: a failure costs a trial, and what it teaches is worth less towards the
-// end; so is a setting of which little is known (speeds are skewed: most unknown settings are slow).
-constexpr double kFirstCaution = 1, kLastCaution = 3;
-constexpr double kFirstProbability = 0.2, kLastProbability = 0.6;
-constexpr double kLastExploration = 0.5;
-// Until so many were measured, or a few more tried, the space is filled: no model knows anything yet.
-constexpr std::int64_t kFewestFilling = 4, kMostFilling = 7, kMoreFilling = 3;
+// Until so many were measured, or twice as many tried, the space is filled: no model knows anything yet.
+constexpr std::int64_t kFewestFilling = 4, kMostFilling = 7;
 // Where the machine drifts by more than this (standard deviation), the best known is launched again every so often.
 constexpr double kDriftWorthAnAnchor = 0.04;
 constexpr std::int64_t kTrialsBetweenAnchors = 9;
@@ -91,7 +86,7 @@ std::optional<Proposal> Strategy::search(const Evidence& evidence, std::span<con
   for (const Trial& trial : pending) acquisition.exclude.push_back(trial.config);
   const std::vector<Candidate>& leaders = evidence.leaders();
   const std::int64_t filling = filling_trials(trials);
-  if (static_cast<std::int64_t>(leaders.size()) < filling && made < filling + kMoreFilling) {
+  if (static_cast<std::int64_t>(leaders.size()) < filling && made < 2 * filling) {
     std::vector<std::vector<double>> tried;
     for (const Trial& trial : history) tried.push_back(space_.coordinates(trial.config));
     for (const Trial& trial : pending) tried.push_back(space_.coordinates(trial.config));
@@ -102,14 +97,11 @@ std::optional<Proposal> Strategy::search(const Evidence& evidence, std::span<con
       return proposal;
     }
   }
-  const bool exploit = !leaders.empty() && static_cast<double>(made) >= (1 - kExploitShare) * static_cast<double>(trials);
+  const bool exploit =
+      !leaders.empty() && static_cast<double>(made) >= (1 - kExploitShare) * static_cast<double>(trials);
   // A configuration that ran is worth another launch only when it may be the winner.
   if (!exploit)
     for (const Candidate& leader : leaders) acquisition.exclude.push_back(leader.config);
-  const double along = std::min(1.0, static_cast<double>(made) / static_cast<double>(trials));
-  acquisition.caution = std::lerp(kFirstCaution, kLastCaution, along);
-  acquisition.least_probability = std::lerp(kFirstProbability, kLastProbability, along);
-  acquisition.exploration = std::lerp(1.0, kLastExploration, along);
   if (exploit) {
     acquisition.exploration = 0;
     acquisition.least_probability = kExploitProbability;
@@ -124,9 +116,9 @@ std::optional<Proposal> Strategy::search(const Evidence& evidence, std::span<con
   if (!evidence.beliefs().speed)
     proposal.reason = fmt::format("nothing ran yet; runs with probability {:.2f}", best->runs);
   else
-    proposal.reason = fmt::format("expected {:+.1f}% against the best so far (within {:.1f}%), runs with probability {:.2f}",
-                                  100 * std::expm1(best->speed.mean - acquisition.incumbent),
-                                  196 * std::sqrt(best->speed.variance), best->runs);
+    proposal.reason = fmt::format(
+        "expected {:+.1f}% against the best so far (within {:.1f}%), runs with probability {:.2f}",
+        100 * std::expm1(best->speed.mean - acquisition.incumbent), 196 * std::sqrt(best->speed.variance), best->runs);
   return proposal;
 }
 
