@@ -65,10 +65,16 @@ def cost(args, home, run, folder):
     return {key: statistics.median(value[key] for value in values) for key in values[0]}
 
 
+def at_real_time():
+    """`chrt --rr 5 python3 ...` on a machine that does other things: they get what is left."""
+    real_time = os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO)
+    return "of other programs, before which these runs come (chrt --rr), " if real_time else ""
+
+
 def report(args, medians, ratios, parts):
     lines = ["# What recording costs", "",
              f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
-             f"{args.ranks} ranks of one thread, gpt 10.8M, sequence {args.sequence}, {args.steps} steps, "
+             f"{at_real_time()}{args.ranks} ranks of one thread, gpt 10.8M, sequence {args.sequence}, {args.steps} steps, "
              f"{args.rounds} rounds in turn. `python3 bench/recording/run.py`", "",
              "## Processor time of the recording of one step, by itself", "",
              f"A real step of the run above ({parts['spans_per_step']:.0f} spans, 20 metrics), done again without the training, "
@@ -92,11 +98,12 @@ def report(args, medians, ratios, parts):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lockstep", default=str(ROOT / "build/release/lockstep"))
-    parser.add_argument("--cost", default=str(ROOT / "build/release/bench/bench_recording"))
+    parser.add_argument("--cost", default=str(ROOT / "build/release/bench_recording"))
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--sequence", type=int, default=64)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=5, help="0: no whole runs, on a machine that does other things")
+    parser.add_argument("--pairs", action="store_true", help="leave out the runs with metrics alone: more pairs in the same time")
     parser.add_argument("--cost-steps", type=int, default=2000)
     parser.add_argument("--cost-rounds", type=int, default=5)
     args = parser.parse_args()
@@ -104,10 +111,11 @@ def main():
     try:
         home = folder / "home"
         job(folder, args)
-        seconds = {way: [] for way in WAYS}
+        ways = [way for way in WAYS if not (args.pairs and way == "metrics")]
+        seconds = {way: [] for way in ways}
         run = None
         for round_ in range(args.rounds):
-            for way in list(WAYS)[round_ % 3:] + list(WAYS)[:round_ % 3]:
+            for way in ways[round_ % len(ways):] + ways[:round_ % len(ways)]:
                 median, told = train(args, folder, home, way)
                 seconds[way].append(median)
                 run = told if way == "metrics and spans" else run

@@ -11,6 +11,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <regex>
 #include <thread>
 
 #include <fmt/format.h>
@@ -35,6 +36,8 @@ struct Arguments {
   int threads = 2;
   bool prior = false;
   bool hide_names = false;
+  bool no_defaults = false;
+  bool no_importance = false;
   bool each = false;
   bool trace = false;
   bool json = false;
@@ -128,16 +131,21 @@ tune::Trial make_trial(const Surface& surface, const tune::Proposal& proposal, s
   return trial;
 }
 
+std::string space_of(const Surface& surface, const Arguments& arguments) {
+  const std::string text = surface.space_yaml();
+  return arguments.no_defaults ? std::regex_replace(text, std::regex(", default: [^,}]*"), "") : text;
+}
+
 Outcome run(const Job& job, const Arguments& arguments) {
   const Surface& surface = *job.counted->surface;
   const SurfacePrior prior(surface);
   tune::StrategyOptions options;
   options.trials = job.trials;
   options.seed = static_cast<std::uint64_t>(job.seed);
-  options.importance = false;
+  options.importance = !arguments.no_importance;
   if (arguments.prior) options.prior = &prior;
   const double start = thread_seconds();
-  const tune::Strategy strategy(tune::Space::parse(surface.space_yaml(), surface.kind()), options);
+  const tune::Strategy strategy(tune::Space::parse(space_of(surface, arguments), surface.kind()), options);
   std::vector<tune::Trial> history;
   Outcome outcome;
   while (const auto proposal = strategy.next(history)) {
@@ -261,6 +269,8 @@ int main(int argc, char** argv) {
   app.add_option("--threads", arguments.threads);
   app.add_flag("--prior", arguments.prior, "with the distorted model as prior");
   app.add_flag("--hide-names", arguments.hide_names, "knobs k0, k1, ... and words w0, w1, ...: what names are worth");
+  app.add_flag("--no-defaults", arguments.no_defaults, "the space files give no defaults");
+  app.add_flag("--no-importance", arguments.no_importance, "trials are not set aside for reverting knobs");
   app.add_flag("--each", arguments.each, "a line per study");
   app.add_flag("--json", arguments.json, "one document with every study");
   app.add_flag("--trace", arguments.trace, "a line per trial");

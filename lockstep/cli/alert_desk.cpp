@@ -117,6 +117,10 @@ void AlertDesk::hear(int rank, const nlohmann::json& message) {
   if (!state_->watches) return;
   const std::string node = message.value("node", "").empty() ? telemetry::host_name() : message.value("node", "");
   if (type == elastic::command::kHeartbeat && rank >= 0) state_->take_beat(rank, message);
+  // The last steps of a run may all lie between two heartbeats.
+  if (const auto step = message.value("step", std::int64_t{-1}); type == "progress" && rank == 0 && step >= 0) {
+    state_->publish(state_->rules.advanced(step, monotonic_seconds()), false);
+  }
   if (type == "checkpoint") state_->last_checkpoint_bytes = message.value("bytes", 0.0);
   if (type == "usage" && message.contains("disk_free_bytes")) {
     state_->publish(state_->rules.disk_is(node, message.at("disk_free_bytes").get<double>(),

@@ -1,8 +1,10 @@
 // `lockstep plan`: the best layout of a model on a cluster, with its price and the reasons; clusters compared; scaling.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
@@ -11,6 +13,7 @@
 #include "lockstep/cli/verbs.h"
 #include "lockstep/planner/compare.h"
 #include "lockstep/planner/explain/explain.h"
+#include "lockstep/planner/export/export.h"
 #include "lockstep/report/plan_text.h"
 #include "lockstep/telemetry/progress.h"
 
@@ -21,7 +24,7 @@ constexpr double kSecondsPerDay = 86400;
 
 struct PlanOptions {
   PlanFlags flags;
-  std::string compare, scaling, output;
+  std::string compare, scaling, output, export_kind;
   bool weak = false, what_if = true, passes = false, json = false;
 };
 
@@ -100,7 +103,32 @@ int judge_deadline(const planner::Explained& explained) {
   return exit_code_if(false);
 }
 
+// The plan as the files of a framework, in the folder --output.
+int write_export(const PlanOptions& options) {
+  namespace fs = std::filesystem;
+  const planner::PlanExport kind = planner::parse_plan_export(options.export_kind);
+  const planner::Explained explained = planner::explain(request_of(options.flags), {.what_ifs = false});
+  const fs::path folder = options.output.empty() ? "." : options.output;
+  fs::create_directories(folder);
+  nlohmann::json written = nlohmann::json::array();
+  for (const planner::ExportedFile& file : planner::export_plan(explained.request, explained.plan.best, kind)) {
+    const fs::path path = folder / file.name;
+    write_file_atomically(path, file.text);
+    if (file.executable) fs::permissions(path, fs::perms::owner_exec, fs::perm_options::add);
+    written.push_back(path.string());
+  }
+  if (options.json) {
+    nlohmann::json document = planner::to_json(explained);
+    document["exported"] = written;
+    fmt::print("{}\n", document.dump(1));
+  } else {
+    fmt::print("{}: {}\n", plan::to_string(explained.plan.best.layout), fmt::join(written, ", "));
+  }
+  return judge_deadline(explained);
+}
+
 int show_plan_of(const PlanOptions& options) {
+  if (!options.export_kind.empty()) return write_export(options);
   const planner::Explained explained = planner::explain(request_of(options.flags), {.what_ifs = options.what_if});
   const std::vector<std::string> notices = notices_of(options.flags, explained.request, explained.plan.best);
   nlohmann::json document = plan::to_json(explained.plan);
@@ -123,6 +151,9 @@ int plan_verb(PlanOptions& options) {
   if (!options.flags.job_file.empty() && options.flags.job_file.find('=') != std::string::npos) {
     throw bad_input(fmt::format("`{}` overrides a job file, and there is none", printable(options.flags.job_file)),
                     "name the job file first, or use --model and --cluster");
+  }
+  if (!options.export_kind.empty() && !(options.compare.empty() && options.scaling.empty())) {
+    throw bad_input("--export writes one plan, --compare and --scaling make many", "use it without them");
   }
   if (!options.compare.empty() && !options.scaling.empty()) {
     throw bad_input("--compare and --scaling answer different questions", "use one at a time");
@@ -161,6 +192,9 @@ void add_question_flags(CLI::App& verb, PlanFlags& flags) {
                   "Precisions to search: bf16,fp8 (default: bf16). `train` has fp8 on one GPU, for dense Llamas");
   verb.add_option("--fix", flags.fix, "Fix parts of the layout: tp=8,recompute=full,micro=2");
   verb.add_option("--at-most", flags.at_most, "Bound them: tp=4,pp=8");
+  verb.add_option("--stack", flags.stack,
+                  "Who will run it: lockstep, ddp, fsdp, deepspeed, megatron, nemo, torchtitan, nanotron. Only layouts "
+                  "that it can run, priced by runs of it where there are some");
   add_observation_switch(verb);
   verb.add_option("--profile", flags.profile,
                   "Profile by name or file (default: the generic one of the GPU; on one GPU our engine's)")
@@ -193,7 +227,10 @@ void add_plan(CLI::App& app, Outcome& outcome) {
   verb->add_flag("--passes", options->passes, "The passes of the search with their times");
   verb->add_option("--switch-off", options->flags.switch_off, "Switch a pass off that only saves time: floor, outgrow")
       ->delimiter(',');
-  verb->add_option("--output", options->output, "Write the JSON to this file (a plan as `train --plan` reads it)");
+  verb->add_option("--export", options->export_kind,
+                   "Write the plan as job, torchrun, deepspeed, megatron, nemo or torchtitan files into the folder "
+                   "--output (default: this one)");
+  verb->add_option("-o,--output", options->output, "Write the JSON to this file (a plan as `train --plan` reads it)");
   verb->add_flag("--json", options->json, "JSON on stdout (lockstep.plan/1, comparison/1, scaling/1)");
   set_examples(*verb,
                "  lockstep plan --model llama2-13b --cluster 4x8xH100\n"
@@ -201,7 +238,8 @@ void add_plan(CLI::App& app, Outcome& outcome) {
                "  lockstep plan --model llama2-13b --cluster 4x8xH100 --layout dp=4,shard=8,recompute=full --micro 2\n"
                "  lockstep plan --model llama2-13b --compare 4x8xA100,16x8xA10G --tokens 20B --deadline 14d\n"
                "  lockstep plan --model llama2-7b --cluster 1x8xH100 --scaling 8,16,...,1024\n"
-               "  lockstep plan --model gpt-10b --cluster cluster.yaml --fix tp=8 --at-most pp=4 --json");
+               "  lockstep plan --model gpt-10b --cluster cluster.yaml --fix tp=8 --at-most pp=4 --json\n"
+               "  lockstep plan --model llama2-7b --cluster 2x8xH100 --stack fsdp --export torchrun -o run");
   verb->callback([options, &outcome] {
     outcome.json = options->json;
     outcome.exit_code = plan_verb(*options);

@@ -12,6 +12,7 @@
 #include "lockstep/cli/script_facts.h"
 #include "lockstep/cli/show.h"
 #include "lockstep/plan/verdict.h"
+#include "lockstep/planner/capabilities.h"
 #include "lockstep/planner/explain/terms.h"
 #include "lockstep/planner/profile_source.h"
 #include "lockstep/planner/question.h"
@@ -24,8 +25,7 @@ namespace {
 
 constexpr std::size_t kMostSizes = 64;
 constexpr std::int64_t kLargestSize = 1 << 20;
-constexpr std::int64_t kUsualLongest = 8192;  // tokens: pretraining beyond it is rare
-constexpr double kRoundBatch = 0.05;          // a batch given in tokens may change by this share to divide well
+constexpr double kRoundBatch = 0.05;  // a batch given in tokens may change by this share to divide well
 
 SourcePlace flag(const char* name) { return {.file = name}; }
 
@@ -152,10 +152,18 @@ spec::Job planned_job(const PlanFlags& flags) {
   return job;
 }
 
+// The profile that is asked for: by name, else the one with most runs of the stack on these devices; "": the usual.
+std::string profile_name(const PlanFlags& flags, const spec::Cluster& cluster) {
+  const planner::Capabilities* framework = planner::find_capabilities(flags.stack);
+  if (!flags.profile.empty() || framework == nullptr || cluster.is_cpu()) return flags.profile;
+  return planner::evidence_for(*framework, cost::profile_for(cluster).fitted->hardware);
+}
+
 planner::SearchRequest request_of_job(const PlanFlags& flags, const spec::Job& job) {
   note_discovery(job.cluster);
   planner::SearchRequest request = planner::question_of(
-      job, planner::require_profile(job.cluster, job.precision, planner::ranks_here(job), flags.profile));
+      job,
+      planner::require_profile(job.cluster, job.precision, planner::ranks_here(job), profile_name(flags, job.cluster)));
   request.is_job = flags.precision.empty();  // another precision than the job's is a question
   request.requires_max_lost = job.checkpoint.every_seconds == spec::CheckpointPolicy::kAuto;
   return request;
@@ -165,7 +173,7 @@ cost::Profile profile_on(const spec::Cluster& cluster, const std::vector<spec::P
                          const PlanFlags& flags) {
   const spec::Precision precision = precisions.empty() ? spec::usual_precision(cluster) : precisions.front();
   const planner::Ranks ranks = planner::ranks_here(cluster, 0, "", cluster.devices());
-  return planner::require_profile(cluster, precision, ranks, flags.profile);
+  return planner::require_profile(cluster, precision, ranks, profile_name(flags, cluster));
 }
 
 planner::SearchRequest request_of_names(const PlanFlags& flags) {
@@ -205,6 +213,7 @@ planner::SearchRequest request_of(const PlanFlags& flags) {
   if (!flags.job_file.empty()) job = planned_job(flags);
   planner::SearchRequest request = job ? request_of_job(flags, *job) : request_of_names(flags);
   if (!flags.precision.empty()) request.precisions = parse_precisions(flags.precision);
+  request.framework = planner::find_capabilities(flags.stack);
   apply_goals(flags, request);
   if (job && job->steps > 0 && flags.tokens.empty()) request.tokens = planner::work_of_steps(job->steps, request);
   if (request.deadline_seconds > 0 && request.tokens <= 0) {
@@ -244,8 +253,12 @@ std::vector<std::string> notices_of(const PlanFlags& flags, const planner::Searc
   if (request.model.is_language_model() && length > longest) {
     notices.push_back(fmt::format("sequence {} is longer than the model's maximum of {}", length, longest));
   }
-  if (flags.sequence_length == 0 && length == longest && length > kUsualLongest) {
-    notices.push_back(fmt::format("sequence {}: the model's maximum; --seq 4096 for pretraining", length));
+  if (flags.sequence_length == 0 && longest > planner::kUsualLongest) {
+    notices.push_back(length < longest ? fmt::format("sequence {}, as models are pretrained; this one takes up to {}, "
+                                                     "--seq {} plans for that",
+                                                     length, longest, longest)
+                                       : fmt::format("sequence {}: the model's maximum; --seq {} for pretraining",
+                                                     length, planner::kUsualSequence));
   }
   if (flags.job_file.empty() || request.constraints.fixed.contains("micro")) return notices;
   const spec::Batch asked = job_of(flags).batch;
@@ -318,6 +331,11 @@ std::int64_t parse_global_batch(const std::string& text, std::int64_t sequence_l
   }
   const std::int64_t count = parse_count(number, place);
   if (count < 1) throw bad_input("a batch of nothing", "give at least 1 sequence", place);
+  constexpr std::int64_t kMostSequences = 1'000'000;  // more than anybody trains on at once
+  if (!in_tokens && sequence_length > 0 && count >= kMostSequences) {
+    throw bad_input(fmt::format("`{}` is a batch of {} sequences", printable(text), count),
+                    fmt::format("write {}tok for tokens", trim(text)), place);
+  }
   if (!in_tokens) return count;
   if (sequence_length <= 0) throw bad_input("this model has no tokens", "give the batch in samples", place);
   const double wanted = static_cast<double>(count) / static_cast<double>(sequence_length);

@@ -15,6 +15,7 @@ struct PlanFlags {
   std::string job_file;
   std::vector<std::string> overrides;  // of the job file
   std::string model, cluster, profile;
+  std::string stack;                 // of planner::find_capabilities()
   std::string global_batch;          // "1024" sequences, "4Mtok" tokens
   std::int64_t sequence_length = 0;  // tokens
   std::int64_t micro = 0;

@@ -22,7 +22,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr std::size_t kShownBytes = 400;  // of what the child said
-
 constexpr double kProbeSeconds = 900.0;
 
 bool takes_from_plugins(const spec::Job& job) {
@@ -40,9 +39,9 @@ std::string key_of(const spec::Job& job) {
   const spec::Script& script = job.model.script;
   const spec::Data& data = job.data;
   std::string key = fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", script.digest, spec::to_string(script.loss),
-                                spec::to_string(data.kind), fs::absolute(data.path).string(), written_at(data.path),
-                                join(data.inputs, ","), data.target, data.tokenizer, job.batch.sequence_length,
-                                job.batch.micro, planner::ranks_here(job).threads);
+                                spec::to_string(data.kind), data.path.empty() ? "" : fs::absolute(data.path).string(),
+                                written_at(data.path), join(data.inputs, ","), data.target, data.tokenizer,
+                                job.batch.sequence_length, job.batch.micro, planner::ranks_here(job).threads);
   spec::Job copy = job;
   for (const auto& [section, use] : spec::plugins_of(copy)) {
     key += fmt::format("|{}|{}|{}|{}", section, use->digest, use->name, spec::plugin_lines(*use, 0));

@@ -118,8 +118,8 @@ std::string to_text(const planner::Suggestion& suggestion, int width) {
                                  format_bytes(plan.memory.total()), format_bytes(plan.memory.capacity),
                                  100 * plan.out_of_memory_probability.value_or(0)));
   if (plan.cost) {
-    page.row("cost", fmt::format("{} of training, {:.4g} GPU-hours, {:.4g} USD",
-                                 format_seconds(plan.cost->days * 86400), plan.cost->gpu_hours, plan.cost->usd));
+    page.row("cost", fmt::format("{} of training, {} GPU-hours, {} USD", format_seconds(plan.cost->days * 86400),
+                                 format_count(plan.cost->gpu_hours), format_count(plan.cost->usd)));
   }
   page.line("\nEnvironment");
   for (const planner::EnvironmentVariable& variable : suggestion.environment) {

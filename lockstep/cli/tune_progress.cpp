@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "lockstep/base/counted.h"
 #include "lockstep/base/text.h"
@@ -16,6 +17,20 @@ std::string budget_text(const tune::StudySetup& setup) {
       fmt::format("{} trials of up to {}", setup.strategy.trials, format_seconds(setup.strategy.trial_seconds));
   if (setup.strategy.gpu_seconds > 0) text += fmt::format(", at most {}", gpu_time_text(setup.strategy.gpu_seconds));
   return text;
+}
+
+// Said before anything is spent: a budget that will not pay for the trials asked for.
+std::string shortfall_text(const tune::StudySetup& setup) {
+  const std::string gpus = setup.evaluator.value("gpus", "");
+  double devices = 1;
+  if (!gpus.empty() && gpus.find_first_not_of("0123456789") == std::string::npos) devices = std::stod(gpus);
+  const double price = setup.strategy.trial_seconds * devices;
+  const double paid = setup.strategy.gpu_seconds / price;
+  if (setup.strategy.gpu_seconds <= 0 || paid >= static_cast<double>(setup.strategy.trials)) return "";
+  return fmt::format(
+      "note: {} pays for {:.0f} trials of {} on {:g} {}, not for {}; trials that end earlier leave more for others",
+      gpu_time_text(setup.strategy.gpu_seconds), std::floor(paid), format_seconds(setup.strategy.trial_seconds), devices,
+      devices == 1 ? "GPU" : "GPUs", setup.strategy.trials);
 }
 
 std::string interval_text(const tune::Estimate& estimate, const char* format, const char* launches) {
@@ -76,8 +91,10 @@ std::string gpu_time_text(double gpu_seconds) {
 
 std::string trial_line(const tune::Trial& trial, const tune::Space& space, const std::string& unit, double best_before,
                        const std::string& reason) {
-  const bool is_default = trial.config == space.default_config();
-  const std::string config = is_default ? "the default" : space.to_text(trial.config, &space.default_config());
+  const bool is_default = space.has_default() && trial.config == space.default_config();
+  const std::string config = is_default            ? "the default"
+                             : space.has_default() ? space.to_text(trial.config, &space.default_config())
+                                                   : space.to_text(trial.config);
   const std::string head = fmt::format("{:>4}  {:<9}", trial.number, tune::to_string(trial.purpose));
   const std::string cost = format_seconds(trial.seconds);
   if (!tune::measured(trial)) {
@@ -106,12 +123,13 @@ void TuneProgress::begin() {
   if (out_ == nullptr) return;
   renderer_->message(
       fmt::format("study {}: {} knobs, {}", study_.id(), study_.space.size(), budget_text(study_.setup)));
+  if (const std::string note = shortfall_text(study_.setup); !note.empty()) renderer_->message(note);
   if (!study_.trials.empty() || study_.interrupted > 0) {
     renderer_->message(fmt::format("goes on after {} trials{}", study_.trials.size(),
                                    study_.interrupted > 0 ? "; one that was cut off is made again" : ""));
   }
   renderer_->message(fmt::format("{:>4}  {:<9} {:>17} {:>8} {:>9}  {}", "", "purpose", "throughput", "to best", "took",
-                                 "differs from the default in"));
+                                 study_.space.has_default() ? "differs from the default in" : "no default given"));
 }
 
 void TuneProgress::update(const tune::StudyProgress& progress) {
@@ -146,13 +164,18 @@ std::string result_text(const tune::StoredStudy& study, const tune::StudyResult&
   std::string text = fmt::format("\n{}\n", result.interrupted ? "So far" : "Result");
   if (found.best) {
     const bool same = found.best->config == found.baseline;
-    add_row(text, "best", same ? "the default" : study.space.to_text(found.best->config, &found.baseline));
+    add_row(text, "best",
+            !found.default_given ? study.space.to_text(found.best->config)
+            : same               ? "the default"
+                                 : study.space.to_text(found.best->config, &found.baseline));
     const tune::Estimate& rate = found.best->throughput;
     const std::string source =
         found.best->provisional ? "by the model, no fresh launches" : counted(rate.launches, "fresh launch");
     add_row(text, "throughput",
             fmt::format("{} (95%: {} to {}, {})", rate_text(rate.value, study.setup.unit),
                         rate_text(rate.low, study.setup.unit), rate_text(rate.high, study.setup.unit), source));
+    if (found.best->devices > 1)
+      add_row(text, "per GPU", rate_text(rate.value / found.best->devices, study.setup.unit));
   } else {
     add_row(text, "best", "none: no configuration ran");
   }
@@ -160,6 +183,12 @@ std::string result_text(const tune::StoredStudy& study, const tune::StudyResult&
     add_row(text, "gain",
             fmt::format("{:+.1f}% over the default ({})", found.gain->percent.value,
                         interval_text(found.gain->percent, "{:+.1f}%", found.gain->paired ? "pair" : "launch")));
+  }
+  if (!found.default_given && found.best && found.median) {
+    add_row(text, "gain",
+            fmt::format("no default given; {:+.1f}% over the median of what was tried ({})",
+                        100 * (found.best->throughput.value / found.median->value - 1),
+                        rate_text(found.median->value, study.setup.unit)));
   }
   add_importance(text, found);
   add_row(text, "trials", fmt::format("{}, {}", found.trials, failures_text(found)));

@@ -58,9 +58,9 @@ class InstructionDataset final : public Dataset {
   std::string describe() const override {
     std::int64_t examples = 0;
     for (const auto& sample : samples_) examples += static_cast<std::int64_t>(sample.size());
-    std::string text = fmt::format("{} examples in {} {} of {} tokens, {} tokens of answers", examples, size(),
-                                   packing_ != spec::Packing::kNone ? "packed sequences" : "sequences", length_,
-                                   tally_.answers);
+    std::string text =
+        fmt::format("{} examples in {} {} of {} tokens, {} tokens of answers", examples, size(),
+                    packing_ != spec::Packing::kNone ? "packed sequences" : "sequences", length_, tally_.answers);
     if (packing_ == spec::Packing::kDocuments) text += "; attention stays within examples";
     if (tally_.cut > 0) text += fmt::format("; {} cut at the end", tally_.cut);
     if (tally_.left_out > 0) text += fmt::format("; {} dropped, because their answers lie beyond", tally_.left_out);

@@ -75,7 +75,8 @@ class ShardStream final : public TokenStream {
     for (; i < shards_.size() && starts_[i] <= first + count; ++i) {
       const auto ends = shards_[i].document_ends();
       const std::int64_t before = first - starts_[i];
-      auto end = before < 0 ? ends.begin() : std::upper_bound(ends.begin(), ends.end(), static_cast<std::uint64_t>(before));
+      auto end =
+          before < 0 ? ends.begin() : std::upper_bound(ends.begin(), ends.end(), static_cast<std::uint64_t>(before));
       for (; end != ends.end() && starts_[i] + static_cast<std::int64_t>(*end) <= first + count; ++end) {
         const std::int64_t start = starts_[i] + static_cast<std::int64_t>(*end);
         if (start > first && (starts.empty() || starts.back() < start)) starts.push_back(start);

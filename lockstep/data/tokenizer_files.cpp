@@ -39,8 +39,8 @@ Vocabulary parse_vocabulary(const json& object, const std::string& place) {
     const auto entry = vocabulary.emplace(token, json_id(value, token, place)).first;
     const auto [owner, fresh] = owners.emplace(entry->second, &entry->first);
     if (fresh) continue;
-    throw malformed_tokenizer(place, fmt::format("`{}` and `{}` both have the id {}", printable(token), printable(*owner->second),
-                                       entry->second));
+    throw malformed_tokenizer(place, fmt::format("`{}` and `{}` both have the id {}", printable(token),
+                                                 printable(*owner->second), entry->second));
   }
   return vocabulary;
 }
@@ -85,7 +85,7 @@ std::vector<AddedToken> parse_added(const json& list, const Vocabulary& vocabula
     const auto known = vocabulary.find(token.content);
     if (known != vocabulary.end() && known->second != token.id) {
       throw malformed_tokenizer(place, fmt::format("the added token `{}` has the id {}, in the vocabulary {}",
-                                         printable(token.content), token.id, known->second));
+                                                   printable(token.content), token.id, known->second));
     }
     tokens.push_back(std::move(token));
   }
@@ -134,7 +134,8 @@ std::shared_ptr<const WordModel> parse_bpe(const json& model, const json& decode
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!json_text(model, key, "", place).empty()) throw refuse_tokenizer(place, fmt::format("`{}`", key));
   }
-  if (byte_level && json_flag(model, "byte_fallback", false, place)) throw refuse_tokenizer(place, "`byte_fallback` over bytes");
+  if (byte_level && json_flag(model, "byte_fallback", false, place))
+    throw refuse_tokenizer(place, "`byte_fallback` over bytes");
   if (json_part(model, "dropout").is_number() && json_part(model, "dropout").get<double>() > 0)
     throw refuse_tokenizer(place, "BPE dropout");
   BpeOptions options;
@@ -158,14 +159,17 @@ std::shared_ptr<const WordModel> parse_unigram(const json& model, const json& de
   UnigramOptions options;
   for (const json& entry : list) {
     const bool pair = entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_number();
-    if (!pair) throw malformed_tokenizer(place, fmt::format("token {} is not a text and a score", options.tokens.size()));
+    if (!pair)
+      throw malformed_tokenizer(place, fmt::format("token {} is not a text and a score", options.tokens.size()));
     const auto id = static_cast<TokenId>(options.tokens.size());
     options.tokens.emplace_back(entry[0].get<std::string>(), entry[1].get<double>());
     if (!vocabulary.emplace(options.tokens.back().first, id).second) {
-      throw malformed_tokenizer(place, fmt::format("`{}` is in the vocabulary twice", printable(options.tokens.back().first)));
+      throw malformed_tokenizer(place,
+                                fmt::format("`{}` is in the vocabulary twice", printable(options.tokens.back().first)));
     }
   }
-  if (!json_part(model, "unk_id").is_number_integer()) throw refuse_tokenizer(place, "Unigram without an unknown token");
+  if (!json_part(model, "unk_id").is_number_integer())
+    throw refuse_tokenizer(place, "Unigram without an unknown token");
   options.unknown = json_id(json_part(model, "unk_id"), "unk_id", place);
   options.byte_fallback = json_flag(model, "byte_fallback", false, place);
   options.strip_first_space = strips_first_space(decoder, place);

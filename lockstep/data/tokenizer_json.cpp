@@ -9,10 +9,10 @@ namespace lockstep::data {
 using nlohmann::json;
 
 UserError refuse_tokenizer(const std::string& place, const std::string& what) {
-  return bad_input(
-      "the tokenizer uses " + what + ", which lockstep does not reproduce",
-      "use a BPE, WordPiece or Unigram tokenizer of a known kind, or tokenise elsewhere into token shards (data.kind: tokens)",
-      {place});
+  return bad_input("the tokenizer uses " + what + ", which lockstep does not reproduce",
+                   "use a BPE, WordPiece or Unigram tokenizer of a known kind, or tokenise elsewhere into token shards "
+                   "(data.kind: tokens)",
+                   {place});
 }
 
 UserError malformed_tokenizer(const std::string& place, const std::string& what) {

@@ -194,7 +194,8 @@ std::size_t grapheme_end(std::string_view text, std::size_t at) {
     if (before < 0x80 && byte < 0x80) return before == U'\r' && byte == '\n' ? next + 1 : next;
     std::size_t after = 0;
     const char32_t c = character_at(text, next, after);
-    if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(before), static_cast<utf8proc_int32_t>(c), &state)) {
+    if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(before), static_cast<utf8proc_int32_t>(c),
+                                         &state)) {
       return next;
     }
     before = c;

@@ -101,9 +101,8 @@ void add_read(std::string& page, const std::vector<ReadFile>& read) {
   constexpr std::ptrdiff_t kMostLines = 4;
   const auto folder = [](const ReadFile& file) { return std::filesystem::path(file.file).parent_path(); };
   for (auto at = read.begin(); at != read.end();) {
-    auto end = std::find_if(at, read.end(), [&](const ReadFile& file) {
-      return file.kind != at->kind || folder(file) != folder(*at);
-    });
+    auto end = std::find_if(at, read.end(),
+                            [&](const ReadFile& file) { return file.kind != at->kind || folder(file) != folder(*at); });
     int ranks = 0;
     std::string name;
     if (end - at > kMostLines) {

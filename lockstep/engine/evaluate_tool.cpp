@@ -34,6 +34,8 @@ nn::ForwardContext context_of(const TrainedModel& trained, const data::Dataset& 
 
 // Those that the job names, and all that its model and data have.
 spec::Job with_all_metrics(spec::Job job) {
+  // Whether a plugin's loss is one of classes is not known.
+  if (job.model.is_scripted() && job.model.script.loss == spec::ScriptLoss::kOwn) return job;
   std::vector<std::string>& names = job.evaluation.metrics;
   for (const char* name : names_of(spec::Metric{})) {
     const bool there = std::find(names.begin(), names.end(), name) != names.end();
@@ -89,14 +91,9 @@ class Evaluation {
   }
 
   json answer(double seconds) const {
-    json result = {{"schema", "lockstep.evaluation/1"},
-                   {"path", trained_.path},
-                   {"model", trained_.job.model.name},
-                   {"data", data_->describe()},
-                   {"samples", done_},
-                   {"targets", metrics_.sums().targets},
-                   {"loss", metrics_.loss()},
-                   {"seconds", seconds}};
+    json result = {{"schema", "lockstep.evaluation/1"}, {"path", trained_.path}, {"model", trained_.job.model.name},
+                   {"data", data_->describe()},         {"samples", done_},      {"targets", metrics_.sums().targets},
+                   {"loss", metrics_.loss()},           {"seconds", seconds}};
     if (trained_.step >= 0) result["step"] = trained_.step;
     result.update(values_json(metrics_.values()));
     if (const auto classes = metrics_.classes()) result["classes"] = classes->by_class();

@@ -120,8 +120,9 @@ StepResult FusedExecutor::step(const StepInput& input) {
 
 Evaluated FusedExecutor::evaluate(const data::Batch& batch, std::int64_t, bool with_output) {
   if (with_output) {
-    throw bad_input("a metric of evaluation.metrics looks at the model's output, which the fused CUDA step keeps to itself",
-                    "add --general-step, or leave the metric out");
+    throw bad_input(
+        "a metric of evaluation.metrics looks at the model's output, which the fused CUDA step keeps to itself",
+        "add --general-step, or leave the metric out");
   }
   if (batch.samples == 0) return {};
   const DeviceStep::Evaluation sums = step_->evaluate(batch);

@@ -136,7 +136,7 @@ json ClassCounts::by_class() const {
 EvaluationMetrics::EvaluationMetrics(const spec::Job& job) {
   for (const std::string& name : job.evaluation.metrics) {
     if (const auto problem = spec::metric_problem(name, job)) throw bad_input(problem->text, problem->fix);
-    const auto ours = spec::value_named<spec::Metric>(name);
+    const auto ours = value_named<spec::Metric>(name);
     entries_.push_back({name, ours ? metric_named(*ours) : std::make_shared<PluginMetric>(job, name), {}});
   }
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"

@@ -118,7 +118,9 @@ EvaluationResult evaluate(TrainingState& state, const spec::Job& job, const plan
       [&](std::vector<double>& sums) {
         world.all_reduce({sums.data(), static_cast<std::int64_t>(sums.size()), comm::DType::kF64}).wait();
       },
-      [&](std::int64_t& length) { world.all_reduce({&length, 1, comm::DType::kI64}, comm::ReduceOp::kMax).wait(); });
+      [&](std::int64_t& length) {
+        world.all_reduce({&length, 1, comm::DType::kI64}, comm::ReduceOp::kMax).wait();
+      });
   return {metrics.loss(), metrics.accuracy(), metrics.sums().targets, metrics.values()};
 }
 

@@ -173,7 +173,7 @@ Tensor attend_by_document(const Tensor& q, const Tensor& k, const Tensor& v, con
   const Tensor documents = options.documents.contiguous();
   LOCKSTEP_ASSERT(documents.size(0) == q.size(0) && documents.size(1) == q.size(1), "documents of whole sequences");
   AttentionOptions own = options;
-  own.documents = {};
+  own.documents = Tensor();
   own.whole_rows = q.size(1);
   const auto queries = q.split(1, 0), keys = k.split(1, 0), values = v.split(1, 0);
   std::vector<Tensor> samples;

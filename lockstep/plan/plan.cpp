@@ -191,9 +191,11 @@ Prediction read_prediction(const JsonReader& reader) {
 }
 
 nlohmann::json breakdown_to_json(const TimeBreakdown& time) {
-  return {{"compute", time.compute}, {"tp_comm", time.tp_comm},     {"dp_comm", time.dp_comm},
-          {"pp_comm", time.pp_comm}, {"cp_comm", time.cp_comm},     {"ep_comm", time.ep_comm},
-          {"bubble", time.bubble},   {"optimizer", time.optimizer}, {"other", time.other}};
+  nlohmann::json json = {{"compute", time.compute}, {"tp_comm", time.tp_comm},     {"dp_comm", time.dp_comm},
+                         {"pp_comm", time.pp_comm}, {"cp_comm", time.cp_comm},     {"ep_comm", time.ep_comm},
+                         {"bubble", time.bubble},   {"optimizer", time.optimizer}, {"other", time.other}};
+  if (time.selection > 0) json["selection"] = time.selection;
+  return json;
 }
 
 TimeBreakdown read_breakdown(const JsonReader& reader) {
@@ -207,6 +209,7 @@ TimeBreakdown read_breakdown(const JsonReader& reader) {
   time.bubble = reader.non_negative("bubble");
   time.optimizer = reader.non_negative("optimizer");
   time.other = reader.non_negative("other");
+  if (reader.has("selection")) time.selection = reader.non_negative("selection");
   reader.finish();
   return time;
 }

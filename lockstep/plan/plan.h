@@ -74,8 +74,10 @@ struct TimeBreakdown {
   double bubble = 0;
   double optimizer = 0;
   double other = 0;  // host cost, jitter, offload traffic
+  // Of a plan that was chosen among many: what such predictions turn out too fast by (planner/selection.h).
+  double selection = 0;
   double total() const {
-    return compute + tp_comm + dp_comm + pp_comm + cp_comm + ep_comm + bubble + optimizer + other;
+    return compute + tp_comm + dp_comm + pp_comm + cp_comm + ep_comm + bubble + optimizer + other + selection;
   }
   bool operator==(const TimeBreakdown&) const = default;
 };

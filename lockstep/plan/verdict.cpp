@@ -111,7 +111,7 @@ Found find_packing_problem(const Run& run) {
   const auto problem = [&](const std::string& why, const char* fix) {
     return refused("data.packing", "data.packing documents: " + why, fix);
   };
-  if (run.model.is_scripted()) return problem("a module from Python is not told where they begin", "set packing: true");
+  if (run.model.is_scripted()) return problem("a model of your own is not told where they begin", "set packing: true");
   if (run.model.arch == spec::Arch::kMamba) {
     return problem(fmt::format("{} hands a state through the sequence, across documents", run.model.name),
                    "set packing: true");
@@ -282,9 +282,9 @@ Found warn_of_phases(const Run& run) {
                  "add --general-step where the warm-up is long");
 }
 
-constexpr std::array kRefusals{&find_batch_problem,        &find_model_problem,     &find_cluster_problem,
-                               &find_mesh_problem,         &find_piece_problem,     &find_offload_problem,
-                               &find_compression_problem,  &find_precision_problem, &find_executor_problem,
+constexpr std::array kRefusals{&find_batch_problem,         &find_model_problem,     &find_cluster_problem,
+                               &find_mesh_problem,          &find_piece_problem,     &find_offload_problem,
+                               &find_compression_problem,   &find_precision_problem, &find_executor_problem,
                                &find_communication_problem, &find_packing_problem};
 constexpr std::array kWarnings{
     &warn_of_compression, &warn_of_reduction,          &warn_of_resharding,

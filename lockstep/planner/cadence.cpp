@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "lockstep/cost/adapters.h"
+
 namespace lockstep::planner {
 namespace {
 
@@ -114,9 +116,10 @@ plan::CheckpointCadence choose_cadence(const CadenceQuestion& question) {
 }
 
 CadenceQuestion cadence_question(const spec::Model& model, const spec::Cluster& cluster, double step_seconds,
-                                 double max_lost_seconds) {
+                                 double max_lost_seconds, const spec::Lora& lora) {
   CadenceQuestion question;
-  question.state_bytes = kStateBytesPerParameter * static_cast<double>(spec::parameter_count(model));
+  const std::int64_t trained = lora.rank > 0 ? cost::adapter_parameters(lora, model) : spec::parameter_count(model);
+  question.state_bytes = kStateBytesPerParameter * static_cast<double>(trained);
   question.write_bytes_per_second = cluster.storage.write_bytes_per_second;
   question.step_seconds = step_seconds;
   question.max_lost_seconds = max_lost_seconds;

@@ -12,6 +12,7 @@
 
 #include "lockstep/plan/plan.h"
 #include "lockstep/spec/cluster.h"
+#include "lockstep/spec/job.h"
 #include "lockstep/spec/model.h"
 
 namespace lockstep::planner {
@@ -39,8 +40,9 @@ plan::CheckpointCadence choose_cadence(const CadenceQuestion& question);
 // From the specs: failure rates summed over node groups, bytes of state from the model's parameters (16-bit weights,
 // master copy, two AdamW moments: 14 bytes each), storage from the cluster, 20 GB/s of copying to host memory per node,
 // 300 s to detect, requeue and start beside reading the state back.
+// With adapters a checkpoint is theirs alone.
 CadenceQuestion cadence_question(const spec::Model& model, const spec::Cluster& cluster, double step_seconds,
-                                 double max_lost_seconds);
+                                 double max_lost_seconds, const spec::Lora& lora = {});
 
 // The best time between the beginnings of two checkpoints that stop training for `stall_seconds` each, where failures
 // come every `mean_seconds_between_failures`. Young: sqrt(2 x stall x mean). Daly: that with two more terms, and the

@@ -46,6 +46,8 @@ double per_second(const plan::Candidate& candidate) {
                                              : prediction.samples_per_second.expected;
 }
 
+std::string rounded(double days) { return days >= 1000 ? fmt::format("{:.0f}", days) : fmt::format("{:.3g}", days); }
+
 const Option* least(const std::vector<Option>& options, double (*key)(const plan::Candidate&)) {
   const Option* best = nullptr;
   for (const Option& option : options) {
@@ -56,8 +58,12 @@ const Option* least(const std::vector<Option>& options, double (*key)(const plan
 }
 
 std::string figures(const Option& option) {
-  return fmt::format("{} ({:.4g} days, {:.4g} USD)", option.cluster.name, option.best->cost->days,
-                     option.best->cost->usd);
+  const plan::Prediction& prediction = *option.best->prediction;
+  const double days = option.best->cost->days, expected = prediction.step_seconds.expected;
+  return fmt::format("{} ({} days, {} to {}; {:.0f} USD{})", option.cluster.name, rounded(days),
+                     rounded(days * prediction.step_seconds.low / expected),
+                     rounded(days * prediction.step_seconds.high / expected), option.best->cost->usd,
+                     option.runs == 0 ? "; no published run behind it" : "");
 }
 
 std::string verdict_of(const Comparison& comparison) {
@@ -140,6 +146,7 @@ Comparison compare(std::vector<SearchRequest> requests) {
     const SearchRequest request = complete(std::move(asked));
     comparison.tokens = request.tokens;
     Option option{.cluster = request.cluster};
+    if (request.profile.fitted) option.runs = request.profile.fitted->runs;
     std::tie(option.best, option.problem) = best_or_problem(request);
     if (comparison.deadline_seconds > 0) {
       option.meets_deadline =
@@ -177,6 +184,7 @@ nlohmann::json to_json(const Comparison& comparison) {
          {"devices", option.cluster.devices()},
          {"fits", option.best.has_value()},
          {"problem", option.problem},
+         {"published_runs", option.runs},
          {"meets_deadline", option.meets_deadline ? nlohmann::json(*option.meets_deadline) : nlohmann::json()},
          {"best", option.best ? candidate_json(*option.best, option.cluster.devices()) : nlohmann::json()}});
   }

@@ -16,6 +16,7 @@ struct Option {
   std::optional<plan::Candidate> best;
   std::string problem;                 // where nothing fits: the term and the excess
   std::optional<bool> meets_deadline;  // where a deadline was given
+  std::int64_t runs = 0;               // published runs behind the figures; 0: defaults
 };
 
 struct Comparison {

@@ -49,7 +49,8 @@ void* make_entry(Options& options, Split split) {
 
 }  // namespace lockstep::plugin
 
-// The bounds of the section, which the linker defines for each shared object.
+// The bounds of the section, which the linker defines for each shared object, under names that it chooses.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming)
 extern "C" {
 extern const ::lockstep::plugin::Entry* const __start_lockstep_plugin[] __attribute__((visibility("hidden")));
 extern const ::lockstep::plugin::Entry* const __stop_lockstep_plugin[] __attribute__((visibility("hidden")));
@@ -60,6 +61,7 @@ __attribute__((used, visibility("default"))) inline const char* lockstep_plugin_
   return LOCKSTEP_PLUGIN_BUILT;
 }
 }
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 #define LOCKSTEP_PLUGIN_JOIN(a, b) LOCKSTEP_PLUGIN_JOIN2(a, b)
 #define LOCKSTEP_PLUGIN_JOIN2(a, b) a##b

@@ -38,7 +38,7 @@ struct TimePart {
   double plan::TimeBreakdown::*member;
   Ink ink;
 };
-constexpr std::array<TimePart, 9> kTimeParts{{
+constexpr std::array<TimePart, 10> kTimeParts{{
     {"compute", &plan::TimeBreakdown::compute, Ink::kGreen},
     {"tp traffic", &plan::TimeBreakdown::tp_comm, Ink::kBlue},
     {"dp traffic", &plan::TimeBreakdown::dp_comm, Ink::kCyan},
@@ -48,6 +48,7 @@ constexpr std::array<TimePart, 9> kTimeParts{{
     {"bubble", &plan::TimeBreakdown::bubble, Ink::kRed},
     {"optimizer", &plan::TimeBreakdown::optimizer, Ink::kYellow},
     {"other", &plan::TimeBreakdown::other, Ink::kDim},
+    {"chosen", &plan::TimeBreakdown::selection, Ink::kDim},
 }};
 
 // "dp=4, tp=2, uneven stages": breaks into lines.
@@ -91,6 +92,7 @@ class PlanPage {
     pipeline();
     reasons();
     losers();
+    strategies();
     what_ifs();
     assumptions();
     if (options_.pareto) pareto();
@@ -131,13 +133,21 @@ class PlanPage {
     row("step", fmt::format("{} ({} to {}){}", format_seconds(prediction.step_seconds.expected),
                             format_seconds(prediction.step_seconds.low), format_seconds(prediction.step_seconds.high),
                             prediction.mfu.expected > 0
-                                ? fmt::format(", MFU {:.1f}% ({:.1f} to {:.1f})", 100 * prediction.mfu.expected,
-                                              100 * prediction.mfu.low, 100 * prediction.mfu.high)
+                                ? fmt::format(", MFU {:.1f}% ({:.1f} to {:.1f}){}", 100 * prediction.mfu.expected,
+                                              100 * prediction.mfu.low, 100 * prediction.mfu.high, fp8_share())
                                 : ""));
     if (best_.cost) row("job", describe_job());
     if (best_.checkpoint) row("checkpoints", describe_cadence());
     row("bottleneck", inked(explained_.bottleneck, Ink::kYellow, style_));
     for (const std::string& notice : options_.notices) row("note", inked(notice, Ink::kYellow, style_));
+  }
+
+  // MFU is a share of the bf16 peak whatever the precision; of fp8's it is a smaller one.
+  std::string fp8_share() const {
+    if (best_.layout.precision != spec::Precision::kFp8) return "";
+    const spec::Device& device = explained_.plan.cluster.groups.front().device;
+    return fmt::format(" of the bf16 peak, {:.1f}% of that of fp8",
+                       100 * best_.prediction->mfu.expected * device.peak_bf16_flops / device.peak_fp8_flops);
   }
 
   std::string describe_job() const {
@@ -186,6 +196,11 @@ class PlanPage {
     if (memory.snapshots > 0) {
       line(fmt::format("  {:<{}} {} of host memory beside it, for recovery", "snapshots", kNameWidth - 1,
                        format_bytes(memory.snapshots)));
+    }
+    if (memory.host > 0) {
+      line(fmt::format("  {:<{}} {}{} of host memory a rank, offloaded", "host", kNameWidth - 1,
+                       format_bytes(memory.host),
+                       memory.host_capacity > 0 ? " of " + format_bytes(memory.host_capacity) : std::string()));
     }
     if (explained_.stages.size() > 1) stage_memory();
   }
@@ -269,6 +284,30 @@ class PlanPage {
         if (!part.empty()) line(inked(part, Ink::kDim, style_));
       }
     }
+  }
+
+  // FSDP, tensor parallel, pipeline or hybrid?
+  void strategies() {
+    constexpr std::size_t kMostNames = 3;
+    if (explained_.strategies.size() < 2) return;
+    heading("Which strategy", "each at its best on this job, and who runs that");
+    std::vector<std::vector<std::string>> rows{
+        {"strategy", unit() + std::string("/s"), "gain", "memory", "layout", "runs on"}};
+    for (const planner::Strategy& strategy : explained_.strategies) {
+      const std::string name = strategy.is_planned ? strategy.name + " (the plan)" : strategy.name;
+      if (!strategy.best) {
+        rows.push_back({name, "-", "-", "-", "does not fit", ""});
+        continue;
+      }
+      const std::vector<std::string> cells = summary_cells(*strategy.best);
+      std::vector<std::string> names = strategy.runs_on;
+      const std::size_t more = names.size() > kMostNames ? names.size() - kMostNames : 0;
+      names.resize(names.size() - more);
+      rows.push_back({name, cells[2], fmt::format("{:+.1f}%", 100 * strategy.gain), cells[3],
+                      spaced(fmt::format("{},micro={}", cells[0], cells[1])),
+                      names.empty() ? "nobody" : join(names, ", ") + (more > 0 ? fmt::format(", {} more", more) : "")});
+    }
+    text_ += table(rows, {1, 2, 3}, 2, style_);
   }
 
   // For --layout of the same command, which asks for the plan's precision.

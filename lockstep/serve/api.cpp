@@ -6,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/json.h"
 #include "lockstep/base/text.h"
+#include "lockstep/serve/cluster_values.h"
 #include "lockstep/serve/prometheus.h"
 #include "lockstep/serve/report_values.h"
 #include "lockstep/serve/series_values.h"

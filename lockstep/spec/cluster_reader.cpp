@@ -57,7 +57,8 @@ void read_device(MapReader& parent, Device& device, bool known_kind) {
   check_figure(*map, "peak_fp32", device.peak_fp32_flops, true);
   check_figure(*map, "peak_fp8", device.peak_fp8_flops, true);
   if (device.reached_bf16_flops > device.peak_bf16_flops) {
-    if (map->find("reached_bf16") == nullptr) return void(device.reached_bf16_flops = 0);  // the kind's, of another peak
+    if (map->find("reached_bf16") == nullptr)
+      return void(device.reached_bf16_flops = 0);  // the kind's, of another peak
     throw map->error_at("reached_bf16", fmt::format("`{}` is above the peak", map->full_key("reached_bf16")),
                         "write what a product was measured to reach, or leave it out");
   }
@@ -102,8 +103,8 @@ void read_node_fields(MapReader& reader, NodeGroup& group, bool known_kind) {
   reader.real("failures_per_1000_node_days", group.failures_per_1000_node_days, 0.0, 1e6);
 }
 
-// `devices` of this kind in a node: NICs, host memory and failures in proportion to them (most failures are a device's),
-// and for cpu the machine's memory in equal shares.
+// `devices` of this kind in a node: NICs, host memory and failures in proportion to them (most failures are a
+// device's), and for cpu the machine's memory in equal shares.
 NodeGroup node_of_kind(const DeviceKind& kind, std::int64_t nodes, std::int64_t devices) {
   NodeGroup group = kind.node;
   const double share = static_cast<double>(devices) / static_cast<double>(group.devices_per_node);
@@ -158,12 +159,15 @@ double nic_bytes_per_second(const NodeGroup& group) {  // of a node
 
 // Traffic between groups goes through all NICs of the group that has least of them, unless the file says otherwise.
 Link narrowest_border(const std::vector<NodeGroup>& groups) {
-  const auto all = [](const NodeGroup& group) { return nic_bytes_per_second(group) * static_cast<double>(group.nodes); };
+  const auto all = [](const NodeGroup& group) {
+    return nic_bytes_per_second(group) * static_cast<double>(group.nodes);
+  };
   const auto narrowest = std::min_element(groups.begin(), groups.end(),
                                           [&](const NodeGroup& a, const NodeGroup& b) { return all(a) < all(b); });
   Link link = narrowest->nic;
   link.bytes_per_second = all(*narrowest);
-  for (const NodeGroup& group : groups) link.latency_seconds = std::max(link.latency_seconds, group.nic.latency_seconds);
+  for (const NodeGroup& group : groups)
+    link.latency_seconds = std::max(link.latency_seconds, group.nic.latency_seconds);
   return link;
 }
 

@@ -304,11 +304,10 @@ Model mixtral_sizes(const JsonReader& config) {
 }
 
 const std::vector<Reader>& decoder_readers() {
-  static const std::vector<Reader> readers = {{"llama", llama},   {"mistral", mistral}, {"qwen2", qwen2},
-                                              {"qwen3", qwen3},   {"gemma2", gemma2},   {"gemma3_text", gemma3},
-                                              {"phi3", phi3},     {"olmo", olmo},       {"olmo2", olmo2},
-                                              {"gpt_neox", neox}, {"falcon", falcon},   {"deepseek", deepseek},
-                                              {"qwen3_moe", qwen3_moe}};
+  static const std::vector<Reader> readers = {
+      {"llama", llama},        {"mistral", mistral},   {"qwen2", qwen2},        {"qwen3", qwen3}, {"gemma2", gemma2},
+      {"gemma3_text", gemma3}, {"phi3", phi3},         {"olmo", olmo},          {"olmo2", olmo2}, {"gpt_neox", neox},
+      {"falcon", falcon},      {"deepseek", deepseek}, {"qwen3_moe", qwen3_moe}};
   return readers;
 }
 

@@ -115,7 +115,7 @@ void add_falcon(const Model& model, json& config) {
   const bool is_new = d.parallel_block == ParallelBlock::kTwoNorms || !plain_heads;
   config["new_decoder_architecture"] = is_new;
   config["parallel_attn"] = parallel;
-  config["multi_query"] = is_new || model.kv_heads == 1;  // the new decoder does not look at it
+  config["multi_query"] = is_new || model.kv_heads == 1;           // the new decoder does not look at it
   config["num_kv_heads"] = is_new ? model.kv_heads : model.heads;  // the old decoder has one or all
   if (is_new) config["num_ln_in_parallel_attn"] = d.parallel_block == ParallelBlock::kTwoNorms ? 2 : 1;
   config["ffn_hidden_size"] = model.ffn_hidden;

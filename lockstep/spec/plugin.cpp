@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -47,6 +48,12 @@ void read_tag(const std::string& tag, PluginFile& file) {
   } else if (const auto kind = value_named<PluginKind>(word)) {
     file.names[*kind].push_back(printable(rest));
   }
+}
+
+bool is_plain(const YamlNode& node) {
+  return !node.quoted && node.scalar.size() > 1 && std::all_of(node.scalar.begin(), node.scalar.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '.' || c == '_';
+  });
 }
 
 // That a relative path in this value starts from.
@@ -137,6 +144,7 @@ std::string flow_text(const YamlNode& node) {
     case YamlNode::Kind::kNull:
       return "null";
     case YamlNode::Kind::kScalar:
+      if (is_plain(node)) return node.scalar;  // true and -1 stay what they are
       return node.quoted ? nlohmann::json(node.scalar).dump() : yaml_quote(node.scalar);
     case YamlNode::Kind::kSequence:
       for (const YamlNode& item : node.items) parts.push_back(flow_text(item));

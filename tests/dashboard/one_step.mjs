@@ -2,7 +2,7 @@
 export const kSlowRank = 2;
 const kMicros = 4;
 const kOrders = ["F0 F1 B0 F2 B1 F3 B2 B3".split(" "), "F0 B0 F1 B1 F2 B2 F3 B3".split(" ")];
-export const kNames = ["all_reduce", "dp", "send", "receive", "pp"];
+export const kNames = ["all_reduce", "dp", "send", "receive", "pp", "everyone:0-3"];
 
 // Names are numbers into kNames: kind, lane, begin, length, name, group, bytes, sequence, peer, micro, stage.
 const message = (at, length, sends, sequence, peer, micro, stage) => [
@@ -68,6 +68,10 @@ export function playStep(unit, step) {
     one.spans.push(["collective", "comm", one.at, end - one.at, 0, 1, 64 << 20, 2 * step + (one.rank >> 1)]);
     one.spans.push(["wait", "main", one.at, end - one.at, 0, 1]);
     one.spans.push(["optimizer", "main", end, unit / 2]);
+    // The small exchange that ends every step: who is early waits for the others.
+    const early = end + unit / 2;
+    one.spans.push(["collective", "comm", early, length - unit / 20 - early, 0, 5, 8, step]);
+    one.spans.push(["wait", "main", early, length - unit / 20 - early, 0, 5]);
     one.spans.push(["step", "main", 0, length]);
     const sum = (...kinds) =>
       one.spans.filter((span) => kinds.includes(span[0])).reduce((all, span) => all + span[3], 0) / 1e6;

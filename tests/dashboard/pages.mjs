@@ -187,6 +187,7 @@ export const pages = {
       for (const term of ["Parameters", "Gradients", "Optimizer", "Activations", "Buffers", "Total"])
         assert.match(terms, new RegExp(term));
       const ranks = await page.getByRole("region", { name: "Measured by rank" }).innerText();
+      for (const [rank, stage] of [0, 0, 1, 1].entries()) assert.match(ranks, new RegExp(`^${rank} stage ${stage}`, "m"));
       for (const rank of [0, 3])
         assert.ok(ranks.includes(`${((kPeakBytes + rank * 1e8) / 2 ** 30).toFixed(1)} GiB`), ranks);
     }),

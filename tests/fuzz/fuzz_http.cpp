@@ -5,7 +5,6 @@
 #include "fuzz_one.h"
 #include "lockstep/serve/guard.h"
 
-
 // The first line is the target, the next ones are Host, Origin, Cookie, Authorization and Accept, the rest is the body.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::string_view text(reinterpret_cast<const char*>(data), size);

@@ -58,11 +58,11 @@ def layout_of(ranks, zero):
     return f"layout={{shard: {ranks}, zero: 3}}" if zero == 3 and ranks > 1 else f"layout={{dp: {ranks}}}"
 
 
-def losses_of(folder, net, ranks, zero, precision, parts=1):
-    """`parts`: micro-batches of a rank, one after the other."""
-    micro = GLOBAL // ranks // parts
-    words = (f"batch={{micro: {micro}, accumulation: {parts}}}", f"precision={precision}")
-    name = f"{net}-{ranks}-{zero}-{precision}" + (f"-{parts}" if parts > 1 else "")
+def losses_of(folder, net, ranks, zero, precision, parts=0):
+    """`parts`: micro-batches of a rank, one after the other; 0: one, as a run of its own."""
+    micro = GLOBAL // ranks // max(1, parts)
+    words = (f"batch={{micro: {micro}, accumulation: {max(1, parts)}}}", f"precision={precision}")
+    name = f"{net}-{ranks}-{zero}-{precision}" + (f"-in-{parts}" if parts else "")
     if PROBE:
         layout = f"shard={ranks},zero=3" if zero == 3 and ranks > 1 else f"dp={ranks}"
         out = lockstep(folder, f"{net}.yaml", layout, f"{name}.out", *words)

@@ -10,7 +10,7 @@ LAYOUTS = {"one rank": ("cluster=1x1xcpu", "layout={dp: 1}", "batch={micro: 4, a
 
 def losses_of(lockstep, name, *more):
     """The losses of a run of job.yaml in fp64; `lockstep` runs the command and returns what it printed."""
-    out = lockstep("train", "job.yaml", "precision=fp64", "epochs=1", f"steps={STEPS}", "--json", f"checkpoint={{directory: {name}}}",
+    out = lockstep("train", "job.yaml", "precision=fp64", f"steps={STEPS}", "--json", f"checkpoint={{directory: {name}}}",
                    *more)
     run = json.loads(out.strip().splitlines()[-1])
     report = json.loads(lockstep("report", run["run"], "--json"))

@@ -274,11 +274,12 @@ TEST(SuggestFiles, ANameSaysWhatToWrite) {
 // A finished study of 7B on eight H100 in which NCCL_ALGO and num_workers mattered and NCCL_PROTO did not.
 class StudiesOfTheStore : public testing::Test {
  protected:
-  void record(const nlohmann::json& about, const nlohmann::json& config, telemetry::RunStatus status) {
+  void record(const nlohmann::json& about, const nlohmann::json& config, telemetry::RunStatus status,
+              const std::string& kind = "worker") {
     const auto store = telemetry::open_study_store(folder_.path());
     telemetry::StudyInfo info;
     info.name = "7b";
-    info.options = {{"about", about}};
+    info.options = {{"about", about}, {"evaluator", {{"kind", kind}}}};
     const std::string id = store->create(info);
     const auto cost = [](double value, double low, double high) {
       return nlohmann::json{{"value", value}, {"low", low}, {"high", high}};
@@ -326,6 +327,28 @@ TEST_F(StudiesOfTheStore, SayNothingAboutOtherGpusOtherSizesOrWhenUnfinished) {
   EXPECT_FALSE(suggestion(8).studied.empty());
 }
 
+TEST_F(StudiesOfTheStore, SayNothingWhenTheyOnlySimulated) {
+  const nlohmann::json about = {{"parameters", 6.7e9}, {"gpu", "H100"}, {"gpus", 8}};
+  record(about, config_, telemetry::RunStatus::kDone, "simulate");
+  EXPECT_TRUE(suggestion().studied.empty());
+  record(about, config_, telemetry::RunStatus::kDone, "command");
+  EXPECT_FALSE(suggestion().studied.empty());
+}
+
+TEST_F(StudiesOfTheStore, SayNothingAboutOtherSequencesOrAdapters) {
+  const std::int64_t length = suggestion().candidate.batch.sequence_length;
+  nlohmann::json about = {{"parameters", 6.7e9}, {"gpu", "H100"}, {"gpus", 8}, {"sequence_length", length / 2}};
+  record(about, config_, telemetry::RunStatus::kDone);
+  EXPECT_TRUE(suggestion().studied.empty());
+  about["sequence_length"] = length;
+  about["adapters"] = suggestion().lora.rank == 0;
+  record(about, config_, telemetry::RunStatus::kDone);
+  EXPECT_TRUE(suggestion().studied.empty());
+  about["adapters"] = suggestion().lora.rank > 0;
+  record(about, config_, telemetry::RunStatus::kDone);
+  EXPECT_FALSE(suggestion().studied.empty());
+}
+
 TEST_F(StudiesOfTheStore, AreKnownByTheirJobToo) {
   const nlohmann::json options = {{"evaluator", {{"kind", "simulate"}, {"job", "7b-instruct"}}}};
   const auto job = studied_job(options);
@@ -333,6 +356,8 @@ TEST_F(StudiesOfTheStore, AreKnownByTheirJobToo) {
   EXPECT_EQ(job->gpu, "H100");
   EXPECT_EQ(job->gpus, 8);
   EXPECT_NEAR(job->parameters, 6.74e9, 1e7);
+  EXPECT_GT(job->sequence_length, 0);
+  EXPECT_TRUE(job->adapters.has_value());
 }
 
 TEST_F(StudiesOfTheStore, CannotSmuggleACommandIntoAScript) {

@@ -18,8 +18,8 @@ const std::string kWaves = LOCKSTEP_BUILD_DIR "/tests/libwaves.so";
 std::string job_text(const std::string& file = kWaves, const std::string& arch = "mixer") {
   return "model:\n  plugin: " + file + "\n  arch: " + arch +
          "\n  loss: focal\n  loss_options: {gamma: 1}\n  layers: 2\ncluster: 1x1xcpu\ndata:\n  plugin: " + file +
-         "\n  kind: waves\n  path: some/file\noptimizer: {plugin: " + file +
-         ", schedule: inverse_power, schedule_options: {power: 1}}\nbatch: {micro: 8}\nsteps: 6\n";
+         "\n  kind: waves\n  path: some/file\n  flag: true\n  least: -1\n  name: \"true\"\noptimizer: {plugin: " +
+         file + ", schedule: inverse_power, schedule_options: {power: 1}}\nbatch: {micro: 8}\nsteps: 6\n";
 }
 
 template <class Call>
@@ -126,7 +126,8 @@ TEST(PluginFiles, an_option_that_the_model_does_not_know_is_refused_where_it_sta
   std::string text = job_text();
   text.replace(text.find("  layers: 2"), 11, "  layrs: 2");
   const Job job = parse_job(text, "job.yaml");
-  expect_in(complaint([&] { nn::build_model(job.model); }), "job.yaml:6:3: unknown key `layrs` in model; did you mean `layers`?");
+  expect_in(complaint([&] { nn::build_model(job.model); }),
+            "job.yaml:6:3: unknown key `layrs` in model; did you mean `layers`?");
 }
 
 TEST(PluginFiles, sections_without_their_names_are_refused) {
@@ -139,7 +140,8 @@ TEST(PluginFiles, sections_without_their_names_are_refused) {
   const std::string data = "data: {plugin: " + kWaves + ", kind: waves}\n";
   expect_in(complaint([&] { parse_job(head + data + "optimizer: {schedule: cosin}", "j"); }), "did you mean `cosine`");
   expect_in(complaint([&] { parse_job(head + data + "optimizer: {schedule_options: {a: 1}}", "j"); }), "of a plugin");
-  expect_in(complaint([&] { parse_job(head + data + "optimizer: {plugin: " + kWaves + "}", "j"); }), "no schedule of it");
+  expect_in(complaint([&] { parse_job(head + data + "optimizer: {plugin: " + kWaves + "}", "j"); }),
+            "no schedule of it");
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ constraints: ["micro_batch * accumulation == 16"]
   tune::Conclusion& found = study.conclusion;
   const tune::Config best = study.with(
       {{"NCCL_ALGO", "Tree"}, {"micro_batch", 8}, {"accumulation", 2}, {"num_workers", 6}, {"bucket_mib", 256}});
-  found.best = tune::BestFound{best, {51234, 50400, 52080, 5}, false};
+  found.best = tune::BestFound{best, {51234, 50400, 52080, 5}, false, 8};
   found.baseline_throughput = tune::Estimate{41500, 40800, 42210, 5};
   found.gain = tune::Gain{{23.4, 21.0, 25.8, 5}, true};
   found.importance = {importance("micro_batch", 14.2, 2.3, 3, 55), importance("NCCL_ALGO", 6.1, 1.4, 3, 12),

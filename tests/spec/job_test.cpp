@@ -73,8 +73,9 @@ std::string demo_with(const std::string& from, const std::string& to) {
 TEST(Job, metrics_that_make_no_sense_are_refused_by_name) {
   const auto message = [](const std::string& model, const std::string& data, const std::string& evaluation) {
     return user_error([&] {
-      parse_job("model: " + model + "\ncluster: 1x1xcpu\ndata: " + data + "\nevaluation: " + evaluation + "\nsteps: 1\n",
-                "job.yaml");
+      parse_job(
+          "model: " + model + "\ncluster: 1x1xcpu\ndata: " + data + "\nevaluation: " + evaluation + "\nsteps: 1\n",
+          "job.yaml");
     });
   };
   const std::string text = "{kind: text, path: t}", images = "{kind: mnist, path: m}";

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <regex>
 #include <set>
 
 #include "lockstep/tune/models/feasibility.h"
 #include "lockstep/tune/models/memory_sketch.h"
+#include "lockstep/tune/study/conclusion.h"
 
 namespace lockstep::tune {
 namespace {
@@ -75,7 +77,7 @@ TEST(Strategy, FindsANearlyBestConfigurationWithFewFailures) {
   const double found = evaluate(strategy.space(), proposal, 0, 0).throughput;
   // The best: micro 4 without recomputation (733), or micro 16 with (733 x 1.33 x 0.75); workers 4, tree.
   EXPECT_GT(found, 0.97 * 1000 * 4 / 6 * 1.1);
-  EXPECT_LE(std::count_if(history.begin(), history.end(), [](const Trial& t) { return !measured(t); }), 4);
+  EXPECT_LE(std::count_if(history.begin(), history.end(), [](const Trial& t) { return !measured(t); }), 8);
 }
 
 TEST(Strategy, IsAPureFunctionOfTheHistory) {
@@ -105,7 +107,62 @@ TEST(Strategy, StartsWithTheDefaultAndEndsWithFreshLaunchesOfTheWinner) {
   }
   EXPECT_TRUE(purposes.contains(Purpose::kConfirm));
   EXPECT_TRUE(purposes.contains(Purpose::kControl));
-  EXPECT_TRUE(purposes.contains(Purpose::kSetBack));
+}
+
+std::string without_defaults(const Space& space) {
+  return std::regex_replace(space.to_yaml(), std::regex(", default: [^,}]*"), "");
+}
+
+// A first value that nobody runs says nothing about how much faster the winner is than today's setting.
+TEST(Strategy, WithoutADefaultThereIsNoBaseline) {
+  const Space space = Space::parse(without_defaults(training_space()), "strategy_test");
+  ASSERT_FALSE(space.has_default());
+  const Strategy strategy(space, options_for(30, true));
+  const std::vector<Trial> history = run(strategy);
+  const auto made = [&](Purpose purpose) {
+    return std::count_if(history.begin(), history.end(), [&](const Trial& t) { return t.purpose == purpose; });
+  };
+  EXPECT_EQ(made(Purpose::kBaseline), 0);
+  EXPECT_EQ(made(Purpose::kControl), 0);
+  EXPECT_EQ(made(Purpose::kSetBack), 0);
+  EXPECT_GE(made(Purpose::kExplore) + made(Purpose::kReplicate), 26);
+  const Conclusion conclusion = conclude(strategy, history);
+  EXPECT_FALSE(conclusion.gain);
+  ASSERT_TRUE(conclusion.median);
+  EXPECT_GT(conclusion.best->throughput.value, conclusion.median->value);
+}
+
+TEST(Strategy, OfThirtyTrialsAtLeastTwentyThreeSearch) {
+  const Strategy strategy(training_space(), options_for(30, true));
+  const std::vector<Trial> history = run(strategy);
+  const auto searching = std::count_if(history.begin(), history.end(),
+                                       [](const Trial& trial) { return trial.purpose <= Purpose::kReplicate; });
+  EXPECT_GE(searching, 23);
+}
+
+// The whole range of the micro-batch before its neighbours.
+TEST(Strategy, LooksFarBeforeItLooksNear) {
+  const Strategy strategy(training_space(), options_for(30));
+  const std::vector<Trial> history = run(strategy);
+  std::set<std::int64_t> seen;
+  for (const Trial& trial : std::span(history).first(8)) seen.insert(std::get<std::int64_t>(trial.config.values[0]));
+  EXPECT_GE(*seen.rbegin(), 16);
+}
+
+TEST(Strategy, KnobsWithoutEffectStayAtTheirDefault) {
+  const Strategy strategy(training_space(), options_for(30, true));
+  std::vector<Trial> history;
+  while (const std::optional<Proposal> proposal = strategy.next(history)) {
+    Trial trial;
+    trial.number = static_cast<std::int64_t>(history.size());
+    trial.config = proposal->config;
+    trial.purpose = proposal->purpose;
+    trial.seconds = trial.gpu_seconds = 10;
+    trial.throughput = 1000;  // whatever is set
+    trial.samples = {1000.0};
+    history.push_back(trial);
+  }
+  EXPECT_EQ(strategy.winner(history), strategy.space().default_config());
 }
 
 TEST(Strategy, FreshLaunchesDoNotChangeTheWinner) {
@@ -174,8 +231,8 @@ TEST(Feasibility, ACombinationThatWasRefusedIsNotOfferedAgain) {
   Config refused = space.default_config();
   refused.values[3] = std::string("tree");
   const std::vector<FeasibilityPoint> points{
-      {space.default_config(), space.coordinates(space.default_config()), Outcome::kMeasured, 1},
-      {refused, space.coordinates(refused), Outcome::kInvalid, 1}};
+      {space.default_config(), space.coordinates(space.default_config()), Outcome::kMeasured, "", 1},
+      {refused, space.coordinates(refused), Outcome::kInvalid, "", 1}};
   const Feasibility model = Feasibility::fit(space, points, false);
   EXPECT_LT(model.probability(refused, space.coordinates(refused)), 0.4);
   EXPECT_GT(model.probability(space.default_config(), space.coordinates(space.default_config())), 0.8);

@@ -1,6 +1,7 @@
 // The loop of a study: charges, bounds, resuming, lanes, stopping. Evaluators are made up; seconds are virtual.
 #include "lockstep/tune/study/study.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -287,7 +288,40 @@ TEST(Study, GivesUpWhenNothingButCrashesCome) {
   const std::string error = user_error(
       [&] { run_study(Strategy(small_space(), options_of(40)), lanes_of(world), *journal); }, ExitCode::kRunFailed);
   EXPECT_HAS(error, "ModuleNotFoundError");
-  EXPECT_EQ(world.requests.size(), 6u);
+  EXPECT_EQ(world.requests.size(), 3u);  // the default among them: somebody runs that
+}
+
+// What `python3 nofile.py` does: it ends with 2 whatever the setting.
+TEST(Study, GivesUpWhenEverySettingIsRefusedAlike) {
+  World world;
+  const char* missing = "exit code 2: python3: can't open file 'nofile.py': [Errno 2] No such file or directory";
+  world.measure = [&](const EvaluationRequest&) {
+    Measurement measurement;
+    measurement.outcome = Outcome::kInvalid;
+    measurement.message = missing;
+    return measurement;
+  };
+  const auto journal = make_memory_journal();
+  const std::string error = user_error(
+      [&] { run_study(Strategy(small_space(), options_of(40)), lanes_of(world), *journal); }, ExitCode::kRunFailed);
+  EXPECT_HAS(error, "all were refused");
+  EXPECT_HAS(error, "nofile.py");
+  EXPECT_EQ(world.requests.size(), 3u);
+}
+
+// Refusals that differ are about the settings, so the study goes on.
+TEST(Study, GoesOnAfterRefusalsThatDiffer) {
+  World world;
+  world.measure = [&](const EvaluationRequest& request) {
+    if (world.requests.size() > 8) return synthetic(request, 30);
+    Measurement measurement;
+    measurement.outcome = Outcome::kInvalid;
+    measurement.message = fmt::format("refused for reason {}", world.requests.size());
+    return measurement;
+  };
+  const auto journal = make_memory_journal();
+  const StudyResult result = run_study(Strategy(small_space(), options_of(20)), lanes_of(world), *journal);
+  EXPECT_EQ(result.trials.size(), 20u);
 }
 
 TEST(Study, OnlyExplorationRaces) {

@@ -41,7 +41,8 @@ export function percent(share: Maybe, digits = 1): string {
 
 export function signedPercent(share: Maybe): string {
   if (!known(share)) return kDash;
-  return `${share >= 0 ? "+" : "−"}${Math.abs(share * 100).toFixed(1)}%`;
+  const size = Math.abs(share * 100).toFixed(1);
+  return size === "0.0" ? "0%" : `${share > 0 ? "+" : "−"}${size}%`;
 }
 
 export function usd(value: Maybe): string {

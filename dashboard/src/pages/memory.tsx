@@ -112,6 +112,7 @@ function Terms({ predicted, total }: { predicted: Record<string, number>; total:
 }
 
 function RankMemory({ ranks, total }: { ranks: MemoryData["ranks"]; total: number }) {
+  const stages = new Set(ranks.map((one) => one.stage)).size;
   return (
     <Scroll class="card" label="Measured by rank">
       <table class="rows">
@@ -136,7 +137,7 @@ function RankMemory({ ranks, total }: { ranks: MemoryData["ranks"]; total: numbe
           {ranks.map((rank) => (
             <tr key={rank.rank}>
               <th scope="row">
-                {rank.rank} {rank.stage > 0 && <span class="muted">stage {rank.stage}</span>}
+                {rank.rank} {stages > 1 && <span class="muted">stage {rank.stage}</span>}
               </th>
               <td class="figure">{bytes(rank.peak_bytes)}</td>
               <td class="figure">{total && rank.peak_bytes ? percent(rank.peak_bytes / total) : ""}</td>

@@ -15,8 +15,8 @@ double Pricer::State::headroom(const plan::Layout& layout) const {
   for (std::size_t i = 0; i <= group_of(layout.world() - 1); ++i) {
     const GroupRates& group = groups[i];
     const double ceiling = is_published ? group.ceiling[precision] : 0;
-    least = std::min(least, ceiling > 0 ? group.rates[precision].gemm.value() / ceiling
-                                        : group.constants.gemm_efficiency);
+    least =
+        std::min(least, ceiling > 0 ? group.rates[precision].gemm.value() / ceiling : group.constants.gemm_efficiency);
   }
   return least;
 }

@@ -329,8 +329,7 @@ void Pricer::recalibrate(const Constants& constants) {
     state.together.push_back(all);
   }
   if (state.groups.size() > 1) {
-    state.between_bytes_per_second =
-        std::max(1.0, state.cluster.between_groups.bytes_per_second) * border_efficiency;
+    state.between_bytes_per_second = std::max(1.0, state.cluster.between_groups.bytes_per_second) * border_efficiency;
   }
 }
 

@@ -111,7 +111,11 @@ StreamTime Pricer::State::stream_time(const Context& context, const LayerPrices&
   time.ep = ep_forward + ep_backward;
   time.exchange_forward = tp_forward + cp_forward + ep_forward;
   time.exchange_backward = tp_backward + cp_backward + ep_backward;
-  return {forward + tp_forward + cp_forward + ep_forward, backward + tp_backward + cp_backward + ep_backward};
+  time.compute_backward = backward;
+  return {.forward = forward + tp_forward + cp_forward + ep_forward,
+          .backward = backward + tp_backward + cp_backward + ep_backward,
+          .compute_forward = forward,
+          .compute_backward = backward};
 }
 
 // Forward and backward of a stage: what its device or its host takes, whichever is longer.
@@ -161,9 +165,10 @@ void Pricer::State::add_sharded_traffic(const Context& context, const LinkRates&
                                    collective(expert_shard, CollectiveOp::kReduceScatter, traffic.expert_scatter.bytes)
                              : 0.0;
   const double in_forward =
-      exposed_seconds(Seconds(gather), Seconds(stream.forward), k.zero3_exposed, k.overlap_slowdown).value();
+      exposed_seconds(Seconds(gather), Seconds(stream.compute_forward), k.zero3_exposed, k.overlap_slowdown).value();
   const double in_backward =
-      exposed_seconds(Seconds(gather + scatter), Seconds(stream.backward), k.zero3_exposed, k.overlap_slowdown).value();
+      exposed_seconds(Seconds(gather + scatter), Seconds(stream.compute_backward), k.zero3_exposed, k.overlap_slowdown)
+          .value();
   time.dp = in_forward + in_backward;
   time.dp_forward = in_forward;
   time.gather = gather;
@@ -200,7 +205,7 @@ Pricer::State::PricedStage Pricer::State::price_stage(const Context& context, co
   priced.time = stage_time(context, prices, group, links, stage, layers);
   const double dense = dense_parameters(layout, stage, layers);
   const double expert = expert_parameters(layout, layers);
-  priced.reduction = data_parallel_seconds(context, links.data, dense, expert, priced.time.backward);
+  priced.reduction = data_parallel_seconds(context, links.data, dense, expert, priced.time.compute_backward);
   const DeviceRates& rates = group.rates[static_cast<std::size_t>(layout.precision)];
   priced.optimizer = optimizer_seconds(context, rates, dense, expert);
   priced.memory = engine ? engine_stage_memory(layout, context.batch, stage)

@@ -71,6 +71,7 @@ struct StageTime {
   double send = 0;  // pipeline sends that are not hidden
   double host = 0;  // beyond what the device takes
   double forward = 0, backward = 0;
+  double compute_backward = 0;
   double weight_gradient = 0;
   double device_ahead = 0;  // share of the time in which the host waits for the device, 0 to 1
   // Parts of forward and backward that the simulator plays by themselves (work.h).
@@ -80,9 +81,11 @@ struct StageTime {
   double total() const { return forward + backward; }
 };
 
-// Device work and communication that is not hidden, of one micro-batch on one stage.
+// Device work and communication that is not hidden, of one micro-batch on one stage; and the work alone, which is what
+// data-parallel traffic can hide behind (behind other messages it cannot: they share the links).
 struct StreamTime {
   double forward = 0, backward = 0;
+  double compute_forward = 0, compute_backward = 0;
 };
 
 // The data-parallel traffic of one stage in one step, alone on its links, without what ZeRO-3 does inside the
@@ -127,10 +130,10 @@ struct Pricer::State {
   PricerOptions options;
   std::int64_t sequence = 0;
   spec::Cluster cluster;
-  std::vector<Fitted> by_group;     // what prices each group
-  bool is_published = false;        // the profile was fitted to published runs, so physics bounds its constants
-  std::vector<GroupRates> groups;   // in the order ranks fill them
-  std::vector<Together> together;   // of the first group, the first two, ...
+  std::vector<Fitted> by_group;    // what prices each group
+  bool is_published = false;       // the profile was fitted to published runs, so physics bounds its constants
+  std::vector<GroupRates> groups;  // in the order ranks fill them
+  std::vector<Together> together;  // of the first group, the first two, ...
   double between_bytes_per_second = 0;
   std::int64_t devices = 0;
   double context_bytes = 0;         // of a process before it allocates anything

@@ -1,6 +1,7 @@
 // The fitted part of a Profile in files, and the profiles that are compiled in.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string_view>
 #include <tuple>
 #include <utility>
@@ -38,8 +39,8 @@ constexpr std::array<Relative, 12> kRelatives{{{"A100-40", "A100", 1.0},
                                                {"L40S", "H100", 1.5},
                                                {"RTX4090", "H100", 1.5}}};
 constexpr std::string_view kOwnStack = "lockstep";
-constexpr double kUnknownTimeSigma = 0.3;
-constexpr double kUnknownMemorySigma = 0.15;
+// Of kinds without runs, over the widest of those with some.
+constexpr double kUnknownWidening = 1.2;
 
 // What few stacks do otherwise: files say it where it is not the default.
 struct RareFact {
@@ -111,9 +112,43 @@ StackFacts read_facts(const JsonReader& reader) {
   return facts;
 }
 
-Profile read_embedded(const spec::EmbeddedSpec& embedded) {
+Profile read_as_fitted(const spec::EmbeddedSpec& embedded) {
   const std::string name = fmt::format("profile {}", embedded.name);
   return read_profile(parse_json(std::string(embedded.text), name), name);
+}
+
+// The variance of a few runs says little: that of the hardware, of any stack, counts as kPriorRuns runs beside it.
+constexpr double kPriorRuns = 2;
+
+Profile read_embedded(const spec::EmbeddedSpec& embedded) {
+  Profile profile = read_as_fitted(embedded);
+  if (!profile.fitted || profile.fitted->stack == "generic" || profile.fitted->stack == kOwnStack) return profile;
+  const spec::EmbeddedSpec* generic = spec::find_embedded(spec::embedded_profiles(), profile.fitted->hardware);
+  if (generic == nullptr) return profile;
+  const Residuals prior = read_as_fitted(*generic).fitted->residuals;
+  const double runs = static_cast<double>(profile.fitted->runs);
+  for (double Residuals::*sigma : {&Residuals::time, &Residuals::memory}) {
+    double& own = profile.fitted->residuals.*sigma;
+    const double pooled =
+        std::sqrt((runs * own * own + kPriorRuns * prior.*sigma * prior.*sigma) / (runs + kPriorRuns));
+    own = std::max(own, pooled);
+  }
+  return profile;
+}
+
+// Nothing is known better than what was measured.
+Residuals unknown_residuals() {
+  Residuals widest;
+  for (const spec::EmbeddedSpec& embedded : spec::embedded_profiles()) {
+    const Profile profile = read_as_fitted(embedded);
+    if (!profile.fitted || profile.fitted->stack != "generic") continue;
+    widest.time = std::max(widest.time, profile.fitted->residuals.time);
+    widest.time_exposed = std::max(widest.time_exposed, profile.fitted->residuals.time_exposed);
+    widest.memory = std::max(widest.memory, profile.fitted->residuals.memory);
+  }
+  return {.time = kUnknownWidening * widest.time,
+          .time_exposed = kUnknownWidening * widest.time_exposed,
+          .memory = kUnknownWidening * widest.memory};
 }
 
 const spec::EmbeddedSpec* find_by_parts(std::string_view kind, std::string_view stack) {
@@ -226,8 +261,8 @@ Profile profile_for(const std::string& device_kind, const std::string& stack) {
   profile.provenance.software = "unknown";
   profile.provenance.method = "defaults: no run of this hardware has been fitted";
   profile.fitted = Fitted{.hardware = device_kind, .stack = "generic"};
-  profile.fitted->residuals.time = kUnknownTimeSigma;
-  profile.fitted->residuals.memory = kUnknownMemorySigma;
+  static const Residuals unknown = unknown_residuals();  // of what is compiled in
+  profile.fitted->residuals = unknown;
   return profile;
 }
 

@@ -19,6 +19,8 @@ constexpr double kMostPriorScale = 2.0;  // on the spreads of constant_table()
 constexpr double kOutlierShare = 0.05;
 constexpr double kOutlierDensity = 1 / 6.8;
 constexpr double kLeastWeight = 1e-6;
+// However little is known of a stack: its ordinary runs are within a factor of two of others built like it.
+constexpr double kWidestOrdinary = 0.3;
 
 double dot(const Vector& a, const Vector& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
 
@@ -147,8 +149,10 @@ struct Posterior::Update {
     return sum;
   }
 
+  // A run that is an ordinary one with probability w moves the mean by w of what it would alone: the mixture's mean.
   double noise_of(const Figure& figure) const {
-    return figure.noise * figure.noise / std::max(figure.weight, kLeastWeight);
+    const double own = figure.noise * figure.noise;
+    return own + (1 / std::max(figure.weight, kLeastWeight) - 1) * (covariance(figure, figure) + own);
   }
 
   // log(measured / predicted by the prior), as the linearisation at the offsets has it.
@@ -187,7 +191,7 @@ struct Posterior::Update {
         mean = dot(cross, solve(others, targets));
         variance_left -= dot(cross, solve(others, cross));
       }
-      variance_left = std::max(variance_left, figure.noise * figure.noise);
+      variance_left = std::clamp(variance_left, figure.noise * figure.noise, kWidestOrdinary * kWidestOrdinary);
       const double away = target(figure) - mean;
       const double ordinary = (1 - kOutlierShare) * std::exp(-0.5 * away * away / variance_left) /
                               std::sqrt(2 * 3.14159265358979 * variance_left);

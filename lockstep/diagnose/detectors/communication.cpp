@@ -76,6 +76,19 @@ std::size_t ranks_on_smallest_node(const RunEvidence& evidence) {
   return counts.size() > 1 ? least : 0;
 }
 
+// What would exchange less, by what the layout has.
+std::string less_exchange(const RunEvidence& evidence) {
+  const std::string other = "lockstep plan with this model and cluster: ";
+  if (!evidence.run) return other + "a layout that exchanges less";
+  const plan::Layout& layout = evidence.run->layout;
+  if (layout.data_ranks() > 1) {
+    return train_with(evidence, fmt::format("batch.accumulation={}", 2 * evidence.run->batch.accumulation)) +
+           ": gradients are exchanged half as often per sample; or communication.compression=bf16";
+  }
+  if (layout.tp * layout.cp > 1) return other + "a layout with smaller tp or cp";
+  return other + "fewer stages, or larger micro-batches";
+}
+
 }  // namespace
 
 Findings find_small_messages(const RunEvidence& evidence) {
@@ -123,11 +136,7 @@ Findings find_exposed_communication(const RunEvidence& evidence) {
   std::string text = fmt::format("ranks are blocked on transfers {} of a {} step, waiting for peers not counted",
                                  format_seconds(moved), format_seconds(evidence.step_seconds));
   if (predicted > 0.0) text += fmt::format("; predicted were {}", format_seconds(predicted));
-  const std::string fix =
-      evidence.run && evidence.run->layout.data_ranks() > 1
-          ? train_with(evidence, fmt::format("batch.accumulation={}", 2 * evidence.run->batch.accumulation)) +
-                ": gradients are exchanged half as often per sample; or communication.compression=bf16"
-          : "lockstep plan with this model and cluster: a layout with smaller tp or cp";
+  const std::string fix = less_exchange(evidence);
   return {make_finding(Cause::kExposedCommunication, predicted > 0.0 ? 0.8 : 0.65,
                        evidence.share(moved - std::min(predicted, moved)), {}, text, fix)};
 }

@@ -36,7 +36,7 @@ struct FusedOptions {
   std::string gemm_table;   // file of algorithms chosen before (FusedStep::save_gemm_table); empty: time them now
   bool own_attention_graphs = true;  // cuDNN's, where the build has its frontend; false: libtorch's binding
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
-  bool norms_decay = true;  // the weights of norms too
+  bool norms_decay = true;     // the weights of norms too
   double clip = 0;             // limit of the gradient's norm; 0: none
   bool gradient_norm = false;  // computed also without a limit; a gradient that is not finite then changes nothing
 };

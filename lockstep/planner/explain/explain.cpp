@@ -14,6 +14,7 @@
 #include "lockstep/planner/explain/what_if.h"
 #include "lockstep/planner/lost_work.h"
 #include "lockstep/planner/search/request.h"
+#include "lockstep/planner/selection.h"
 
 namespace lockstep::planner {
 namespace {
@@ -104,6 +105,7 @@ plan::Candidate loser_candidate(const SearchRequest& request, const cost::Pricer
 void add_own_choice(const SearchRequest& request, const Ranked& given, std::vector<plan::Candidate>& alternatives) {
   SearchRequest free = request;
   free.constraints = {};
+  free.selection = selection_bias(request);  // so that the two compare
   const std::optional<Ranked> own = find_best(free);
   if (!own || own->layout == given.layout) return;
   const cost::Pricer pricer(request.model, request.cluster, request.profile, pricer_options(request));
@@ -149,6 +151,7 @@ Explained explain(const SearchRequest& asked, const ExplainOptions& options) {
   }
   if (is_wholly_fixed(request.constraints)) add_own_choice(request, best, plan.alternatives);
   if (options.what_ifs) explained.what_ifs = what_ifs(request, result);
+  if (options.what_ifs) explained.strategies = compare_strategies(request, plan.best);
   explained.bottleneck =
       find_bottleneck(plan, options.what_ifs ? explained.what_ifs : std::vector{twice_the_memory(request, result)});
   explained.sensitivity = sensitivity_of(request, plan.best, rivals_of(result));
@@ -170,6 +173,7 @@ nlohmann::json to_json(const Explained& explained) {
                        {"gain", change.gain},
                        {"idle_devices", change.idle_devices}});
   }
+  json["strategies"] = to_json(explained.strategies);
   json["sensitivity"] = to_json(explained.sensitivity);
   nlohmann::json& passes = json["passes"] = nlohmann::json::array();
   for (const PassReport& pass : explained.passes) {

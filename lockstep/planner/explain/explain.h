@@ -8,6 +8,7 @@
 
 #include "lockstep/planner/explain/sensitivity.h"
 #include "lockstep/planner/search/search.h"
+#include "lockstep/planner/strategies.h"
 
 namespace lockstep::planner {
 
@@ -23,9 +24,10 @@ struct WhatIf {
 struct Explained {
   SearchRequest request;  // as searched: defaults filled in
   plan::Plan plan;
-  std::string bottleneck;        // "compute", "memory: activations", "tensor-parallel traffic over NVLink", ...
-  std::vector<WhatIf> what_ifs;  // best gain first
-  Sensitivity sensitivity;       // what the plan rests on; empty where nothing could be priced
+  std::string bottleneck;            // "compute", "memory: activations", "tensor-parallel traffic over NVLink", ...
+  std::vector<WhatIf> what_ifs;      // best gain first
+  std::vector<Strategy> strategies;  // FSDP, tensor parallel, pipeline or hybrid? Empty without what-ifs
+  Sensitivity sensitivity;           // what the plan rests on; empty where nothing could be priced
   std::vector<PassReport> passes;
   std::vector<cost::StagePrice> stages;  // of the plan, one without a pipeline; empty for images
   std::vector<plan::Candidate> pareto;   // throughput against memory against dollars, fastest first

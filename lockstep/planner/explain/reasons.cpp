@@ -1,5 +1,7 @@
 #include "lockstep/planner/explain/reasons.h"
 
+#include "lockstep/planner/capabilities.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -186,6 +188,9 @@ class Reasons {
       if (!name.starts_with(hardware + "-")) continue;
       const cost::Profile profile = cost::find_profile(name);
       if (!profile.fitted || profile.fitted->hardware != hardware) continue;
+      // Evidence of a framework that cannot run this says nothing about it.
+      const Capabilities* framework = framework_of(*profile.fitted);
+      if (framework == nullptr || framework->find_problem(layout_, request_.model)) continue;
       const cost::Pricer pricer(request_.model, request_.cluster, profile, pricer_options(request_));
       const double sigma = pricer.price(layout_, plan_.batch).time_sigma;
       if (sigma < kClearlyTighter * plan_.price.time_sigma) found.emplace_back(sigma, name);

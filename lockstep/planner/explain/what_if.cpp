@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 
 #include "lockstep/planner/explain/terms.h"
 #include "lockstep/planner/resize.h"
 #include "lockstep/planner/search/request.h"
+#include "lockstep/planner/selection.h"
 
 namespace lockstep::planner {
 namespace {
@@ -44,10 +46,10 @@ class WhatIfs {
     WhatIf what_if{.change = change, .layout = std::nullopt, .per_second = 0, .gain = -1};
     if (best != nullptr) {
       what_if.layout = best->layout;
-      what_if.per_second = per_second(*best);
+      what_if.per_second = per_second(*best) * std::exp(-selection_bias(request_));  // as the plan's own figure
       what_if.gain = is_about_money(request_.objective)
                          ? 1 - step_cost(*best, cluster) / step_cost(plan_, request_.cluster)
-                         : what_if.per_second / now_ - 1;
+                         : per_second(*best) / now_ - 1;
       what_if.idle_devices = cluster.devices() - best->layout.world();
     }
     found_.push_back(std::move(what_if));

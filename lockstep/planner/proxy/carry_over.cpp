@@ -61,7 +61,7 @@ StepParts parts_of(const plan::TimeBreakdown& time) {
   parts[StepPhase::kCompute] = time.compute;
   parts[StepPhase::kComm] = time.tp_comm + time.dp_comm + time.pp_comm + time.cp_comm + time.ep_comm + time.bubble;
   parts[StepPhase::kOptimizer] = time.optimizer;
-  parts[StepPhase::kHost] = time.other;
+  parts[StepPhase::kHost] = time.other + time.selection;
   return parts;
 }
 

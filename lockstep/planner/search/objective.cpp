@@ -30,7 +30,7 @@ void require_sense(const SearchRequest& request) {
 WorldTerms terms_of(const SearchRequest& request, std::int64_t devices) {
   const double share = static_cast<double>(devices) / static_cast<double>(request.cluster.devices());
   WorldTerms terms{.devices = devices, .usd_per_hour = hourly_price(request.cluster, devices).usd};
-  terms.cadence = cadence_question(request.model, request.cluster, 0, request.max_lost_seconds);
+  terms.cadence = cadence_question(request.model, request.cluster, 0, request.max_lost_seconds, request.lora);
   terms.cadence.failures_per_second *= share;
   terms.cadence.host_copy_bytes_per_second *= share;
   return terms;
@@ -40,7 +40,9 @@ WorldTerms terms_of(const SearchRequest& request, std::int64_t devices) {
 
 double considered_seconds(const plan::Layout& layout, const cost::Price& price, std::int64_t devices_per_node) {
   double stretch = 1;
-  stretch += 0.002 * static_cast<double>(layout.zero);
+  // Replicas are the simplest: sharded state must earn more than its own trouble, in some of the data ranks more still.
+  stretch += layout.zero > 0 ? 0.015 + 0.002 * static_cast<double>(layout.zero - 1) : 0.0;
+  if (layout.dp > 1 && layout.shard > 1) stretch += 0.01;
   if (layout.cp > 1) stretch += 0.01;
   if (layout.pp > 1) stretch += 0.002;
   stretch += 0.0005 * static_cast<double>(layout.virtual_stages - 1);

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/plan/fused_limits.h"
+#include "lockstep/planner/capabilities.h"
 #include "lockstep/planner/search/space.h"
 #include "lockstep/spec/usual_precision.h"
 
@@ -33,18 +34,33 @@ std::int64_t round_batch(double wanted, std::int64_t devices) {
   return std::max<std::int64_t>(1, std::llround(wanted));
 }
 
+// The batch that a model was published with, by whatever door it came: a config.json has none, and is the preset that
+// it has the shape of.
+double usual_tokens(const spec::Model& model) {
+  if (model.global_batch_tokens > 0) return static_cast<double>(model.global_batch_tokens);
+  for (const std::string& name : spec::model_preset_names()) {
+    const spec::Model preset = spec::load_model(name);
+    const bool same = preset.arch == model.arch && preset.layers == model.layers && preset.hidden == model.hidden &&
+                      preset.heads == model.heads && preset.ffn_hidden == model.ffn_hidden &&
+                      preset.experts == model.experts;
+    if (same && preset.global_batch_tokens > 0) return static_cast<double>(preset.global_batch_tokens);
+  }
+  return kUsualTokens;
+}
+
 std::int64_t usual_batch(const spec::Model& model, std::int64_t sequence_length, std::int64_t devices) {
   if (!model.is_language_model()) return std::min(kImagesPerDevice * devices, kMostImages);
-  const double tokens = model.global_batch_tokens > 0 ? static_cast<double>(model.global_batch_tokens) : kUsualTokens;
-  return round_batch(std::max(1.0, tokens / static_cast<double>(sequence_length)), devices);
+  return round_batch(std::max(1.0, usual_tokens(model) / static_cast<double>(sequence_length)), devices);
 }
 
 // A micro-batch of which every limit on its tokens is a divisor.
 constexpr std::int64_t kAnyMicro = plan::fused::kSizeUnitFp8;
 
-// Plans by the profile of another framework are that framework's.
-bool is_of_engine(const cost::Profile& profile) {
-  return !profile.fitted || profile.fitted->stack == "generic" || profile.fitted->stack == "lockstep";
+// Plans for another framework, or by its profile, are that framework's.
+bool is_of_engine(const SearchRequest& request) {
+  if (request.framework != nullptr) return request.framework->name == "lockstep";
+  const auto& fitted = request.profile.fitted;
+  return !fitted || fitted->stack == "generic" || fitted->stack == "lockstep";
 }
 
 // Whether another layout may be the cure. Weights in host memory under any ZeRO stage are DeepSpeed's.
@@ -152,7 +168,8 @@ SearchRequest complete(SearchRequest request) {
   if (!request.model.is_language_model()) {
     request.sequence_length = 0;
   } else if (request.sequence_length == 0) {
-    request.sequence_length = request.model.max_sequence;
+    const std::int64_t longest = request.model.max_sequence;
+    request.sequence_length = longest <= kUsualLongest ? longest : kUsualSequence;
   }
   if (request.model.is_language_model() && request.sequence_length <= 0) {
     throw bad_input(fmt::format("model {} does not say how long its sequences are", request.model.name),
@@ -221,12 +238,19 @@ plan::Run run_of(const SearchRequest& request, const plan::Layout& layout, const
 
 std::optional<plan::Problem> find_untrained(const SearchRequest& request, const plan::Layout& layout,
                                             const plan::BatchPlan& batch) {
-  if (!is_of_engine(request.profile)) return std::nullopt;
+  if (!is_of_engine(request)) return std::nullopt;
   return plan::first_refusal(run_of(request, layout, batch));
 }
 
 std::optional<plan::Problem> find_refusal(const SearchRequest& request, const plan::Layout& layout,
                                           const plan::BatchPlan& batch) {
+  if (request.framework != nullptr) {
+    if (const auto problem = request.framework->find_problem(layout, request.model)) {
+      return plan::Problem{.key = "layout",
+                           .text = fmt::format("layout: {} has no {}", request.framework->title, *problem),
+                           .fix = "choose another layout, or another --stack"};
+    }
+  }
   std::optional<plan::Problem> first = find_untrained(request, layout, batch);
   if (!first || request.is_job || is_of_layout(*first)) return first;
   for (plan::Problem& problem : plan::problems(run_of(request, layout, batch))) {
@@ -237,7 +261,7 @@ std::optional<plan::Problem> find_refusal(const SearchRequest& request, const pl
 
 // Judged with the plainest layout: what is refused then, and not for its layout, no other layout helps.
 void require_trained(const SearchRequest& request) {
-  if (!is_of_engine(request.profile)) return;
+  if (!is_of_engine(request)) return;
   const bool alone = request.cluster.devices() == 1;
   for (const spec::Precision precision : request.precisions) {
     plan::Layout layout;

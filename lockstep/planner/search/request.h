@@ -25,6 +25,10 @@ std::optional<plan::Problem> find_refusal(const SearchRequest& request, const pl
 // narrow optimizer states that the one device cannot train.
 void require_trained(const SearchRequest& request);
 
+// Sequences that models are pretrained with where they take longer ones: nobody starts at 32768.
+inline constexpr std::int64_t kUsualLongest = 8192;
+inline constexpr std::int64_t kUsualSequence = 4096;
+
 // The keys of Constraints::fixed and at_most: axes, micro and accumulation.
 std::vector<std::string> constraint_keys();
 // Fixes a field of the layouts that are searched. Precisions are the request's and stay.

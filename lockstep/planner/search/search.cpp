@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <exception>
 #include <thread>
 
@@ -12,6 +13,7 @@
 #include "lockstep/planner/search/objective.h"
 #include "lockstep/planner/search/request.h"
 #include "lockstep/planner/search/space.h"
+#include "lockstep/planner/selection.h"
 
 namespace lockstep::planner {
 namespace {
@@ -322,9 +324,11 @@ plan::Candidate to_candidate(const SearchRequest& request, const cost::Pricer& p
   candidate.batch = ranked.batch;
   candidate.memory = ranked.price.memory;
   candidate.out_of_memory_probability = ranked.price.out_of_memory_probability();
-  candidate.prediction = pricer.predict(ranked.price, ranked.layout, ranked.batch);
-  candidate.breakdown = ranked.price.time;
-  add_money(request, candidate, ranked.price.step_seconds());
+  cost::Price expected = ranked.price;
+  expected.time.selection = ranked.price.step_seconds() * std::expm1(selection_bias(request));
+  candidate.prediction = pricer.predict(expected, ranked.layout, ranked.batch);
+  candidate.breakdown = expected.time;
+  add_money(request, candidate, expected.step_seconds());
   return candidate;
 }
 

@@ -27,6 +27,8 @@
 
 namespace lockstep::planner {
 
+struct Capabilities;
+
 enum class Objective {
   kThroughput,  // most tokens (samples) per second
   kGoodput,     // the same x the share of time that trains, checkpoints and failures counted
@@ -72,6 +74,8 @@ struct SearchRequest {
   // Asked for a job: what `lockstep train` refuses is not an answer. Otherwise only layouts that the engine could not
   // run are left out, and a question about fp8 on many devices, which other frameworks train, is answered.
   bool is_job = false;
+  const Capabilities* framework = nullptr;  // that will run it: layouts it cannot run are no answers; null: any
+  std::optional<double> selection;          // of the question that this one is a part of (selection.h); none: its own
   std::vector<spec::Precision> precisions;  // empty: bf16 (fp16 where the device has no bf16, fp32 on cpu)
   Constraints constraints;
   Objective objective = Objective::kThroughput;

@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/plan/fused_limits.h"
+#include "lockstep/planner/capabilities.h"
 #include "lockstep/planner/search/stage_split.h"
 
 namespace lockstep::planner {
@@ -173,6 +174,10 @@ bool Space::divides_model(std::int64_t tp) const {
 
 std::optional<std::string> Space::find_problem(const plan::Layout& mesh) const {
   if (auto problem = find_bound_problem(mesh)) return problem;
+  const Capabilities* framework = request_.framework;
+  if (framework != nullptr) {
+    if (auto problem = framework->find_mesh_problem(mesh, request_.model)) return problem;
+  }
   if (auto problem = plan::find_layout_problem(mesh, &request_.model)) return problem;
   if (mesh.offload == plan::Offload::kParameters && mesh.zero != 3 && (request_.is_job || mesh.sharding_ranks() > 1)) {
     return fmt::format("offload=parameters needs zero=3, not zero={}", mesh.zero);
@@ -274,6 +279,7 @@ std::vector<Pipeline> Space::find_pipelines(std::int64_t world, std::int64_t pp)
     layout.schedule = pipeline.schedule;
     layout.virtual_stages = pipeline.virtual_stages;
     layout.stage_layers = pipeline.stage_layers;
+    if (request_.framework != nullptr && request_.framework->find_pipeline_problem(layout)) return true;
     return plan::find_layout_problem(layout, &request_.model).has_value();
   });
   return pipelines;
@@ -282,6 +288,9 @@ std::vector<Pipeline> Space::find_pipelines(std::int64_t world, std::int64_t pp)
 std::span<const bool> Space::sequence_parallels(const plan::Layout& mesh) const {
   const std::optional<bool> wanted = request_.constraints.sequence_parallel;
   if (mesh.tp == 1) return only(kBothWays, false);
+  if (!wanted && request_.framework != nullptr && !request_.framework->tensor_without_sequence) {
+    return only(kBothWays, true);
+  }
   return wanted ? only(kBothWays, *wanted) : std::span<const bool>(kBothWays);
 }
 
@@ -289,6 +298,11 @@ std::span<const plan::ContextExchange> Space::context_exchanges(const plan::Layo
   const std::optional<plan::ContextExchange> wanted = request_.constraints.context_exchange;
   const bool heads_divide = plan::can_exchange_heads(mesh, request_.model);
   if (mesh.cp == 1) return only(kExchanges, plan::ContextExchange::kRing);
+  const Capabilities* framework = request_.framework;
+  if (!wanted && framework != nullptr && framework->ring != framework->all_to_all) {
+    if (framework->ring) return only(kExchanges, plan::ContextExchange::kRing);
+    return heads_divide ? only(kExchanges, plan::ContextExchange::kAllToAll) : std::span<const plan::ContextExchange>();
+  }
   if (wanted == plan::ContextExchange::kAllToAll && !heads_divide) return {};
   if (wanted) return only(kExchanges, *wanted);
   return heads_divide ? std::span<const plan::ContextExchange>(kExchanges)
@@ -298,7 +312,9 @@ std::span<const plan::ContextExchange> Space::context_exchanges(const plan::Layo
 std::vector<plan::Recompute> Space::find_recomputes() const {
   if (const auto wanted = request_.constraints.recompute) return {*wanted};
   std::vector<plan::Recompute> found;
+  const bool selective = request_.framework == nullptr || request_.framework->selective;
   for (const plan::Recompute recompute : kRecomputes) {
+    if (recompute == plan::Recompute::kSelective && !selective) continue;
     plan::Layout layout;
     layout.recompute = recompute;
     if (!plan::find_layout_problem(layout, &request_.model)) found.push_back(recompute);

@@ -10,6 +10,8 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/base/yaml.h"
+#include "lockstep/planner/export/deepspeed.h"
+#include "lockstep/planner/export/export.h"
 
 namespace lockstep::planner {
 namespace {
@@ -40,24 +42,6 @@ std::string summary(const Suggestion& suggestion, const char* comment) {
   for (const std::string& warning : suggestion.warnings)
     text += fmt::format("{} Warning: {}\n", comment, printable(warning, kCommentBytes));
   return text;
-}
-
-std::string layout_line(const plan::Layout& layout) {
-  std::vector<std::string> parts;
-  for (const plan::LayoutField& field : plan::layout_fields()) {
-    const std::string_view name = field.name();
-    if (name == "precision") continue;  // the job's
-    const bool always = name == "schedule" || name == "context_exchange";
-    const std::int64_t plain = name == "zero" ? 0 : field.usual(layout);
-    if (field.matters(layout) && (always || field.get(layout) != plain)) {
-      parts.push_back(fmt::format("{}: {}", name, field.text(layout)));
-    }
-  }
-  if (!layout.stage_layers.empty()) {
-    parts.push_back(fmt::format("stage_layers: [{}]", fmt::join(layout.stage_layers, ", ")));
-  }
-  if (parts.empty()) parts.emplace_back("dp: 1");
-  return fmt::format("layout: {{{}}}\n", join(parts, ", "));
 }
 
 std::string model_text(const Suggestion& suggestion) {
@@ -177,7 +161,7 @@ std::string job_yaml(const Suggestion& suggestion) {
     text += fmt::format("lora: {{rank: {}, alpha: {:g}, targets: [{}]}}\n", suggestion.lora.rank, suggestion.lora.alpha,
                         join(suggestion.lora.targets, ", "));
   }
-  text += layout_line(plan.layout);
+  text += job_layout_line(plan.layout);
   text += fmt::format("precision: {}\n", spec::to_string(plan.layout.precision));
   text += fmt::format("batch: {{micro: {}, accumulation: {}, sequence_length: {}}}\n", plan.batch.micro,
                       plan.batch.accumulation, plan.batch.sequence_length);
@@ -218,24 +202,7 @@ nlohmann::ordered_json deepspeed_config(const Suggestion& asked) {
   using nlohmann::ordered_json;
   const Suggestion suggestion = for_stack(asked, Stack::kDeepspeed);
   const plan::Candidate& plan = suggestion.candidate;
-  const plan::Layout& layout = plan.layout;
-  ordered_json config;
-  config["train_batch_size"] = plan.batch.global_sequences;
-  config["train_micro_batch_size_per_gpu"] = plan.batch.micro;
-  config["gradient_accumulation_steps"] = plan.batch.accumulation;
-  config["gradient_clipping"] = 1.0;
-  if (layout.precision == spec::Precision::kBf16) config["bf16"] = {{"enabled", true}};
-  if (layout.precision == spec::Precision::kFp16) config["fp16"] = {{"enabled", true}};
-  ordered_json zero;
-  zero["stage"] = layout.zero;
-  if (layout.zero > 0) {
-    zero["overlap_comm"] = true;
-    zero["contiguous_gradients"] = true;
-  }
-  if (layout.zero == 3) zero["stage3_gather_16bit_weights_on_model_save"] = true;
-  if (layout.offload != plan::Offload::kNone) zero["offload_optimizer"] = {{"device", "cpu"}, {"pin_memory", true}};
-  if (layout.offload == plan::Offload::kParameters) zero["offload_param"] = {{"device", "cpu"}, {"pin_memory", true}};
-  config["zero_optimization"] = std::move(zero);
+  ordered_json config = deepspeed_core(plan.layout, plan.batch);
   const OptimizerAdvice& optimizer = suggestion.optimizer;
   config["optimizer"] = {{"type", "AdamW"},
                          {"params",
@@ -243,17 +210,13 @@ nlohmann::ordered_json deepspeed_config(const Suggestion& asked) {
                            {"betas", {0.9, optimizer.beta2}},
                            {"eps", 1e-8},
                            {"weight_decay", optimizer.weight_decay}}}};
-  config["scheduler"] = {{"type", "WarmupDecayLR"},
+  // Cosine to a tenth, as the reasons say.
+  config["scheduler"] = {{"type", "WarmupCosineLR"},
                          {"params",
                           {{"total_num_steps", suggestion.steps},
-                           {"warmup_min_lr", 0.0},
-                           {"warmup_max_lr", optimizer.learning_rate},
-                           {"warmup_num_steps", optimizer.warmup_steps}}}};
-  if (layout.recompute == plan::Recompute::kFull) {
-    config["activation_checkpointing"] = {{"partition_activations", false}, {"cpu_checkpointing", false}};
-  }
-  config["steps_per_print"] = 10;
-  config["wall_clock_breakdown"] = false;
+                           {"warmup_min_ratio", 0.0},
+                           {"warmup_num_steps", optimizer.warmup_steps},
+                           {"cos_min_ratio", 0.1}}}};
   return config;
 }
 

@@ -20,7 +20,6 @@ json studies_to_json(const std::vector<StudiedKnob>& knobs) {
                     {"knob", knob.knob},
                     {"value", knob.value},
                     {"set_back_percent", {{"value", knob.percent}, {"low", knob.low}, {"high", knob.high}}},
-                    {"simulated", knob.simulated},
                     {"applied_to", knob.applied_to}});
   }
   return list;

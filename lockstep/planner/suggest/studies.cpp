@@ -56,15 +56,21 @@ std::optional<StudiedJob> studied_job(const json& options) {
   if (about.is_object()) {
     const double parameters = number(at(about, "parameters")), gpus = number(at(about, "gpus"));
     if (!(parameters > 0) || !(gpus >= 1) || !at(about, "gpu").is_string()) return std::nullopt;
-    return StudiedJob{parameters, at(about, "gpu").get<std::string>(), static_cast<std::int64_t>(gpus)};
+    StudiedJob job{parameters, at(about, "gpu").get<std::string>(), static_cast<std::int64_t>(gpus)};
+    if (const double length = number(at(about, "sequence_length")); length >= 1)
+      job.sequence_length = static_cast<std::int64_t>(length);
+    if (at(about, "adapters").is_boolean()) job.adapters = at(about, "adapters").get<bool>();
+    return job;
   }
   const std::optional<spec::Job> job = job_of(at(options, "evaluator"));
   if (!job || job->cluster.groups.size() != 1) return std::nullopt;
   return StudiedJob{static_cast<double>(spec::parameter_count(job->model)), job->cluster.groups.front().device.kind,
-                    job->cluster.devices()};
+                    job->cluster.devices(), job->batch.sequence_length, job->lora.rank > 0};
 }
 
-bool is_alike(const StudiedJob& studied, const Suggestion& suggestion) {
+bool is_alike(const StudiedJob& studied, const Suggestion& suggestion, std::int64_t sequence_length) {
+  if (studied.sequence_length > 0 && studied.sequence_length != sequence_length) return false;
+  if (studied.adapters && *studied.adapters != (suggestion.lora.rank > 0)) return false;
   const double ratio = studied.parameters / static_cast<double>(spec::parameter_count(suggestion.model));
   return ratio <= kAlike && ratio >= 1 / kAlike && studied.gpus == suggestion.cluster.devices() &&
          studied.gpu == suggestion.cluster.groups.front().device.kind;
@@ -92,19 +98,19 @@ std::vector<StudiedKnob> knobs_that_matter(const std::string& study, const json&
   return knobs;
 }
 
-std::vector<StudiedKnob> studied_knobs(const std::filesystem::path& home, Suggestion& suggestion) {
+std::vector<StudiedKnob> studied_knobs(const std::filesystem::path& home, Suggestion& suggestion,
+                                       std::int64_t sequence_length) {
   std::error_code ignored;
   if (home.empty() || !std::filesystem::is_directory(home, ignored)) return {};
   try {
     const auto store = telemetry::open_study_store(home, /*create=*/false);
     for (const telemetry::StudyRow& row : store->studies(kNewestStudies)) {
       if (row.status != telemetry::RunStatus::kDone) continue;
+      // A simulated study is the planner's own prediction: no evidence for what the planner proposes.
+      if (at(at(row.info.options, "evaluator"), "kind") == "simulate") continue;
       const auto studied = studied_job(row.info.options);
-      if (!studied || !is_alike(*studied, suggestion)) continue;
-      std::vector<StudiedKnob> knobs = knobs_that_matter(row.info.id, row.conclusion);
-      const bool simulated = at(at(row.info.options, "evaluator"), "kind") == "simulate";
-      for (StudiedKnob& knob : knobs) knob.simulated = simulated;
-      return knobs;
+      if (!studied || !is_alike(*studied, suggestion, sequence_length)) continue;
+      return knobs_that_matter(row.info.id, row.conclusion);
     }
   } catch (const UserError& error) {
     if (error.code() != ExitCode::kEnvironment) {

@@ -1,4 +1,5 @@
 #include "lockstep/planner/suggest/suggest.h"
+#include "lockstep/planner/capabilities.h"
 
 #include <fmt/format.h>
 
@@ -130,12 +131,19 @@ spec::Model choose_model(const SuggestRequest& request, Suggestion& suggestion) 
   return model;
 }
 
-// The engine's own profile is about the engine alone: other stacks take the generic one of the GPU.
+// The engine's own profile is about the engine alone.
 cost::Profile profile_of(const Suggestion& suggestion) {
   const spec::Cluster& cluster = suggestion.cluster;
   const Ranks ranks = ranks_here(cluster, 0, "", cluster.devices());
   const bool ours = suggestion.request.stack == Stack::kLockstep;
-  if (!ours && named_profile(suggestion.request.profile).empty()) return conditioned(cost::profile_for(cluster)).profile;
+  if (!ours && named_profile(suggestion.request.profile).empty()) {
+    // Runs of the same framework where there are some.
+    const bool deepspeed = suggestion.request.stack == Stack::kDeepspeed;
+    const cost::Profile generic = cost::profile_for(cluster);
+    const std::string evidence =
+        evidence_for(*find_capabilities(deepspeed ? "deepspeed" : "fsdp"), generic.fitted->hardware);
+    return conditioned(evidence.empty() ? generic : cost::find_profile(evidence)).profile;
+  }
   return require_profile(cluster, spec::usual_precision(cluster), ranks, suggestion.request.profile);
 }
 
@@ -187,7 +195,7 @@ void warn_about_memory(Suggestion& suggestion, const SearchRequest& question) {
     suggestion.warnings.push_back(fmt::format(
         "nothing fits the GPUs' memory, so {} live in host memory ({} in all), which is slow{}",
         layout.offload == plan::Offload::kOptimizer ? "optimizer states" : "parameters and optimizer states",
-        format_bytes(14.0 * static_cast<double>(spec::parameter_count(suggestion.model))),
+        format_bytes(suggestion.candidate.memory.host * static_cast<double>(layout.world())),
         enough ? fmt::format("; {} {} do without", *enough, kind) : ""));
   }
   const double risk = suggestion.candidate.out_of_memory_probability.value_or(0);
@@ -205,8 +213,8 @@ void apply_knob(StudiedKnob& knob, Suggestion& suggestion) {
   for (EnvironmentVariable& variable : suggestion.environment) {
     if (variable.name != knob.knob) continue;
     variable.value = knob.value;
-    variable.reason = fmt::format("{}study {}: reverting it costs {:.1f}% (95% interval {:.1f} to {:.1f})",
-                                  knob.simulated ? "simulated " : "", knob.study, knob.percent, knob.low, knob.high);
+    variable.reason = fmt::format("study {}: reverting it costs {:.1f}% (95% interval {:.1f} to {:.1f})",
+                                  knob.study, knob.percent, knob.low, knob.high);
     knob.applied_to = "environment";
     return;
   }
@@ -238,8 +246,8 @@ void apply_studies(Suggestion& suggestion) {
   for (StudiedKnob& knob : suggestion.studied) {
     if (knob.applied_to.empty()) apply_knob(knob, suggestion);
     suggestion.reasons.push_back(fmt::format(
-        "{}={}: {}study {} of a similar job; reverting it costs {:.1f}% (95% interval {:.1f} to {:.1f}){}", knob.knob,
-        knob.value, knob.simulated ? "simulated " : "", knob.study, knob.percent, knob.low, knob.high,
+        "{}={}: study {} of a similar job; reverting it costs {:.1f}% (95% interval {:.1f} to {:.1f}){}", knob.knob,
+        knob.value, knob.study, knob.percent, knob.low, knob.high,
         !knob.applied_to.empty()               ? ""
         : plan_has(knob, suggestion.candidate) ? "; the plan has the same"
                                                : "; not applied, the plan's own choice stands"));
@@ -355,7 +363,7 @@ Suggestion suggest(const SuggestRequest& request) {
   suggestion.lora = choose_adapters(goal.task, suggestion.model);
   suggestion.reasons.insert(suggestion.reasons.end(), goal.reasons.begin(), goal.reasons.end());
   suggestion.warnings.insert(suggestion.warnings.end(), goal.warnings.begin(), goal.warnings.end());
-  suggestion.studied = studied_knobs(request.home, suggestion);
+  suggestion.studied = studied_knobs(request.home, suggestion, goal.sequence_length);
 
   SearchRequest question = question_of(suggestion, goal);
   const StackSearch found = search_with_studies(question, suggestion);

@@ -79,7 +79,6 @@ struct StudiedKnob {
   std::string knob;
   std::string value;
   double percent = 0, low = 0, high = 0;
-  bool simulated = false;  // the planner's own prediction was studied, nothing was measured
   std::string applied_to;  // "environment", "loader", "batch"; "": named only
 };
 

@@ -148,6 +148,9 @@ CheckResult judge_check(const tune::Conclusion& conclusion, std::span<const tune
 CheckResult check_recipe(tune::Evaluator& evaluator, const tune::Conclusion& conclusion,
                          std::span<const tune::Trial> trials, const CheckOptions& options) {
   if (!conclusion.best) throw does_not_fit("the study found no setting that runs", "see `lockstep tune --show`");
+  if (!conclusion.default_given)
+    throw bad_input("the study's space gives no default to compare the recipe with",
+                    "write `default:` at every knob of the space and tune again");
   std::vector<double> best, standard;
   double gpu_seconds = 0;
   std::int64_t next_number =

@@ -32,7 +32,7 @@ std::string left_column(const Recipe& recipe, const StudyView& study) {
       markup_section("Set this", settings_table(recipe) + markup_paragraph(rest_sentence(recipe), "muted"));
   std::string paste;
   for (const Snippet& snippet : recipe.paste) paste += markup_code(snippet.text, snippet.title != "configuration", 62);
-  out += markup_section("Ready to paste", paste);
+  if (!paste.empty()) out += markup_section("Ready to paste", paste);
   return out + markup_section("What matters most", markup_list(recipe.matters, "ol") + bars_picture(study));
 }
 

@@ -23,21 +23,9 @@ std::vector<std::size_t> differing_knobs(const Config& a, const Config& b) {
   return knobs;
 }
 
-// Devices that launches of the best held; 0: unknown.
-double devices_of_best(const StudyView& study) {
-  for (const tune::Trial& trial : study.trials) {
-    if (trial.config == study.conclusion.best->config && trial.seconds > 0 && trial.gpu_seconds > 0)
-      return trial.gpu_seconds / trial.seconds;
-  }
-  return 0;
-}
-
 std::string other_work(const StudyView& study) {
-  const std::string devices = [&] {
-    const double count = devices_of_best(study);
-    return count > 0 ? fmt::format("another number of devices than {:.0f}", std::round(count))
-                     : std::string("another number of devices");
-  }();
+  const std::string devices =
+      fmt::format("another number of devices than {:.0f}", std::round(study.conclusion.best->devices));
   return fmt::format("Another model, sequence length, batch or data set than {}'s; {}; other hardware.",
                      printable(study.name), devices);
 }
@@ -122,7 +110,8 @@ std::string other_results(const StudyView& study) {
   for (std::size_t i = 0; i < study.space.size(); ++i) {
     const Knob& knob = study.space.knobs()[i];
     const tune::Value& value = study.conclusion.best->config.values[i];
-    const bool changed = tune::is_active(value) && !(value == study.conclusion.baseline.values[i]);
+    const bool changed = tune::is_active(value) && (!study.conclusion.default_given ||
+                                                    !(value == study.conclusion.baseline.values[i]));
     if (changed && (changes_results(tune::job_target(knob)) || knob.name == "dtype"))
       found.push_back(fmt::format("{} = {}", printable(knob.name), shown_value(value)));
   }

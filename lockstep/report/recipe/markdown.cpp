@@ -17,7 +17,9 @@ nlohmann::json estimate(const tune::Estimate& value) {
 
 nlohmann::json headline(const StudyView& study) {
   const tune::Conclusion& found = study.conclusion;
-  nlohmann::json out{{"throughput", estimate(found.best->throughput)}};
+  nlohmann::json out{{"throughput", estimate(found.best->throughput)},
+                     {"devices", found.best->devices},
+                     {"throughput_per_device", found.best->throughput.value / found.best->devices}};
   out["default_throughput"] = found.baseline_throughput ? estimate(*found.baseline_throughput) : nlohmann::json();
   out["gain_percent"] = nullptr;
   if (found.gain) {
@@ -33,8 +35,10 @@ std::string to_markdown(const Recipe& recipe) {
   std::string out =
       fmt::format("# Recipe: {}\n\n{}\n\n", markdown_text(recipe.name), markdown_text(subtitle_of(recipe)));
   for (const std::string& warning : recipe.warnings) out += fmt::format("> **{}**\n\n", markdown_text(warning));
-  out += fmt::format("**{}** {} the default ({}).  \n**{}** ({}); {}.\n\n", markdown_text(recipe.gain),
-                     recipe.simulated ? "predicted gain over" : "gain over", markdown_text(recipe.gain_detail),
+  out += fmt::format("**{}**{} ({}).  \n**{}** ({}); {}.\n\n", markdown_text(recipe.gain),
+                     recipe.keep_default ? "" : fmt::format(" {}gain over {}", recipe.simulated ? "predicted " : "",
+                                                            recipe.no_default ? "the median tried" : "the default"),
+                     markdown_text(recipe.gain_detail),
                      markdown_text(recipe.throughput), markdown_text(recipe.throughput_detail),
                      markdown_text(recipe.baseline));
   if (recipe.check)
@@ -42,7 +46,7 @@ std::string to_markdown(const Recipe& recipe) {
   out += "## Set this\n\n" + markdown_table(setting_rows(recipe, recipe.settings.size() + 1));
   const std::string rest = rest_sentence(recipe);
   if (!rest.empty()) out += markdown_text(rest) + "\n\n";
-  out += "## Ready to paste\n\n";
+  if (!recipe.paste.empty()) out += "## Ready to paste\n\n";
   for (const Snippet& snippet : recipe.paste)
     out += markdown_code(snippet.text, snippet.title == "configuration" ? "json" : "sh");
   out += "## What matters most\n\n" + markdown_list(recipe.matters, true);
@@ -79,7 +83,9 @@ nlohmann::json to_json(const Recipe& recipe, const StudyView& study) {
                           {"simulated", recipe.simulated},
                           {"provisional", recipe.provisional},
                           {"config", study.space.to_json(study.conclusion.best->config)},
-                          {"default", study.space.to_json(study.conclusion.baseline)},
+                          {"default", recipe.no_default ? nlohmann::json()
+                                                        : study.space.to_json(study.conclusion.baseline)},
+                          {"keep_default", recipe.keep_default},
                           {"settings", settings},
                           {"paste", paste},
                           {"warnings", recipe.warnings},

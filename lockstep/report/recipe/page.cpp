@@ -21,11 +21,14 @@ Front front_of(const Recipe& recipe) {
   front.sure = !recipe.simulated && !recipe.provisional;
   front.subtitle = subtitle_of(recipe);
   front.warnings = recipe.warnings;
-  front.cards = {{recipe.simulated ? "Predicted gain over the default" : "Gain over the default",
+  const std::string over = recipe.no_default ? "the median tried" : "the default";
+  front.cards = {{fmt::format("{} over {}", recipe.simulated ? "Predicted gain" : "Gain", over),
                   recipe.gain,
                   {recipe.gain_detail},
                   true},
-                 {"Throughput with this setting", recipe.throughput, {recipe.throughput_detail, recipe.baseline}},
+                 {recipe.keep_default ? "Throughput of the best tried" : "Throughput with this setting",
+                  recipe.throughput,
+                   {recipe.throughput_detail, recipe.baseline}},
                  {recipe.check ? "Re-checked " + day(recipe.check->checked_at) : "Use it until",
                   recipe.check ? check_word(*recipe.check) : day(recipe.expires_at),
                   {recipe.check ? recipe.check->sentence : "or until a version below changes; then re-check"}}};

@@ -58,7 +58,7 @@ double draw_left(Canvas& canvas, const Recipe& recipe, const StudyView& study, c
   const std::string rest = rest_sentence(recipe);
   if (!rest.empty()) sheet.paragraph(rest, {Typeface::kRegular, 7.4, Tint::kMuted});
   sheet.space(6);
-  sheet.heading("Ready to paste");
+  if (!recipe.paste.empty()) sheet.heading("Ready to paste");
   for (const Snippet& snippet : recipe.paste) {
     const bool too_long = snippet.text.size() > limits.paste_characters;
     // Half a command would be worse than none.

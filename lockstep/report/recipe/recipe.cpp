@@ -33,6 +33,17 @@ std::vector<std::string> names_shown(const std::vector<std::string>& knobs) {
   return names;
 }
 
+// Is the best known to be faster than the default? Where no default was given there is nothing to go back to.
+bool beats_default(const tune::Conclusion& found) {
+  if (!found.default_given || !found.baseline_throughput) return true;
+  return found.gain && found.gain->percent.low > 0 && !(found.best->config == found.baseline);
+}
+
+const tune::Config& advised(const StudyView& study) {
+  const tune::Conclusion& found = study.conclusion;
+  return beats_default(found) ? found.best->config : found.baseline;
+}
+
 void fill_headline(Recipe& recipe, const StudyView& study) {
   const tune::Conclusion& found = study.conclusion;
   const tune::Estimate& best = found.best->throughput;
@@ -42,7 +53,12 @@ void fill_headline(Recipe& recipe, const StudyView& study) {
       recipe.provisional ? "from the model"
                          : fmt::format("{} {} launch{}", best.launches, recipe.simulated ? "simulated" : "fresh",
                                        best.launches == 1 ? "" : "es"));
-  if (found.baseline_throughput) {
+  if (found.best->devices > 1)
+    recipe.throughput_detail += fmt::format("; {} per GPU", rate(best.value / found.best->devices, study.unit));
+  if (!found.default_given) {
+    recipe.baseline = found.median ? fmt::format("{} at the median of what was tried", rate(found.median->value, study.unit))
+                                   : "no default given";
+  } else if (found.baseline_throughput) {
     const tune::Estimate& standard = *found.baseline_throughput;
     recipe.baseline =
         fmt::format("{} by default ({} to {}, {})", rate(standard.value, study.unit), short_number(standard.low),
@@ -50,9 +66,19 @@ void fill_headline(Recipe& recipe, const StudyView& study) {
   } else {
     recipe.baseline = "the default did not run";
   }
-  if (found.best->config == found.baseline) {
-    recipe.gain = "default is best";
-    recipe.gain_detail = "nothing tried was faster than the default setting";
+  if (!found.default_given) {
+    recipe.gain = found.median ? signed_percent(100 * (best.value / found.median->value - 1)) : "gain unknown";
+    recipe.gain_detail = "no default given";
+  } else if (found.best->config == found.baseline) {
+    recipe.gain = "keep the default";
+    recipe.gain_detail = "nothing beats the default";
+  } else if (!beats_default(found)) {
+    recipe.gain = "keep the default";
+    recipe.gain_detail =
+        found.gain ? fmt::format("nothing beats the default beyond doubt: the best tried gains {}, 95% interval {} to {}",
+                                 signed_percent(found.gain->percent.value), signed_percent(found.gain->percent.low),
+                                 signed_percent(found.gain->percent.high))
+                   : "nothing beats the default beyond doubt";
   } else if (found.gain) {
     const tune::Estimate& gain = found.gain->percent;
     recipe.gain = signed_percent(gain.value);
@@ -85,21 +111,23 @@ void fill_warnings(Recipe& recipe, const StudyView& study) {
     recipe.warnings.push_back(
         "PROVISIONAL. There were no fresh launches after the setting was chosen: see its interval.");
   }
-  if (found.gain && found.gain->percent.low <= 0 && !(found.best->config == found.baseline)) {
-    recipe.warnings.push_back("The gain is not significant: the defaults may be as good.");
+  if (recipe.keep_default && !(found.best->config == found.baseline)) {
+    recipe.warnings.push_back(
+        fmt::format("Nothing beats the default beyond doubt. Best tried, if you want to look further: {}.",
+                    printable(study.space.to_text(found.best->config, &found.baseline), 300)));
   }
   if (study.ended_at <= 0) recipe.warnings.push_back("The study is not finished: this is what it has found so far.");
 }
 
 void fill_settings(Recipe& recipe, const StudyView& study) {
-  const tune::Config& best = study.conclusion.best->config;
-  const tune::Config& standard = study.conclusion.baseline;
+  const tune::Config& best = advised(study);
+  const tune::Config& standard = study.conclusion.default_given ? study.conclusion.baseline : tune::Config{};
   std::vector<std::pair<double, RecipeSetting>> rows;
   for (std::size_t i = 0; i < study.space.size(); ++i) {
     RecipeSetting row;
     row.knob = study.space.knobs()[i].name;
     row.best = shown_value(best.values[i]);
-    row.standard = i < standard.values.size() ? shown_value(standard.values[i]) : "unknown";
+    row.standard = i < standard.values.size() ? shown_value(standard.values[i]) : "not given";
     row.changed =
         tune::is_active(best.values[i]) && (i >= standard.values.size() || !(best.values[i] == standard.values[i]));
     const tune::KnobImportance* entry = importance_of(study.conclusion, row.knob);
@@ -135,26 +163,29 @@ std::string effect_sentence(const StudyView& study, const std::string& knob) {
   return sentence;
 }
 
-// An earlier knob whose revert gives the same configuration, as where a product is held constant.
-std::string twin_of(const StudyView& study, const std::string& knob, const std::vector<std::string>& said) {
-  const tune::Config& best = study.conclusion.best->config;
-  const auto set_back = [&](const std::string& name) { return study.space.set_back(best, *study.space.find(name)); };
-  if (!study.space.find(knob)) return "";
-  const auto mine = set_back(knob);
-  for (const std::string& other : said)
-    if (mine && study.space.find(other) && mine == set_back(other)) return other;
-  return "";
+// Is it the same step as an earlier one, as where a product is held constant?
+bool is_said(const StudyView& study, const std::string& knob, const std::vector<std::string>& said) {
+  const auto step_of = [&](const std::string& name) {
+    const auto index = study.space.find(name);
+    return index ? study.space.set_back(study.conclusion.best->config, *index) : std::nullopt;
+  };
+  const auto mine = step_of(knob);
+  return mine && std::any_of(said.begin(), said.end(), [&](const std::string& other) { return step_of(other) == mine; });
 }
 
 void fill_importance(Recipe& recipe, const StudyView& study) {
   const tune::Conclusion& found = study.conclusion;
+  if (recipe.keep_default) {
+    recipe.matters.push_back("No knob's effect is larger than the noise.");
+    for (const RecipeSetting& row : recipe.settings)
+      if (row.best != kNotUsed) recipe.does_not_matter.push_back(row.knob);
+    return;
+  }
   std::vector<std::string> said;
   for (const std::string& knob : found.top) {
-    const std::string twin = twin_of(study, knob, said);
+    if (is_said(study, knob, said)) continue;
     said.push_back(knob);
-    recipe.matters.push_back(twin.empty() ? effect_sentence(study, knob)
-                                          : fmt::format("{}: the same step as {}, a constraint ties them together",
-                                                        name_shown(knob), name_shown(twin)));
+    recipe.matters.push_back(effect_sentence(study, knob));
   }
   if (!found.tied.empty()) {
     const std::size_t places = std::max<std::size_t>(1, 3 - std::min<std::size_t>(found.top.size(), 3));
@@ -253,10 +284,12 @@ Recipe make_recipe(const StudyView& study) {
   recipe.provisional = study.conclusion.best->provisional;
   recipe.made_at = study.ended_at > 0 ? study.ended_at : study.created_at;
   recipe.expires_at = recipe.made_at + kRecipeDays * kDay;
+  recipe.keep_default = !beats_default(study.conclusion);
+  recipe.no_default = !study.conclusion.default_given;
   fill_headline(recipe, study);
   fill_warnings(recipe, study);
   fill_settings(recipe, study);
-  recipe.paste = ready_to_paste(study, study.conclusion.best->config);
+  if (!recipe.keep_default) recipe.paste = ready_to_paste(study, study.conclusion.best->config);
   fill_importance(recipe, study);
   recipe.limits = limits_of(study);
   fill_versions(recipe, study);

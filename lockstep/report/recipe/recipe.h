@@ -20,7 +20,7 @@ namespace lockstep::report {
 struct RecipeSetting {
   std::string knob;
   std::string standard;  // the default's value; "not used" where the knob is inactive
-  std::string best;
+  std::string best;      // what to set
   bool changed = false;
   std::string if_set_back;  // what that costs: recipe_words.h; "" when it was not asked
 };
@@ -39,8 +39,10 @@ struct Recipe {
   double made_at = 0;        // of the study's end
   double expires_at = 0;
 
-  std::string gain;         // "+23.4%"; "no measurable gain"
-  std::string gain_detail;  // "95% interval +21.0% to +25.8%, 5 paired launches"
+  bool keep_default = false;  // nothing beats it beyond doubt: `settings` and `paste` change nothing
+  std::string gain;           // "+23.4%"; "keep the default"
+  bool no_default = false;    // the space gives none: `gain` is over the median of what was tried
+  std::string gain_detail;    // "95% interval +21.0% to +25.8%, 5 paired launches"
   std::string throughput;   // "51.2k tokens/s"
   std::string throughput_detail;
   std::string baseline;               // "41.5k tokens/s by default"

@@ -114,6 +114,13 @@ class StudyPage {
     add_settings(found_.best->config);
     line();
     row("best", estimate_text(found_.best->throughput, [&](double value) { return rate(value); }));
+    if (found_.best->devices > 1)
+      row("per GPU", fmt::format("{} on {:g} GPUs", rate(found_.best->throughput.value / found_.best->devices),
+                                 found_.best->devices));
+    if (!found_.default_given && found_.median) {
+      row("gain", fmt::format("no default given; {:+.1f}% over the median of what was tried",
+                              100 * (found_.best->throughput.value / found_.median->value - 1)));
+    }
     if (found_.baseline_throughput)
       row("default", estimate_text(*found_.baseline_throughput, [&](double value) { return rate(value); }));
     if (found_.gain) {
@@ -133,7 +140,9 @@ class StudyPage {
     const auto& knobs = study_.space.knobs();
     for (std::size_t i = 0; i < knobs.size(); ++i) {
       const auto& before = found_.baseline.values.size() > i ? found_.baseline.values[i] : knobs[i].default_value;
-      if (before == best.values[i]) {
+      if (!found_.default_given) {
+        rows.push_back({printable(knobs[i].name), "not given", inked(shown_value(best.values[i]), Ink::kBold, style_)});
+      } else if (before == best.values[i]) {
         same.push_back(fmt::format("{}={}", knobs[i].name, shown_value(before)));
       } else {
         rows.push_back(

@@ -118,6 +118,8 @@ std::vector<SetBack> set_backs(const Space& space, const Config& winner, std::sp
     std::vector<std::size_t> moved;
     const std::optional<Config> config = space.set_back(winner, knob, &moved);
     if (!config || *config == winner) continue;
+    // Knobs that a constraint ties together go back as one: the same configuration is one change, not two.
+    if (std::any_of(list.begin(), list.end(), [&](const SetBack& other) { return other.config == *config; })) continue;
     SetBack set_back{knob, *config, {}, fresh_logs(*config, history), false};
     for (const std::size_t other : moved) set_back.moved_along.push_back(space.knobs()[other].name);
     set_back.fails = set_back.log_launches.empty() &&
@@ -154,6 +156,7 @@ SetBackCosts set_back_costs(const Beliefs& search, const Config& winner, std::sp
 std::optional<SetBack> next_set_back(const Beliefs& search, const Config& winner, std::span<const Trial> history,
                                      std::span<const Trial> pending) {
   constexpr std::size_t kDraws = 500;
+  constexpr double kSureOfTop = 0.97;
   const SetBackCosts costs = set_back_costs(search, winner, history, kDraws);
   const std::vector<Standing> standing = standings(costs.percent);
   const double launch_percent =
@@ -161,6 +164,9 @@ std::optional<SetBack> next_set_back(const Beliefs& search, const Config& winner
       std::sqrt(merge(launch_spread(history), {search.speed ? search.speed->noise_variance() : 1e-3, 2}).variance);
   std::optional<std::size_t> best;
   double best_score = -1;
+  // Nothing to find out where the answer stands already.
+  if (choose_top(costs.percent, search.space->size() - costs.set_backs.size()).probability > kSureOfTop)
+    return std::nullopt;
   for (std::size_t i = 0; i < costs.set_backs.size(); ++i) {
     const SetBack& set_back = costs.set_backs[i];
     if (set_back.fails) continue;
@@ -171,8 +177,6 @@ std::optional<SetBack> next_set_back(const Beliefs& search, const Config& winner
     const double in_top = standing[i].in_top;
     // By how much one launch reduces the variance, where it is uncertain on which side of third place the knob is.
     double score = (in_top * (1 - in_top) + 1e-4) * variance * variance / (variance + noise);
-    // Each one once, the most costly first: the model's estimate alone is not reported as measured.
-    if (set_back.log_launches.empty() && under_way == 0) score = 1e6 + standing[i].mean + std::sqrt(variance);
     if (score > best_score) {
       best_score = score;
       best = i;

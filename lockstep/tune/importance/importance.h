@@ -61,7 +61,8 @@ struct SetBack {
   bool fails = false;                // it was launched, and never ran
 };
 
-// One for each active knob of `winner` that is not at its default and can go back, in the order of the space.
+// One for each active knob of `winner` that is not at its default and can go back, in the order of the space; knobs that
+// constraints tie together, so that they go back at once, have one between them.
 std::vector<SetBack> set_backs(const Space& space, const Config& winner, std::span<const Trial> history);
 
 struct SetBackCosts {
@@ -71,8 +72,8 @@ struct SetBackCosts {
 SetBackCosts set_back_costs(const Beliefs& search, const Config& winner, std::span<const Trial> history,
                             std::size_t draws);
 
-// The revert whose next launch does most to find the three most costly: each of the likely ones once, then those near
-// third place that are known least. nullopt when there is none worth launching. `search` are the beliefs from before
+// The revert whose next launch does most to find the three most costly: of those near third place the one that is known
+// least. nullopt when none is worth launching, as when the three are known. `search` are the beliefs from before
 // the choice.
 std::optional<SetBack> next_set_back(const Beliefs& search, const Config& winner, std::span<const Trial> history,
                                      std::span<const Trial> pending);

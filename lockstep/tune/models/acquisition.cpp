@@ -6,16 +6,18 @@
 namespace lockstep::tune {
 namespace {
 
-constexpr int kRandomCandidates = 400;
-constexpr int kRandomStarts = 4;
+constexpr int kRandomCandidates = 500;
+constexpr int kRandomStarts = 5;
 constexpr int kClimbs = 6;
+constexpr double kChoiceDistance = 0.7, kRestDistance = 0.5;  // where a whole range is 1
+constexpr double kLikely = 0.6;  // of running: surer is no better while the edge is unknown
 
 // Expected gain: improvement of the logarithm, or throughput itself when exploiting.
 double gain_of(const Candidate& candidate, const AcquisitionOptions& options, const Beliefs& beliefs) {
   if (!beliefs.speed) return 1.0;
   if (options.exploration > 0)
     return beliefs.speed->expected_improvement(candidate.coordinates, options.incumbent,
-                                               candidate.prior_log_throughput);
+                                               candidate.prior_log_throughput, options.exploration);
   return std::exp(candidate.speed.mean - options.incumbent);
 }
 
@@ -76,7 +78,42 @@ std::optional<Candidate> search(const Beliefs& beliefs, const AcquisitionOptions
   return search.best();
 }
 
+std::vector<Candidate> sample(const Beliefs& beliefs, const AcquisitionOptions& options) {
+  Random random(options.seed);
+  std::vector<Candidate> sampled;
+  for (int i = 0; i < kRandomCandidates; ++i) {
+    Config config = beliefs.space->sample(random);
+    if (std::find(options.exclude.begin(), options.exclude.end(), config) != options.exclude.end()) continue;
+    sampled.push_back(judge(beliefs, std::move(config)));
+  }
+  return sampled;
+}
+
+double distance(const Space& space, std::span<const double> x, std::span<const double> y) {
+  double sum = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (std::isnan(x[i]) && std::isnan(y[i])) continue;
+    const bool rests = std::isnan(x[i]) || std::isnan(y[i]);
+    const double gap = rests ? kRestDistance : space.knobs()[i].ordered ? x[i] - y[i] : x[i] == y[i] ? 0 : kChoiceDistance;
+    sum += gap * gap;
+  }
+  return std::sqrt(sum);
+}
+
 }  // namespace
+
+std::optional<Candidate> farthest(const Beliefs& beliefs, const AcquisitionOptions& options,
+                                  std::span<const std::vector<double>> tried) {
+  std::optional<Candidate> best;
+  for (Candidate& candidate : sample(beliefs, options)) {
+    double nearest = tried.empty() ? 1 : INFINITY;
+    for (const std::vector<double>& other : tried)
+      nearest = std::min(nearest, distance(*beliefs.space, candidate.coordinates, other));
+    candidate.score = nearest * std::min(1.0, candidate.runs / kLikely);
+    if (!best || candidate.score > best->score) best = std::move(candidate);
+  }
+  return best;
+}
 
 Candidate judge(const Beliefs& beliefs, Config config) {
   Candidate candidate;
@@ -99,13 +136,7 @@ Candidate judge(const Beliefs& beliefs, Config config) {
 }
 
 std::optional<Candidate> most_promising(const Beliefs& beliefs, const AcquisitionOptions& options) {
-  Random random(options.seed);
-  std::vector<Candidate> sampled;
-  for (int i = 0; i < kRandomCandidates; ++i) {
-    Config config = beliefs.space->sample(random);
-    if (std::find(options.exclude.begin(), options.exclude.end(), config) != options.exclude.end()) continue;
-    sampled.push_back(judge(beliefs, std::move(config)));
-  }
+  const std::vector<Candidate> sampled = sample(beliefs, options);
   return search(beliefs, options, sampled);
 }
 

@@ -1,10 +1,13 @@
 #include "lockstep/tune/models/feasibility.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string>
 
 #include "lockstep/base/error.h"
 #include "lockstep/tune/job/knob_nature.h"
+#include "lockstep/tune/study/failure.h"
 
 namespace lockstep::tune {
 namespace {
@@ -17,8 +20,13 @@ constexpr double kHarmlessDeviation = 0.5;  // of the slope of a knob whose name
 constexpr double kLocalDeviation = 1.5;
 constexpr double kOtherRuns = 4.5;             // mean of "not invalid"
 constexpr double kOtherChoiceDeviation = 2.0;  // of the effect of a choice
-constexpr double kOtherSlopeDeviation = 0.3;   // of the slope of an ordered knob: they are rarely invalid
+constexpr double kOtherSlopeDeviation = 1.2;   // of the slope of an ordered knob: they are less often invalid
 constexpr double kOtherLocalDeviation = 4.0;
+constexpr double kBlindDeviation = 4.0;  // of the slope of any knob on memory or time
+constexpr double kBlindChoice = 1.2;     // of the effect of a choice
+constexpr double kBlindLocal = 0.7;
+constexpr double kHostSlope = 2.5;       // of a knob whose name says that it needs memory of the host
+constexpr double kFirstRuns = 1.5;       // mean where nobody said what the default is
 constexpr int kSweeps = 6;
 
 double normal_cumulative(double z) { return 0.5 * std::erfc(-z / std::sqrt(2.0)); }
@@ -27,6 +35,18 @@ double normal_cumulative(double z) { return 0.5 * std::erfc(-z / std::sqrt(2.0))
 double hazard(double z) {
   if (z < -25) return -z;
   return std::exp(-0.5 * z * z) / std::sqrt(2 * 3.14159265358979) / normal_cumulative(z);
+}
+
+// Of two models that predicted the same trials, how far the first is believed.
+double weight_of(double first_score, double second_score) {
+  return std::clamp(1 / (1 + std::exp(second_score - first_score)), 0.02, 0.98);
+}
+
+bool fills_host(const std::string& knob) {
+  const std::string name = compact_name(knob);
+  constexpr std::array kPieces{"worker", "prefetch", "microbatch", "batchsize", "batchmicro", "pin", "offload"};
+  return std::any_of(kPieces.begin(), kPieces.end(),
+                     [&](const char* piece) { return name.find(piece) != std::string::npos; });
 }
 
 struct Site {
@@ -46,6 +66,12 @@ Site match_moments(int label, double cavity_mean, double cavity_variance) {
 }
 
 }  // namespace
+
+double Feasibility::Classifier::mean_at(std::span<const double> x) const {
+  double value = usual;
+  for (std::size_t i = 0; i < slopes.size(); ++i) value -= slopes[i] * x[i];
+  return value;
+}
 
 double Feasibility::Classifier::kernel(std::span<const double> x, std::span<const double> y,
                                        std::span<const char> ordered) const {
@@ -80,10 +106,14 @@ void Feasibility::Classifier::learn(std::span<const std::vector<double>> feature
   std::vector<double> column(n);
   for (int sweep = 0; sweep < kSweeps; ++sweep) {
     double change = 0;
+    predictive_score = 0;
     for (std::size_t i = 0; i < n; ++i) {
       const double marginal = covariance(i, i);
       const double cavity_precision = std::max(1 / marginal - precisions[i], 1e-9);
       const double cavity_shift = mean[i] / marginal - site_shift[i];
+      const double told = normal_cumulative(labels[i] * cavity_shift / cavity_precision /
+                                            std::sqrt(1 + 1 / cavity_precision));
+      predictive_score += std::log(std::max(told, 0.01));
       const Site site = match_moments(labels[i], cavity_shift / cavity_precision, 1 / cavity_precision);
       const double precision = std::max(site.precision, 0.0);
       const double step = precision - precisions[i];
@@ -168,12 +198,85 @@ void Feasibility::believe_names(const Space& space) {
     }
     const bool harmless = nature.memory && *nature.memory == 0;
     const double deviation = kMemoryDeviation * (knob.ordered ? 1.0 : 0.5);
-    memory_.linear_deviation.push_back(harmless ? kHarmlessDeviation : deviation);
-    memory_.relevance.push_back(harmless ? 0.05 : 1.0);
-    // Combinations of choices are what is invalid; ordered knobs rarely are.
+    planned_.linear_deviation.push_back(harmless ? kHarmlessDeviation : deviation);
+    planned_.relevance.push_back(harmless ? 0.05 : 1.0);
+    const double any = knob.ordered ? kBlindDeviation : kBlindChoice;
+    for (Classifier* blind : {&device_, &host_, &time_}) {
+      blind->linear_deviation.push_back(any);
+      blind->relevance.push_back(1.0);
+      blind->slopes.push_back(0);
+    }
+    if (knob.ordered && fills_host(knob.name)) host_.slopes.back() = kHostSlope;
+    // Combinations of choices are what is invalid; ordered knobs less often.
     other_.linear_deviation.push_back(knob.ordered ? kOtherSlopeDeviation : kOtherChoiceDeviation);
-    other_.relevance.push_back(knob.ordered ? 0.1 : 1.0);
+    other_.relevance.push_back(knob.ordered ? 0.2 : 1.0);
   }
+  const double runs = space.has_default() ? kDefaultRuns : kFirstRuns;
+  device_.usual = host_.usual = time_.usual = runs;
+  device_.local_deviation = host_.local_deviation = time_.local_deviation = kBlindLocal;
+  other_.usual = kOtherRuns;
+  other_.local_deviation = kOtherLocalDeviation;
+  planned_.local_deviation = kLocalDeviation;
+}
+
+Feasibility::Cause Feasibility::cause_of(const FeasibilityPoint& point) {
+  switch (point.outcome) {
+    case Outcome::kMeasured:
+      return Cause::kNone;
+    case Outcome::kOutOfMemory:
+      return memory_kind(point.message) == MemoryKind::kHost ? Cause::kHost : Cause::kDevice;
+    case Outcome::kTimeout:
+    case Outcome::kHang:
+      return Cause::kTime;
+    case Outcome::kInvalid:
+    case Outcome::kCrash:
+      break;
+  }
+  return Cause::kRefused;
+}
+
+void Feasibility::learn_cause(Classifier& classifier, std::span<const FeasibilityPoint> points, Cause cause) {
+  std::vector<std::vector<double>> seen;
+  std::vector<int> labels;
+  std::vector<double> means;
+  for (const FeasibilityPoint& point : points) {
+    const Cause found = cause_of(point);
+    // What ran out of memory or time was accepted; of other failures nothing is known but their own cause.
+    const bool fine = found == Cause::kNone || (cause == Cause::kRefused && found != Cause::kRefused);
+    if (!fine && found != cause) continue;
+    seen.push_back(features(point.coordinates));
+    labels.push_back(fine ? 1 : -1);
+    means.push_back(&classifier == &planned_ ? memory_mean(point.coordinates, point.prior_fits_probability)
+                                             : classifier.mean_at(seen.back()));
+  }
+  classifier.learn(seen, labels, means, ordered_);
+}
+
+void Feasibility::learn_causes(const Space& space, std::span<const FeasibilityPoint> points) {
+  const auto failed_by = [&](Cause cause) {
+    return std::any_of(points.begin(), points.end(), [&](const FeasibilityPoint& p) { return cause_of(p) == cause; });
+  };
+  if (use_prior_) {
+    learn_cause(planned_, points, Cause::kDevice);
+  } else {
+    std::vector<MemorySketch::Point> seen;
+    for (const FeasibilityPoint& point : points)
+      if (const Cause cause = cause_of(point); cause == Cause::kNone || cause == Cause::kDevice)
+        seen.push_back({point.config, cause == Cause::kNone});
+    sketch_.emplace(space, seen, space.has_default());
+    learn_cause(device_, points, Cause::kDevice);
+    sketch_weight_ = weight_of(sketch_->predictive_score(), device_.predictive_score);
+  }
+  host_failed_ = failed_by(Cause::kHost);
+  if (host_failed_) learn_cause(host_, points, Cause::kHost);
+  time_failed_ = failed_by(Cause::kTime);
+  if (time_failed_) learn_cause(time_, points, Cause::kTime);
+  std::vector<Refusals::Point> tried;
+  for (const FeasibilityPoint& point : points)
+    tried.push_back({point.config, cause_of(point) == Cause::kRefused, point.message});
+  refusals_.emplace(space, tried);
+  learn_cause(other_, points, Cause::kRefused);
+  refusals_weight_ = weight_of(refusals_->predictive_score(), other_.predictive_score);
 }
 
 Feasibility Feasibility::fit(const Space& space, std::span<const FeasibilityPoint> points, bool use_prior) {
@@ -186,43 +289,23 @@ Feasibility Feasibility::fit(const Space& space, std::span<const FeasibilityPoin
     if (std::isnan(model.default_coordinates_[i])) model.default_coordinates_[i] = ordered ? 0.0 : -1.0;
   }
   model.believe_names(space);
-  model.memory_.local_deviation = kLocalDeviation;
-  model.other_.local_deviation = kOtherLocalDeviation;
-
-  if (!use_prior) {
-    std::vector<MemorySketch::Point> seen;
-    for (const FeasibilityPoint& point : points)
-      if (point.outcome == Outcome::kMeasured || point.outcome == Outcome::kOutOfMemory)
-        seen.push_back({point.config, point.outcome == Outcome::kMeasured});
-    model.sketch_.emplace(space, seen);
-  }
-  std::vector<std::vector<double>> memory_points, other_points;
-  std::vector<int> memory_labels, other_labels;
-  std::vector<double> memory_means, other_means;
-  for (const FeasibilityPoint& point : points) {
-    const bool ran = point.outcome == Outcome::kMeasured;
-    const bool memory_failed = point.outcome == Outcome::kOutOfMemory;
-    const std::vector<double> x = model.features(point.coordinates);
-    if (use_prior && (ran || memory_failed)) {
-      memory_points.push_back(x);
-      memory_labels.push_back(ran ? 1 : -1);
-      memory_means.push_back(model.memory_mean(point.coordinates, point.prior_fits_probability));
-    }
-    // Out of memory also says that the combination was accepted.
-    other_points.push_back(x);
-    other_labels.push_back(ran || memory_failed ? 1 : -1);
-    other_means.push_back(kOtherRuns);
-  }
-  if (use_prior) model.memory_.learn(memory_points, memory_labels, memory_means, model.ordered_);
-  model.other_.learn(other_points, other_labels, other_means, model.ordered_);
+  model.learn_causes(space, points);
   return model;
 }
 
 double Feasibility::probability(const Config& config, std::span<const double> coordinates, double prior_fits) const {
   const std::vector<double> x = features(coordinates);
-  const double fits =
-      sketch_ ? sketch_->fits(config) : memory_.probability(x, memory_mean(coordinates, prior_fits), ordered_);
-  return fits * other_.probability(x, kOtherRuns, ordered_);
+  const auto told = [&](const Classifier& classifier) {
+    return classifier.probability(x, classifier.mean_at(x), ordered_);
+  };
+  double runs = 0;
+  if (sketch_)
+    runs = sketch_weight_ * sketch_->fits(config) + (1 - sketch_weight_) * told(device_);
+  else
+    runs = planned_.probability(x, memory_mean(coordinates, prior_fits), ordered_);
+  if (host_failed_) runs *= told(host_);
+  if (time_failed_) runs *= told(time_);
+  return runs * (refusals_weight_ * refusals_->accepts(config) + (1 - refusals_weight_) * told(other_));
 }
 
 }  // namespace lockstep::tune

@@ -18,6 +18,8 @@ struct LogNormal {
 
 const LogNormal kScale{std::log(0.1), 1.0};  // s; standard deviation 0.3 of log throughput
 const LogNormal kNoise{std::log(0.03 * 0.03), 0.7};
+const LogNormal kDrift{std::log(0.01 * 0.01), 2.0};
+constexpr double kDriftTrials = 8;  // in which a drift is half forgotten or so
 const LogNormal kWeight{std::log(0.2), 1.3};  // a_i: main effects around sqrt(0.1 * 0.2) = 14%, of pairs 6%
 const LogNormal kLength{std::log(0.4), 0.6};  // ordered knobs span [0, 1]
 
@@ -93,15 +95,19 @@ double Design::centred(std::size_t index) const {
   return o.log_throughput - offset_ - (prior_trust_variance_ > 0 ? o.prior_log_throughput : 0);
 }
 
+double Design::nearness(std::size_t a, std::size_t b) const {
+  return std::exp(-std::fabs(observations_[a].moment - observations_[b].moment) / kDriftTrials);
+}
+
 KernelParameters usual_parameters(std::size_t knobs) {
-  KernelParameters parameters{kScale.mean, kNoise.mean};
+  KernelParameters parameters{kScale.mean, kNoise.mean, kDrift.mean};
   parameters.insert(parameters.end(), knobs, kWeight.mean);
   parameters.insert(parameters.end(), knobs, kLength.mean);
   return parameters;
 }
 
 KernelParameters parameter_deviations(std::size_t knobs) {
-  KernelParameters deviations{kScale.deviation, kNoise.deviation};
+  KernelParameters deviations{kScale.deviation, kNoise.deviation, kDrift.deviation};
   deviations.insert(deviations.end(), knobs, kWeight.deviation);
   deviations.insert(deviations.end(), knobs, kLength.deviation);
   return deviations;
@@ -112,10 +118,11 @@ double log_density(const Design& design, const KernelParameters& parameters, std
   const std::size_t d = design.knobs();
   const double scale = std::exp(parameters[0]);
   const double noise = std::exp(parameters[1]);
+  const double drift = std::exp(parameters[2]);
   gradient.assign(parameters.size(), 0.0);
   std::vector<KnobTable> tables;
   for (std::size_t i = 0; i < d; ++i)
-    tables.push_back(tabulate(design, i, std::exp(parameters[2 + i]), std::exp(parameters[2 + d + i])));
+    tables.push_back(tabulate(design, i, std::exp(parameters[kFirstWeight + i]), std::exp(parameters[kFirstWeight + d + i])));
 
   Matrix covariance(n), plain(n);
   for (std::size_t r = 0; r < n; ++r)
@@ -124,8 +131,9 @@ double log_density(const Design& design, const KernelParameters& parameters, std
       for (std::size_t i = 0; i < d; ++i)
         product *= tables[i].factor[design.value_of(r, i) * tables[i].values + design.value_of(c, i)];
       plain(r, c) = product;
-      covariance(r, c) = product + design.prior_trust_variance() * design.observation(r).prior_log_throughput *
-                                       design.observation(c).prior_log_throughput;
+      covariance(r, c) = product + drift * design.nearness(r, c) +
+                         design.prior_trust_variance() * design.observation(r).prior_log_throughput *
+                             design.observation(c).prior_log_throughput;
       if (r == c) covariance(r, c) += noise + design.observation(r).extra_variance + kJitter;
     }
   if (!cholesky_in_place(covariance)) return -1e300;
@@ -143,29 +151,32 @@ double log_density(const Design& design, const KernelParameters& parameters, std
       const double through = weight * plain(r, c);
       gradient[0] += through;
       if (r == c) gradient[1] += weight * noise;
+      gradient[2] += weight * drift * design.nearness(r, c);
       for (std::size_t i = 0; i < d; ++i) {
         const std::size_t cell = design.value_of(r, i) * tables[i].values + design.value_of(c, i);
-        gradient[2 + i] += through * tables[i].by_weight[cell];
-        gradient[2 + d + i] += through * tables[i].by_length[cell];
+        gradient[kFirstWeight + i] += through * tables[i].by_weight[cell];
+        gradient[kFirstWeight + d + i] += through * tables[i].by_length[cell];
       }
     }
   density += log_prior(parameters[0], kScale, gradient[0]);
   density += log_prior(parameters[1], kNoise, gradient[1]);
+  density += log_prior(parameters[2], kDrift, gradient[2]);
   for (std::size_t i = 0; i < d; ++i) {
-    density += log_prior(parameters[2 + i], kWeight, gradient[2 + i]);
-    density += log_prior(parameters[2 + d + i], kLength, gradient[2 + d + i]);
+    density += log_prior(parameters[kFirstWeight + i], kWeight, gradient[kFirstWeight + i]);
+    density += log_prior(parameters[kFirstWeight + d + i], kLength, gradient[kFirstWeight + d + i]);
   }
   return density;
 }
 
 GaussianProcess::GaussianProcess(std::shared_ptr<const Design> design, const KernelParameters& parameters)
-    : design_(std::move(design)), scale_(std::exp(parameters[0])), noise_variance_(std::exp(parameters[1])) {
+    : design_(std::move(design)), scale_(std::exp(parameters[0])), noise_variance_(std::exp(parameters[1])),
+      drift_variance_(std::exp(parameters[2])) {
   const std::size_t n = design_->size();
   const std::size_t d = design_->knobs();
   std::vector<KnobTable> tables;
   for (std::size_t i = 0; i < d; ++i) {
-    weights_.push_back(std::exp(parameters[2 + i]));
-    lengths_.push_back(std::exp(parameters[2 + d + i]));
+    weights_.push_back(std::exp(parameters[kFirstWeight + i]));
+    lengths_.push_back(std::exp(parameters[kFirstWeight + d + i]));
     tables.push_back(tabulate(*design_, i, weights_[i], lengths_[i]));
   }
   factor_ = Matrix(n);
@@ -174,8 +185,9 @@ GaussianProcess::GaussianProcess(std::shared_ptr<const Design> design, const Ker
       double product = scale_;
       for (std::size_t i = 0; i < d; ++i)
         product *= tables[i].factor[design_->value_of(r, i) * tables[i].values + design_->value_of(c, i)];
-      factor_(r, c) = product + design_->prior_trust_variance() * design_->observation(r).prior_log_throughput *
-                                    design_->observation(c).prior_log_throughput;
+      factor_(r, c) = product + drift_variance_ * design_->nearness(r, c) +
+                      design_->prior_trust_variance() * design_->observation(r).prior_log_throughput *
+                          design_->observation(c).prior_log_throughput;
       if (r == c) factor_(r, c) += noise_variance_ + design_->observation(r).extra_variance + kJitter;
     }
   LOCKSTEP_ASSERT(cholesky_in_place(factor_), "the covariance of the observations is positive definite");

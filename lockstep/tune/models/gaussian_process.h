@@ -17,6 +17,7 @@ struct Observation {
   double log_throughput = 0;
   double extra_variance = 0;        // beyond the noise that all share: a launch that was cut short
   double prior_log_throughput = 0;  // Belief::log_throughput; the same reference for all
+  double moment = 0;                // when it was launched, counted in trials: machines drift
 };
 
 struct Posterior {
@@ -38,8 +39,10 @@ class Design {
   const Observation& observation(std::size_t index) const { return observations_[index]; }
   const std::vector<Observation>& observations() const { return observations_; }
   double prior_trust_variance() const { return prior_trust_variance_; }
+  double last_moment() const { return observations_.back().moment; }
   double offset() const { return offset_; }  // mean of the observed logarithms (less the prior's)
   double centred(std::size_t index) const;   // observation less offset and prior
+  double nearness(std::size_t a, std::size_t b) const;  // in time: 1 for the same moment, 0 for far ones
 
  private:
   std::vector<char> ordered_;
@@ -50,7 +53,9 @@ class Design {
   double offset_ = 0;
 };
 
-// Logarithms, one vector for optimiser and sampler: [scale, noise variance, weight by knob, length by knob].
+// Logarithms, one vector for optimiser and sampler: [scale, noise variance, drift variance, weight by knob, length by
+// knob]. Drift is how much the whole machine is faster or slower for some trials.
+inline constexpr std::size_t kFirstWeight = 3;
 using KernelParameters = std::vector<double>;
 
 // The centre of the (independent normal) prior on the parameters, and its deviations.
@@ -75,6 +80,7 @@ class GaussianProcess {
   double prior_covariance(std::span<const double> x, std::span<const double> y, double prior_x, double prior_y) const;
 
   double noise_variance() const { return noise_variance_; }
+  double drift_variance() const { return drift_variance_; }
   double scale() const { return scale_; }
   const std::vector<double>& weights() const { return weights_; }
 
@@ -82,6 +88,7 @@ class GaussianProcess {
   std::shared_ptr<const Design> design_;
   double scale_;
   double noise_variance_;
+  double drift_variance_;
   std::vector<double> weights_;
   std::vector<double> lengths_;
   Matrix factor_;              // Cholesky of the covariance of the observations

@@ -38,8 +38,8 @@ enum { kTotal, kStatesShare, kOptimizerShare, kOwnLatents };
 
 }  // namespace
 
-MemorySketch::MemorySketch(const Space& space, std::span<const Point> points)
-    : factors_(space), usual_(factors_.slots(space.default_config())) {
+MemorySketch::MemorySketch(const Space& space, std::span<const Point> points, bool trust_default)
+    : factors_(space), trust_default_(trust_default), usual_(factors_.slots(space.default_config())) {
   for (const Point& point : points) {
     seen_.push_back(factors_.slots(point.config));
     signs_.push_back(point.fits ? 1 : -1);
@@ -87,8 +87,9 @@ void MemorySketch::make_guess(std::span<const double> latent, Guess& guess) cons
   factors_.fill(latent.subspan(kOwnLatents), guess.slots);
   for (MemoryParts& parts : guess.slots)
     for (double& part : parts) part = part == 0 ? 1.0 : std::exp(part);
-  // The default fits: all it needs is between a twenty-fifth of the memory and nearly all of it.
-  const double total = std::exp(uniform(latent[kTotal], std::log(0.04), 0.0));
+  // The default fits: all it needs is between a twenty-fifth of the memory and nearly all of it. A combination that
+  // nobody called the default may need several times as much.
+  const double total = std::exp(uniform(latent[kTotal], std::log(0.04), trust_default_ ? 0.0 : std::log(4.0)));
   const double states = uniform(latent[kStatesShare], 0.02, 0.98);
   // Of unsharded states the optimizer is three quarters, more or less (12 bytes of 16 or 18).
   const double optimizer = uniform(latent[kOptimizerShare], 0.5, 0.85);
@@ -117,6 +118,19 @@ double MemorySketch::log_likelihood(std::span<const double> latent, Guess& scrat
   for (std::size_t p = 0; p < seen_.size(); ++p) {
     const double z = -signs_[p] * log_memory(scratch, seen_[p]) / kSharpness;
     if (z < 4) sum += std::log(kOutlier + (1 - kOutlier) * normal_cumulative(z));
+  }
+  return sum;
+}
+
+double MemorySketch::predictive_score() const {
+  double sum = 0;
+  for (std::size_t p = 0; p < seen_.size(); ++p) {
+    double inverse = 0;
+    for (const Guess& guess : guesses_) {
+      const double z = -signs_[p] * log_memory(guess, seen_[p]) / kSharpness;
+      inverse += 1 / (kOutlier + (1 - kOutlier) * normal_cumulative(z));
+    }
+    sum -= std::log(inverse / static_cast<double>(guesses_.size()));
   }
   return sum;
 }

@@ -27,10 +27,13 @@ class MemorySketch {
     bool fits = true;
   };
   // `points`: trials that ran or ran out of memory.
-  MemorySketch(const Space& space, std::span<const Point> points);
+  // `trust_default`: somebody runs the default, so it fits.
+  MemorySketch(const Space& space, std::span<const Point> points, bool trust_default = true);
 
   // Probability that the configuration fits.
   double fits(const Config& config) const;
+  // Sum over the points of the logarithm of what the others say of each (leave-one-out by importance weights).
+  double predictive_score() const;
 
  private:
   // One guess of all constants: each part of the memory, and the factors of each slot on it (not logarithms: products
@@ -46,6 +49,7 @@ class MemorySketch {
   double log_likelihood(std::span<const double> latent, Guess& scratch) const;
 
   MemoryFactors factors_;
+  bool trust_default_;
   std::vector<std::size_t> usual_;              // slots of the default
   std::vector<std::vector<std::size_t>> seen_;  // slots of the points
   std::vector<double> signs_;                   // of the points: 1 fits, -1 does not

@@ -77,8 +77,8 @@ std::vector<KernelParameters> draw_parameters(const Design& design, KernelParame
   return drawn;
 }
 
-double improvement(const Posterior& posterior, double incumbent) {
-  const double deviation = std::sqrt(posterior.variance);
+double improvement(const Posterior& posterior, double incumbent, double exploration) {
+  const double deviation = exploration * std::sqrt(posterior.variance);
   const double z = (posterior.mean - incumbent) / deviation;
   const double density = std::exp(-0.5 * z * z) / std::sqrt(2 * 3.14159265358979);
   return deviation * (z * 0.5 * std::erfc(-z / std::sqrt(2.0)) + density);
@@ -111,9 +111,11 @@ Posterior Surrogate::predict(std::span<const double> coordinates, double prior) 
   return total;
 }
 
-double Surrogate::expected_improvement(std::span<const double> coordinates, double incumbent, double prior) const {
+double Surrogate::expected_improvement(std::span<const double> coordinates, double incumbent, double prior,
+                                       double exploration) const {
   double sum = 0;
-  for (const GaussianProcess& member : members_) sum += improvement(member.predict(coordinates, prior), incumbent);
+  for (const GaussianProcess& member : members_)
+    sum += improvement(member.predict(coordinates, prior), incumbent, exploration);
   return sum / static_cast<double>(members_.size());
 }
 
@@ -152,6 +154,12 @@ double Surrogate::noise_variance() const {
   return sum / static_cast<double>(members_.size());
 }
 
+double Surrogate::drift_variance() const {
+  double sum = 0;
+  for (const GaussianProcess& member : members_) sum += member.drift_variance();
+  return sum / static_cast<double>(members_.size());
+}
+
 std::vector<double> Surrogate::main_variances() const {
   std::vector<double> variances(knobs(), 0.0);
   for (const GaussianProcess& member : members_)
@@ -163,7 +171,7 @@ std::vector<double> Surrogate::main_variances() const {
 Surrogate Surrogate::with_pretended(const std::vector<double>& coordinates, double prior) const {
   Surrogate extended = *this;
   std::vector<Observation> observations = design_->observations();
-  observations.push_back({coordinates, predict(coordinates, prior).mean, 0.0, prior});
+  observations.push_back({coordinates, predict(coordinates, prior).mean, 0.0, prior, design_->last_moment()});
   extended.design_ = std::make_shared<const Design>(*space_, std::move(observations), design_->prior_trust_variance());
   extended.members_.clear();
   for (const KernelParameters& parameters : parameters_) extended.members_.emplace_back(extended.design_, parameters);

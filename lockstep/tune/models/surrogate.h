@@ -30,9 +30,9 @@ class Surrogate {
   static Surrogate fit(const Space& space, std::vector<Observation> observations, bool with_prior);
 
   Posterior predict(std::span<const double> coordinates, double prior_log_throughput = 0) const;
-  // E[max(f - incumbent, 0)].
-  double expected_improvement(std::span<const double> coordinates, double incumbent,
-                              double prior_log_throughput = 0) const;
+  // E[max(f - incumbent, 0)], with `exploration` times the deviation that the model gives.
+  double expected_improvement(std::span<const double> coordinates, double incumbent, double prior_log_throughput = 0,
+                              double exploration = 1) const;
 
   // Joint posterior of several points; covariance is full.
   struct Joint {
@@ -43,6 +43,7 @@ class Surrogate {
                         std::span<const double> prior_log_throughputs = {}) const;
 
   double noise_variance() const;  // of one launch, in the logarithm
+  double drift_variance() const;  // of the machine between far moments, in the logarithm
   std::size_t knobs() const { return design_->knobs(); }
   // Variance of the main effect that the kernel allows each knob: s a_i.
   std::vector<double> main_variances() const;

@@ -102,6 +102,10 @@ const std::vector<Knob>& Space::knobs() const { return impl_->knobs; }
 const std::string& Space::name() const { return impl_->name; }
 const std::string& Space::description() const { return impl_->description; }
 const std::vector<std::string>& Space::constraints() const { return impl_->constraints; }
+bool Space::has_default() const {
+  return std::all_of(knobs().begin(), knobs().end(), [](const Knob& knob) { return knob.default_given; });
+}
+
 const Config& Space::default_config() const { return impl_->default_config; }
 
 std::optional<std::size_t> Space::find(const std::string& name) const {

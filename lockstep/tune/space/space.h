@@ -74,6 +74,9 @@ class Space {
 
   // All knobs at their defaults, repaired to the nearest valid configuration when constraints forbid that.
   const Config& default_config() const;
+  // Did the file give a default to every knob that can be chosen? Otherwise default_config() is some valid
+  // configuration that nobody runs: no baseline.
+  bool has_default() const;
 
   // Is every value in range, activity as `when` says, and every constraint true? `why` gets one line when not.
   bool is_valid(const Config& config, std::string* why = nullptr) const;

@@ -79,6 +79,27 @@ std::optional<Gain> gain_of(const Config& winner, const Config& baseline, std::s
   return Gain{percent_of(ratio, static_cast<std::size_t>(best->throughput.launches)), false};
 }
 
+// That launches of the configuration held, else those of any other.
+double devices_of(std::span<const Trial> history, const Config& config) {
+  double devices = 0;
+  for (const Trial& trial : history)
+    if (trial.seconds > 0 && trial.gpu_seconds > 0 && (devices == 0 || trial.config == config))
+      devices = trial.gpu_seconds / trial.seconds;
+  return devices > 0 ? devices : 1;
+}
+
+std::optional<Estimate> median_tried(std::span<const Trial> history) {
+  std::vector<double> launches;
+  for (const Trial& trial : history)
+    if (measured(trial) && trial.purpose <= Purpose::kReplicate) launches.push_back(trial.throughput);
+  if (launches.empty()) return std::nullopt;
+  std::sort(launches.begin(), launches.end());
+  const auto at = [&](double share) {
+    return launches[static_cast<std::size_t>(share * static_cast<double>(launches.size() - 1) + 0.5)];
+  };
+  return Estimate{at(0.5), at(0.25), at(0.75), static_cast<std::int64_t>(launches.size())};
+}
+
 void count_trials(std::span<const Trial> history, Conclusion& conclusion) {
   for (const Trial& trial : history) {
     ++conclusion.trials;
@@ -122,7 +143,7 @@ void add_importance(const Strategy& strategy, const Evidence& evidence, const Co
     conclusion.importance.push_back(std::move(importance));
   }
   conclusion.interactions = std::move(shares.interactions);
-  if (strategy.options().importance)
+  if (strategy.options().importance && space.has_default())
     add_set_backs(set_back_costs(evidence.beliefs(), winner, history, kDraws), space, conclusion);
   std::stable_sort(conclusion.importance.begin(), conclusion.importance.end(),
                    [](const KnobImportance& a, const KnobImportance& b) {
@@ -163,6 +184,8 @@ Conclusion conclude(const Strategy& strategy, std::span<const Trial> history) {
   const Space& space = strategy.space();
   Conclusion conclusion;
   conclusion.baseline = space.default_config();
+  conclusion.default_given = space.has_default();
+  conclusion.median = median_tried(history);
   count_trials(history, conclusion);
   const std::optional<Config> winner = strategy.winner(history);
   if (!winner) return conclusion;
@@ -173,7 +196,7 @@ Conclusion conclude(const Strategy& strategy, std::span<const Trial> history) {
     spread = merge(spread, {evidence.beliefs().speed->noise_variance(), kFewDegrees - spread.degrees_of_freedom});
   conclusion.launch_spread_percent = 100 * std::sqrt(spread.variance);
 
-  BestFound best{*winner, {}, false};
+  BestFound best{*winner, {}, false, devices_of(history, *winner)};
   const std::vector<double> fresh = launches_of(history, *winner, {Purpose::kConfirm});
   best.provisional = fresh.empty();
   best.throughput = fresh.empty() ? provisional_throughput(evidence.beliefs(), *winner, history, spread)
@@ -181,6 +204,10 @@ Conclusion conclude(const Strategy& strategy, std::span<const Trial> history) {
   conclusion.best = best;
   const std::vector<double> of_default =
       launches_of(history, conclusion.baseline, {Purpose::kBaseline, Purpose::kControl});
+  if (!space.has_default()) {
+    add_importance(strategy, evidence, *winner, history, conclusion);
+    return conclusion;
+  }
   if (!of_default.empty()) conclusion.baseline_throughput = mean_throughput(of_default, spread);
   conclusion.gain =
       gain_of(*winner, conclusion.baseline, history, spread, conclusion.best, conclusion.baseline_throughput);
@@ -191,7 +218,9 @@ Conclusion conclude(const Strategy& strategy, std::span<const Trial> history) {
 nlohmann::json to_json(const Conclusion& conclusion, const Space& space) {
   nlohmann::json document{{"schema", "lockstep.study/1"},
                           {"best", nullptr},
-                          {"baseline", {{"config", space.to_json(conclusion.baseline)}}},
+                          {"default_given", conclusion.default_given},
+                          {"median", nullptr},
+                          {"baseline", nullptr},
                           {"gain_percent", nullptr},
                           {"trials", conclusion.trials},
                           {"failed", conclusion.failed},
@@ -199,7 +228,11 @@ nlohmann::json to_json(const Conclusion& conclusion, const Space& space) {
   if (conclusion.best) {
     document["best"] = figure(conclusion.best->config, conclusion.best->throughput, space);
     document["best"]["provisional"] = conclusion.best->provisional;
+    document["best"]["devices"] = conclusion.best->devices;
+    document["best"]["per_device"] = conclusion.best->throughput.value / conclusion.best->devices;
   }
+  if (conclusion.median) document["median"] = to_json(*conclusion.median);
+  if (conclusion.default_given) document["baseline"] = {{"config", space.to_json(conclusion.baseline)}};
   if (conclusion.baseline_throughput)
     document["baseline"] = figure(conclusion.baseline, *conclusion.baseline_throughput, space);
   if (conclusion.gain) {

@@ -24,6 +24,7 @@ struct BestFound {
   Config config;
   Estimate throughput;  // from fresh launches after the choice; from the model when there were none (`provisional`)
   bool provisional = false;
+  double devices = 1;  // that a launch of it holds
 };
 
 // "x% faster than the default": paired over rounds of interleaved launches where there are any.
@@ -54,6 +55,10 @@ struct Interaction {
 
 struct Conclusion {
   std::optional<BestFound> best;  // nullopt: nothing ran
+  // Did the space say what the default is? Without one there is no baseline and no gain, and `median` is what the best
+  // is compared with.
+  bool default_given = true;
+  std::optional<Estimate> median;  // of the launches that searched: middle, quartiles as its ends
   Config baseline;
   std::optional<Estimate> baseline_throughput;
   std::optional<Gain> gain;

@@ -29,6 +29,7 @@ Observation observe(const Space& space, const Trial& trial, const Belief& belief
   // A launch that ran its time has only the noise that all share; one that was cut short is known less well.
   if (trial.stopped_early) observation.extra_variance = trial.relative_error * trial.relative_error;
   observation.prior_log_throughput = belief.log_throughput;
+  observation.moment = static_cast<double>(trial.number);
   return observation;
 }
 
@@ -36,7 +37,7 @@ Feasibility learn_feasibility(const Space& space, const Prior* prior, std::span<
   std::vector<FeasibilityPoint> points;
   for (const Trial& trial : history) {
     if (measured(trial) && trial.purpose > Purpose::kExplore) continue;  // saying it once is enough
-    points.push_back({trial.config, space.coordinates(trial.config), trial.outcome,
+    points.push_back({trial.config, space.coordinates(trial.config), trial.outcome, trial.message,
                       belief_about(prior, trial.config, 0).fits_probability});
   }
   return Feasibility::fit(space, points, prior != nullptr);

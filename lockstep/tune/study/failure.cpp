@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <optional>
@@ -53,6 +54,10 @@ constexpr std::array kRefused{
     "should be divisible",
     "prefetch_factor option could only be specified",  // DataLoader without workers
 };
+constexpr std::array kDeviceMemory{"cuda", "hip ", "gpu", "cublas", "cudnn", "hbm", "device memory", "vram"};
+constexpr std::array kHostMemory{"host",   "cgroup",          "killed",   "sigkill",       "-9",          "defaultcpuallocator",
+                                 "memoryerror", "can't allocate", "cannot allocate memory", "bad_alloc", "shared memory",
+                                 "shm",    "cpu memory",      "dataloader"};
 constexpr std::array kStuck{"watchdog caught collective operation timeout", "timed out after", "timeout error",
                             "socket timeout", "timed out waiting"};
 
@@ -72,7 +77,20 @@ std::string last_line(const std::deque<std::string>& output) {
   return "";
 }
 
+template <std::size_t N>
+bool says_any(const std::string& text, const std::array<const char*, N>& pieces) {
+  return std::any_of(pieces.begin(), pieces.end(),
+                     [&](const char* piece) { return text.find(piece) != std::string::npos; });
+}
+
 }  // namespace
+
+MemoryKind memory_kind(const std::string& message) {
+  const std::string text = to_lower(message);
+  if (text.find("out of host memory") != std::string::npos) return MemoryKind::kHost;
+  if (says_any(text, kDeviceMemory)) return MemoryKind::kDevice;
+  return says_any(text, kHostMemory) ? MemoryKind::kHost : MemoryKind::kUnknown;
+}
 
 Failure classify_failure(const ExitStatus& status, const std::deque<std::string>& output) {
   if (const auto line = find_line(output, kMemory)) return {Outcome::kOutOfMemory, *line};

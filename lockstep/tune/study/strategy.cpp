@@ -6,25 +6,33 @@
 #include <cmath>
 
 #include "lockstep/tune/models/acquisition.h"
+#include "lockstep/tune/study/choice.h"
 #include "lockstep/tune/study/evidence.h"
 #include "lockstep/tune/study/verification.h"
 
 namespace lockstep::tune {
 namespace {
 
-constexpr double kCaution = 2;
 // The last trials of the search go to what the model believes best, again if need be.
 constexpr double kExploitShare = 0.08;
+constexpr double kExploitProbability = 0.7;  // of running, then
+// From the first to the last trial of the search: a failure costs a trial, and what it teaches is worth less towards the
+// end; so is a setting of which little is known (speeds are skewed: most unknown settings are slow).
+constexpr double kFirstCaution = 1, kLastCaution = 3;
+constexpr double kFirstProbability = 0.2, kLastProbability = 0.6;
+constexpr double kLastExploration = 0.5;
+// Until so many were measured, or a few more tried, the space is filled: no model knows anything yet.
+constexpr std::int64_t kFewestFilling = 4, kMostFilling = 7, kMoreFilling = 3;
+// Where the machine drifts by more than this (standard deviation), the best known is launched again every so often.
+constexpr double kDriftWorthAnAnchor = 0.04;
+constexpr std::int64_t kTrialsBetweenAnchors = 9;
 
-// Failures are paid like successes, so they are rationed: the farther they run ahead of this many, the surer a
-// candidate must be of running; the farther they stay behind, the more may be risked.
-double least_probability(std::int64_t failures, std::int64_t trials) {
-  constexpr double kFirstFailures = 1.2, kFailureShare = 0.065;
-  constexpr double kUsual = 0.6, kPerFailureAhead = 0.10, kPerFailureBehind = 0.05;
-  constexpr double kBoldest = 0.5, kMostCautious = 0.85;
-  const double ahead = static_cast<double>(failures) - kFirstFailures - kFailureShare * static_cast<double>(trials);
-  const double least = kUsual + (ahead > 0 ? kPerFailureAhead : kPerFailureBehind) * ahead;
-  return std::clamp(least, kBoldest, kMostCautious);
+std::int64_t filling_trials(std::int64_t trials) {
+  return std::clamp<std::int64_t>(trials / 6, std::min(kFewestFilling, trials / 3), kMostFilling);
+}
+
+bool was_tried(const Config& config, std::span<const Trial> trials) {
+  return std::any_of(trials.begin(), trials.end(), [&](const Trial& trial) { return trial.config == config; });
 }
 
 }  // namespace
@@ -33,8 +41,7 @@ Strategy::Strategy(Space space, StrategyOptions options) : space_(std::move(spac
 
 std::optional<Config> Strategy::winner(std::span<const Trial> history) const {
   const Evidence evidence(space_, options_.prior, history);
-  if (evidence.leaders().empty()) return std::nullopt;
-  return evidence.leaders().front().config;
+  return choose_setting(space_, evidence, history);
 }
 
 Allocation Strategy::allocation(std::span<const Trial> history) const {
@@ -48,7 +55,7 @@ std::optional<Proposal> Strategy::next(std::span<const Trial> history, std::span
   Proposal proposal;
   proposal.budget_seconds = options_.trial_seconds;
   const auto is_baseline = [](const Trial& trial) { return trial.purpose == Purpose::kBaseline; };
-  if (std::none_of(history.begin(), history.end(), is_baseline) &&
+  if (space_.has_default() && std::none_of(history.begin(), history.end(), is_baseline) &&
       std::none_of(pending.begin(), pending.end(), is_baseline)) {
     proposal.config = space_.default_config();
     proposal.purpose = Purpose::kBaseline;
@@ -64,38 +71,75 @@ std::optional<Proposal> Strategy::next(std::span<const Trial> history, std::span
     return next_verification(space_, options_, evidence, history, pending, affordable);
 
   evidence.pretend(pending);
+  return search(evidence, history, pending, allocation.search);
+}
+
+std::optional<Proposal> Strategy::search(const Evidence& evidence, std::span<const Trial> history,
+                                         std::span<const Trial> pending, std::int64_t trials) const {
+  const auto made = static_cast<std::int64_t>(history.size() + pending.size());
+  Proposal proposal;
+  proposal.budget_seconds = options_.trial_seconds;
+  if (const Config* anchor = anchor_due(evidence, history)) {
+    proposal.config = *anchor;
+    proposal.purpose = Purpose::kReplicate;
+    proposal.reason = "the machine drifts: the best so far again";
+    return proposal;
+  }
   AcquisitionOptions acquisition;
   acquisition.seed = options_.seed * 0x9e3779b97f4a7c15ull + static_cast<std::uint64_t>(made);
   acquisition.exclude = evidence.failed();
   for (const Trial& trial : pending) acquisition.exclude.push_back(trial.config);
-  acquisition.caution = kCaution;
-  acquisition.least_probability = least_probability(evidence.failures(), made);
-  const std::int64_t exploit_from =
-      allocation.search -
-      static_cast<std::int64_t>(std::lround(kExploitShare * static_cast<double>(allocation.search)));
-  const bool exploit = made >= exploit_from && !evidence.leaders().empty();
+  const std::vector<Candidate>& leaders = evidence.leaders();
+  const std::int64_t filling = filling_trials(trials);
+  if (static_cast<std::int64_t>(leaders.size()) < filling && made < filling + kMoreFilling) {
+    std::vector<std::vector<double>> tried;
+    for (const Trial& trial : history) tried.push_back(space_.coordinates(trial.config));
+    for (const Trial& trial : pending) tried.push_back(space_.coordinates(trial.config));
+    for (const Candidate& leader : leaders) acquisition.exclude.push_back(leader.config);
+    if (const std::optional<Candidate> far = farthest(evidence.beliefs(), acquisition, tried)) {
+      proposal.config = far->config;
+      proposal.reason = fmt::format("far from all that was tried; runs with probability {:.2f}", far->runs);
+      return proposal;
+    }
+  }
+  const bool exploit = !leaders.empty() && static_cast<double>(made) >= (1 - kExploitShare) * static_cast<double>(trials);
   // A configuration that ran is worth another launch only when it may be the winner.
   if (!exploit)
-    for (const Candidate& leader : evidence.leaders()) acquisition.exclude.push_back(leader.config);
+    for (const Candidate& leader : leaders) acquisition.exclude.push_back(leader.config);
+  const double along = std::min(1.0, static_cast<double>(made) / static_cast<double>(trials));
+  acquisition.caution = std::lerp(kFirstCaution, kLastCaution, along);
+  acquisition.least_probability = std::lerp(kFirstProbability, kLastProbability, along);
+  acquisition.exploration = std::lerp(1.0, kLastExploration, along);
   if (exploit) {
     acquisition.exploration = 0;
-    acquisition.least_probability = std::max(acquisition.least_probability, 0.8);
+    acquisition.least_probability = kExploitProbability;
   }
-  for (std::size_t i = 0; i < std::min<std::size_t>(3, evidence.leaders().size()); ++i)
-    acquisition.starts.push_back(evidence.leaders()[i].config);
-  if (!evidence.leaders().empty()) acquisition.incumbent = evidence.leaders().front().speed.mean;
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, leaders.size()); ++i)
+    acquisition.starts.push_back(leaders[i].config);
+  if (!leaders.empty()) acquisition.incumbent = leaders.front().speed.mean;
   const std::optional<Candidate> best = most_promising(evidence.beliefs(), acquisition);
   if (!best) return std::nullopt;
   proposal.config = best->config;
-  const bool seen = evidence.has_run(best->config);
-  proposal.purpose = seen ? Purpose::kReplicate : Purpose::kExplore;
+  proposal.purpose = was_tried(best->config, history) ? Purpose::kReplicate : Purpose::kExplore;
   if (!evidence.beliefs().speed)
     proposal.reason = fmt::format("nothing ran yet; runs with probability {:.2f}", best->runs);
   else
-    proposal.reason = fmt::format("expected {:+.1f}% against the best so far (within {:.1f}%), runs with {:.2f}",
+    proposal.reason = fmt::format("expected {:+.1f}% against the best so far (within {:.1f}%), runs with probability {:.2f}",
                                   100 * std::expm1(best->speed.mean - acquisition.incumbent),
                                   196 * std::sqrt(best->speed.variance), best->runs);
   return proposal;
+}
+
+const Config* Strategy::anchor_due(const Evidence& evidence, std::span<const Trial> history) const {
+  if (!evidence.beliefs().speed || evidence.leaders().empty()) return nullptr;
+  if (evidence.beliefs().speed->drift_variance() < kDriftWorthAnAnchor * kDriftWorthAnAnchor) return nullptr;
+  const Config& best = evidence.leaders().front().config;
+  const auto recent = static_cast<std::size_t>(kTrialsBetweenAnchors);
+  // Any setting launched a second time says how the machine changed.
+  std::size_t since = 0;
+  for (std::size_t n = history.size(); n-- > 0; ++since)
+    if (history[n].purpose == Purpose::kReplicate || history[n].config == best) break;
+  return since >= recent ? &best : nullptr;
 }
 
 }  // namespace lockstep::tune

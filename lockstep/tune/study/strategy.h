@@ -1,8 +1,9 @@
 // Strategy: the next trial, as a pure function of what happened so far.
 //
 // The same (space, options, history) always gives the same proposal: a study that was killed and resumed continues as
-// the undisturbed one would. Stages, in order: baseline, explore with replication of the leaders, then the winner is
-// chosen, then fresh launches of winner, control and reverted knobs, interleaved.
+// the undisturbed one would. Stages, in order: baseline (where the space has one), a few configurations far apart,
+// explore with replication of the leaders, then the winner is chosen, then fresh launches of winner, control and reverted
+// knobs, interleaved.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,8 @@
 #include "lockstep/tune/study/trial.h"
 
 namespace lockstep::tune {
+
+class Evidence;
 
 struct StrategyOptions {
   std::int64_t trials = 45;   // every evaluation counts
@@ -49,8 +52,8 @@ class Strategy {
   // nullopt: the study is over. `pending` are trials under way (parallel studies).
   std::optional<Proposal> next(std::span<const Trial> history, std::span<const Trial> pending = {}) const;
 
-  // The configuration that the search data point to (highest posterior mean among those that ran); nullopt while
-  // nothing ran. Uses baseline, explore and replicate trials only.
+  // The configuration that the search data point to (choice.h); nullopt while nothing ran. Uses baseline, explore and
+  // replicate trials only, but for a fresh launch that failed.
   std::optional<Config> winner(std::span<const Trial> history) const;
 
   Allocation allocation(std::span<const Trial> history) const;
@@ -59,6 +62,11 @@ class Strategy {
   const StrategyOptions& options() const { return options_; }
 
  private:
+  std::optional<Proposal> search(const Evidence& evidence, std::span<const Trial> history,
+                                 std::span<const Trial> pending, std::int64_t trials) const;
+  // The setting to launch again so that the machine's drift is known; null: not now.
+  const Config* anchor_due(const Evidence& evidence, std::span<const Trial> history) const;
+
   Space space_;
   StrategyOptions options_;
 };

@@ -19,7 +19,9 @@ namespace {
 
 constexpr double kTickSeconds = 0.1;   // how often a stop is checked for and progress is reported
 constexpr double kAliveSeconds = 1.0;  // how often a running trial is recorded in the journal
-constexpr std::size_t kHopeless = 6;   // crashes in a row from the first trial on: the program is at fault
+// Failures alike from the first trial on: then the program is at fault, not the setting.
+constexpr std::size_t kHopeless = 6;
+constexpr std::size_t kHopelessDefault = 3;  // where the default, which somebody runs, is among them
 
 // A trial under way.
 struct Running {
@@ -213,12 +215,20 @@ class StudyRun {
   }
 
   void give_up_when_hopeless() const {
-    if (history_.size() < kHopeless) return;
-    const bool all = std::all_of(history_.begin(), history_.end(),
-                                 [](const Trial& trial) { return trial.outcome == Outcome::kCrash; });
-    if (!all) return;
+    const bool with_default = !history_.empty() && history_.front().purpose == Purpose::kBaseline;
+    if (history_.size() < (with_default ? kHopelessDefault : kHopeless)) return;
+    const Trial& first = history_.front();
+    const auto crashed = [](const Trial& trial) { return trial.outcome == Outcome::kCrash; };
+    // The same refusal whatever the setting: a script that is not there, an argument that it never takes.
+    const auto refused_alike = [&](const Trial& trial) {
+      return trial.outcome == first.outcome && (crashed(trial) || trial.outcome == Outcome::kInvalid) &&
+             trial.message == first.message && !trial.message.empty();
+    };
+    const bool alike = std::all_of(history_.begin(), history_.end(), refused_alike);
+    if (!alike && (history_.size() < kHopeless || !std::all_of(history_.begin(), history_.end(), crashed))) return;
     throw UserError(ExitCode::kRunFailed,
-                    fmt::format("the first {} trials all crashed, the last with: {}", history_.size(),
+                    fmt::format("the first {} trials all {}, the last with: {}", history_.size(),
+                                crashed(first) ? "crashed" : "were refused",
                                 history_.back().message.empty() ? "no message" : history_.back().message),
                     "fix the program, then start a new study");
   }

@@ -6,18 +6,25 @@
 #include <cmath>
 
 #include "lockstep/tune/importance/importance.h"
+#include "lockstep/tune/study/choice.h"
 
 namespace lockstep::tune {
 namespace {
 
-constexpr std::int64_t kSetBacksPerKnob = 3;
+// Shares of the trials that may go to reverting knobs, by the number of trials: at 30 the search needs them more.
+constexpr std::int64_t kFewTrials = 20, kManyTrials = 60;
+constexpr double kShareOfFew = 0.03, kShareOfMany = 0.15;
 
 std::int64_t fresh_launches(const StrategyOptions& options, std::int64_t trials) {
   if (options.confirmations >= 0) return std::min(options.confirmations, trials / 3);
   if (trials < 8) return 0;
-  if (trials < 40) return 2;
-  if (!options.importance) return 3;
-  return 5;
+  return trials < 40 ? 2 : 3;
+}
+
+std::int64_t most_set_backs(std::int64_t trials) {
+  if (trials < kFewTrials) return 0;
+  const double along = std::min(1.0, static_cast<double>(trials - kFewTrials) / static_cast<double>(kManyTrials - kFewTrials));
+  return std::llround((kShareOfFew + along * (kShareOfMany - kShareOfFew)) * static_cast<double>(trials));
 }
 
 std::int64_t count(std::span<const Trial> trials, Purpose purpose) {
@@ -42,10 +49,9 @@ std::int64_t affordable_trials(const StrategyOptions& options, std::span<const T
 Allocation allocate(const Space& space, const StrategyOptions& options, std::int64_t trials) {
   Allocation allocation;
   allocation.confirm = fresh_launches(options, trials);
-  allocation.control = allocation.confirm > 0 ? std::max<std::int64_t>(1, allocation.confirm * 3 / 5) : 0;
-  if (options.importance && trials >= 20) {
-    const auto most = kSetBacksPerKnob * static_cast<std::int64_t>(space.size());
-    allocation.set_back = std::min(most, trials * 3 / 10);
+  if (space.has_default()) {
+    allocation.control = allocation.confirm > 0 ? std::max<std::int64_t>(1, allocation.confirm * 3 / 5) : 0;
+    if (options.importance) allocation.set_back = most_set_backs(trials);
   }
   allocation.search = std::max<std::int64_t>(1, trials - allocation.confirm - allocation.control - allocation.set_back);
   return allocation;
@@ -57,13 +63,13 @@ std::optional<Proposal> next_verification(const Space& space, const StrategyOpti
   std::vector<Trial> all(history.begin(), history.end());
   all.insert(all.end(), pending.begin(), pending.end());
   const Allocation allocation = allocate(space, options, affordable);
-  const Config& winner = evidence.leaders().front().config;
-  const bool differs = winner != space.default_config();
+  const Config winner = *choose_setting(space, evidence, history);
+  const bool differs = space.has_default() && winner != space.default_config();
   // Spare trials (no revert is worth a launch) sharpen the figures that people will quote.
   const std::int64_t confirms = count(all, Purpose::kConfirm), controls = count(all, Purpose::kControl);
   const std::int64_t set_backs = count(all, Purpose::kSetBack);
   std::optional<SetBack> set_back;
-  if (options.importance && set_backs < allocation.set_back)
+  if (set_backs < allocation.set_back)
     set_back = next_set_back(evidence.beliefs(), winner, history, pending);
 
   Proposal proposal;
