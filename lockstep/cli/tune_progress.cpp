@@ -29,8 +29,8 @@ std::string shortfall_text(const tune::StudySetup& setup) {
   if (setup.strategy.gpu_seconds <= 0 || paid >= static_cast<double>(setup.strategy.trials)) return "";
   return fmt::format(
       "note: {} pays for {:.0f} trials of {} on {:g} {}, not for {}; trials that end earlier leave more for others",
-      gpu_time_text(setup.strategy.gpu_seconds), std::floor(paid), format_seconds(setup.strategy.trial_seconds), devices,
-      devices == 1 ? "GPU" : "GPUs", setup.strategy.trials);
+      gpu_time_text(setup.strategy.gpu_seconds), std::floor(paid), format_seconds(setup.strategy.trial_seconds),
+      devices, devices == 1 ? "GPU" : "GPUs", setup.strategy.trials);
 }
 
 std::string interval_text(const tune::Estimate& estimate, const char* format, const char* launches) {

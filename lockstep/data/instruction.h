@@ -3,9 +3,10 @@
 // An example is the tokens of one rendered conversation (data/chat_template.h). A sample is a sequence of up to
 // sequence_length + 1 tokens, of which input and target are the first and the last sequence_length. With packing it
 // holds several whole examples one after the other (data/packing.h): positions run on and attention may look back into
-// the examples before, as in pre-training, unless they are to stay apart (Samples::documents); without, it holds one. Longer examples lose their end; those that lose every
-// answer by it are dropped. The rest of a sample is padding. Targets are kIgnoredTarget everywhere but at the tokens
-// of answers, end of turn included, and an example's first token is not a target of the example before it.
+// the examples before, as in pre-training, unless they are to stay apart (Samples::documents); without, it holds one.
+// Longer examples lose their end; those that lose every answer by it are dropped. The rest of a sample is padding.
+// Targets are kIgnoredTarget everywhere but at the tokens of answers, end of turn included, and an example's first
+// token is not a target of the example before it.
 #pragma once
 
 #include <cstdint>

@@ -23,8 +23,8 @@ struct NormalizerStep {
     kForm,  // to a normal form
     kLowercase,
     kBert,
-    kPrepend,  // `to` before every piece that is not empty
-    kReplace,  // every `from` by `to`
+    kPrepend,        // `to` before every piece that is not empty
+    kReplace,        // every `from` by `to`
     kReplaceSpaces,  // two spaces and more in a row by one `to`
     kStrip,          // white space at the ends, `left` and `right`
     kStripAccents,   // combining marks

@@ -83,8 +83,8 @@ class Executor {
   // Collective: the step of what was staged. Fills everything of the result but samples, tokens and seconds;
   // data_seconds are those that `meanwhile` held the device up.
   virtual StepResult step(const StepInput& input) = 0;
-  // Collective: what this rank counts of one evaluation batch of its data rank. `with_output`: what the model gives too,
-  // which takes a second pass over it.
+  // Collective: what this rank counts of one evaluation batch of its data rank. `with_output`: what the model gives
+  // too, which takes a second pass over it.
   virtual Evaluated evaluate(const data::Batch& batch, std::int64_t padding_id, bool with_output) = 0;
   // Collective: the model's buffers (batch norm's running statistics) become rank 0's.
   virtual void share_buffers() = 0;

@@ -1,6 +1,6 @@
-// The metrics of an evaluation (spec/evaluation_metrics.h), of training runs and of `lockstep evaluate` alike. All that is
-// known of the samples are sums, of counts wherever a metric counts, which are whole numbers: so micro-batches and ranks
-// may be added up in any order, and the value does not depend on the layout.
+// The metrics of an evaluation (spec/evaluation_metrics.h), of training runs and of `lockstep evaluate` alike. All that
+// is known of the samples are sums, of counts wherever a metric counts, which are whole numbers: so micro-batches and
+// ranks may be added up in any order, and the value does not depend on the layout.
 #pragma once
 
 #include <cstdint>

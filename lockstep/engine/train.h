@@ -27,7 +27,7 @@ namespace lockstep::engine {
 
 struct TrainOptions {
   parallel::ModelFactory make_model = nn::build_model;
-  int threads = 1;  // compute threads of each rank
+  int threads = 1;        // compute threads of each rank
   bool evaluate = false;  // after the last step, on the data that the job keeps for it
 };
 

@@ -28,9 +28,9 @@ struct AttentionOptions {
   torch::Tensor lengths;
   double dropout = 0.0;
   DropoutSite site;
-  std::int64_t first_head = 0;           // as AttentionDropout's
-  std::int64_t window = 0;               // a query sees so many keys, itself included (Mistral); 0: all
-  double softcap = 0.0;                  // scores become cap x tanh(score / cap) (Gemma 2); 0: not
+  std::int64_t first_head = 0;  // as AttentionDropout's
+  std::int64_t window = 0;      // a query sees so many keys, itself included (Mistral); 0: all
+  double softcap = 0.0;         // scores become cap x tanh(score / cap) (Gemma 2); 0: not
   // As ForwardContext::documents: attend_by_document() takes sequences apart by it, self_attention must not see it.
   torch::Tensor documents;
   // q, k and v are a stretch of a longer sequence that sees nothing of the rest: its first row there, and the rows of
@@ -53,8 +53,8 @@ torch::Tensor self_attention(const torch::Tensor& q, const torch::Tensor& k, con
 
 // Calls attend(q, k, v, options) for every document by itself, [1, rows of the document, heads, head_dim], and puts the
 // results together; once for everything where no options.documents are given. Needs whole sequences (cp of one rank).
-using Attend =
-    std::function<torch::Tensor(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&, const AttentionOptions&)>;
+using Attend = std::function<torch::Tensor(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&,
+                                           const AttentionOptions&)>;
 torch::Tensor attend_by_document(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                                  const AttentionOptions& options, const Attend& attend);
 

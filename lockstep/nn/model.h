@@ -34,8 +34,8 @@ struct ForwardContext {
   torch::Tensor lengths;
   // Models of several inputs: those after the first, samples first.
   std::vector<torch::Tensor> more_inputs;
-  // Where attention stays within documents: int64 [samples, rows of the whole sequence] in host memory, for each row the
-  // one where its document begins; positions begin anew there. Undefined: a sequence is one document.
+  // Where attention stays within documents: int64 [samples, rows of the whole sequence] in host memory, for each row
+  // the one where its document begins; positions begin anew there. Undefined: a sequence is one document.
   torch::Tensor documents;
 };
 

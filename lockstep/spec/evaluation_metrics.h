@@ -17,9 +17,7 @@
 namespace lockstep::spec {
 
 enum class Metric { kAccuracy, kF1, kF1Micro, kPerplexity };
-constexpr auto names_of(Metric) {
-  return enum_names<Metric::kPerplexity>("accuracy", "f1", "f1_micro", "perplexity");
-}
+constexpr auto names_of(Metric) { return enum_names<Metric::kPerplexity>("accuracy", "f1", "f1_micro", "perplexity"); }
 
 struct MetricProblem {
   std::string text, fix;

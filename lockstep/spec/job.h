@@ -154,10 +154,10 @@ struct Telemetry {
 };
 
 struct Evaluation {
-  std::int64_t every_steps = 0;  // 0: only at the end
-  std::int64_t batches = 0;      // 0: the whole evaluation set
-  PluginUse plugin = {};         // metrics that are not ours are looked up there
-  std::int64_t samples = 0;      // the first so many, on any layout; 0: as `batches` says
+  std::int64_t every_steps = 0;           // 0: only at the end
+  std::int64_t batches = 0;               // 0: the whole evaluation set
+  PluginUse plugin = {};                  // metrics that are not ours are looked up there
+  std::int64_t samples = 0;               // the first so many, on any layout; 0: as `batches` says
   std::vector<std::string> metrics = {};  // beside the loss (spec/evaluation_metrics.h)
   bool operator==(const Evaluation&) const = default;
 };

@@ -81,10 +81,10 @@ double runs(const Feasibility& model, const Space& space, std::int64_t workers, 
 TEST(Feasibility, MemoryOfTheHostIsNotBlamedOnTheMicroBatchAlone) {
   const Space space = loaders();
   const char* killed = "RuntimeError: DataLoader worker is killed by signal: Killed.";
-  const std::vector<FeasibilityPoint> seen{
-      point(space, 1, 1, 1, ""),   point(space, 2, 2, 16, ""),       point(space, 16, 8, 2, ""),
-      point(space, 2, 1, 32, ""),  point(space, 24, 8, 16, killed), point(space, 16, 16, 16, killed),
-      point(space, 8, 16, 32, killed)};
+  const std::vector<FeasibilityPoint> seen{point(space, 1, 1, 1, ""),       point(space, 2, 2, 16, ""),
+                                           point(space, 16, 8, 2, ""),      point(space, 2, 1, 32, ""),
+                                           point(space, 24, 8, 16, killed), point(space, 16, 16, 16, killed),
+                                           point(space, 8, 16, 32, killed)};
   const Feasibility model = Feasibility::fit(space, seen, false);
   EXPECT_GT(runs(model, space, 2, 1, 64), 2 * runs(model, space, 24, 16, 64));
   EXPECT_GT(runs(model, space, 2, 1, 64), 0.4);

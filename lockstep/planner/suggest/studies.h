@@ -17,12 +17,13 @@ struct StudiedJob {
   double parameters = 0;
   std::string gpu;
   std::int64_t gpus = 0;
-  std::int64_t sequence_length = 0;     // 0: not said
-  std::optional<bool> adapters = {};    // were adapters trained, or every weight? nullopt: not said
+  std::int64_t sequence_length = 0;   // 0: not said
+  std::optional<bool> adapters = {};  // were adapters trained, or every weight? nullopt: not said
 };
 
-// From `options.about` {"parameters", "gpu", "gpus"; "sequence_length" and "adapters" where known} or the job of `options.evaluator` (`job_yaml`, or `job`: a file
-// that is still there, or a preset); nullopt when it says none of them.
+// From `options.about` {"parameters", "gpu", "gpus"; "sequence_length" and "adapters" where known} or the job of
+// `options.evaluator` (`job_yaml`, or `job`: a file that is still there, or a preset); nullopt when it says none of
+// them.
 std::optional<StudiedJob> studied_job(const nlohmann::json& options);
 
 // Within a factor of two in parameters, the same GPU and number of GPUs; where the study says them, also the same

@@ -110,8 +110,8 @@ std::string other_results(const StudyView& study) {
   for (std::size_t i = 0; i < study.space.size(); ++i) {
     const Knob& knob = study.space.knobs()[i];
     const tune::Value& value = study.conclusion.best->config.values[i];
-    const bool changed = tune::is_active(value) && (!study.conclusion.default_given ||
-                                                    !(value == study.conclusion.baseline.values[i]));
+    const bool changed =
+        tune::is_active(value) && (!study.conclusion.default_given || !(value == study.conclusion.baseline.values[i]));
     if (changed && (changes_results(tune::job_target(knob)) || knob.name == "dtype"))
       found.push_back(fmt::format("{} = {}", printable(knob.name), shown_value(value)));
   }

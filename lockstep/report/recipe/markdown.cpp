@@ -36,11 +36,11 @@ std::string to_markdown(const Recipe& recipe) {
       fmt::format("# Recipe: {}\n\n{}\n\n", markdown_text(recipe.name), markdown_text(subtitle_of(recipe)));
   for (const std::string& warning : recipe.warnings) out += fmt::format("> **{}**\n\n", markdown_text(warning));
   out += fmt::format("**{}**{} ({}).  \n**{}** ({}); {}.\n\n", markdown_text(recipe.gain),
-                     recipe.keep_default ? "" : fmt::format(" {}gain over {}", recipe.simulated ? "predicted " : "",
-                                                            recipe.no_default ? "the median tried" : "the default"),
-                     markdown_text(recipe.gain_detail),
-                     markdown_text(recipe.throughput), markdown_text(recipe.throughput_detail),
-                     markdown_text(recipe.baseline));
+                     recipe.keep_default ? ""
+                                         : fmt::format(" {}gain over {}", recipe.simulated ? "predicted " : "",
+                                                       recipe.no_default ? "the median tried" : "the default"),
+                     markdown_text(recipe.gain_detail), markdown_text(recipe.throughput),
+                     markdown_text(recipe.throughput_detail), markdown_text(recipe.baseline));
   if (recipe.check)
     out += fmt::format("Re-checked {}: {}\n\n", day(recipe.check->checked_at), markdown_text(recipe.check->sentence));
   out += "## Set this\n\n" + markdown_table(setting_rows(recipe, recipe.settings.size() + 1));
@@ -76,31 +76,31 @@ nlohmann::json to_json(const Recipe& recipe, const StudyView& study) {
   for (const Snippet& snippet : recipe.paste) paste[snippet.title] = snippet.text;
   nlohmann::json versions = nlohmann::json::object();
   for (const auto& [name, value] : recipe.holds_for) versions[name] = value;
-  nlohmann::json document{{"schema", "lockstep.recipe/1"},
-                          {"study", recipe.study},
-                          {"name", recipe.name},
-                          {"unit", recipe.unit},
-                          {"simulated", recipe.simulated},
-                          {"provisional", recipe.provisional},
-                          {"config", study.space.to_json(study.conclusion.best->config)},
-                          {"default", recipe.no_default ? nlohmann::json()
-                                                        : study.space.to_json(study.conclusion.baseline)},
-                          {"keep_default", recipe.keep_default},
-                          {"settings", settings},
-                          {"paste", paste},
-                          {"warnings", recipe.warnings},
-                          {"top", study.conclusion.top},
-                          {"tied", study.conclusion.tied},
-                          {"matters", recipe.matters},
-                          {"does_not_matter", recipe.does_not_matter},
-                          {"does_not_apply", recipe.limits},
-                          {"holds_for", versions},
-                          {"made_at", utc_timestamp(recipe.made_at)},
-                          {"expires_at", utc_timestamp(recipe.expires_at)},
-                          {"recheck", recipe.recheck},
-                          {"trials", study.conclusion.trials},
-                          {"failed", study.conclusion.failed},
-                          {"gpu_seconds", study.conclusion.gpu_seconds}};
+  nlohmann::json document{
+      {"schema", "lockstep.recipe/1"},
+      {"study", recipe.study},
+      {"name", recipe.name},
+      {"unit", recipe.unit},
+      {"simulated", recipe.simulated},
+      {"provisional", recipe.provisional},
+      {"config", study.space.to_json(study.conclusion.best->config)},
+      {"default", recipe.no_default ? nlohmann::json() : study.space.to_json(study.conclusion.baseline)},
+      {"keep_default", recipe.keep_default},
+      {"settings", settings},
+      {"paste", paste},
+      {"warnings", recipe.warnings},
+      {"top", study.conclusion.top},
+      {"tied", study.conclusion.tied},
+      {"matters", recipe.matters},
+      {"does_not_matter", recipe.does_not_matter},
+      {"does_not_apply", recipe.limits},
+      {"holds_for", versions},
+      {"made_at", utc_timestamp(recipe.made_at)},
+      {"expires_at", utc_timestamp(recipe.expires_at)},
+      {"recheck", recipe.recheck},
+      {"trials", study.conclusion.trials},
+      {"failed", study.conclusion.failed},
+      {"gpu_seconds", study.conclusion.gpu_seconds}};
   document.update(headline(study));
   document["check"] = recipe.check ? to_json(*recipe.check) : nlohmann::json();
   return document;

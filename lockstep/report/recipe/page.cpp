@@ -28,7 +28,7 @@ Front front_of(const Recipe& recipe) {
                   true},
                  {recipe.keep_default ? "Throughput of the best tried" : "Throughput with this setting",
                   recipe.throughput,
-                   {recipe.throughput_detail, recipe.baseline}},
+                  {recipe.throughput_detail, recipe.baseline}},
                  {recipe.check ? "Re-checked " + day(recipe.check->checked_at) : "Use it until",
                   recipe.check ? check_word(*recipe.check) : day(recipe.expires_at),
                   {recipe.check ? recipe.check->sentence : "or until a version below changes; then re-check"}}};

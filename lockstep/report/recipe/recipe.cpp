@@ -56,8 +56,9 @@ void fill_headline(Recipe& recipe, const StudyView& study) {
   if (found.best->devices > 1)
     recipe.throughput_detail += fmt::format("; {} per GPU", rate(best.value / found.best->devices, study.unit));
   if (!found.default_given) {
-    recipe.baseline = found.median ? fmt::format("{} at the median of what was tried", rate(found.median->value, study.unit))
-                                   : "no default given";
+    recipe.baseline = found.median
+                          ? fmt::format("{} at the median of what was tried", rate(found.median->value, study.unit))
+                          : "no default given";
   } else if (found.baseline_throughput) {
     const tune::Estimate& standard = *found.baseline_throughput;
     recipe.baseline =
@@ -75,10 +76,11 @@ void fill_headline(Recipe& recipe, const StudyView& study) {
   } else if (!beats_default(found)) {
     recipe.gain = "keep the default";
     recipe.gain_detail =
-        found.gain ? fmt::format("nothing beats the default beyond doubt: the best tried gains {}, 95% interval {} to {}",
-                                 signed_percent(found.gain->percent.value), signed_percent(found.gain->percent.low),
-                                 signed_percent(found.gain->percent.high))
-                   : "nothing beats the default beyond doubt";
+        found.gain
+            ? fmt::format("nothing beats the default beyond doubt: the best tried gains {}, 95% interval {} to {}",
+                          signed_percent(found.gain->percent.value), signed_percent(found.gain->percent.low),
+                          signed_percent(found.gain->percent.high))
+            : "nothing beats the default beyond doubt";
   } else if (found.gain) {
     const tune::Estimate& gain = found.gain->percent;
     recipe.gain = signed_percent(gain.value);
@@ -170,7 +172,8 @@ bool is_said(const StudyView& study, const std::string& knob, const std::vector<
     return index ? study.space.set_back(study.conclusion.best->config, *index) : std::nullopt;
   };
   const auto mine = step_of(knob);
-  return mine && std::any_of(said.begin(), said.end(), [&](const std::string& other) { return step_of(other) == mine; });
+  return mine &&
+         std::any_of(said.begin(), said.end(), [&](const std::string& other) { return step_of(other) == mine; });
 }
 
 void fill_importance(Recipe& recipe, const StudyView& study) {

@@ -43,7 +43,7 @@ struct Recipe {
   std::string gain;           // "+23.4%"; "keep the default"
   bool no_default = false;    // the space gives none: `gain` is over the median of what was tried
   std::string gain_detail;    // "95% interval +21.0% to +25.8%, 5 paired launches"
-  std::string throughput;   // "51.2k tokens/s"
+  std::string throughput;     // "51.2k tokens/s"
   std::string throughput_detail;
   std::string baseline;               // "41.5k tokens/s by default"
   std::vector<std::string> warnings;  // shown on top: prediction, provisional, unfinished

@@ -61,8 +61,8 @@ struct SetBack {
   bool fails = false;                // it was launched, and never ran
 };
 
-// One for each active knob of `winner` that is not at its default and can go back, in the order of the space; knobs that
-// constraints tie together, so that they go back at once, have one between them.
+// One for each active knob of `winner` that is not at its default and can go back, in the order of the space; knobs
+// that constraints tie together, so that they go back at once, have one between them.
 std::vector<SetBack> set_backs(const Space& space, const Config& winner, std::span<const Trial> history);
 
 struct SetBackCosts {

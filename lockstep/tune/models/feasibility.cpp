@@ -25,8 +25,8 @@ constexpr double kOtherLocalDeviation = 4.0;
 constexpr double kBlindDeviation = 4.0;  // of the slope of any knob on memory or time
 constexpr double kBlindChoice = 1.2;     // of the effect of a choice
 constexpr double kBlindLocal = 0.7;
-constexpr double kHostSlope = 2.5;       // of a knob whose name says that it needs memory of the host
-constexpr double kFirstRuns = 1.5;       // mean where nobody said what the default is
+constexpr double kHostSlope = 2.5;  // of a knob whose name says that it needs memory of the host
+constexpr double kFirstRuns = 1.5;  // mean where nobody said what the default is
 constexpr int kSweeps = 6;
 
 double normal_cumulative(double z) { return 0.5 * std::erfc(-z / std::sqrt(2.0)); }
@@ -111,8 +111,8 @@ void Feasibility::Classifier::learn(std::span<const std::vector<double>> feature
       const double marginal = covariance(i, i);
       const double cavity_precision = std::max(1 / marginal - precisions[i], 1e-9);
       const double cavity_shift = mean[i] / marginal - site_shift[i];
-      const double told = normal_cumulative(labels[i] * cavity_shift / cavity_precision /
-                                            std::sqrt(1 + 1 / cavity_precision));
+      const double told =
+          normal_cumulative(labels[i] * cavity_shift / cavity_precision / std::sqrt(1 + 1 / cavity_precision));
       predictive_score += std::log(std::max(told, 0.01));
       const Site site = match_moments(labels[i], cavity_shift / cavity_precision, 1 / cavity_precision);
       const double precision = std::max(site.precision, 0.0);

@@ -53,7 +53,7 @@ class Feasibility {
     Matrix factor;                            // Cholesky of I + sqrt(precisions) K sqrt(precisions)
     double predictive_score = 0;              // sum of log probabilities of each observation given the others
     double usual = 0;                         // latent mean where nothing else is known
-    std::vector<double> slopes;               // by knob: latent loss per unit of an ordered knob, as names tell; or none
+    std::vector<double> slopes;  // by knob: latent loss per unit of an ordered knob, as names tell; or none
 
     double kernel(std::span<const double> x, std::span<const double> y, std::span<const char> ordered) const;
     double mean_at(std::span<const double> x) const;
@@ -81,7 +81,7 @@ class Feasibility {
   Classifier planned_;                  // device memory with a Prior
   std::optional<MemorySketch> sketch_;  // without: two models,
   Classifier device_;
-  double sketch_weight_ = 1;            // and how far the first is believed
+  double sketch_weight_ = 1;  // and how far the first is believed
   Classifier host_, time_;
   bool host_failed_ = false, time_failed_ = false;
   std::optional<Refusals> refusals_;

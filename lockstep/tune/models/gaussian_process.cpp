@@ -19,7 +19,7 @@ struct LogNormal {
 const LogNormal kScale{std::log(0.1), 1.0};  // s; standard deviation 0.3 of log throughput
 const LogNormal kNoise{std::log(0.03 * 0.03), 0.7};
 const LogNormal kDrift{std::log(0.01 * 0.01), 2.0};
-constexpr double kDriftTrials = 8;  // in which a drift is half forgotten or so
+constexpr double kDriftTrials = 8;            // in which a drift is half forgotten or so
 const LogNormal kWeight{std::log(0.2), 1.3};  // a_i: main effects around sqrt(0.1 * 0.2) = 14%, of pairs 6%
 const LogNormal kLength{std::log(0.4), 0.6};  // ordered knobs span [0, 1]
 
@@ -122,7 +122,8 @@ double log_density(const Design& design, const KernelParameters& parameters, std
   gradient.assign(parameters.size(), 0.0);
   std::vector<KnobTable> tables;
   for (std::size_t i = 0; i < d; ++i)
-    tables.push_back(tabulate(design, i, std::exp(parameters[kFirstWeight + i]), std::exp(parameters[kFirstWeight + d + i])));
+    tables.push_back(
+        tabulate(design, i, std::exp(parameters[kFirstWeight + i]), std::exp(parameters[kFirstWeight + d + i])));
 
   Matrix covariance(n), plain(n);
   for (std::size_t r = 0; r < n; ++r)
@@ -169,7 +170,9 @@ double log_density(const Design& design, const KernelParameters& parameters, std
 }
 
 GaussianProcess::GaussianProcess(std::shared_ptr<const Design> design, const KernelParameters& parameters)
-    : design_(std::move(design)), scale_(std::exp(parameters[0])), noise_variance_(std::exp(parameters[1])),
+    : design_(std::move(design)),
+      scale_(std::exp(parameters[0])),
+      noise_variance_(std::exp(parameters[1])),
       drift_variance_(std::exp(parameters[2])) {
   const std::size_t n = design_->size();
   const std::size_t d = design_->knobs();

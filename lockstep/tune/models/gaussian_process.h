@@ -40,8 +40,8 @@ class Design {
   const std::vector<Observation>& observations() const { return observations_; }
   double prior_trust_variance() const { return prior_trust_variance_; }
   double last_moment() const { return observations_.back().moment; }
-  double offset() const { return offset_; }  // mean of the observed logarithms (less the prior's)
-  double centred(std::size_t index) const;   // observation less offset and prior
+  double offset() const { return offset_; }             // mean of the observed logarithms (less the prior's)
+  double centred(std::size_t index) const;              // observation less offset and prior
   double nearness(std::size_t a, std::size_t b) const;  // in time: 1 for the same moment, 0 for far ones
 
  private:

@@ -10,8 +10,8 @@ namespace lockstep::tune {
 namespace {
 
 constexpr double kValueOdds = 0.012, kPairOdds = 0.002;  // before anything ran
-constexpr double kNamed = 8;       // times as probable when the message names the knob; for each of a pair
-constexpr double kChance = 0.03;   // that a refusal has no culprit among values and pairs
+constexpr double kNamed = 8;      // times as probable when the message names the knob; for each of a pair
+constexpr double kChance = 0.03;  // that a refusal has no culprit among values and pairs
 constexpr int kRounds = 12;
 constexpr double kMostLogOdds = 5;
 constexpr std::size_t kShortestName = 3;
@@ -55,8 +55,7 @@ std::vector<std::uint32_t> Refusals::values_of(const Config& config) const {
 std::vector<Refusals::Item> Refusals::items_of(const std::vector<std::uint32_t>& values) {
   std::vector<Item> items(values.begin(), values.end());
   for (std::size_t a = 0; a < values.size(); ++a)
-    for (std::size_t b = a + 1; b < values.size(); ++b)
-      items.push_back(static_cast<Item>(values[a]) << 32 | values[b]);
+    for (std::size_t b = a + 1; b < values.size(); ++b) items.push_back(static_cast<Item>(values[a]) << 32 | values[b]);
   return items;
 }
 

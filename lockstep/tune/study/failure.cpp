@@ -55,9 +55,20 @@ constexpr std::array kRefused{
     "prefetch_factor option could only be specified",  // DataLoader without workers
 };
 constexpr std::array kDeviceMemory{"cuda", "hip ", "gpu", "cublas", "cudnn", "hbm", "device memory", "vram"};
-constexpr std::array kHostMemory{"host",   "cgroup",          "killed",   "sigkill",       "-9",          "defaultcpuallocator",
-                                 "memoryerror", "can't allocate", "cannot allocate memory", "bad_alloc", "shared memory",
-                                 "shm",    "cpu memory",      "dataloader"};
+constexpr std::array kHostMemory{"host",
+                                 "cgroup",
+                                 "killed",
+                                 "sigkill",
+                                 "-9",
+                                 "defaultcpuallocator",
+                                 "memoryerror",
+                                 "can't allocate",
+                                 "cannot allocate memory",
+                                 "bad_alloc",
+                                 "shared memory",
+                                 "shm",
+                                 "cpu memory",
+                                 "dataloader"};
 constexpr std::array kStuck{"watchdog caught collective operation timeout", "timed out after", "timeout error",
                             "socket timeout", "timed out waiting"};
 

@@ -2,8 +2,8 @@
 //
 // The same (space, options, history) always gives the same proposal: a study that was killed and resumed continues as
 // the undisturbed one would. Stages, in order: baseline (where the space has one), a few configurations far apart,
-// explore with replication of the leaders, then the winner is chosen, then fresh launches of winner, control and reverted
-// knobs, interleaved.
+// explore with replication of the leaders, then the winner is chosen, then fresh launches of winner, control and
+// reverted knobs, interleaved.
 #pragma once
 
 #include <cstdint>

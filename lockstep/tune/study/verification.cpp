@@ -23,7 +23,8 @@ std::int64_t fresh_launches(const StrategyOptions& options, std::int64_t trials)
 
 std::int64_t most_set_backs(std::int64_t trials) {
   if (trials < kFewTrials) return 0;
-  const double along = std::min(1.0, static_cast<double>(trials - kFewTrials) / static_cast<double>(kManyTrials - kFewTrials));
+  const double along =
+      std::min(1.0, static_cast<double>(trials - kFewTrials) / static_cast<double>(kManyTrials - kFewTrials));
   return std::llround((kShareOfFew + along * (kShareOfMany - kShareOfFew)) * static_cast<double>(trials));
 }
 
@@ -69,8 +70,7 @@ std::optional<Proposal> next_verification(const Space& space, const StrategyOpti
   const std::int64_t confirms = count(all, Purpose::kConfirm), controls = count(all, Purpose::kControl);
   const std::int64_t set_backs = count(all, Purpose::kSetBack);
   std::optional<SetBack> set_back;
-  if (set_backs < allocation.set_back)
-    set_back = next_set_back(evidence.beliefs(), winner, history, pending);
+  if (set_backs < allocation.set_back) set_back = next_set_back(evidence.beliefs(), winner, history, pending);
 
   Proposal proposal;
   proposal.budget_seconds = options.trial_seconds;
