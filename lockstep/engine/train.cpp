@@ -17,7 +17,7 @@ void run_rank(const spec::Job& job, const plan::Run& run, const TrainOptions& op
   nn::compat::set_compute_threads(options.threads);
   TrainingState state = build_training_state(job, run, world, {.make_model = options.make_model});
   while (state.step < state.total_steps) {
-    const double loss = run_step(state, job, {}).loss;
+    const double loss = run_step(state, {}).loss;
     if (world.rank() == 0) result.losses.push_back(loss);
   }
   if (options.evaluate) {

@@ -263,7 +263,7 @@ nlohmann::json Trainer::train() {
   while (state_.step < state_.total_steps && !stopped) {
     if (health_.is_healthy()) rollback_states_.keep(state_, context_.job, context_.world.size());
     if (context_.chaos != nullptr) context_.chaos->before_step(state_);
-    const StepResult result = run_step(state_, context_.job, wishes(), may_update);
+    const StepResult result = run_step(state_, wishes(), may_update);
     const std::int64_t done = state_.step;
     try {
       if (context_.chaos != nullptr) context_.chaos->after_step(result.seconds);

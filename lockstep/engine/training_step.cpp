@@ -59,8 +59,7 @@ std::shared_ptr<const data::Dataset> evaluation_part(const TrainingState& state,
 
 }  // namespace
 
-StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishes,
-                    const std::function<bool(double, double)>& may_update) {
+StepResult run_step(TrainingState& state, StepWishes wishes, const std::function<bool(double, double)>& may_update) {
   const double begin = monotonic_seconds();
   if (!state.staged) stage_next(state, Phase::kData);
   const double fetched = monotonic_seconds();

@@ -15,7 +15,7 @@
 namespace lockstep::engine {
 
 // Collective. Throws Fault when a peer is lost, UserError when a sample turns out to be wrong. may_update: StepInput's.
-StepResult run_step(TrainingState& state, const spec::Job& job, StepWishes wishes,
+StepResult run_step(TrainingState& state, StepWishes wishes,
                     const std::function<bool(double, double)>& may_update = {});
 
 struct EvaluationResult {

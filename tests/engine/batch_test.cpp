@@ -56,7 +56,7 @@ class Batches : public ::testing::Test {
           if (start != nullptr) restore(state, *start, job, ranks);
           if (rank == 0) told.total_steps = state.total_steps;
           while (state.step < (until > 0 ? until : state.total_steps)) {
-            const StepResult result = run_step(state, job, {});
+            const StepResult result = run_step(state, {});
             if (rank != 0) continue;
             told.losses.push_back(result.loss);
             told.positions.push_back(state.position);

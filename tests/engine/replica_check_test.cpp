@@ -55,7 +55,7 @@ class Replicas {
           EXPECT_TRUE(check.compare(*state.executor).agrees()) << setup.layout;
           while (state.step < 3) {
             if (state.step == 2 && spoil) spoil(rank, dynamic_cast<ShardedExecutor&>(*state.executor));
-            run_step(state, job, {});
+            run_step(state, {});
           }
           reports[static_cast<std::size_t>(rank)] = check.compare(*state.executor);
           communicator.barrier().wait();

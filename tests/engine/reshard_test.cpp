@@ -57,7 +57,7 @@ void run_rank(const spec::Job& job, const plan::Run& run, const World& how, cons
   }
   const bool saves = state.step == 0;
   while (state.step < kSteps) {
-    const StepResult result = run_step(state, job, {});
+    const StepResult result = run_step(state, {});
     if (world.rank() == 0) {
       told.losses.push_back(result.loss);
       told.positions.push_back(state.position);

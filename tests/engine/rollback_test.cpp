@@ -60,7 +60,7 @@ TEST(Rollback, goes_back_to_a_kept_state_and_on_behind_the_data_that_went_wrong)
       build_training_state(job, plan::run_of(job, one_rank(job)), communicator, {.make_step = stumbling({})});
   restore(state, runs.contents("whole", 3), job, 1);
   state.loader->seek({0, 8 * kSamples}, 3);
-  EXPECT_EQ(run_step(state, job, {}).loss, told.losses[8]);
+  EXPECT_EQ(run_step(state, {}).loss, told.losses[8]);
   EXPECT_EQ(whole.summary.at("rollbacks"), 0);
 }
 

@@ -124,7 +124,7 @@ class ElasticRun {
     std::vector<CheckpointPart> kept;
     while (state.step < step + 2) {
       if (state.step == step) kept.push_back(held_part(state, job_, context.world.size()));
-      const StepResult result = run_step(state, job_, {});
+      const StepResult result = run_step(state, {});
       snapshots.after_step(state, result);
     }
     PeerState peers(context.world, kept);
@@ -145,7 +145,7 @@ class ElasticRun {
   void train(Processes& processes, RunContext& context, TrainingState& state, Snapshots& snapshots,
              const Death& death) const {
     while (state.step < kSteps) {
-      const StepResult result = run_step(state, job_, {});
+      const StepResult result = run_step(state, {});
       if (context.rank() == 0) processes.losses[state.step] = result.loss;
       if (death.when == Death::When::kAfterUpdate && state.step == death.step) throw Died{};
       snapshots.after_step(state, result);

@@ -32,6 +32,7 @@ std::vector<Observation> observe(const Space& space, int count, double noise, st
     Observation observation;
     observation.coordinates = space.coordinates(space.sample(random));
     observation.log_throughput = truth(observation.coordinates) + noise * normal(random);
+    observation.moment = i;
     observations.push_back(observation);
   }
   return observations;
