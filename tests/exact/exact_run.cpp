@@ -62,7 +62,7 @@ struct Piece {
 void count_expert_rows(engine::ShardedExecutor& executor, const std::vector<data::Batch>& batches,
                        RankTraffic& traffic) {
   for (const data::Batch& batch : batches) {
-    executor.evaluate(batch, -1);
+    executor.evaluate(batch, -1, false);
     for (nn::TrainableModel* chunk : executor.model().models()) {
       for (const auto& module : chunk->modules()) {
         const auto* moe = dynamic_cast<nn::MoeMlp*>(module.get());
