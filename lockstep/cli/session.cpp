@@ -119,7 +119,8 @@ telemetry::ProgressSample sample_of(const nlohmann::json& message) {
 // ", f1 0.8123" of every metric that the job's evaluation names, the accuracy apart, which is told in any case.
 std::string metrics_text(const nlohmann::json& evaluation) {
   std::string text;
-  for (const auto& [name, value] : evaluation.value("metrics", nlohmann::json::object()).items()) {
+  const nlohmann::json metrics = evaluation.value("metrics", nlohmann::json::object());
+  for (const auto& [name, value] : metrics.items()) {
     if (name == "accuracy") continue;
     text += value.is_number() ? fmt::format(", {} {:.4f}", printable(name, 40), value.get<double>())
                               : fmt::format(", {} -", printable(name, 40));
