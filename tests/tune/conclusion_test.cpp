@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -15,7 +16,7 @@ Space small_space() {
 knobs:
   batch: {choices: [1, 2, 4], default: 1}
   workers: {int: [0, 3], default: 0}
-  algo: {choices: [Ring, Tree]}
+  algo: {choices: [Ring, Tree], default: Ring}
 )",
                       "small.yaml");
 }
@@ -112,6 +113,7 @@ TEST(Conclusion, reports_fresh_launches_alone_without_bias_and_with_intervals_th
     story.search(strategy.space(), 12);
     story.verify(strategy, 3);
     const Conclusion conclusion = conclude(strategy, story.history);
+    ASSERT_TRUE(conclusion.best && conclusion.gain);
     const double truth = truth_of(conclusion.best->config);
     EXPECT_EQ(conclusion.best->throughput.launches, 3);
     covered += conclusion.best->throughput.low <= truth && truth <= conclusion.best->throughput.high;
@@ -143,6 +145,7 @@ TEST(Conclusion, pairs_the_gain_over_rounds_so_that_drift_cancels) {
     story.search(strategy.space(), 20);
     story.verify(strategy, 3);
     const Conclusion conclusion = conclude(strategy, story.history);
+    ASSERT_TRUE(conclusion.best && conclusion.gain);
     EXPECT_TRUE(conclusion.gain->paired);
     const double gain = 100 * (truth_of(conclusion.best->config) / 100 - 1);
     squares += std::pow(conclusion.gain->percent.value - gain, 2) / 20;
@@ -157,6 +160,7 @@ TEST(Conclusion, ranks_set_backs_and_leaves_a_knob_at_its_default_at_zero) {
   story.verify(strategy, 3);
   const Conclusion conclusion = conclude(strategy, story.history);
   ASSERT_EQ(conclusion.importance.size(), 3u);
+  for (const KnobImportance& importance : conclusion.importance) ASSERT_TRUE(importance.set_back_percent);
   EXPECT_EQ(conclusion.importance[0].knob, "batch");
   // From 4 to 1: 1 - 1 / 1.4 = 28.6%.
   EXPECT_NEAR(conclusion.importance[0].set_back_percent->value, 28.6, 3);
@@ -169,6 +173,48 @@ TEST(Conclusion, ranks_set_backs_and_leaves_a_knob_at_its_default_at_zero) {
   }
 }
 
+TEST(Conclusion, without_a_default_compares_with_the_median_of_what_was_tried) {
+  // A knob whose default nobody gave: its first choice is no baseline.
+  const Space space = Space::parse(R"(
+knobs:
+  batch: {choices: [1, 2, 4], default: 1}
+  workers: {int: [0, 3], default: 0}
+  algo: {choices: [Ring, Tree]}
+)",
+                                   "small.yaml");
+  const Strategy strategy(space, {});
+  Story story(9, 0.01);
+  Random random(9);
+  std::vector<double> tried;
+  for (int i = 0; i < 21; ++i) {
+    story.launch(space.sample(random), Purpose::kExplore);
+    tried.push_back(story.history.back().throughput);
+  }
+  // What is no longer search, moves no median; what failed, neither.
+  story.fail(space.default_config(), Outcome::kOutOfMemory);
+  const Config winner = *strategy.winner(story.history);
+  for (int i = 0; i < 3; ++i) story.launch(winner, Purpose::kConfirm);
+  std::sort(tried.begin(), tried.end());
+
+  const Conclusion conclusion = conclude(strategy, story.history);
+  EXPECT_FALSE(conclusion.default_given);
+  EXPECT_FALSE(conclusion.gain);
+  EXPECT_FALSE(conclusion.baseline_throughput);
+  ASSERT_TRUE(conclusion.best && conclusion.median);
+  EXPECT_FALSE(conclusion.best->provisional);
+  EXPECT_EQ(conclusion.median->value, tried[10]);
+  EXPECT_EQ(conclusion.median->launches, 21);
+  EXPECT_GT(conclusion.best->throughput.value, conclusion.median->value);
+  // Nothing to revert to; the shares of the variance stay.
+  EXPECT_EQ(conclusion.importance.size(), 3u);
+  for (const KnobImportance& importance : conclusion.importance) EXPECT_FALSE(importance.set_back_percent);
+  const nlohmann::json document = to_json(conclusion, space);
+  EXPECT_EQ(document["default_given"], false);
+  EXPECT_TRUE(document["baseline"].is_null());
+  EXPECT_TRUE(document["gain_percent"].is_null());
+  EXPECT_EQ(document["median"]["value"], tried[10]);
+}
+
 TEST(Conclusion, as_json_has_what_readers_rely_on) {
   const Strategy strategy(small_space(), {});
   Story story(8, 0.01);
@@ -177,6 +223,8 @@ TEST(Conclusion, as_json_has_what_readers_rely_on) {
   story.verify(strategy, 2);
   const nlohmann::json document = to_json(conclude(strategy, story.history), strategy.space());
   EXPECT_EQ(document["schema"], "lockstep.study/1");
+  EXPECT_EQ(document["default_given"], true);
+  EXPECT_FALSE(document["baseline"].is_null());
   for (const char* key : {"config", "estimate", "low", "high", "launches", "provisional"})
     EXPECT_TRUE(document["best"].contains(key)) << key;
   for (const char* key : {"value", "low", "high", "launches", "paired"})
