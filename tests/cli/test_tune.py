@@ -60,7 +60,31 @@ class Tune(TuneCase):
         trials = self.history()
         self.assertEqual([trial["trial"] for trial in trials], list(range(30)))
         self.assertEqual(trials[0]["purpose"], "baseline")
+        self.assertTrue(found["default_given"])
+        self.assertIsNotNone(found["gain_percent"])
         self.assertEqual(sum(trial["outcome"] != "measured" for trial in trials), found["failed"])
+
+    def without_a_default(self):
+        """The same space, but nobody says what one knob is by default."""
+        path = self.folder / "no_default.yaml"
+        path.write_text(SPACE.read_text().replace("choices: [1, 2, 4, 8], default: 2,", "choices: [1, 2, 4, 8],"))
+        self.assertNotEqual(path.read_text(), SPACE.read_text())
+        return path
+
+    def test_without_a_default_there_is_no_baseline_but_the_median_of_what_was_tried(self):
+        space = self.without_a_default()
+        found = self.tune("--space", space, "--worker", WORKER, "--trials", 12)
+        trials = self.history()
+        self.assertEqual(trials[0]["purpose"], "explore")
+        self.assertFalse({"baseline", "control", "set_back"} & {trial["purpose"] for trial in trials})
+        self.assertFalse(found["default_given"])
+        self.assertIsNone(found["baseline"])
+        self.assertIsNone(found["gain_percent"])
+        self.assertGreater(found["best"]["estimate"], found["median"]["value"])
+        shown = self.run_lockstep("tune", "--show").stdout
+        self.assertRegex(shown, r"no default given; \+\d+\.\d% over the median of what was tried")
+        plan = self.tune("--space", space, "--worker", "/no/such/program", "--dry-run")
+        self.assertEqual(plan["proposals"][0]["purpose"], "explore")
 
     def test_people_see_a_line_per_trial_and_the_next_command(self):
         done = self.run_lockstep("tune", "--space", SPACE, "--worker", WORKER, "--trials", 8)
@@ -84,6 +108,19 @@ class Tune(TuneCase):
             self.assertTrue(found["out_of_budget"])
             for trial in self.history():
                 self.assertAlmostEqual(trial["gpu_seconds"], 4 * trial["seconds"])
+
+    def test_a_budget_that_pays_for_fewer_trials_is_said_before_the_first(self):
+        def shown(budget):
+            done = self.run_lockstep("tune", "--space", SPACE, "--worker", WORKER, "--trials", 12, "--gpus", 2,
+                                     "--trial-seconds", 40, "--budget", budget)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return done.stdout
+
+        short = shown("8gpu-minutes")
+        note, trials = short.split("purpose", 1)
+        self.assertRegex(note, r"note: 8 GPU-minutes pays for 6 trials of 40\.0 s on 2 GPUs, not for 12")
+        self.assertRegex(trials, r"per GPU +\d+ tokens/s")
+        self.assertNotIn("pays for", shown("16gpu-minutes"))
 
     def test_real_seconds_end_a_study_too(self):
         found = self.study("--seconds 0 --sleep 0.3", "--budget", "3gpu-seconds", "--trial-seconds", "2", trials=60)

@@ -309,6 +309,45 @@ TEST(Study, GivesUpWhenEverySettingIsRefusedAlike) {
   EXPECT_EQ(world.requests.size(), 3u);
 }
 
+// Without a default nobody is known to run any of the settings, so more of them have to fail alike.
+TEST(Study, GivesUpLaterWithoutADefault) {
+  const Space space = Space::parse(
+      "knobs:\n"
+      "  micro_batch: {choices: [1, 2, 4, 8, 16]}\n"
+      "  num_workers: {int: [0, 4], default: 0}\n",
+      "space.yaml");
+  ASSERT_FALSE(space.has_default());
+  for (const Outcome outcome : {Outcome::kCrash, Outcome::kInvalid}) {
+    World world;
+    world.measure = [&](const EvaluationRequest&) {
+      Measurement measurement;
+      measurement.outcome = outcome;
+      measurement.message = "exit code 2: no such file";
+      return measurement;
+    };
+    const auto journal = make_memory_journal();
+    const std::string error = user_error([&] { run_study(Strategy(space, options_of(40)), lanes_of(world), *journal); },
+                                         ExitCode::kRunFailed);
+    EXPECT_HAS(error, "the first 6 trials all");
+    EXPECT_EQ(world.requests.size(), 6u) << to_string(outcome);
+  }
+}
+
+// Crashes that differ may still be of the settings: the default among them does not end the study sooner.
+TEST(Study, GivesUpLaterWhenTheCrashesDiffer) {
+  World world;
+  world.measure = [&](const EvaluationRequest&) {
+    Measurement measurement;
+    measurement.outcome = Outcome::kCrash;
+    measurement.message = fmt::format("crash {}", world.requests.size());
+    return measurement;
+  };
+  const auto journal = make_memory_journal();
+  user_error([&] { run_study(Strategy(small_space(), options_of(40)), lanes_of(world), *journal); },
+             ExitCode::kRunFailed);
+  EXPECT_EQ(world.requests.size(), 6u);
+}
+
 // Refusals that differ are about the settings, so the study goes on.
 TEST(Study, GoesOnAfterRefusalsThatDiffer) {
   World world;
