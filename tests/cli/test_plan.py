@@ -255,7 +255,11 @@ class Plan(EndToEnd):
         for (layout, micro), loser in zip(losers, document["alternatives"]):
             pasted = self.plan_json(*common, "--layout", layout, "--micro", micro)["best"]
             self.assertEqual(pasted["layout"], loser["layout"])
-            self.assertEqual(pasted["prediction"]["step_seconds"], loser["prediction"]["step_seconds"])
+            # Given, it was not chosen: it is priced without what choosing costs.
+            self.assertNotIn("selection", pasted["breakdown_seconds"])
+            chosen = loser["breakdown_seconds"]["selection"]
+            self.assertGreater(chosen, 0)
+            self.assertAlmostEqual(pasted["prediction"]["step_seconds"] / (loser["prediction"]["step_seconds"] - chosen), 1)
 
     def test_help_has_examples_and_the_unit_of_the_batch(self):
         text = self.plan("--help")

@@ -65,8 +65,14 @@ class Suggest(unittest.TestCase):
             answer = self.document(*question, "--write", str(job))
             best = json.loads(run("plan", str(job), "--json", home=self.folder / "home").stdout)["best"]
             best["memory_gib"].pop("snapshots", None)  # host memory, of runs that are recovered; not of the step
-            for key in ("layout", "batch", "memory_gib", "prediction"):
+            for key in ("layout", "batch", "memory_gib"):
                 self.assertEqual(answer[key], best[key], key)
+            # The file gives the layout, so that it is priced without what choosing among layouts costs.
+            self.assertNotIn("selection", best["breakdown_seconds"])
+            chosen = answer["breakdown_seconds"]["selection"]
+            self.assertGreater(chosen, 0)
+            self.assertAlmostEqual(best["prediction"]["step_seconds"], answer["prediction"]["step_seconds"] - chosen,
+                                   delta=1e-9)
 
     def test_scripts_are_scripts(self):
         for arguments in (["--stack", "torchrun"], ["--stack", "lockstep"], ["--gpus-per-node", "4"]):

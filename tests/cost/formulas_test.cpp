@@ -199,12 +199,12 @@ TEST(Products, run_at_half_rate_at_their_half_length) {
 // ----------------------------------------------------------------------------------------------
 Profile plain_profile() {
   Profile profile;
-  profile.fitted = Fitted{.hardware = "H100", .stack = "test"};
+  profile.fitted = Fitted{.hardware = "H100", .stack = "test", .runs = 1};  // without runs: what products reach
   Constants& k = profile.fitted->constants;
-  k.gemm_efficiency = 1;
+  k.gemm_efficiency = k.attention_efficiency = 1;
   k.gemm_m_half = k.gemm_n_half = k.gemm_k_half = 1e-9;
-  k.gemm_backward = 1;
-  k.attention_efficiency = 1e9;
+  k.gemm_backward = k.attention_backward = 1;
+  k.attention_half = 1e-9;
   k.pointwise_passes = k.logits_passes = 1e-9;
   k.layer_host_seconds = k.tp_host_seconds = k.micro_batch_seconds = k.step_seconds = 1e-12;
   k.pipeline_scale_seconds = k.jitter = k.optimizer_passes = 1e-12;
@@ -220,7 +220,9 @@ TEST(Pricer, takes_six_flops_per_parameter_and_token_where_nothing_else_costs) {
   layout.precision = spec::Precision::kBf16;
   const plan::BatchPlan batch{.micro = 2, .accumulation = 3, .global_sequences = 6, .sequence_length = 4096};
   // 6 x tokens x parameters that multiply: 32 (4 x 4096^2 + 3 x 4096 x 11008) + 32000 x 4096.
-  const double flops = 6.0 * 6 * 4096 * (32.0 * (4.0 * 4096 * 4096 + 3.0 * 4096 * 11008) + 32000.0 * 4096);
+  const double products = 6.0 * 6 * 4096 * (32.0 * (4.0 * 4096 * 4096 + 3.0 * 4096 * 11008) + 32000.0 * 4096);
+  // Attention is not above the peak either: each query sees half of the keys, backward is 2.5 x forward.
+  const double attention = 3.5 * 32 * (6 * 4096) * 4.0 * 2048 * 4096, flops = products + attention;
   EXPECT_NEAR(pricer.price(layout, batch).step_seconds(), flops / cluster.groups[0].device.peak_bf16_flops,
               1e-4 * flops / cluster.groups[0].device.peak_bf16_flops);
 }
