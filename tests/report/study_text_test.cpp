@@ -116,6 +116,18 @@ TEST(StudyText, a_gain_that_may_be_nothing_is_called_that) {
   expect_has(plain(study, found), "the default itself");
 }
 
+TEST(StudyText, without_a_default_the_median_is_what_it_compares_with) {
+  const tune::StoredStudy study = a_study();
+  tune::Conclusion found = a_conclusion(study);
+  found.default_given = false;
+  found.gain.reset();
+  found.baseline_throughput.reset();
+  found.median = tune::Estimate{120, 110, 130, 7};
+  const std::string text = plain(study, found);
+  expect_has(text, "no default given; +25.0% over the median of what was tried");
+  expect_lacks(text, "launches: may be zero");
+}
+
 TEST(StudyText, a_study_in_which_nothing_ran_says_so_and_shows_why) {
   tune::StoredStudy study = a_study();
   study.trials = {tune::failed_trial(0, study.space.default_config(), tune::Outcome::kCrash, "no such file\033[31m")};
