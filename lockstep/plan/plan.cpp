@@ -314,7 +314,7 @@ Plan read_plan(const nlohmann::json& document, const std::string& name_for_error
   plan.search = {search.integer("candidates"), search.integer("feasible"), search.non_negative("seconds")};
   search.finish();
   // The planner's explanation may travel with the plan; what executes it does not need it. `binds`: older files.
-  for (const char* key : {"bottleneck", "binds", "what_ifs", "sensitivity", "passes", "stages", "pareto"})
+  for (const char* key : {"bottleneck", "binds", "what_ifs", "sensitivity", "passes", "stages", "pareto", "strategies"})
     reader.has(key);
   reader.finish();
   return plan;

@@ -60,7 +60,7 @@ class Completion(unittest.TestCase):
         self.assertEqual(self.bash("sugg"), ["suggest"])
 
     def test_bash_offers_the_flags_of_the_verb_as_its_help_lists_them(self):
-        for verb in self.verbs - {"checkpoint"}:
+        for verb in self.verbs - {"checkpoint", "profile"}:  # theirs belong to what follows
             names = re.findall(r"^  (-\S+)", output(LOCKSTEP, verb, "--help"), re.M)
             listed = set(re.findall(r"--[a-z_-]+", " ".join(names)))
             listed = {name for name in listed if "_" not in name or name.replace("_", "-") not in listed}

@@ -120,8 +120,8 @@ TEST_F(TokenizerFiles, long_word_takes_no_quadratic_time) {
 
 TEST_F(TokenizerFiles, steps_we_do_not_reproduce_are_refused_by_name) {
   json root = small_bpe();
-  root["normalizer"] = {{"type", "Precompiled"}};
-  expect_refused(root, {"tokenizer.json", "normalizer `Precompiled`"});
+  root["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "AAAA"}};
+  expect_refused(root, {"tokenizer.json", "precompiled_charsmap"});
   root = small_bpe();
   root["pre_tokenizer"] = {{"type", "Metaspace"}, {"replacement", "_"}};
   expect_refused(root, {"another sign than U+2581"});
@@ -131,7 +131,7 @@ TEST_F(TokenizerFiles, steps_we_do_not_reproduce_are_refused_by_name) {
   expect_refused(root, {"split pattern"});
   root = small_bpe();
   root["model"]["type"] = "Unigram";
-  expect_refused(root, {"model `Unigram`"});
+  expect_refused(root, {"Unigram over bytes"});
   root = small_bpe();
   root["model"]["byte_fallback"] = true;
   expect_refused(root, {"byte_fallback"});
