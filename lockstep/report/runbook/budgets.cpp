@@ -30,7 +30,8 @@ constexpr Meaning kTimeMeanings[] = {
     {"ep_comm", "tokens sent to their experts and back"},
     {"bubble", "stages wait for the first and the last micro-batch"},
     {"optimizer", "the weights are changed"},
-    {"other", "starting work on the GPU, and what differs from step to step"}};
+    {"other", "starting work on the GPU, and what differs from step to step"},
+    {"selection", "nothing: the layout that is predicted fastest is, on average, slower than predicted by this much"}};
 
 constexpr double kShownShare = 0.002;  // of a step: shorter terms get no row
 constexpr double kRisky = 0.01, kImpossible = 0.0005;

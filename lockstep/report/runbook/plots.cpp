@@ -167,8 +167,8 @@ Picture memory_picture(Quotes& q) {
 Picture time_picture(Quotes& q) {
   constexpr double kShownShare = 0.002;
   Sum sum{.terms = {}, .total = q.seconds("/plan/best/prediction/step_seconds"), .unit = " s"};
-  for (const char* term :
-       {"compute", "tp_comm", "dp_comm", "pp_comm", "cp_comm", "ep_comm", "bubble", "optimizer", "other"}) {
+  for (const char* term : {"compute", "tp_comm", "dp_comm", "pp_comm", "cp_comm", "ep_comm", "bubble", "optimizer",
+                           "other", "selection"}) {
     const std::string at = fmt::format("/plan/best/breakdown_seconds/{}", term);
     if (q.number(fmt::format("/time_shares/{}", term)) < kShownShare) continue;
     sum.terms.push_back({term, q.seconds(at), q.number(at)});
