@@ -53,6 +53,7 @@ spec::Cluster resized(const spec::Cluster& cluster, std::int64_t devices) {
     group.devices_per_node = devices;
     group.nics_per_node = std::max<std::int64_t>(1, std::llround(static_cast<double>(group.nics_per_node) * share));
     group.failures_per_1000_node_days *= share;
+    group.host_memory_bytes = std::floor(group.host_memory_bytes * share);
   }
   scale_storage(result.storage, static_cast<double>(group.nodes) / before);
   result.name = fmt::format("{}x{}x{}", group.nodes, group.devices_per_node, group.device.kind);

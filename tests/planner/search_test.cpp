@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include <fmt/format.h>
 
+#include "lockstep/planner/selection.h"
 #include "tests/base/expect_user_error.h"
 #include "tests/planner/naive_space.h"
 #include "tests/planner/small_requests.h"
@@ -319,9 +321,11 @@ TEST(Search, a_candidate_carries_every_figure_of_a_plan) {
                             {.sequence_length = request.sequence_length, .optimizer = request.optimizer});
   const plan::Candidate candidate = to_candidate(request, pricer, result.best.front());
   ASSERT_TRUE(candidate.prediction && candidate.breakdown && candidate.cost && candidate.checkpoint);
-  // The score counts risk and complexity, the prediction does not.
-  EXPECT_GE(candidate.prediction->tokens_per_second.expected, result.best.front().score);
-  EXPECT_LE(candidate.prediction->tokens_per_second.expected, 1.3 * result.best.front().score);
+  // The score counts risk and complexity, the prediction what choosing costs.
+  EXPECT_GT(selection_bias(request), 0);
+  const double unchosen = candidate.prediction->tokens_per_second.expected * std::exp(selection_bias(request));
+  EXPECT_GE(unchosen, result.best.front().score);
+  EXPECT_LE(unchosen, 1.3 * result.best.front().score);
   EXPECT_LT(candidate.prediction->tokens_per_second.low, candidate.prediction->tokens_per_second.expected);
   EXPECT_NEAR(candidate.cost->days * 86400,
               1e12 / candidate.prediction->tokens_per_second.expected / candidate.checkpoint->goodput, 1);
