@@ -310,7 +310,7 @@ void Pricer::recalibrate(const Constants& constants) {
   state.together.clear();
   state.devices = 0;
   double border_efficiency = 1;
-  Together all{.bubble = 0};
+  Together all{.bubble = 0, .residuals = {.time = 0, .time_exposed = 0, .memory = 0}};
   for (std::size_t i = 0; i < state.cluster.groups.size(); ++i) {
     const spec::NodeGroup& group = state.cluster.groups[i];
     Fitted& own = state.by_group[i];
