@@ -627,6 +627,7 @@ void Trainer::run_evaluation() {
                                              {std::string(telemetry::metric::kEvaluationAccuracy), result.accuracy}};
     for (const auto& [name, value] : result.metrics) figures[telemetry::metric::evaluation_metric(name)] = value;
     std::vector<telemetry::Metric> recorded;
+    recorded.reserve(figures.size());
     for (const auto& [name, value] : figures) recorded.push_back({name, value});
     context_.recorder->metrics(0, state_.step, std::move(recorded));
   }

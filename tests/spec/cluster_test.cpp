@@ -124,7 +124,7 @@ storage: {read: 40GB/s, write: 20GB/s}
   EXPECT_EQ(cluster.groups[0].nic.latency_seconds, load_cluster("H100").groups[0].nic.latency_seconds);
   EXPECT_EQ(cluster.groups[1].name, "old");
   EXPECT_EQ(cluster.groups[1].nics_per_node, 4);
-  EXPECT_EQ(cluster.between_groups.bytes_per_second, 25e9);
+  EXPECT_EQ(cluster.between_groups.bytes_per_second, 2 * 4 * 25e9);  // every NIC of the narrower side
   EXPECT_EQ(cluster.storage.read_bytes_per_second, 40e9);
   EXPECT_EQ(read(to_yaml(cluster)), cluster);
 }
