@@ -40,7 +40,7 @@ class WholeAttention : public torch::autograd::Function<WholeAttention> {
                         const AttentionBlock& block) {
     const BlockTensors in{dense_last(q), dense_last(k), dense_last(v)};
     const BlockResult result = attention_block_forward(in, block);
-    const Tensor out = result.out.to(q.scalar_type());
+    Tensor out = result.out.to(q.scalar_type());
     keep(ctx, block);
     ctx->save_for_backward({in.q, in.k, in.v, out, result.lse});
     return out;

@@ -107,6 +107,7 @@ void Refusals::weigh() {
     point.priors.resize(kept);
   }
   std::vector<double> guilt;
+  guilt.reserve(prior.size());
   for (const double odds : prior) guilt.push_back(probability_of(odds));
   std::vector<double> odds;
   for (int round = 0; round < kRounds; ++round) {
