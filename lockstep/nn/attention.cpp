@@ -69,7 +69,7 @@ class PackedAttention : public torch::autograd::Function<PackedAttention> {
                         const AttentionBlock& block) {
     const Tensor qkv = qkv_any.contiguous();
     const BlockResult result = attention_block_forward(unpacked(qkv, kv_heads), block);
-    const Tensor out = result.out.to(qkv.scalar_type());
+    Tensor out = result.out.to(qkv.scalar_type());
     keep(ctx, block);
     ctx->saved_data["kv_heads"] = kv_heads;
     ctx->save_for_backward({qkv, out, result.lse});
