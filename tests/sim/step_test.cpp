@@ -264,7 +264,7 @@ TEST(StepSimulator, agrees_with_the_closed_form_where_both_model_the_same_thing)
     if (!both || ratio > 1) worst = std::max(worst, std::abs(ratio - 1));
     EXPECT_LT(ratio, 1.02) << plan::to_string(layout);
     EXPECT_GT(ratio, both ? 0.85 : 0.98) << model << " on " << cluster << ": " << plan::to_string(layout) << ", "
-                                        << micro_batches << " micro-batches";
+                                         << micro_batches << " micro-batches";
   }
   EXPECT_GT(compared, 500);
   EXPECT_GT(pipelines, 250);
