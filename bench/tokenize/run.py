@@ -50,7 +50,8 @@ INSIDE = ["usr/share/man", "usr/share/doc/debian-handbook", "usr/share/doc/linux
 NOT_TEXT = {".png", ".jpg", ".svg", ".gif", ".woff", ".woff2", ".ico", ".pyc", ".so", ".a", ".o", ".bin", ".index", ".pdf", ".xz"}
 LONGEST = 100_000
 BATCH = 200  # documents
-KINDS = {"gpt2": 32000, "llama3": 32000, "qwen2-nfc": 32000, "llama2": 32000, "bert-uncased": 30522}
+LARGEST = 32000  # ids of a tokenizer
+KINDS = {"gpt2": LARGEST, "llama3": LARGEST, "qwen2-nfc": LARGEST, "llama2": LARGEST, "bert-uncased": 30522}
 
 
 def fetch_packages(folder):
@@ -117,7 +118,7 @@ def train(kind, texts):
     for name, tokenizer, trainer, *pre_tokenizer in makes.makes():
         if name != kind:
             continue
-        trainer.vocab_size = KINDS[kind]
+        trainer.vocab_size = KINDS.get(kind, LARGEST)
         tokenizer.train_from_iterator(texts, trainer)
         return makes.as_sentence_piece(tokenizer, *pre_tokenizer) if pre_tokenizer else tokenizer
     raise ValueError(kind)
@@ -232,7 +233,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=100)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--kinds", nargs="*", default=list(KINDS))
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), help="of those that tests/data/compare_tokenizers.py makes")
     parser.add_argument("--lockstep", default=str(measure.ROOT / "build" / "release" / "lockstep"))
     parser.add_argument("--debian", metavar="FOLDER", help="packages of Debian are fetched and unpacked here (3 GB)")
     parser.add_argument("--text", nargs="*", default=[], help="more files of text")

@@ -306,6 +306,21 @@ TEST(ProxiesOf13B, no_memory_is_refused) {
   EXPECT_THROW(choose_proxies(job, planned(job), processors(2, 1000), {}), UserError);
 }
 
+TEST(Proxies, a_model_whose_inside_is_not_known_is_refused) {
+  spec::Job job = thirteen_billion();
+  const plan::Candidate target = planned(job);
+  for (const spec::Arch arch : {spec::Arch::kTorchScript, spec::Arch::kPlugin}) {
+    job.model.arch = arch;
+    try {
+      choose_proxies(job, target, processors(2), {});
+      FAIL() << to_string(arch);
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      EXPECT_NE(std::string(error.what()).find("inside is not known"), std::string::npos) << error.what();
+    }
+  }
+}
+
 TEST(ProxiesOf13B, leave_out_what_happens_between_steps) {
   spec::Job job = thirteen_billion();
   job.weights = "/models/llama";

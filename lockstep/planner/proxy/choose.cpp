@@ -219,6 +219,12 @@ std::string why_unchecked(const ProxyMachine& machine, const ProxyLimits& limits
 
 ProxyChoice choose_proxies(const spec::Job& job, const plan::Candidate& planned, const ProxyMachine& machine,
                            const ProxyLimits& limits) {
+  if (job.model.is_scripted()) {
+    throw bad_input(fmt::format("{} is {}, whose inside is not known: no smaller copy of it can be made",
+                                job.model.name, origin_of(job.model)),
+                    "train a few steps of it and compare: lockstep train JOB steps=20, then lockstep report last",
+                    {"model"});
+  }
   const spec::Job bare = bare_job(job, machine, limits);
   ProxyChoice choice;
   if (auto own = own_proxy(job, bare, planned, machine, limits)) {
