@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <set>
+#include <tuple>
 
 #include "lockstep/base/error.h"
 #include "tests/exact/exact_run.h"
@@ -24,6 +26,8 @@ std::vector<Case> mutated_cases() {
       {"moe", "shard=4,zero=3,dp=2,ep=2"},
       {"moe-capacity", "dp=4,tp=2,ep=2"},
       {"ssm", "tp=2,cp=2"},
+      {"plugin", "dp=2,shard=2,zero=2,pp=2", 2},
+      {"plugin", "dp=2,shard=2,zero=3"},
   };
 }
 
@@ -49,14 +53,14 @@ std::string verdict(const Case& exact_case, Mutation& mutation) {
 }
 
 TEST(Mutants, of_every_call_site_are_noticed) {
-  std::set<std::pair<std::string, std::string>> done;  // site, group
+  std::set<std::tuple<bool, std::string, std::string>> done;  // of a plugin's model, site, group
   int killed = 0, survived = 0;
   for (const Case& exact_case : mutated_cases()) {
     Mutation record;
     ASSERT_EQ(verdict(exact_case, record), "") << "the recording itself must change nothing: " << exact_case.name();
     for (const Site& site : record.sites()) {
       if (site.kind == comm::OpKind::kSend) continue;  // the other end of a recv
-      if (!done.emplace(site.name, site.group).second) continue;
+      if (!done.emplace(exact_case.model == "plugin", site.name, site.group).second) continue;
       for (const Fault fault : {Fault::kDropped, Fault::kDoubled, Fault::kWrongScale, Fault::kWrongGroup}) {
         if (is_equivalent(site, fault)) continue;
         Mutation mutation(site, fault, record.groups());
