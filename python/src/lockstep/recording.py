@@ -140,7 +140,8 @@ class Recording:
         self._phases = {}
         try:
             self._log.log(self._step, values, None, None)
-            self._loss = float(loss) if loss is not None else self._loss
+            if loss is not None:
+                self._loss = float(loss.detach() if hasattr(loss, "detach") else loss)
         except Exception:  # noqa: BLE001 - a metric is never worth a training run
             pass
 
