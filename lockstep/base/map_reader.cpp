@@ -33,10 +33,6 @@ const YamlNode* MapReader::find(const std::string& key) {
   return value;
 }
 
-void MapReader::accept_written(std::initializer_list<const char*> keys) {
-  written_.insert(written_.end(), keys.begin(), keys.end());
-}
-
 UserError MapReader::wrong_kind(const YamlNode& node, const std::string& key, const char* wanted) const {
   return bad_input(fmt::format("`{}` is {}, {} was expected", full_key(key), node.kind_name(), wanted),
                    fmt::format("give `{}` {}", full_key(key), wanted), node.place());
@@ -228,13 +224,9 @@ void MapReader::require(const std::string& key) {
 
 void MapReader::finish() const {
   const std::string where = path_.empty() ? std::string() : " in " + path_;
-  std::vector<std::string> offered;
-  for (const std::string& key : known_) {
-    if (!contains(written_, key)) offered.push_back(key);
-  }
   for (const YamlNode::Entry& entry : node_->entries) {
-    if (contains(known_, entry.key) || contains(written_, entry.key)) continue;
-    throw bad_input(fmt::format("unknown key `{}`{}", printable(entry.key), where), did_you_mean(entry.key, offered),
+    if (contains(known_, entry.key)) continue;
+    throw bad_input(fmt::format("unknown key `{}`{}", printable(entry.key), where), did_you_mean(entry.key, known_),
                     entry.key_place);
   }
   for (const std::string& key : required_) {

@@ -32,8 +32,6 @@ class MapReader {
   // The value of `key`, or nullptr; the key is known and read from now on. Throws when it has no value.
   const YamlNode* find(const std::string& key);
   bool has(const std::string& key) { return find(key) != nullptr; }
-  // Keys that our own writer puts in a file: known, and offered to nobody who misspells another.
-  void accept_written(std::initializer_list<const char*> keys);
 
   // Each returns whether the key is there, and writes `out` only then. `bool required(key)` see below.
   bool text(const std::string& key, std::string& out);
@@ -113,7 +111,6 @@ class MapReader {
   std::string path_;
   std::vector<std::string> known_;
   std::vector<std::string> required_;
-  std::vector<std::string> written_;
 };
 
 }  // namespace lockstep

@@ -7,7 +7,6 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
-#include <limits>
 #include <optional>
 
 #include "lockstep/base/error.h"
@@ -260,16 +259,8 @@ ImageStores open_image_stores(const fs::path& path, const fs::path& held) {
   return stores;
 }
 
-// A module from Python or a plugin has as many classes as the data.
-ImageShape image_shape(const spec::Job& job) {
-  const spec::Model& model = job.model;
-  if (!model.is_scripted()) return {model.image_channels, model.image_size, model.image_size, model.classes};
-  const std::int64_t size = job.data.image_size;
-  return {job.data.image_channels, size, size, std::numeric_limits<std::int64_t>::max()};
-}
-
 Datasets open_images_job(const spec::Job& job, const std::string& base_folder, const Notice& notice) {
-  const ImageShape shape = image_shape(job);
+  const ImageShape shape{job.model.image_channels, job.model.image_size, job.model.image_size, job.model.classes};
   const fs::path path = resolve(job.data.path, base_folder);
   const fs::path held = job.data.evaluation_path.empty() ? fs::path() : resolve(job.data.evaluation_path, base_folder);
   if (fs::exists(path / "train-images.npy")) {

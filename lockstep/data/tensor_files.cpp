@@ -68,8 +68,7 @@ class TensorFiles final : public Dataset {
 
  private:
   std::string shape_text(const std::string& name) const {
-    const auto sizes = sample_sizes(files_.front().entry(name));
-    return sizes.empty() ? std::string("(a number)") : fmt::format("[{}]", fmt::join(sizes, ", "));
+    return fmt::format("[{}]", fmt::join(sample_sizes(files_.front().entry(name)), ", "));
   }
 
   // And every tensor fits the first file's.

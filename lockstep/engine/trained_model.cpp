@@ -17,9 +17,7 @@ using nlohmann::json;
 
 bool is_weight_folder(const fs::path& path) {
   std::error_code ignored;
-  if (fs::exists(path / "manifest.json", ignored)) return false;  // a checkpoint
-  return path.extension() == ".safetensors" || fs::exists(path / "config.json", ignored) ||
-         fs::exists(path / "model.safetensors", ignored);
+  return path.extension() == ".safetensors" || fs::exists(path / "config.json", ignored);
 }
 
 spec::Job with_overrides(const std::string& yaml, const std::string& name, const json& request) {
@@ -58,8 +56,6 @@ TrainedModel from_folder(const fs::path& path, const json& request) {
   if (const std::string given = request.value("job", ""); !given.empty()) {
     trained.job = with_overrides(given, "job", request);
     trained.tokenizer = trained.job.data.tokenizer;
-  } else if (std::error_code ignored; !fs::exists(path / "config.json", ignored)) {
-    throw bad_input("these weights do not say what model they are of", "add --job JOB.yaml", {path.string()});
   } else {
     trained.job.model = spec::load_model(path.string());
   }

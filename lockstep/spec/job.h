@@ -83,8 +83,6 @@ struct Data {
   std::string field = "text";                        // text: the field or column of JSONL, CSV and Parquet files
   OnBad on_bad = OnBad::kRefuse;                     // text, images
   Augmentation augment = {};                         // images
-  std::int64_t image_size = 0;                       // images for a model that does not say: modules, plugins
-  std::int64_t image_channels = 0;                   // the same
   std::vector<DataSource> sources = {};              // a mixture instead of `path`
   std::vector<std::string> inputs;  // tensors: names of what the model reads, in order; empty: all but the target
   std::string target;               // tensors: "": none, for a module that returns its loss

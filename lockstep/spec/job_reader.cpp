@@ -45,19 +45,6 @@ void read_augment(MapReader& data_map, Data& data) {
   }
 }
 
-constexpr std::int64_t kColours = 3;
-
-// Which models need them is checked with the model.
-void read_image_format(MapReader& map, Data& data) {
-  const bool has_size = map.count("image_size", data.image_size, 1, 1 << 14);
-  const bool has_channels = map.count("image_channels", data.image_channels, 1, 4);
-  if (has_size && !has_channels) data.image_channels = kColours;
-  if (data.kind == DataKind::kImages || (!has_size && !has_channels)) return;
-  throw map.error_at(has_size ? "image_size" : "image_channels",
-                     fmt::format("data of kind {} says its own size", to_string(data.kind)),
-                     "remove it, or set kind: images");
-}
-
 void read_sources(MapReader& map, Data& data) {
   const YamlNode* sources = map.find("sources");
   if (sources == nullptr) return map.require("path");
@@ -132,7 +119,6 @@ void read_data(MapReader& job, Data& data) {
   map->name("field", data.field);
   map->choice("on_bad", data.on_bad);
   read_augment(*map, data);
-  read_image_format(*map, data);
   read_sources(*map, data);
   const bool has_inputs = map->texts("inputs", data.inputs), has_target = map->text("target", data.target);
   map->finish();
@@ -572,9 +558,10 @@ void check_plugin_data(Job& result) {
 // A module from Python reads whatever it is given; what the data itself must be told is asked for.
 void check_script(MapReader& job, const Job& result) {
   const DataKind kind = result.data.kind;
-  if (kind == DataKind::kImages && result.data.image_size == 0) {
-    throw job.error_at("data", fmt::format("{} does not say how large its pictures are", origin_of(result.model)),
-                       "set data.image_size, and data.image_channels unless they are 3");
+  if (kind == DataKind::kImages) {
+    throw job.error_at("data",
+                       fmt::format("{} does not say what images of kind images are like", origin_of(result.model)),
+                       "write them as tensors (kind: tensors)");
   }
   const bool windows = kind == DataKind::kText || kind == DataKind::kTokens || kind == DataKind::kClassification ||
                        kind == DataKind::kInstruction;
@@ -590,9 +577,6 @@ void check_data_fits_model(MapReader& job, Job& result) {
   if (result.data.kind == DataKind::kTensors) {
     throw job.error_at("data", fmt::format("data of kind tensors cannot train {}", printable(result.model.name)),
                        "it is for modules from Python: model: {torchscript: FILE, loss: ...}");
-  }
-  if (result.data.image_size > 0) {
-    throw job.error_at("data", "data.image_size is for modules from Python and plugins", "use model.image_size");
   }
   const bool images = result.data.kind == DataKind::kMnist || result.data.kind == DataKind::kCifar10 ||
                       result.data.kind == DataKind::kImages;

@@ -29,9 +29,6 @@ std::string data_text(const Data& data) {
     text += fmt::format("  augment: {{padding: {}, scale: {}, flip: {}}}\n", data.augment.padding,
                         exact_real(data.augment.scale), yes_no(data.augment.flip));
   }
-  if (data.image_size > 0) {
-    text += fmt::format("  image_size: {}\n  image_channels: {}\n", data.image_size, data.image_channels);
-  }
   std::vector<std::string> inputs;
   for (const std::string& name : data.inputs) inputs.push_back(yaml_quote(name));
   if (!inputs.empty()) text += fmt::format("  inputs: [{}]\n", join(inputs, ", "));

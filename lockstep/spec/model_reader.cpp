@@ -271,7 +271,6 @@ Model read_script(const YamlNode& node, const std::string& path) {
   Model model = defaults_of(Arch::kTorchScript);
   Script& script = model.script;
   reader.path("torchscript", script.path);
-  reader.accept_written({"digest", "facts"});
   model.name = printable(fs::path(script.path).stem().string(), kLongestName);
   reader.name("name", model.name);
   reader.require("loss");

@@ -92,7 +92,7 @@ PluginFile look_at_plugin(const std::string& path, const SourcePlace& place) {
 }
 
 bool read_plugin_file(MapReader& map, PluginUse& use) {
-  map.accept_written({"plugin_digest", "plugin_folder", "plugin_folders"});
+  for (const char* written : {"plugin_digest", "plugin_folder", "plugin_folders"}) map.has(written);
   if (!map.path("plugin", use.file)) return false;
   if (use.file.empty()) throw map.error_at("plugin", "`plugin` is empty", "name a shared object");
   use.file = fs::absolute(use.file).lexically_normal().string();

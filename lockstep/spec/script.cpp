@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "lockstep/base/crc32c.h"
@@ -54,10 +53,8 @@ std::string digest_text(std::uint64_t bytes, std::uint32_t crc) {
 std::string script_digest(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) {
-    const bool there = std::filesystem::exists(path);
-    throw environment_error(
-        fmt::format("the module {} {}", printable(path), there ? "cannot be read" : "is not there"),
-        there ? "check its permissions" : "torch.jit.script(model).save(FILE) in Python writes one");
+    throw environment_error(fmt::format("the module {} cannot be read", printable(path)),
+                            "save one with torch.jit.script(model).save(FILE)");
   }
   std::vector<char> piece(kPieceBytes);
   std::uint64_t bytes = 0;

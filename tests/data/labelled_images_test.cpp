@@ -9,7 +9,6 @@
 #include "lockstep/data/image_decoder.h"
 #include "lockstep/data/image_transform.h"
 #include "lockstep/data/loader.h"
-#include "lockstep/data/open_datasets.h"
 #include "pictures.h"
 #include "testing.h"
 
@@ -117,18 +116,6 @@ TEST_F(Pictures, classes_are_numbered_in_the_order_of_their_names) {
   LabelledImageOptions one = options();
   one.shape.classes = 1;
   expect_user_error(ExitCode::kUsage, {"2 classes, the model has 1", "model.classes to 2"}, [&] { open(one); });
-}
-
-TEST_F(Pictures, become_as_large_as_the_job_of_a_module_says_and_have_any_number_of_classes) {
-  make(10);
-  spec::Job job;
-  job.model.arch = spec::Arch::kTorchScript;
-  job.data = {.kind = spec::DataKind::kImages, .path = folder_.path().string()};
-  job.data.image_size = 6;
-  job.data.image_channels = 1;
-  const Samples samples = open_datasets(job).train->fetch(std::vector<std::int64_t>{0, 9});
-  EXPECT_EQ(samples.input.sizes(), (std::vector<std::int64_t>{2, 1, 6, 6}));
-  EXPECT_EQ(samples.target[1].item<std::int64_t>(), 1);
 }
 
 TEST_F(Pictures, augmentation_follows_from_seed_epoch_and_sample_alone) {

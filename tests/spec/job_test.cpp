@@ -195,34 +195,6 @@ TEST(Job, sources_and_augmentation_are_refused_where_they_mean_nothing) {
   refused("gpt2-124m", "{kind: text, path: /a, on_bad: ignore}", "on_bad");
 }
 
-constexpr const char* kModule = "{torchscript: /m/net.pt, loss: cross_entropy, digest: d}";
-
-TEST(Job, pictures_for_a_module_from_Python_say_their_size) {
-  const Job colour = parse_job(with_data(kModule, "{kind: images, path: /p, image_size: 48}"), "j.yaml");
-  EXPECT_EQ(colour.data.image_size, 48);
-  EXPECT_EQ(colour.data.image_channels, 3);
-  EXPECT_EQ(parse_job(to_yaml(colour), "j.yaml"), colour) << to_yaml(colour);
-  const Job grey =
-      parse_job(with_data(kModule, "{kind: images, path: /p, image_size: 8, image_channels: 1}"), "j.yaml");
-  EXPECT_EQ(grey.data.image_channels, 1);
-}
-
-TEST(Job, a_size_of_pictures_is_refused_where_something_else_says_it) {
-  const auto refusal = [](const char* model, const char* data) {
-    return user_error([&] { parse_job(with_data(model, data), "j.yaml"); });
-  };
-  EXPECT_HAS(refusal(kModule, "{kind: images, path: /p}"), "set data.image_size");
-  EXPECT_HAS(refusal("resnet18", "{kind: images, path: /p, image_size: 64}"), "use model.image_size");
-  EXPECT_HAS(refusal(kModule, "{kind: mnist, path: /p, image_size: 28}"), "says its own size");
-}
-
-TEST(Job, who_misspells_a_key_is_not_offered_those_that_are_written_by_us) {
-  const std::string module = "{torchscript: /m/net.pt, loss: mse, digest: d, zzzzzzzz: 1}";
-  const std::string said = user_error([&] { parse_job(with_data(module, "{kind: images, path: /p}"), "j.yaml"); });
-  EXPECT_HAS(said, "unknown key `zzzzzzzz`");
-  for (const char* ours : {"plugin_digest", "facts", "digest"}) EXPECT_EQ(said.find(ours), std::string::npos) << said;
-}
-
 TEST(Job, without_a_precision_takes_the_usual_one_of_the_devices) {
   const auto precision_on = [](const std::string& cluster) {
     const Job job = parse_job(demo_with("1x4xcpu", cluster), "j.yaml");
