@@ -115,12 +115,14 @@ def documents(megabytes, places, texts):
 
 
 def train(kind, texts):
-    for name, tokenizer, trainer, *pre_tokenizer in makes.makes():
+    for name, tokenizer, trainer, *more in makes.makes():
         if name != kind:
             continue
         trainer.vocab_size = KINDS.get(kind, LARGEST)
         tokenizer.train_from_iterator(texts, trainer)
-        return makes.as_sentence_piece(tokenizer, *pre_tokenizer) if pre_tokenizer else tokenizer
+        if not more:
+            return tokenizer
+        return (makes.as_unigram if kind.startswith("unigram") else makes.as_sentence_piece)(tokenizer, *more)
     raise ValueError(kind)
 
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
@@ -640,9 +641,10 @@ Placement place(const spec::Job& job, const std::string& backend, bool is_agent,
   if (nodes) require_nodes_for(job.cluster, *nodes);
   placement.world = job.cluster.devices();
   if (placement.launched && placement.launched->world != placement.world) {
-    throw bad_input(fmt::format("{} started {} ranks but the job's cluster {} has {}", placement.launched->source,
-                                placement.launched->world, job.cluster.name, placement.world),
-                    fmt::format("start {} ranks, or add cluster=1x{}xcpu", placement.world, placement.launched->world));
+    throw bad_input(
+        fmt::format("{} started {} but the job's cluster {} has {}", placement.launched->source,
+                    counted(placement.launched->world, "rank"), job.cluster.name, placement.world),
+        fmt::format("start {}, or add cluster=1x{}xcpu", counted(placement.world, "rank"), placement.launched->world));
   }
   for (const spec::NodeGroup& group : job.cluster.groups) {
     if (!group.device.is_cpu() && !kTrainsOnGpus) {

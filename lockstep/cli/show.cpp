@@ -107,8 +107,8 @@ void show_run_summary(std::FILE* out, const nlohmann::json& result) {
   const char* unit = tokens ? "tokens" : "samples";
   const nlohmann::json& measured = result.at(tokens ? "tokens_per_second" : "samples_per_second");
   const nlohmann::json& predicted = result.at(tokens ? "predicted_tokens_per_second" : "predicted_samples_per_second");
-  fmt::print(out, "\n{}: {} after {} of {} steps in {}\n", result.value("run", ""), result.value("status", ""),
-             result.value("steps", 0), result.value("steps_total", 0),
+  fmt::print(out, "\n{}: {} after {} of {} in {}\n", result.value("run", ""), result.value("status", ""),
+             result.value("steps", 0), counted(result.value("steps_total", 0), "step"),
              format_seconds(result.value("training_seconds", 0.0)));
   if (result.at("final_loss").is_null() && !measured.is_number()) {
     fmt::print(out, "  nothing was left to do\n");

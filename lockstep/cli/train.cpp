@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/checkpoint_folder.h"
@@ -38,7 +39,7 @@ void check_plan_is_of(const spec::Job& job, const plan::Plan& plan, const std::s
                 same_name ? "one of that name with other sizes" : job.model.name);
   }
   if (plan.best.layout.world() != placement.world) {
-    throw other(fmt::format("{} ranks", plan.best.layout.world()), fmt::format("{}", placement.world));
+    throw other(counted(plan.best.layout.world(), "rank"), fmt::format("{}", placement.world));
   }
   const auto kinds = [](const spec::Cluster& cluster) {
     std::vector<std::string> all;

@@ -68,7 +68,8 @@ class TensorFiles final : public Dataset {
 
  private:
   std::string shape_text(const std::string& name) const {
-    return fmt::format("[{}]", fmt::join(sample_sizes(files_.front().entry(name)), ", "));
+    const auto sizes = sample_sizes(files_.front().entry(name));
+    return sizes.empty() ? "(a number each)" : fmt::format("[{}]", fmt::join(sizes, ", "));
   }
 
   // And every tensor fits the first file's.

@@ -183,6 +183,11 @@ std::string to_yaml(const Model& model, int indent) {
   lines.add("name", yaml_quote(model.name));
   if (model.is_scripted()) {
     write_script(model.script, lines);
+    if (model.image_size > 0) {
+      lines.add("image_size", model.image_size);
+      lines.add("image_channels", model.image_channels);
+      lines.add("classes", model.classes);
+    }
     return lines.take();
   }
   lines.add("arch", std::string(to_string(model.arch)));
