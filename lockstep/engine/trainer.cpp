@@ -174,7 +174,7 @@ void Trainer::begin_snapshots() {
 std::string Trainer::covered_by_memory() const {
   const bool recovers = context_.held != nullptr && context_.job.recovery.restarts > 0 && context_.world.size() > 1;
   if (!recovers || (!snapshots_->active() && cost::snapshot_memory(context_.run).needed)) return "";
-  return fmt::format("; that of a single {} comes from the memory of the others",
+  return fmt::format("; what a single lost {0} held is restored from the other {0}s' memory",
                      context_.request.ranks.one_node ? "rank" : "node");
 }
 
