@@ -109,6 +109,8 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
                   .constants = &groups.front().constants,
                   .placements = placements_of(layout, groups.front(), {}),
                   .bytes = bytes_of(layout)};
+  price.stall = stall_of(fitted.stalls, layout, batch.accumulation, groups.front().devices_per_node);
+  context.stall_probability = price.stall.probability;
   StageLinks links{groups.front().links, groups.front().links};
   LayerPrices prices;
   if (uniform) prices = layer_prices(context, groups.front(), links.inner);
@@ -180,6 +182,8 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
   price.memory.host = host.host;
   price.memory.host_capacity = host.host_capacity;
   price.time = step_time(context, slow, all, reduction, optimizer);
+  price.stall_seconds = expected_stall_seconds(price.stall, price.time.total());
+  price.time.other += price.stall_seconds;
   finish(price, layout);
   return price;
 }
@@ -304,6 +308,11 @@ void Pricer::State::set_options(const Profile& profile) {
   framework_bytes = profile.framework_bytes;
 }
 
+void Pricer::recalibrate(const Constants& constants, const Stalls& stalls) {
+  state_->fitted.stalls = stalls;
+  recalibrate(constants);
+}
+
 void Pricer::recalibrate(const Constants& constants) {
   State& state = *state_;
   state.groups.clear();
@@ -382,13 +391,14 @@ StepWork Pricer::work(const plan::Layout& layout, const plan::BatchPlan& batch) 
   if (state_->is_fused(layout, batch)) return state_->fused_work(layout, batch);
   StepWork work = state_->step_work(layout);
   double compute = 0;
-  state_->walk<true>(layout, batch, [&](const State::VisitedStage& visited) {
+  const Price price = state_->walk<true>(layout, batch, [&](const State::VisitedStage& visited) {
     work.stages.push_back(state_->stage_work(visited));
     compute = std::max(compute, visited.time.compute);
     if (visited.stage + 1 == layout.pp) {
       work.host_seconds += state_->offload_seconds(visited.context, static_cast<double>(batch.accumulation) * compute);
     }
   });
+  work.host_seconds += price.stall_seconds;
   return work;
 }
 

@@ -149,6 +149,7 @@ struct Pricer::State {
     const Constants* constants;  // of the group that is priced
     GroupPlacements placements;
     ParameterBytes bytes;
+    double stall_probability = 0;
   };
 
   // The node groups that a stage has devices in: `first` to `last` of `groups`.
@@ -235,6 +236,7 @@ struct Pricer::State {
   double bucket_extra_seconds(const Context& context, const LinkRates& links, const DataTraffic& traffic) const;
   double bucket_exposed(const Context& context, const DataTraffic& traffic) const;
   double optimizer_seconds(const Context& context, const DeviceRates& rates, double dense, double expert) const;
+  double gathered_share(const Context& context, const StageTime& time) const;
   double activation_bytes(const Context& context, const LayerPrices& prices, const StageTime& time, std::int64_t stage,
                           std::int64_t layers) const;
   double buffer_bytes(const Context& context, std::int64_t stage, double parameters) const;
