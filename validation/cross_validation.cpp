@@ -42,7 +42,7 @@ class Workbench {
   // Without the rows of `left_out` ("": all).
   Fit fit_without(const std::string& left_out, const GroupOf& group, const Fit& start, const FitOptions& time_options,
                   const FitOptions& memory_options) {
-    Fit result{.time = start.time, .memory = {}, .stalls = {}};
+    Fit result{.time = start.time, .memory = start.memory, .stalls = {}};
     const auto fit_time = [&] {
       result.time = fit(chosen(time_, time_owner_, left_out, group), result.time, time_options);
     };
@@ -98,7 +98,7 @@ class Workbench {
     for (const Measurement* m : time_owner_) {
       if (!left_out.empty() && group(*m) == left_out) continue;
       const planner::RowQuestion& question = *m->reading.question;
-      m->pricer->recalibrate(fit.time.at(m->hardware, question.stack), cost::Stalls{});
+      m->pricer->recalibrate(fit.at(m->hardware, question.stack), cost::Stalls{});
       const std::pair key(m->hardware, question.stack);
       examples[key].push_back(stall_example(*m));
       owners[key].push_back(m);
@@ -139,9 +139,9 @@ class Workbench {
 StallExample stall_example(const Measurement& m) {
   const planner::RowQuestion& question = *m.reading.question;
   const cost::Price price = m.pricer->price(question.layout, question.batch);
-  const std::int64_t accumulation = question.batch.accumulation;
-  return {.terms = cost::stall_terms(question.layout, accumulation, question.cluster.groups.front().devices_per_node),
-          .slots = static_cast<double>(cost::step_slots(question.layout, accumulation)),
+  const std::int64_t node = question.cluster.groups.front().devices_per_node;
+  return {.terms = cost::stall_terms(question.layout, node, price.fill),
+          .slots = static_cast<double>(cost::step_slots(question.layout, question.batch.accumulation)),
           .measured_seconds = *m.step_seconds,
           .ordinary_seconds = price.step_seconds()};
 }

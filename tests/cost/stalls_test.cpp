@@ -1,6 +1,8 @@
 // Stalls: how likely a layout is to be hit, and what the search and the memory make of it.
 #include "lockstep/cost/profile/stalls.h"
 
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "lockstep/cost/pricer/pricer.h"
@@ -18,7 +20,7 @@ plan::Layout pipeline() {
 // One run in three with a pipeline takes 1.5 s more a slot; none without.
 Stalls one_in_three() {
   Stalls stalls{.runs = 300, .stalled = 50};
-  stalls.odds = {-50, 50 - std::log(2.0)};
+  stalls.odds = {-50, 0, 0, 0, 0, 0, 50 - std::log(2.0)};
   stalls.seconds = {std::log(1.5)};
   return stalls;
 }
@@ -34,13 +36,13 @@ Pricer pricer_with(const Stalls& stalls) {
 const plan::BatchPlan kBatch{.global_sequences = 64, .micro = 1, .accumulation = 16, .sequence_length = 4096};
 
 TEST(Stall, is_unknown_to_a_profile_that_saw_none) {
-  const Stall stall = stall_of(Stalls{}, pipeline(), 16, 8);
+  const Stall stall = stall_of(Stalls{}, pipeline(), 16, 8, 0);
   EXPECT_EQ(stall.probability, 0);
   EXPECT_EQ(expected_stall_seconds(stall, 2.0), 0);
 }
 
 TEST(Stall, takes_its_seconds_in_every_slot_of_the_step) {
-  const Stall stall = stall_of(one_in_three(), pipeline(), 16, 8);
+  const Stall stall = stall_of(one_in_three(), pipeline(), 16, 8, 0);
   EXPECT_NEAR(stall.probability, 1.0 / 3, 1e-9);
   EXPECT_NEAR(stall.seconds, 17 * 1.5, 1e-9);
 }

@@ -53,6 +53,7 @@ struct Price {
   // runs makes it.
   Stall stall;
   double stall_seconds = 0;  // expected, of time.other
+  double fill = 0;           // share of the memory that would be allocated if there were enough
   bool fused = false;        // of the fused step of one GPU (fused/time.h), not of the general path
 
   double step_seconds() const { return time.total(); }

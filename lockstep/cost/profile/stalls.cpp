@@ -6,6 +6,9 @@
 namespace lockstep::cost {
 namespace {
 
+// Shares of the memory: below the first nobody was hit for it, above the second most were.
+constexpr double kFreeFill = 0.8, kFullFill = 0.95;
+
 double sum_of_products(const StallTerms& a, const StallTerms& b) {
   double sum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
@@ -24,26 +27,28 @@ Stalls certain_stall() {
   return stalls;
 }
 
-StallTerms stall_terms(const plan::Layout& layout, std::int64_t accumulation, std::int64_t devices_per_node) {
+StallTerms stall_terms(const plan::Layout& layout, std::int64_t devices_per_node, double fill) {
   const double nodes = std::log2(static_cast<double>(nodes_of(layout.world(), devices_per_node)));
-  const double tensor_nodes = std::log2(static_cast<double>(nodes_of(layout.tp, devices_per_node)));
-  const bool whole = layout.zero == 0 && layout.data_ranks() > 1;
+  const bool pipeline = layout.pp > 1;
+  const double tensor_nodes = pipeline ? std::log2(static_cast<double>(nodes_of(layout.tp, devices_per_node))) : 0.0;
+  const double whole = pipeline && layout.zero == 0 && layout.data_ranks() > 1 ? 1.0 : 0.0;
+  const double ranks = std::log2(static_cast<double>(layout.data_ranks()));
   return {1.0,
-          layout.pp > 1 ? 1.0 : 0.0,
-          nodes,
-          nodes * nodes,
-          tensor_nodes * (layout.pp > 1 ? 1.0 : 0.0),
-          whole && layout.pp > 1 ? 1.0 : 0.0,
+          nodes * nodes * nodes / 6,
+          tensor_nodes,
+          whole,
+          whole * ranks,
+          whole * ranks * ranks,
           std::log2(static_cast<double>(layout.pp)),
-          std::log2(static_cast<double>(accumulation))};
+          std::max(0.0, fill - kFreeFill) * 10};
 }
 
 std::int64_t step_slots(const plan::Layout& layout, std::int64_t accumulation) { return accumulation + layout.pp - 1; }
 
 Stall stall_of(const Stalls& stalls, const plan::Layout& layout, std::int64_t accumulation,
-               std::int64_t devices_per_node) {
+               std::int64_t devices_per_node, double fill) {
   if (stalls.runs == 0) return {};
-  const StallTerms terms = stall_terms(layout, accumulation, devices_per_node);
+  const StallTerms terms = stall_terms(layout, devices_per_node, fill);
   const double slots = static_cast<double>(step_slots(layout, accumulation));
   return {.probability = 1 / (1 + std::exp(-sum_of_products(stalls.odds, terms))),
           .seconds = slots * std::exp(sum_of_products(stalls.seconds, terms))};
@@ -56,7 +61,8 @@ double expected_stall_seconds(const Stall& stall, double ordinary_seconds) {
   return 1 / rate - ordinary_seconds;
 }
 
-std::string stall_mechanism(const plan::Layout& layout, std::int64_t devices_per_node) {
+std::string stall_mechanism(const plan::Layout& layout, std::int64_t devices_per_node, double fill) {
+  if (fill > kFullFill) return "memory so full that the allocator frees and tries again";
   if (layout.tp > devices_per_node) return "tensor parallel across nodes";
   if (layout.pp > 1) return "a pipeline whose hosts wait for each other";
   return "many nodes that wait for each other";

@@ -181,9 +181,10 @@ class Reasons {
   std::string stall_text(const Ranked& ranked) const {
     const cost::Stall& stall = ranked.price.stall;
     if (stall.probability < kWorthSaying) return "";
-    return fmt::format("{} like this one stalled ({}): a step then takes {} more", share_of_runs(stall.probability),
-                       cost::stall_mechanism(ranked.layout, request_.cluster.groups.front().devices_per_node),
-                       format_seconds(stall.seconds));
+    return fmt::format(
+        "{} like this one stalled ({}): a step then takes {} more", share_of_runs(stall.probability),
+        cost::stall_mechanism(ranked.layout, request_.cluster.groups.front().devices_per_node, ranked.price.fill),
+        format_seconds(stall.seconds));
   }
 
   void idle_devices() {
