@@ -9,8 +9,8 @@ namespace {
 using cost::StallTerms;
 constexpr std::size_t kTerms = cost::kStallTerms.size();
 constexpr std::int64_t kFewestRuns = 200, kFewestStalls = 10;
-constexpr double kTimesOrdinary = 2.0;
-constexpr double kSecondsOfSlot = 0.25;
+constexpr double kTimesOrdinary = 1.5;
+constexpr double kSecondsOfSlot = 0.2;
 // Standard deviations of the priors: of coefficients of the log odds and of log seconds. The base is free.
 constexpr double kOddsSpread = 3.0, kSecondsSpread = 0.3, kBaseSpread = 10.0;
 constexpr double kSecondsSigma = 0.4;  // of the logarithm of a stalled slot

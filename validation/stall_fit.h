@@ -15,7 +15,7 @@ struct StallExample {
   double measured_seconds = 0, ordinary_seconds = 0;  // of a step
 };
 
-// More than twice the time, and by more than a quarter of a second per slot: no constant explains both.
+// More than one and a half times the time, and by more than a fifth of a second per slot: no constant explains both.
 bool is_stalled(const StallExample& example);
 
 // Of fewer runs, or fewer stalled ones, nothing is said (runs = 0). Logistic regression and least squares on the
