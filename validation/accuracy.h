@@ -36,6 +36,14 @@ struct Scored {
   std::vector<std::pair<std::string, double>> shares;
 };
 
+// Runs predicted without what is left out of the fit (their model, source, or hardware and framework), after so many
+// runs of the same source and of what is left out were observed.
+struct HeldOutColumn {
+  std::string left_out;
+  int observed = 0;
+  std::vector<Scored> rows;  // complete configurations and others; see Scored::complete
+};
+
 // |predicted / measured - 1| over the runs that have both; 0 of them: n = 0.
 struct ErrorSummary {
   std::size_t n = 0;

@@ -255,6 +255,18 @@ std::string rows_csv(const std::vector<Prediction>& predictions) {
   return text;
 }
 
+// A model left out: those fits are there. A source, and hardware with a framework: fits of their own.
+std::vector<HeldOutColumn> left_out_columns(const std::string& published, const std::vector<Measurement>& all,
+                                            const Fit& whole, const std::map<std::string, Fit>& by_model, int threads) {
+  std::vector<HeldOutColumn> columns = score_left_out(all, by_model, LeftOut::kModel, false);
+  for (HeldOutColumn& column : hold_out(
+           all, whole,
+           {.published = published, .threads = threads, .columns = {LeftOut::kSource, LeftOut::kHardwareFramework}})) {
+    columns.push_back(std::move(column));
+  }
+  return columns;
+}
+
 // `grid_alone`: folds and fits of the grid's rows, in a minute.
 int run_accuracy(const std::string& published, const std::string& folder, const std::string& rows_file, int threads,
                  bool grid_alone) {
@@ -268,6 +280,7 @@ int run_accuracy(const std::string& published, const std::string& folder, const 
   const std::vector<Measurement> all = load_measurements(published);
   const std::vector<Prediction> predictions = predict_without(all, fits, fold_key);
   AccuracyReport report = report_of(all, predictions);
+  if (!grid_alone) report.left_out = left_out_columns(published, all, whole, fits, threads);
   report.method = fmt::format(
       "{} folds: whole (source, model) groups are left out of the fit that predicts them; {} of {} rows priced; {}",
       fits.size(), predictions.size(), all.size(), format_seconds(watch.seconds()));
@@ -288,7 +301,7 @@ void print_held_out(const std::vector<HeldOutColumn>& columns, bool complete_alo
     fmt::print(
         "{:24} {} {} n={:4} bias {:+6.1f}% median {:5.1f}% mean {:5.1f}% cover {:5.1f}% width {:5.1f}%  mem n={} "
         "{:+.1f}% {:.1f}% {:.1f}%\n",
-        to_string(column.left_out), column.observed, complete_alone ? "complete" : "all", error.n, 100 * error.bias,
+        column.left_out, column.observed, complete_alone ? "complete" : "all", error.n, 100 * error.bias,
         100 * error.median, 100 * error.mean, 100 * interval.coverage, 100 * interval.median_half_width, memory.n,
         100 * memory.bias, 100 * memory.median, 100 * memory.mean);
   }
@@ -308,7 +321,7 @@ int run_held_out(const std::string& published, const std::string& rows_file, int
   for (const HeldOutColumn& column : columns) {
     for (const Scored& s : column.rows) {
       text += fmt::format("{},{},{},\"{}\",{},{},{},{},{},{},{},{},{},{}\n",
-                          column.left_out == LeftOut::kHardwareFramework ? "hwfw" : to_string(column.left_out),
+                          column.left_out == to_string(LeftOut::kHardwareFramework) ? "hwfw" : column.left_out,
                           column.observed, s.id, s.source, s.hardware, s.model, s.gpus, s.complete,
                           s.measured.value_or(0), s.predicted.value_or(0), s.low.value_or(0), s.high.value_or(0),
                           s.measured_memory.value_or(0), s.predicted_memory.value_or(0));
