@@ -134,10 +134,12 @@ double best_reserve_factor(const std::vector<FitExample>& examples, double other
       std::count_if(examples.begin(), examples.end(), [](const FitExample& e) { return e.failed; }));
   const double ran = static_cast<double>(examples.size()) - failed;
   if (failed < 20 || ran < 20) return otherwise;
+  // The least reserve that is as good as the best one within a standard error (Breiman et al. 1984, the rule of one
+  // standard error): above it balanced accuracy is flat, and more would only forbid layouts that run.
   double best = 0;
-  double first = otherwise;
-  double last = otherwise;
-  for (double factor = 0.9; factor < 1.6; factor += 0.005) {
+  double standard_error = 0;
+  std::vector<std::pair<double, double>> tried;  // factor, balanced accuracy
+  for (double factor = 1.0; factor < 1.6; factor += 0.005) {
     double right_ran = 0;
     double right_failed = 0;
     for (const FitExample& e : examples) {
@@ -145,14 +147,16 @@ double best_reserve_factor(const std::vector<FitExample>& examples, double other
       if (e.failed && !fits) ++right_failed;
       if (!e.failed && fits) ++right_ran;
     }
-    const double balanced = (right_ran / ran + right_failed / failed) / 2;
-    if (balanced > best + 1e-9) {
-      best = balanced;
-      first = factor;
-    }
-    if (balanced > best - 0.002) last = factor;
+    const double of_ran = right_ran / ran, of_failed = right_failed / failed;
+    tried.emplace_back(factor, (of_ran + of_failed) / 2);
+    if (tried.back().second <= best) continue;
+    best = tried.back().second;
+    standard_error = std::sqrt(of_ran * (1 - of_ran) / ran + of_failed * (1 - of_failed) / failed) / 2;
   }
-  return (first + last) / 2;
+  for (const auto& [factor, balanced] : tried) {
+    if (balanced >= best - standard_error) return factor;
+  }
+  return otherwise;
 }
 
 }  // namespace lockstep::validation

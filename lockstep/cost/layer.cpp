@@ -376,7 +376,8 @@ LayerBytes layer_bytes(const LayerContext& c) {
     const double blocks = tensor_blocks(c.model) - tensor_blocks_again(c.model, c.layout, c.facts);
     bytes.gathered = l.tokens * e * blocks * (c.model.hidden - hidden);
   } else if (c.facts.keeps_gathered_inputs && c.layout.recompute != plan::Recompute::kFull) {
-    bytes.gathered = l.tokens * e * 2 * (c.model.hidden - hidden);
+    // Gathered inputs are tensors of their own beside the shards they were made of.
+    bytes.gathered = l.outside > 1 ? l.tokens * e * 2 * c.model.hidden : 0.0;
   }
   switch (c.layout.recompute) {
     case plan::Recompute::kNone:

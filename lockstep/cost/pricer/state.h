@@ -28,6 +28,8 @@ namespace lockstep::cost {
 inline constexpr double kContextBytes = 0.5 * kGiB;
 // Gradient bucket of an overlapped reduction (PyTorch's and Megatron's defaults lie between 25 and 200 MB).
 inline constexpr double kBucketBytes = 64 * kMiB;
+// Of the device's memory: what was allocated at most by runs that would have had more.
+inline constexpr double kFilledShare = 0.96;
 // Offload: one device's share of PCIe and of the host's memory bandwidth for the optimizer (Ren et al. 2021,
 // ZeRO-Offload, reaches about 1 G parameters per second and socket with AVX).
 inline constexpr double kHostLinkBytesPerSecond = 20e9;
@@ -149,6 +151,7 @@ struct Pricer::State {
     const Constants* constants;  // of the group that is priced
     GroupPlacements placements;
     ParameterBytes bytes;
+    double stall_probability = 0;
   };
 
   // The node groups that a stage has devices in: `first` to `last` of `groups`.
@@ -175,6 +178,7 @@ struct Pricer::State {
     StageTime time;
     double reduction = 0, optimizer = 0;
     plan::MemoryBreakdown memory;
+    double elastic = 0;  // bytes that a full device does without
   };
 
   // What walk() shows of a stage.
@@ -235,6 +239,10 @@ struct Pricer::State {
   double bucket_extra_seconds(const Context& context, const LinkRates& links, const DataTraffic& traffic) const;
   double bucket_exposed(const Context& context, const DataTraffic& traffic) const;
   double optimizer_seconds(const Context& context, const DeviceRates& rates, double dense, double expert) const;
+  double held_micro_batches(const Context& context, std::int64_t stage) const;
+  double gathered_bytes(const Context& context, const LayerPrices& prices, const StageTime& time, std::int64_t stage,
+                        std::int64_t layers) const;
+  double gathered_share(const Context& context, const StageTime& time) const;
   double activation_bytes(const Context& context, const LayerPrices& prices, const StageTime& time, std::int64_t stage,
                           std::int64_t layers) const;
   double buffer_bytes(const Context& context, std::int64_t stage, double parameters) const;

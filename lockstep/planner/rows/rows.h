@@ -21,7 +21,7 @@ struct PublishedRow {
   int line = 0;
 
   std::string id, source, hardware, interconnect, model, arch, sharding, act_ckpt, precision, compile_or_notes, task,
-      evidence, full_config, notes;
+      evidence, full_config, notes, memory_facts;
   // Absent: blank, or a text that is not such a number (then `problems` says so).
   std::optional<std::int64_t> gpus, gpus_per_node, layers, hidden, heads, kv_heads, ffn, vocab, seq_len,
       global_batch_seqs, micro_batch, grad_accum, dp, tp, pp, vpp, cp, ep;
