@@ -162,12 +162,17 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true", help="few steps, one round, a quick calibration; no report kept")
     parser.add_argument("--report", default=str(ROOT / "bench/reports/prediction_cpu"))
+    parser.add_argument("--keep", type=pathlib.Path, help="folder for stores and jobs that stays (default: a temporary one)")
     args = parser.parse_args()
     if args.quick:
         args.steps, args.rounds = 8, 1
     load = os.getloadavg()[0]
-    with tempfile.TemporaryDirectory() as folder:
-        rows = measure(args, pathlib.Path(folder))
+    if args.keep:
+        args.keep.mkdir(parents=True)
+        rows = measure(args, args.keep)
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            rows = measure(args, pathlib.Path(folder))
     text, worst = report(args, rows, load)
     print(text)
     if not args.quick:

@@ -85,6 +85,15 @@ TEST(Export, deepspeed_has_batch_and_stage) {
   EXPECT_TRUE(config.at("bf16").at("enabled"));
 }
 
+TEST(Export, a_search_for_deepspeeds_file_leaves_out_what_is_code_there) {
+  SearchRequest request = testing::request_of("llama2-7b", "1x8xA100");
+  request.framework = find_capabilities("deepspeed");
+  keep_to_export(request, PlanExport::kDeepspeed);
+  request = complete(request);
+  const Explained explained = explain(request, {.what_ifs = false});
+  EXPECT_NO_THROW(export_plan(explained.request, explained.plan.best, PlanExport::kDeepspeed));
+}
+
 TEST(Export, megatron_and_nemo_have_the_same_layout) {
   const Planned planned = plan_of("llama2-70b", "16x8xH100", "megatron",
                                   "pp=2,dp=2,shard=4,zero=1,tp=8,sequence_parallel=true,recompute=selective,"
