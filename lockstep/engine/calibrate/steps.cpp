@@ -73,27 +73,6 @@ class Busy {
   std::int64_t repeats_ = 1;
 };
 
-// About as long as a rank of a small model computes between two exchanges.
-constexpr double kBetweenExchanges = 0.01;
-
-// What ranks wait for each other at an exchange. Back to back, exchanges keep ranks in step; in training each comes
-// after work that is never equally long on all of them, and everybody waits for the slowest of that time. It is what is
-// left of work with an exchange after both have been measured by themselves.
-double measure_waiting(Sampler& sampler, comm::Communicator& communicator) {
-  const torch::NoGradGuard no_grad;
-  Tensor buffer = torch::zeros({256});
-  const comm::Buffer memory{buffer.data_ptr(), buffer.numel(), comm::DType::kF32};
-  const auto exchange = [&] { communicator.all_reduce(memory, comm::ReduceOp::kSum, sampler.op_options()).wait(); };
-  const Busy busy(sampler, kBetweenExchanges);
-  const Sample alone = sampler.collective(exchange);
-  const Sample work = sampler.collective([&] { busy(); });
-  const Sample both = sampler.collective([&] {
-    busy();
-    exchange();
-  });
-  return std::max(0.0, both.seconds - work.seconds - alone.seconds);
-}
-
 }  // namespace
 
 void measure_collectives(Sampler& sampler, comm::Communicator& communicator, bool quick, cost::Profile& profile) {
@@ -102,14 +81,13 @@ void measure_collectives(Sampler& sampler, comm::Communicator& communicator, boo
                                               ? std::vector<std::int64_t>{1 << 10, 1 << 16, 1 << 20, 1 << 23}
                                               : std::vector<std::int64_t>{1 << 8,  1 << 10, 1 << 12, 1 << 14, 1 << 16,
                                                                           1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26};
-  const double waiting = measure_waiting(sampler, communicator);
   for (const std::int64_t bytes : sizes) {
     Tensor buffer = torch::zeros({bytes / 4});
     const comm::Buffer memory{buffer.data_ptr(), bytes / 4, comm::DType::kF32};
     const Sample sample =
         sampler.collective([&] { communicator.all_reduce(memory, comm::ReduceOp::kSum, sampler.op_options()).wait(); });
     profile.collectives.push_back(
-        {cost::CollectiveOp::kAllReduce, communicator.size(), bytes, sample.seconds + waiting, sample.spread});
+        {cost::CollectiveOp::kAllReduce, communicator.size(), bytes, sample.seconds, sample.spread});
   }
 }
 
