@@ -84,6 +84,10 @@ void write_decoder(const Model& model, Lines& lines) {
   real("score_dim", d.score_dim, u.score_dim);
   real("attention_softcap", d.attention_softcap, u.attention_softcap);
   real("logit_softcap", d.logit_softcap, u.logit_softcap);
+  count("key_value_rank", d.key_value_rank);
+  count("query_rank", d.query_rank);
+  count("value_dim", d.value_dim);
+  flag("only_planned", d.only_planned, u.only_planned);
   count("sliding_window", d.sliding_window);
   count("window_period", d.window_period);
   count("window_from", d.window_from);

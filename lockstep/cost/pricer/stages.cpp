@@ -112,10 +112,20 @@ StreamTime Pricer::State::stream_time(const Context& context, const LayerPrices&
   time.exchange_forward = tp_forward + cp_forward + ep_forward;
   time.exchange_backward = tp_backward + cp_backward + ep_backward;
   time.compute_backward = backward;
-  return {.forward = forward + tp_forward + cp_forward + ep_forward,
-          .backward = backward + tp_backward + cp_backward + ep_backward,
+  const GroupPlacements& at = context.placements;
+  const auto by_link = [&](double tp, double cp, double ep) {
+    LinkSeconds seconds;
+    (at.tp.nodes > 1 ? seconds.between : seconds.inside) += tp;
+    (at.cp.nodes > 1 ? seconds.between : seconds.inside) += cp;
+    (at.ep.nodes > 1 ? seconds.between : seconds.inside) += ep;
+    return seconds;
+  };
+  return {.forward = forward + time.exchange_forward,
+          .backward = backward + time.exchange_backward,
           .compute_forward = forward,
-          .compute_backward = backward};
+          .compute_backward = backward,
+          .exchange_forward = by_link(tp_forward, cp_forward, ep_forward),
+          .exchange_backward = by_link(tp_backward, cp_backward, ep_backward)};
 }
 
 // Forward and backward of a stage: what its device or its host takes, whichever is longer.
@@ -131,6 +141,16 @@ void Pricer::State::add_host(const Context& context, const LayerPrices& prices, 
       host_layers * k.layer_host_seconds * (k.layer_host_backward + again) + n * prices.layer.tp_host_backward;
   time.forward = smooth_max(stream.forward, host_forward) + k.micro_batch_seconds / 3;
   time.backward = smooth_max(stream.backward, host_backward) + k.micro_batch_seconds * 2 / 3;
+  if (groups.size() == 1) {
+    const auto longer = [](double pass, double part, double host) {
+      return part > 0 ? smooth_max(pass, host) - smooth_max(pass - part, host) : 0.0;
+    };
+    const auto both = [&](const LinkSeconds& parts, double pass, double host) {
+      return LinkSeconds{longer(pass, parts.inside, host), longer(pass, parts.between, host)};
+    };
+    time.longer_forward = both(stream.exchange_forward, stream.forward, host_forward);
+    time.longer_backward = both(stream.exchange_backward, stream.backward, host_backward);
+  }
   if (layout.pp > 1) {
     const double scale = std::min(1.0, nodes_of(layout) / 64);  // nobody has measured more
     const double slot = k.pipeline_scale_seconds * scale * scale * scale;
@@ -164,11 +184,11 @@ void Pricer::State::add_sharded_traffic(const Context& context, const LinkRates&
                              ? collective(shard, CollectiveOp::kReduceScatter, traffic.scatter.bytes) +
                                    collective(expert_shard, CollectiveOp::kReduceScatter, traffic.expert_scatter.bytes)
                              : 0.0;
-  const double in_forward =
-      exposed_seconds(Seconds(gather), Seconds(stream.compute_forward), k.zero3_exposed, k.overlap_slowdown).value();
-  const double in_backward =
-      exposed_seconds(Seconds(gather + scatter), Seconds(stream.compute_backward), k.zero3_exposed, k.overlap_slowdown)
-          .value();
+  const auto exposed = [&](double moved, double window) {
+    return exposed_seconds(Seconds(moved), Seconds(window), k.zero3_exposed, k.overlap_slowdown).value();
+  };
+  const double in_forward = exposed(gather, stream.compute_forward + beside(time.longer_forward, shard));
+  const double in_backward = exposed(gather + scatter, stream.compute_backward + beside(time.longer_backward, shard));
   time.dp = in_forward + in_backward;
   time.dp_forward = in_forward;
   time.gather = gather;
@@ -205,7 +225,9 @@ Pricer::State::PricedStage Pricer::State::price_stage(const Context& context, co
   priced.time = stage_time(context, prices, group, links, stage, layers);
   const double dense = dense_parameters(layout, stage, layers);
   const double expert = expert_parameters(layout, layers);
-  priced.reduction = data_parallel_seconds(context, links.data, dense, expert, priced.time.compute_backward);
+  const GroupPlacement& reduced = layout.zero == 0 ? context.placements.data : context.placements.shard;
+  const double window = priced.time.compute_backward + beside(priced.time.longer_backward, reduced);
+  priced.reduction = data_parallel_seconds(context, links.data, dense, expert, window);
   const DeviceRates& rates = group.rates[static_cast<std::size_t>(layout.precision)];
   priced.optimizer = optimizer_seconds(context, rates, dense, expert);
   priced.memory = engine ? engine_stage_memory(layout, context.batch, stage)

@@ -74,6 +74,7 @@ struct StageTime {
   double host = 0;  // beyond what the device takes
   double forward = 0, backward = 0;
   double compute_backward = 0;
+  LinkSeconds longer_forward, longer_backward;  // what exchanges add to the passes, by the links they take
   double weight_gradient = 0;
   double device_ahead = 0;  // share of the time in which the host waits for the device, 0 to 1
   // Parts of forward and backward that the simulator plays by themselves (work.h).
@@ -83,12 +84,21 @@ struct StageTime {
   double total() const { return forward + backward; }
 };
 
-// Device work and communication that is not hidden, of one micro-batch on one stage; and the work alone, which is what
-// data-parallel traffic can hide behind (behind other messages it cannot: they share the links).
+// Device work and communication that is not hidden, of one micro-batch on one stage; and the work alone. Data-parallel
+// traffic hides behind work, and behind exchanges that take other links than it does, as far as they make the pass
+// longer (where the host sets the pace they do not). Then what a slower link hides it has added before, so that a
+// slower link never makes a step faster. Where node groups differ another one may set the pace: there work alone
+// counts.
 struct StreamTime {
   double forward = 0, backward = 0;
   double compute_forward = 0, compute_backward = 0;
+  LinkSeconds exchange_forward, exchange_backward;
 };
+
+// Of exchanges, those that take other links than `traffic` does.
+inline double beside(const LinkSeconds& exchanges, const GroupPlacement& traffic) {
+  return traffic.nodes > 1 ? exchanges.inside : exchanges.between;
+}
 
 // The data-parallel traffic of one stage in one step, alone on its links, without what ZeRO-3 does inside the
 // micro-batches.

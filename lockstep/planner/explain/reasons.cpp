@@ -19,6 +19,8 @@ namespace {
 constexpr const char* kGenericStack = "generic";
 constexpr std::size_t kMostProfiles = 3;
 constexpr double kClearlyTighter = 0.9;  // of the plan's own sigma
+constexpr double kWellKnownMemory = 0.05;
+constexpr double kWorthADoubt = 0.5;  // of the memory is used
 
 constexpr double kWorthSaying = 0.05;
 
@@ -71,6 +73,7 @@ class Reasons {
          fmt::format("micro-batch {} x {} a step", plan_.batch.micro, plan_.batch.accumulation));
     stall();
     idle_devices();
+    memory_doubt();
     interval();
     return std::move(reasons_);
   }
@@ -192,6 +195,18 @@ class Reasons {
     if (idle > 0) reasons_.push_back(fmt::format("{} of {} devices stay idle", idle, request_.cluster.devices()));
   }
 
+  // Why a plan leaves room: memory is known to so much only.
+  void memory_doubt() {
+    const plan::MemoryBreakdown& memory = plan_.price.memory;
+    const double room = memory.capacity - memory.total();
+    if (plan_.price.memory_sigma < kWellKnownMemory || memory.fill() < kWorthADoubt || room <= 0) return;
+    reasons_.push_back(
+        fmt::format("{} of {} stay free: memory is known to {:.0f}% (one sigma), and runs out with a "
+                    "probability of {:.2g}%",
+                    format_bytes(room), format_bytes(memory.capacity), 100 * plan_.price.memory_sigma,
+                    100 * plan_.price.out_of_memory_probability()));
+  }
+
   void interval() {
     const double sigma = plan_.price.time_sigma;
     const auto& fitted = request_.profile.fitted;
@@ -218,7 +233,9 @@ class Reasons {
         borrowed ? fmt::format(", borrowed from {} for {}", fitted->hardware, groups.front().device.kind) : "";
     reasons_.push_back(fmt::format("90% interval: profile {}{}, predictions off by {:.0f}% (one sigma)", source,
                                    relative, 100 * sigma));
-    if (!fitted || borrowed || fitted->stack != kGenericStack) return;
+    // Published runs are of language models: no stack's are evidence of a network of images.
+    const bool says_nothing = !request_.model.is_language_model();
+    if (!fitted || borrowed || says_nothing || fitted->stack != kGenericStack) return;
     const std::vector<std::string> tighter = tighter_profiles(fitted->hardware);
     if (!tighter.empty()) {
       reasons_.push_back("name your stack for a tighter interval: --profile " + join(tighter, ", "));
