@@ -2,13 +2,17 @@
 // what a proposal costs. For work on the strategy itself; the comparison with other tools is run.py.
 //
 //   tune_lab [--kind nccl6,mesh] [--instances 15] [--seeds 1] [--trials 30,45,60] [--threads 2] [--prior]
-//            [--half dev] [--hide-names] [--each | --json]
+//            [--half dev] [--hide-names] [--each | --json] [--optima FILE]
+//
+// What was lost splits in two: `seen` is the regret of the best setting that was launched at all (the search's part),
+// the rest of `regret` is the choice's.
 #include <time.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <exception>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <regex>
@@ -18,6 +22,7 @@
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
+#include "bench/tune/lab_surface.h"
 #include "bench/tune/surfaces.h"
 #include "lockstep/tune/models/statistics.h"
 #include "lockstep/tune/study/strategy.h"
@@ -41,6 +46,7 @@ struct Arguments {
   bool each = false;
   bool trace = false;
   bool json = false;
+  std::string optima;  // a file that keeps the optima, so that they are searched for once
 };
 
 class SurfacePrior final : public tune::Prior {
@@ -66,9 +72,10 @@ struct Job {
 };
 
 struct Outcome {
-  double regret = 100;       // percent, of the winner
-  double best_regret = 100;  // percent, of the best configuration among all that ran
-  double failed = 0;         // share
+  double regret = 100;               // percent, of the winner
+  double best_regret = 100;          // percent, of the best configuration among all that ran
+  double failed = 0;                 // share
+  std::map<std::string, int> spent;  // trials by purpose, failed ones under "failed"
   bool answered = false;
   double milliseconds = 0;  // per trial, of this thread
 };
@@ -91,8 +98,28 @@ void in_parallel(std::size_t items, int threads, F work) {
   }
 }
 
+// Of the laboratory's surfaces all count, and only the optimum is needed, which is searched for once.
+std::vector<Counted> find_kept(const Arguments& arguments) {
+  nlohmann::json optima = nlohmann::json::object();
+  if (std::ifstream file(arguments.optima); file) optima = nlohmann::json::parse(file);
+  std::vector<Counted> all;
+  for (const std::string& kind : arguments.kinds) {
+    for (int instance = 0; instance < arguments.instances; ++instance) {
+      Counted counted{make_surface(kind, instance), {}};
+      const std::string key = fmt::format("{}/{}/{:016x}", kind, instance, fingerprint(*counted.surface));
+      if (!optima.contains(key)) optima[key] = find_optimum(*counted.surface).throughput;
+      counted.facts.best = optima[key];
+      if (arguments.hide_names) counted.surface->hide_names();
+      all.push_back(std::move(counted));
+    }
+  }
+  std::ofstream(arguments.optima) << optima.dump(1) << "\n";
+  return all;
+}
+
 // Chunks of instances, until enough of each kind count.
 std::vector<Counted> find_counted(const Arguments& arguments) {
+  if (!arguments.optima.empty() && std::ranges::all_of(arguments.kinds, is_lab_kind)) return find_kept(arguments);
   std::vector<Counted> all;
   for (const std::string& kind : arguments.kinds) {
     int found = 0;
@@ -151,6 +178,7 @@ Outcome run(const Job& job, const Arguments& arguments) {
   while (const auto proposal = strategy.next(history)) {
     history.push_back(make_trial(surface, *proposal, static_cast<std::int64_t>(history.size()), job.seed));
     outcome.failed += !tune::measured(history.back());
+    ++outcome.spent[tune::measured(history.back()) ? tune::to_string(history.back().purpose) : "failed"];
     const double truth = surface.at(proposal->config).throughput;
     outcome.best_regret = std::min(outcome.best_regret, regret_percent(job.counted->facts, truth));
     if (arguments.trace) {
@@ -219,6 +247,8 @@ void print_json(const std::vector<Job>& jobs, const std::vector<Outcome>& outcom
                        {"seed", jobs[n].seed},
                        {"trials", jobs[n].trials},
                        {"regret", outcomes[n].regret},
+                       {"seen", outcomes[n].best_regret},
+                       {"spent", outcomes[n].spent},
                        {"failed", outcomes[n].failed},
                        {"answered", outcomes[n].answered},
                        {"milliseconds_per_trial", outcomes[n].milliseconds}});
@@ -273,6 +303,7 @@ int main(int argc, char** argv) {
   app.add_flag("--no-importance", arguments.no_importance, "trials are not set aside for reverting knobs");
   app.add_flag("--each", arguments.each, "a line per study");
   app.add_flag("--json", arguments.json, "one document with every study");
+  app.add_option("--optima", arguments.optima, "keep the optima of the laboratory's surfaces in this file");
   app.add_flag("--trace", arguments.trace, "a line per trial");
   CLI11_PARSE(app, argc, argv);
   try {

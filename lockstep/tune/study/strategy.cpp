@@ -91,9 +91,9 @@ std::optional<Proposal> Strategy::search(const Evidence& evidence, std::span<con
     for (const Trial& trial : history) tried.push_back(space_.coordinates(trial.config));
     for (const Trial& trial : pending) tried.push_back(space_.coordinates(trial.config));
     for (const Candidate& leader : leaders) acquisition.exclude.push_back(leader.config);
-    if (const std::optional<Candidate> far = farthest(evidence.beliefs(), acquisition, tried)) {
+    if (const std::optional<Candidate> far = spread_out(evidence.beliefs(), acquisition, tried)) {
       proposal.config = far->config;
-      proposal.reason = fmt::format("far from all that was tried; runs with probability {:.2f}", far->runs);
+      proposal.reason = fmt::format("unlike all that was tried; runs with probability {:.2f}", far->runs);
       return proposal;
     }
   }
