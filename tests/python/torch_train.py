@@ -162,6 +162,20 @@ class Trained(Folder):
                             for where, more in (("checkpoints", ()), ("weights", ("--job", job))))
         self.assertEqual((found["samples"], found["loss"], found["accuracy"]), (16, of_folder["loss"], of_folder["accuracy"]))
 
+    def test_norms_of_all_kinds_train_in_bf16(self):
+        class Normed(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.groups = torch.nn.Linear(8, 8), torch.nn.GroupNorm(2, 8)
+                self.layer, self.batch, self.last = torch.nn.LayerNorm(8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3)
+
+            def forward(self, x):
+                return self.last(self.batch(self.layer(self.groups(self.first(x)))))
+
+        run = lockstep.train({**self.job, "precision": "bf16"}, model=Normed(), loss="cross_entropy", data=samples(), progress=False,
+                             home=self.folder / "home")
+        self.assertEqual(run.status, "done")
+
     def test_what_is_wrong_with_targets_is_said(self):
         inputs, labels = samples()
         run = lockstep.train(self.job, model=Net(), loss="cross_entropy", data=(inputs, labels.int()), progress=False,
