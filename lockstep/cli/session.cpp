@@ -171,8 +171,8 @@ class Listener {
       for (const std::string& line : split(message.value("text", ""), '\n')) renderer_->message(line);
     }
     if (type == "evaluation") {
-      renderer_->message(fmt::format("step {}: held-out loss {:.4f}, accuracy {:.2f}%", message.value("step", 0),
-                                     number_or_nan(message, "loss"), 100.0 * number_or_nan(message, "accuracy")) +
+      renderer_->message(fmt::format("step {}: held-out loss {:.4f}{}", message.value("step", 0),
+                                     number_or_nan(message, "loss"), accuracy_text(message)) +
                          metrics_text(message));
     }
     if (type == "checkpoint") {

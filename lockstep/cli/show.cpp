@@ -46,6 +46,12 @@ std::string zero_text(const plan::Layout& layout) {
 
 }  // namespace
 
+std::string accuracy_text(const nlohmann::json& evaluation) {
+  const auto found = evaluation.find("accuracy");
+  if (found == evaluation.end() || !found->is_number()) return "";
+  return fmt::format(", accuracy {:.2f}%", 100 * found->get<double>());
+}
+
 double number_or_nan(const nlohmann::json& object, const char* key) {
   return object.contains(key) && object.at(key).is_number() ? object.at(key).get<double>() : NAN;
 }
@@ -119,8 +125,7 @@ void show_run_summary(std::FILE* out, const nlohmann::json& result) {
   const nlohmann::json& evaluations = result.at("evaluations");
   if (!evaluations.empty()) {
     const nlohmann::json& last = evaluations.back();
-    std::string text = fmt::format("loss {:.4f}, accuracy {:.2f}%", number_or_nan(last, "loss"),
-                                   100 * number_or_nan(last, "accuracy"));
+    std::string text = fmt::format("loss {:.4f}{}", number_or_nan(last, "loss"), accuracy_text(last));
     if (evaluations.size() > 1) {
       text += fmt::format(" (loss was {:.4f} at step {})", number_or_nan(evaluations.front(), "loss"),
                           evaluations.front().value("step", 0));
