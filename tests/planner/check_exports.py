@@ -33,14 +33,10 @@ def export(kind, folder, *question):
 
 
 def check_deepspeed(folder):
-    import deepspeed.comm
-    import torch.distributed as dist
+    from deepspeed import comm
     from deepspeed.runtime.config import DeepSpeedConfig
 
-    # Without a process group it takes the world for one rank, whatever mpu says.
-    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
-    deepspeed.comm.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
-
+    comm.get_rank = lambda group=None: 0  # where ranks are not joined it takes the world for one, whatever mpu says
     best = export("deepspeed", folder, "--model", "llama2-7b", "--cluster", "1x8xA100", "--stack", "deepspeed")
 
     class Ranks:
