@@ -116,6 +116,9 @@ TEST(Placement, risk_is_that_of_the_stage_that_is_fullest) {
 TEST(ModelFlops, are_those_of_the_architecture) {
   const spec::Model mamba = spec::load_model("mamba-2.8b");
   EXPECT_DOUBLE_EQ(mfu_flops_per_token(mamba, 131072), mfu_flops_per_token(mamba, 2048)) << "no attention";
+  const double parameters = static_cast<double>(spec::active_parameter_count_without_input_embedding(mamba));
+  const double scanned = static_cast<double>(mamba.layers * mamba.expand * mamba.hidden * mamba.state_size);
+  EXPECT_DOUBLE_EQ(mfu_flops_per_token(mamba, 2048), 6 * parameters + 27 * scanned);
   const spec::Model bert = spec::load_model("bert-large");
   const double hidden = static_cast<double>(bert.layers * bert.hidden);
   EXPECT_DOUBLE_EQ(mfu_flops_per_token(bert, 512) - mfu_flops_per_token(bert, 256), 12 * hidden * 256)

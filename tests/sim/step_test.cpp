@@ -203,6 +203,8 @@ plan::Layout layout_of(const std::string& text) {
 //   more traffic than device work to hide it: the closed form lets weights of ZeRO-1 and 2 hide behind backward alone,
 //                      gradients behind every backward that scatters, and nothing behind the host; here weights hide
 //                      behind the next forward, gradients that are reduced once behind the last backward
+constexpr double kHostPaces = 0.005;  // of a pass
+
 bool model_the_same(const Priced& priced, const cost::StepWork& work, std::int64_t micro_batches) {
   const plan::Layout& layout = priced.layout;
   if (layout.schedule == Schedule::kZeroBubble) return false;
@@ -214,6 +216,15 @@ bool model_the_same(const Priced& priced, const cost::StepWork& work, std::int64
     const double with_backward = stage.reduce.total() + stage.publish.total() + stage.scatter_each.total();
     const double forward = (stage.forward - stage.host) / chunks, backward = (stage.backward - stage.host) / chunks;
     if (hidden * with_backward > backward || hidden * stage.publish.total() > forward) return false;
+    // Where the host sets the pace the closed form does not hide behind exchanges either: they make no pass longer.
+    if (stage.host > kHostPaces * (stage.forward + stage.backward)) {
+      const double alone = backward - stage.exchange_backward / chunks;
+      const double first = forward - stage.exchange_forward / chunks;
+      if (hidden * with_backward > alone || hidden3 * (stage.gather.total() + stage.scatter.total()) > chunks * alone ||
+          hidden3 * stage.gather.total() > chunks * first) {
+        return false;
+      }
+    }
     return hidden3 * stage.gather.total() <= chunks * forward &&
            hidden3 * (stage.gather.total() + stage.scatter.total()) <= chunks * backward;
   });

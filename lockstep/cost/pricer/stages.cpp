@@ -225,8 +225,7 @@ Pricer::State::PricedStage Pricer::State::price_stage(const Context& context, co
   priced.time = stage_time(context, prices, group, links, stage, layers);
   const double dense = dense_parameters(layout, stage, layers);
   const double expert = expert_parameters(layout, layers);
-  const GroupPlacement& reduced = layout.zero == 0 ? context.placements.data : context.placements.shard;
-  const double window = priced.time.compute_backward + beside(priced.time.longer_backward, reduced);
+  const double window = priced.time.compute_backward + beside(priced.time.longer_backward, context.placements.data);
   priced.reduction = data_parallel_seconds(context, links.data, dense, expert, window);
   const DeviceRates& rates = group.rates[static_cast<std::size_t>(layout.precision)];
   priced.optimizer = optimizer_seconds(context, rates, dense, expert);
