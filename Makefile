@@ -237,7 +237,7 @@ bench-tune-known:
 
 # bench-tune-ddp: a real study of a PyTorch DDP script on this machine against Optuna's; tune_pytorch_ddp.md, 20 minutes.
 bench-tune-ddp:
-	$(call build_bench,lockstep)
+	$(call build_bench,)
 	$(call bench_tune_venv)
 	$(BENCH_TUNE_VENV)/bin/python3 bench/tune/pytorch_ddp/study.py --lockstep build/bench/lockstep --name tune_pytorch_ddp \
 	  $(BENCH_TUNE_FLAGS)
