@@ -16,7 +16,7 @@ VENV ?= .cache/venv
 TORCH_REQUIREMENT ?= torch==2.13.0
 WERROR ?=
 
-.PHONY: all build setup demo dashboard lint-dashboard test test-all test-dashboard timing chaos fuzz lint lint-changed format bench bench-alerts bench-dashboard bench-planner bench-recovery bench-sim bench-tune bench-tune-known accuracy profiles install deb wheel image data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch venv-readers venv-trackers clean
+.PHONY: all build setup demo dashboard lint-dashboard test test-all test-dashboard timing chaos fuzz lint lint-changed format bench bench-alerts bench-dashboard bench-planner bench-recovery bench-sim bench-tune bench-tune-ddp bench-tune-known accuracy profiles install deb wheel image data-mnist data-cifar-like cuda dev tsan pypi venv venv-launch venv-readers venv-trackers clean
 all: build
 
 setup:
@@ -234,6 +234,13 @@ bench-tune-known:
 	$(BENCH_TUNE_VENV)/bin/python3 bench/tune/run.py $(BENCH_TUNE_FLAGS); status=$$?; \
 	$(if $(findstring --quick,$(BENCH_TUNE_FLAGS)),,build/bench/tune_coverage --report bench/reports/tune_coverage.md || status=1;) \
 	exit $$status
+
+# bench-tune-ddp: a real study of a PyTorch DDP script on this machine against Optuna's; tune_pytorch_ddp.md, 20 minutes.
+bench-tune-ddp:
+	$(call build_bench,)
+	$(call bench_tune_venv)
+	$(BENCH_TUNE_VENV)/bin/python3 bench/tune/pytorch_ddp/study.py --lockstep build/bench/lockstep --name tune_pytorch_ddp \
+	  $(BENCH_TUNE_FLAGS)
 
 data-mnist:
 	@scripts/data_mnist.sh
