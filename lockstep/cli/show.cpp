@@ -100,9 +100,13 @@ void show_plan(std::FILE* out, const spec::Job& job, const plan::Plan& plan, con
         fmt::format("{} ({} to {})", format_rate(rate.expected, unit), format_rate(rate.low, unit),
                     format_rate(rate.high, unit)));
   } else {
+    // A module is measured by itself; what it exchanges is not in its file.
+    const std::string what = job.model.is_scripted()
+                                 ? fmt::format("--ranks {} --backend {}", placement.world, placement.backend)
+                                 : std::string("JOB");
     row(out, "predicted",
-        fmt::format("not known: this machine was not measured with {}, {} and {}; run `lockstep calibrate JOB` once",
-                    spec::to_string(job.precision), counted(placement.world, "rank"), placement.backend));
+        fmt::format("not known: this machine was not measured with {}, {} and {}; run `lockstep calibrate {}` once",
+                    spec::to_string(job.precision), counted(placement.world, "rank"), placement.backend, what));
   }
   fmt::print(out, "\n");
   std::fflush(out);
