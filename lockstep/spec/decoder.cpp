@@ -203,7 +203,7 @@ std::int64_t mlp_width(const Model& model, std::int64_t layer) {
 
 std::string beyond_llama(const Model& model) {
   const Decoder& d = model.decoder;
-  if (const std::string why = why_only_planned(model); !why.empty()) return why;
+  if (std::string why = why_only_planned(model); !why.empty()) return why;
   if (d.sliding_window > 0) return "it has sliding windows";
   if (model.bias || d.qkv_bias || d.attention_output_bias) return "its linear layers have biases";
   if (d.qk_norm != QkNorm::kNone) return "it normalises queries and keys";

@@ -31,6 +31,7 @@ TEST(Capabilities, say_what_each_framework_offers) {
   EXPECT_TRUE(runs("fsdp", "dp=4,shard=8,zero=3"));
   EXPECT_FALSE(runs("fsdp", "shard=16,zero=3,tp=2"));
   EXPECT_FALSE(runs("fsdp", "pp=2,shard=16,zero=1"));
+  EXPECT_FALSE(runs("ddp", "pp=4,dp=8"));
   EXPECT_TRUE(runs("megatron", "pp=2,shard=8,zero=1,tp=2,sequence_parallel=true"));
   EXPECT_FALSE(runs("megatron", "shard=32,zero=3"));
   EXPECT_FALSE(runs("megatron", "pp=4,dp=8,schedule=zero_bubble"));
