@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "lockstep/planner/rows/observed_rows.h"
 #include "validation/stall_fit.h"
 
 namespace lockstep::validation {
@@ -84,8 +85,7 @@ class Workbench {
                          m.pricer->recalibrate(combine(current_->time.at(m.hardware, question.stack), constants),
                                                stalled_.contains(&m) ? cost::certain_stall() : cost::Stalls{});
                          const cost::Price price = m.pricer->price(question.layout, question.batch);
-                         const double predicted =
-                             question.memory_is_reserved ? price.memory.total() : price.allocated_bytes();
+                         const double predicted = planner::memory_bytes_of(question, *m.pricer, price);
                          return std::log(predicted / *m.memory_bytes);
                        }});
     memory_owner_.push_back(&m);

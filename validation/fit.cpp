@@ -19,6 +19,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cost/profile/profile.h"
+#include "lockstep/planner/rows/observed_rows.h"
 #include "lockstep/planner/rows/predict_rows.h"
 #include "lockstep/report/terminal/draw.h"
 #include "validation/accuracy_report.h"
@@ -40,11 +41,8 @@ struct Prediction {
   const Measurement* row = nullptr;
   cost::Price price;
   double communicators = 0;  // bytes of context and communicators in price.memory.overhead
+  double memory_bytes = 0;   // what the row's memory was measured of
 };
-
-double memory_figure(const Prediction& p) {
-  return p.row->reading.question->memory_is_reserved ? p.price.memory.total() : p.price.allocated_bytes();
-}
 
 Prediction predict(const Measurement& m, const Fit& fit) {
   const planner::RowQuestion& question = *m.reading.question;
@@ -57,6 +55,7 @@ Prediction predict(const Measurement& m, const Fit& fit) {
   constants.reserve_factor = reserve;
   m.pricer->recalibrate(constants);
   p.price = m.pricer->price(question.layout, question.batch);
+  p.memory_bytes = planner::memory_bytes_of(question, *m.pricer, p.price);
   return p;
 }
 
@@ -70,7 +69,7 @@ std::vector<Residual> residuals_from(const std::vector<Prediction>& predictions)
                          .fold = m.fold,
                          .log_time = m.step_seconds ? std::log(*m.step_seconds / p.price.step_seconds()) : kNone,
                          .exposed_share = p.price.exposed_share,
-                         .log_memory = m.memory_bytes ? std::log(*m.memory_bytes / memory_figure(p)) : kNone});
+                         .log_memory = m.memory_bytes ? std::log(*m.memory_bytes / p.memory_bytes) : kNone});
   }
   return residuals;
 }
@@ -156,7 +155,7 @@ Scored score(const Prediction& p, const Margins& margins) {
   scored.low = rate / width;
   scored.high = rate * width;
   scored.measured_memory = question.memory_gib;
-  scored.predicted_memory = (question.memory_is_reserved ? price.memory.total() : allocated) / kGiB;
+  scored.predicted_memory = (question.memory_is_reserved ? p.memory_bytes : allocated) / kGiB;
   scored.predicted_fits = price.fits() && !question.cannot_run;
   scored.out_of_memory_probability = price.out_of_memory_probability();
   scored.shares = shares_of(price.time);
@@ -248,7 +247,7 @@ std::string rows_csv(const std::vector<Prediction>& predictions) {
         "{},{},{},{},{},{},\"{}\",{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", m.row.id, m.file,
         m.hardware, question.stack, m.strict, m.failed, plan::to_string(question.layout), question.batch.micro,
         question.batch.accumulation, m.step_seconds.value_or(0), p.price.step_seconds(),
-        m.memory_bytes.value_or(0) / kGiB, memory_figure(p) / kGiB, time.compute, time.tp_comm, time.dp_comm,
+        m.memory_bytes.value_or(0) / kGiB, p.memory_bytes / kGiB, time.compute, time.tp_comm, time.dp_comm,
         time.pp_comm, time.bubble, time.optimizer, time.other, p.price.stall.probability, p.price.stall.seconds,
         p.price.step_seconds() - p.price.stall_seconds, p.price.fits(), p.price.out_of_memory_probability());
   }

@@ -144,6 +144,8 @@ RowQuestion build_question(const PublishedRow& row) {
   question.tokens_per_second_per_gpu = measured_rate(row, question.batch);
   question.memory_gib = row.mem_gib_per_gpu;
   question.memory_is_reserved = contains(row.notes, "nvidia-smi") || contains(row.source, "BigScience");
+  // Its memory grows by 0.6 GiB with a sequence where the logits of the last stage alone need 1.4.
+  question.memory_is_of_first_stage = contains(row.source, "tr3m") && question.layout.pp > 1;
   question.note = notes.text();
   question.guess_sigma = notes.sigma();
   question.cannot_run = notes.cannot_run;

@@ -52,7 +52,8 @@ struct RowQuestion {
   std::string note;                                 // choices made for what the row leaves open; "": none
   std::optional<double> tokens_per_second_per_gpu;  // measured
   std::optional<double> memory_gib;                 // measured
-  bool cannot_run = false;          // the note names a rule by which the run does not start, whatever the memory
+  bool cannot_run = false;                // the note names a rule by which the run does not start, whatever the memory
+  bool memory_is_of_first_stage = false;  // as rank 0 saw it, not the rank that needs most
   bool memory_is_reserved = false;  // as nvidia-smi shows it (allocator's reserve and context), not peak allocated
 };
 
