@@ -2,7 +2,8 @@
 // what a proposal costs. For work on the strategy itself; the comparison with other tools is run.py.
 //
 //   tune_lab [--kind nccl6,mesh] [--instances 15] [--seeds 1] [--trials 30,45,60] [--threads 2] [--prior]
-//            [--half dev] [--hide-names] [--each | --json] [--optima FILE]
+//            [--half dev] [--hide-names] [--each | --json [--statements]]
+//            [--optima FILE]
 //
 // What was lost splits in two: `seen` is the regret of the best setting that was launched at all (the search's part),
 // the rest of `regret` is the choice's.
@@ -22,9 +23,11 @@
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
+#include "bench/tune/coverage_truth.h"
 #include "bench/tune/lab_surface.h"
 #include "bench/tune/surfaces.h"
 #include "lockstep/tune/models/statistics.h"
+#include "lockstep/tune/study/conclusion.h"
 #include "lockstep/tune/study/strategy.h"
 
 namespace {
@@ -46,6 +49,7 @@ struct Arguments {
   bool each = false;
   bool trace = false;
   bool json = false;
+  bool statements = false;
   std::string optima;  // a file that keeps the optima, so that they are searched for once
 };
 
@@ -76,6 +80,7 @@ struct Outcome {
   double best_regret = 100;          // percent, of the best configuration among all that ran
   double failed = 0;                 // share
   std::map<std::string, int> spent;  // trials by purpose, failed ones under "failed"
+  nlohmann::json statements{{"figure", nullptr}, {"gain", nullptr}, {"top", nullptr}};
   bool answered = false;
   double milliseconds = 0;  // per trial, of this thread
 };
@@ -163,6 +168,28 @@ std::string space_of(const Surface& surface, const Arguments& arguments) {
   return arguments.no_defaults ? std::regex_replace(text, std::regex(", default: [^,}]*"), "") : text;
 }
 
+bool within(const tune::Estimate& estimate, double truth) {
+  const double slack = 1e-9 * std::abs(truth) + 1e-9;
+  return truth >= estimate.low - slack && truth <= estimate.high + slack;
+}
+
+// As lab_score.py has them: true, false, or null where it is not asked.
+nlohmann::json judge_statements(const Surface& surface, const tune::Strategy& strategy,
+                                const std::vector<tune::Trial>& history) {
+  nlohmann::json told{{"figure", nullptr}, {"gain", nullptr}, {"top", nullptr}};
+  const tune::Conclusion conclusion = tune::conclude(strategy, history);
+  if (!conclusion.best) return told;
+  const double truth = surface.at(conclusion.best->config).throughput;
+  const bool drifts = surface.log_drift(1, 10) != surface.log_drift(1, 50);
+  if (!drifts) told["figure"] = within(conclusion.best->throughput, truth);
+  if (!surface.tells_defaults()) return told;
+  if (conclusion.gain)
+    told["gain"] = within(conclusion.gain->percent, 100 * (truth / surface.at(conclusion.baseline).throughput - 1));
+  const auto costs = set_back_truth(surface, strategy.space(), conclusion.best->config);
+  told["top"] = judge_top(costs, conclusion) <= Verdict::kRightByTie;
+  return told;
+}
+
 Outcome run(const Job& job, const Arguments& arguments) {
   const Surface& surface = *job.counted->surface;
   const SurfacePrior prior(surface);
@@ -192,6 +219,7 @@ Outcome run(const Job& job, const Arguments& arguments) {
     outcome.regret = regret_percent(job.counted->facts, surface.at(*winner).throughput);
   }
   outcome.failed /= static_cast<double>(history.size());
+  if (arguments.statements) outcome.statements = judge_statements(surface, strategy, history);
   outcome.milliseconds = 1e3 * (thread_seconds() - start) / static_cast<double>(history.size());
   return outcome;
 }
@@ -249,6 +277,7 @@ void print_json(const std::vector<Job>& jobs, const std::vector<Outcome>& outcom
                        {"regret", outcomes[n].regret},
                        {"seen", outcomes[n].best_regret},
                        {"spent", outcomes[n].spent},
+                       {"statements", outcomes[n].statements},
                        {"failed", outcomes[n].failed},
                        {"answered", outcomes[n].answered},
                        {"milliseconds_per_trial", outcomes[n].milliseconds}});
@@ -304,6 +333,7 @@ int main(int argc, char** argv) {
   app.add_flag("--each", arguments.each, "a line per study");
   app.add_flag("--json", arguments.json, "one document with every study");
   app.add_option("--optima", arguments.optima, "keep the optima of the laboratory's surfaces in this file");
+  app.add_flag("--statements", arguments.statements, "with --json: are the statements after the study true?");
   app.add_flag("--trace", arguments.trace, "a line per trial");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -39,12 +39,6 @@ void judge_speed(const Beliefs& beliefs, double incumbent, Candidate& candidate)
   candidate.improvement = told.improvement;
 }
 
-// Expected gain: improvement of the logarithm, or throughput itself when exploiting.
-double gain_of(const Candidate& candidate, const AcquisitionOptions& options, const Beliefs& beliefs) {
-  if (!beliefs.speed) return 1.0;
-  return options.exploration > 0 ? candidate.improvement : std::exp(candidate.speed.mean - options.incumbent);
-}
-
 // Local search by a score that counts only what runs with at least the least probability; what is below is ordered by
 // probability, under everything else.
 class Search {
@@ -61,7 +55,7 @@ class Search {
   double consider(Candidate candidate) {
     candidate.score = candidate.runs < options_.least_probability
                           ? candidate.runs - 1.0
-                          : gain_of(candidate, options_, beliefs_) * std::pow(candidate.runs, options_.caution);
+                          : (beliefs_.speed ? candidate.improvement : 1.0) * std::pow(candidate.runs, options_.caution);
     const double score = candidate.score;
     if (!best_ || score > best_->score) best_ = std::move(candidate);
     return score;

@@ -40,7 +40,6 @@ struct AcquisitionOptions {
   double incumbent = 0;            // posterior mean of the best configuration that ran
   double least_probability = 0.2;  // of running; a candidate below is taken only when there is none above
   double caution = 1.3;            // power of that probability in the score: a failure costs a trial
-  double exploration = 1;          // 1: expected improvement; 0: posterior mean alone
   std::vector<Config> starts;      // local searches start here (the leaders)
   std::vector<Config> exclude;     // failed before, or under way
   std::uint64_t seed = 1;
