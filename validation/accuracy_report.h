@@ -19,9 +19,9 @@ struct Target {
 };
 
 struct AccuracyReport {
-  std::string method;                // how the predictions were made: folds, constants, date
-  std::vector<Scored> rates;         // runs whose throughput is scored
-  std::vector<Scored> grid;          // the grid with its failures: memory, fits, ranking
+  std::string method;                   // how the predictions were made: folds, constants, date
+  std::vector<Scored> rates;            // runs whose throughput is scored
+  std::vector<Scored> grid;             // the grid with its failures: memory, fits, ranking
   std::vector<HeldOutColumn> left_out;  // what a new user's first predictions are like
   std::vector<std::string> remarks;     // what is not reached, and why
 };

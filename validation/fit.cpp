@@ -257,11 +257,9 @@ std::string rows_csv(const std::vector<Prediction>& predictions) {
 std::vector<HeldOutColumn> left_out_columns(const std::string& published, const std::vector<Measurement>& all,
                                             const Fit& whole, const std::map<std::string, Fit>& by_model, int threads) {
   std::vector<HeldOutColumn> columns = score_left_out(all, by_model, LeftOut::kModel, false);
-  for (HeldOutColumn& column :
-       hold_out(all, whole,
-                {.published = published,
-                 .threads = threads,
-                 .columns = {LeftOut::kSource, LeftOut::kHardwareFramework}})) {
+  for (HeldOutColumn& column : hold_out(
+           all, whole,
+           {.published = published, .threads = threads, .columns = {LeftOut::kSource, LeftOut::kHardwareFramework}})) {
     columns.push_back(std::move(column));
   }
   return columns;
