@@ -86,8 +86,8 @@ double dot(const double* a, const double* b, std::size_t n) {
   return sum;
 }
 
-// Where the normal matrix is not zero: blocks of `width` unknowns, those of stacks in front. Stacks know nothing of each
-// other, and a block behind them meets the stacks that it is part of. The factor is as sparse there.
+// Where the normal matrix is not zero: blocks of `width` unknowns, those of stacks in front. Stacks know nothing of
+// each other, and a block behind them meets the stacks that it is part of. The factor is as sparse there.
 struct Sparsity {
   std::size_t width = 0, stacks = 0;
   std::vector<std::vector<std::size_t>> met;  // by block behind the stacks: their indices, in order
