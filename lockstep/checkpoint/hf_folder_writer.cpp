@@ -33,7 +33,7 @@ void refuse_unless_free(const fs::path& folder) {
 fs::path make_hidden_folder_beside(const fs::path& folder) {
   make_folders(folder.parent_path());
   for (int attempt = 0;; ++attempt) {
-    const fs::path hidden =
+    fs::path hidden =
         folder.parent_path() / fmt::format(".{}.tmp-{}-{}", folder.filename().string(), ::getpid(), attempt);
     std::error_code error;
     if (fs::create_directory(hidden, error)) return hidden;

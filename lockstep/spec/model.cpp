@@ -28,6 +28,7 @@ class Lines {
 
 std::string list_of(const std::vector<double>& values) {
   std::vector<std::string> texts;
+  texts.reserve(values.size());
   for (const double value : values) texts.push_back(exact_real(value));
   return fmt::format("[{}]", join(texts, ", "));
 }
