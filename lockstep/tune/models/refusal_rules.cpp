@@ -190,7 +190,8 @@ double log_odds(RefusalRule::Kind kind) {
       return std::log(0.012);
     case Kind::kPair:
       return std::log(0.002);
-    case Kind::kNeeds:
+    case Kind::kNeeds:  // one for every other choice: a pair is the simpler reason
+      return std::log(0.0002);
     case Kind::kBelow:
     case Kind::kAbove:
       return std::log(0.0015);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <unordered_map>
 
 #include "lockstep/base/text.h"
 #include "lockstep/tune/job/knob_nature.h"
@@ -13,9 +14,9 @@ namespace {
 constexpr double kNewValue = 0.012, kNewPair = 0.002;  // refused, where it was never tried
 constexpr double kNamed = 8;      // times as probable when the message names the knob; for each of two
 constexpr double kChance = 0.03;  // that a refusal follows no rule
-constexpr int kRounds = 12, kRoundsOnTheWay = 3;
+constexpr int kRounds = 12;
 constexpr double kMostLogOdds = 5;
-constexpr double kLeastGuilt = 1e-3;  // less is not worth asking candidates about
+constexpr double kLeastGuilt = 5e-4;  // less is not worth asking candidates about
 constexpr std::size_t kShortestName = 3;
 
 double probability_of(double log_odds) { return 1 / (1 + std::exp(-log_odds)); }
@@ -50,7 +51,6 @@ Refusals::Refusals(const Space& space, std::span<const Point> points) : space_(s
     predictive_score_ += std::log(std::max(points[i].refused ? 1 - accepted : accepted, 0.01));
     see(at[i], points[i].refused);
   }
-  weigh(kRounds);
   keep_guilty();
 }
 
@@ -94,30 +94,57 @@ void Refusals::see(const RefusalPoint& at, bool refused) {
       changed = changed || suspect.suspected;
     }
   }
-  if (changed) weigh(kRoundsOnTheWay);
+  if (changed) weigh();
 }
 
-void Refusals::weigh(int rounds) {
-  for (std::vector<std::uint32_t>& members : refused_)
-    std::erase_if(members, [&](std::uint32_t i) { return suspects_[i].cleared; });
-  std::vector<double> times;
-  for (int round = 0; round < rounds; ++round) {
-    times.assign(suspects_.size(), 1.0);
-    for (const std::vector<std::uint32_t>& members : refused_) {
+std::vector<double> Refusals::group_suspects() {
+  std::vector<std::uint64_t> signature(suspects_.size(), 0);
+  for (std::size_t point = 0; point < refused_.size(); ++point) {
+    std::erase_if(refused_[point], [&](std::uint32_t i) { return suspects_[i].cleared; });
+    for (const std::uint32_t i : refused_[point]) signature[i] = (signature[i] + point + 1) * 0x9e3779b97f4a7c15ull;
+  }
+  std::unordered_map<std::uint64_t, std::uint32_t> groups;
+  std::vector<double> odds;
+  for (std::size_t i = 0; i < suspects_.size(); ++i) {
+    Suspect& suspect = suspects_[i];
+    if (suspect.cleared || !suspect.suspected) continue;
+    suspect.group = groups.emplace(signature[i], static_cast<std::uint32_t>(odds.size())).first->second;
+    if (suspect.group == odds.size()) odds.push_back(0);
+    odds[suspect.group] += std::exp(suspect.odds);
+  }
+  return odds;
+}
+
+void Refusals::weigh() {
+  const std::vector<double> odds = group_suspects();
+  std::vector<std::vector<std::uint32_t>> explaining(refused_.size());  // groups, by refused point
+  for (std::size_t point = 0; point < refused_.size(); ++point) {
+    std::vector<std::uint32_t>& members = explaining[point];
+    for (const std::uint32_t i : refused_[point]) members.push_back(suspects_[i].group);
+    std::sort(members.begin(), members.end());
+    members.erase(std::unique(members.begin(), members.end()), members.end());
+  }
+  std::vector<double> guilt, times;
+  guilt.reserve(odds.size());
+  for (const double odd : odds) guilt.push_back(odd / (1 + odd));
+  for (int round = 0; round < kRounds; ++round) {
+    times.assign(odds.size(), 1.0);
+    for (const std::vector<std::uint32_t>& members : explaining) {
       double innocent = 1 - kChance;  // that no suspect is guilty, and it was not chance
-      for (const std::uint32_t i : members) innocent *= 1 - suspects_[i].guilt;
+      for (const std::uint32_t i : members) innocent *= 1 - guilt[i];
       for (const std::uint32_t i : members) {
-        const double others = innocent / std::max(1 - suspects_[i].guilt, 1e-9);  // all but this one
+        const double others = innocent / std::max(1 - guilt[i], 1e-9);  // all but this one
         times[i] = std::min(times[i] / std::max(1 - others, 1e-3), 1e12);
       }
     }
-    for (std::size_t i = 0; i < suspects_.size(); ++i) {
-      Suspect& suspect = suspects_[i];
-      if (suspect.cleared || !suspect.suspected) continue;
-      const double odds = std::min(suspect.odds + std::log(times[i]), kMostLogOdds);
-      suspect.guilt = 0.5 * suspect.guilt + 0.5 * probability_of(odds);
+    for (std::size_t i = 0; i < guilt.size(); ++i) {
+      const double log_odds = std::min(std::log(odds[i] * times[i]), kMostLogOdds);
+      guilt[i] = 0.5 * guilt[i] + 0.5 * probability_of(log_odds);
     }
   }
+  for (Suspect& suspect : suspects_)
+    if (!suspect.cleared && suspect.suspected)
+      suspect.guilt = guilt[suspect.group] * std::exp(suspect.odds) / odds[suspect.group];
 }
 
 void Refusals::keep_guilty() {
@@ -134,9 +161,14 @@ double Refusals::novelty(const RefusalPoint& at) const {
 }
 
 double Refusals::probability(const RefusalPoint& at) const {
+  std::vector<double> guilt;  // by group: of those that forbid the point
+  for (const Suspect& suspect : suspects_) {
+    if (!suspect.suspected || suspect.cleared || !holds(suspect.rule, at)) continue;
+    if (guilt.size() <= suspect.group) guilt.resize(suspect.group + 1, 0.0);
+    guilt[suspect.group] += suspect.guilt;
+  }
   double accepted = novelty(at);
-  for (const Suspect& suspect : suspects_)
-    if (suspect.suspected && !suspect.cleared && holds(suspect.rule, at)) accepted *= 1 - suspect.guilt;
+  for (const double each : guilt) accepted *= 1 - std::min(each, 1.0);
   return accepted;
 }
 

@@ -3,7 +3,8 @@
 // What ran clears every rule (refusal_rules.h) that would have forbidden it, and all its values and pairs. A refused
 // trial has at least one culprit among the rules that were never cleared; how probable each is follows from the others
 // that could explain the same trials (a noisy-or, by belief propagation) and from knobs that the program's own message
-// names. Deterministic; immutable once made; thread-safe.
+// names. Rules that explain exactly the same trials are one suspect, of which one is guilty: they share its guilt by
+// their odds. Deterministic; immutable once made; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -35,15 +36,17 @@ class Refusals {
  private:
   struct Suspect {
     RefusalRule rule;
-    double odds = 0;   // logarithm, the messages considered
-    double guilt = 0;  // probability
+    double odds = 0;          // logarithm, the messages considered
+    double guilt = 0;         // probability
+    std::uint32_t group = 0;  // of those that explain the same refused points
     bool cleared = false;
     bool suspected = false;  // explains a refused point seen so far
   };
 
   void suspect(std::span<const RefusalPoint> at, std::span<const Point> points);
   void see(const RefusalPoint& at, bool refused);
-  void weigh(int rounds);
+  std::vector<double> group_suspects();  // sum of the odds of each group
+  void weigh();
   void keep_guilty();
   double probability(const RefusalPoint& at) const;
   double novelty(const RefusalPoint& at) const;
