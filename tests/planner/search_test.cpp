@@ -354,9 +354,11 @@ TEST(Search, proposes_for_a_module_from_python_only_what_it_can_do) {
   }
 }
 
-// One run in three with two stages stalls, all with more, and a slot then takes three seconds.
+// One run in three with two stages stalls, all with more, and a slot then takes three seconds. Links between nodes are
+// so slow that a pipeline is much faster where it does not.
 SearchRequest stalling_request() {
   SearchRequest request = request_of("llama2-70b", "4x8xH100", 128);
+  request.cluster.groups.front().nics_per_node = 4;
   cost::Stalls& stalls = request.profile.fitted->stalls;
   stalls = {.runs = 300, .stalled = 100};
   stalls.odds = {-50, 0, 0, 0, 0, 0, 50 - std::log(2.0)};

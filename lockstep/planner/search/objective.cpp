@@ -44,7 +44,7 @@ double considered_seconds(const plan::Layout& layout, const cost::Price& price, 
   stretch += layout.zero > 0 ? 0.015 + 0.002 * static_cast<double>(layout.zero - 1) : 0.0;
   if (layout.dp > 1 && layout.shard > 1) stretch += 0.01;
   if (layout.cp > 1) stretch += 0.01;
-  if (layout.pp > 1) stretch += 0.002;
+  if (layout.pp > 1) stretch += 0.015;  // as sharded state: stages to balance, a schedule to run
   stretch += 0.0005 * static_cast<double>(layout.virtual_stages - 1);
   if (!layout.stage_layers.empty()) stretch += 0.002;
   if (layout.schedule == plan::Schedule::kInterleaved) stretch += 0.003;

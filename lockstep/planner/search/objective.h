@@ -18,8 +18,8 @@ struct WorldTerms {
 
 // What a step counts as when candidates are compared: divided by the chance that it runs at all (1 - probability of
 // running out of memory), and stretched a little for every mechanism it needs: a gain below what the cost model can
-// resolve does not pay for a higher ZeRO stage, context parallelism on short sequences, a zero-bubble schedule or
-// tensor parallelism between nodes.
+// resolve does not pay for a higher ZeRO stage, a pipeline, context parallelism on short sequences, a zero-bubble
+// schedule or tensor parallelism between nodes.
 double considered_seconds(const plan::Layout& layout, const cost::Price& price, std::int64_t devices_per_node);
 
 // Thread-safe after construction.
