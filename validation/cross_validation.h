@@ -46,7 +46,8 @@ struct FoldEffort {
   Accept accept = nullptr;
 };
 
-// One fit per group, without it, warm from `whole`. Keys are the groups that have something to fit.
+// One fit per group, without it, that begins at `whole`: an empty one is from scratch, another is quicker and does not
+// forget all that the group had said. Keys are the groups that have something to fit.
 std::map<std::string, Fit> fit_without_each(const std::string& folder, const Fit& whole, const GroupOf& group,
                                             int threads, const FitProgress& progress, const FoldEffort& effort = {});
 

@@ -256,10 +256,10 @@ std::string rows_csv(const std::vector<Prediction>& predictions) {
 
 // A model left out: those fits are there. A source, and hardware with a framework: fits of their own.
 std::vector<HeldOutColumn> left_out_columns(const std::string& published, const std::vector<Measurement>& all,
-                                            const Fit& whole, const std::map<std::string, Fit>& by_model, int threads) {
+                                            const std::map<std::string, Fit>& by_model, int threads) {
   std::vector<HeldOutColumn> columns = score_left_out(all, by_model, LeftOut::kModel, false);
   for (HeldOutColumn& column : hold_out(
-           all, whole,
+           all,
            {.published = published, .threads = threads, .columns = {LeftOut::kSource, LeftOut::kHardwareFramework}})) {
     columns.push_back(std::move(column));
   }
@@ -279,7 +279,7 @@ int run_accuracy(const std::string& published, const std::string& folder, const 
   const std::vector<Measurement> all = load_measurements(published);
   const std::vector<Prediction> predictions = predict_without(all, fits, fold_key);
   AccuracyReport report = report_of(all, predictions);
-  if (!grid_alone) report.left_out = left_out_columns(published, all, whole, fits, threads);
+  if (!grid_alone) report.left_out = left_out_columns(published, all, fits, threads);
   report.method = fmt::format(
       "{} folds: whole (source, model) groups are left out of the fit that predicts them; {} of {} rows priced; {}",
       fits.size(), predictions.size(), all.size(), format_seconds(watch.seconds()));
@@ -307,13 +307,12 @@ void print_held_out(const std::vector<HeldOutColumn>& columns, bool complete_alo
 }
 
 int run_held_out(const std::string& published, const std::string& rows_file, int threads, bool held_back) {
-  const Fit whole = fit_all(published, threads, HeldOutOptions{}.effort.most_rows_of_a_source);
   const std::vector<Measurement> all = load_measurements(published);
-  const std::vector<HeldOutColumn> columns = hold_out(all, whole,
-                                                      {.published = published,
-                                                       .threads = threads,
-                                                       .held_back = held_back,
-                                                       .columns = {LeftOut::kSource, LeftOut::kHardwareFramework}});
+  const std::vector<HeldOutColumn> columns =
+      hold_out(all, {.published = published,
+                     .threads = threads,
+                     .held_back = held_back,
+                     .columns = {LeftOut::kSource, LeftOut::kHardwareFramework}});
   print_held_out(columns, true);
   print_held_out(columns, false);
   std::string text = "left_out,observed,id,source,hardware,model,gpus,complete,measured,predicted,low,high,mem,pmem\n";
@@ -352,11 +351,11 @@ cost::Profile profile_of(const std::string& hardware, const std::string& stack, 
 
 int run_profiles(const std::string& published, const std::string& folder, int threads) {
   const Fit whole = fit_all(published, threads);
-  const HeldOutOptions quick;
+  const FoldEffort quick{.iterations = 5, .widenings = {2, 1}, .most_rows_of_a_source = 80};
   const std::map<std::string, Fit> by_fold =
-      fit_without_each(published, whole, fold_key, threads, progress_on_stderr("cross-validation"), quick.effort);
-  const std::map<std::string, Fit> by_stack =
-      fit_without_each(published, whole, stack_key, threads, progress_on_stderr("without each stack"), quick.effort);
+      fit_without_each(published, whole, fold_key, threads, progress_on_stderr("cross-validation"), quick);
+  const std::map<std::string, Fit> by_stack = fit_without_each(
+      published, Fit{}, stack_key, threads, progress_on_stderr("without each stack"), HeldOutOptions{}.effort);
   const std::vector<Measurement> all = load_measurements(published);
   const std::vector<Prediction> seen = predict_without(all, by_fold, fold_key);
   const std::vector<Prediction> unseen = predict_without(all, by_stack, stack_key);

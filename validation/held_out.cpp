@@ -208,13 +208,12 @@ std::vector<HeldOutColumn> score_left_out(const std::vector<Measurement>& all, c
   return columns;
 }
 
-std::vector<HeldOutColumn> hold_out(const std::vector<Measurement>& all, const Fit& whole,
-                                    const HeldOutOptions& options) {
+std::vector<HeldOutColumn> hold_out(const std::vector<Measurement>& all, const HeldOutOptions& options) {
   std::vector<HeldOutColumn> columns;
   for (const LeftOut what : options.columns) {
     const GroupOf group = [what](const Measurement& m) { return group_of(m, what); };
     const std::map<std::string, Fit> fits =
-        fit_without_each(options.published, whole, group, options.threads, FitProgress{}, options.effort);
+        fit_without_each(options.published, Fit{}, group, options.threads, FitProgress{}, options.effort);
     for (HeldOutColumn& column : score_left_out(all, fits, what, options.held_back)) {
       columns.push_back(std::move(column));
     }
