@@ -61,7 +61,7 @@ TEST_F(TheWaterfall, takes_what_was_predicted_from_the_plan) {
 TEST_F(TheWaterfall, has_a_row_for_what_choosing_costs) {
   const double host = seconds_of(*made().predicted, Loss::kHost);
   facts_.typed->best.breakdown->selection = 0.015;
-  const Waterfall waterfall = made();
+  const Waterfall waterfall = make_waterfall(facts_, *run_.store(folder_));
   EXPECT_NEAR(seconds_of(*waterfall.predicted, Loss::kSelection), 0.015, 1e-12);
   EXPECT_NEAR(seconds_of(*waterfall.predicted, Loss::kHost), host - 0.015, 1e-12) << "named, and not in the rest";
   EXPECT_TRUE(is_worth_a_row(waterfall, Loss::kSelection));
