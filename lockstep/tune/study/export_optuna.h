@@ -8,8 +8,8 @@
 
 namespace lockstep::tune {
 
-// Writes a new file, all or nothing. Trials are COMPLETE (measured) or FAIL with their parameters, distributions, value
-// (throughput, direction MAXIMIZE), samples as intermediate values, times, and user attributes (purpose, outcome,
+// Writes a new file, all or nothing. Trials are COMPLETE (measured), PRUNED (stopped early) or FAIL with their parameters,
+// distributions, values (throughput, to be maximized, or one by objective), samples as intermediate values, times, and user attributes (purpose, outcome,
 // seconds, gpu_seconds, ...); the study carries space, unit, versions and conclusion as user attributes. Constraints
 // between knobs are not something Optuna's storage can hold: they are in the attribute `lockstep:space`.
 //

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "lockstep/tune/models/acquisition.h"
+#include "lockstep/tune/objectives/front.h"
 #include "lockstep/tune/study/choice.h"
 #include "lockstep/tune/study/evidence.h"
 #include "lockstep/tune/study/verification.h"
@@ -35,6 +36,7 @@ bool was_tried(const Config& config, std::span<const Trial> trials) {
 Strategy::Strategy(Space space, StrategyOptions options) : space_(std::move(space)), options_(options) {}
 
 std::optional<Config> Strategy::winner(std::span<const Trial> history) const {
+  if (options_.wants_front()) return fastest_of_front(space_, options_, history);
   const Evidence evidence(space_, options_.prior, history);
   return choose_setting(space_, evidence, history);
 }
@@ -44,6 +46,7 @@ Allocation Strategy::allocation(std::span<const Trial> history) const {
 }
 
 std::optional<Proposal> Strategy::next(std::span<const Trial> history, std::span<const Trial> pending) const {
+  if (options_.wants_front()) return next_for_front(space_, options_, history, pending);
   const std::int64_t made = static_cast<std::int64_t>(history.size() + pending.size());
   const std::int64_t affordable = affordable_trials(options_, history);
   if (made >= affordable) return std::nullopt;
