@@ -101,7 +101,7 @@ Truth truth_of(const Config& config) {
   const auto k0 = static_cast<double>(std::get<std::int64_t>(config.values[0]));
   const auto k1 = static_cast<double>(std::get<std::int64_t>(config.values[1]));
   const std::string& k2 = std::get<std::string>(config.values[2]);
-  const bool k3 = std::get<bool>(config.values[3]);
+  const bool k3 = to_text(config.values[3]) == "true";
   const double speed = 1000 * k0 / (k0 + 3) * std::exp(-0.06 * std::fabs(k1 - 5)) *
                        (k2 == "b"   ? 1.0
                         : k2 == "a" ? 0.85
