@@ -78,8 +78,8 @@ venv:
 	@$(VENV)/bin/python3 -c 'from importlib.util import find_spec as f; exit(not (f("accelerate") and f("deepspeed")))' || \
 	  { $(VENV)/bin/pip install --quiet accelerate setuptools wheel && \
 	    DS_BUILD_OPS=0 $(VENV)/bin/pip install --quiet --no-build-isolation deepspeed; }
-	@$(VENV)/bin/python3 -c 'from importlib.util import find_spec as f; exit(not (f("megatron.core") and f("torchtitan")))' 2>/dev/null || \
-	  { $(VENV)/bin/pip install --quiet torchtitan==0.3.0 tyro megatron-core==0.16.1 && \
+	@$(VENV)/bin/python3 -c 'from importlib.util import find_spec as f; exit(not (f("megatron.core") and f("torchtitan") and f("triton")))' 2>/dev/null || \
+	  { $(VENV)/bin/pip install --quiet torchtitan==0.3.0 triton tyro megatron-core==0.16.1 && \
 	    $(VENV)/bin/pip install --quiet --no-deps megatron-bridge; }
 	@$(VENV)/bin/python3 -c 'import kubernetes_validate, jsonschema, yaml' 2>/dev/null || \
 	  $(VENV)/bin/pip install --quiet kubernetes-validate jsonschema pyyaml

@@ -1,6 +1,16 @@
 # The archives of what Debian also has as shared libraries, under the names that the folders of lockstep/ ask for. Where
 # there is no archive, the shared library is used and the wheel needs it at run time.
-set(LOCKSTEP_FMT fmt::fmt-header-only)  # Debian has no archive of it
+# Debian has no archive of fmt: made here, so that sources are compiled as the repository's own build does it, which a
+# compiler cache knows already. Headers alone, which compile for longer, where this is another fmt.
+find_package(fmt QUIET)
+if(fmt_VERSION VERSION_GREATER_EQUAL 9 AND fmt_VERSION VERSION_LESS 10)
+  add_library(lockstep_fmt STATIC fmt_archive.cpp)
+  target_include_directories(lockstep_fmt PRIVATE $<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>)
+  target_compile_definitions(lockstep_fmt PRIVATE FMT_LIB_EXPORT INTERFACE FMT_SHARED)
+  set(LOCKSTEP_FMT lockstep_fmt)
+else()
+  set(LOCKSTEP_FMT fmt::fmt-header-only)
+endif()
 find_path(yaml_headers yaml-cpp/yaml.h)
 find_library(yaml_archive libyaml-cpp.a)
 if(yaml_headers AND yaml_archive)
@@ -15,4 +25,11 @@ if(sqlite_archive)
   set(SQLite3_LIBRARY ${sqlite_archive} CACHE FILEPATH "")
 else()
   message(STATUS "libsqlite3.a was not found: the wheel will need the shared library")
+endif()
+set(OPENSSL_USE_STATIC_LIBS ON)
+find_library(zlib_archive libz.a)
+if(zlib_archive)
+  set(ZLIB_LIBRARY ${zlib_archive} CACHE FILEPATH "")
+else()
+  message(STATUS "libz.a was not found: the wheel will need the shared library")
 endif()

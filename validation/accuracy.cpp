@@ -33,24 +33,37 @@ ErrorSummary error_of(const std::vector<Scored>& runs, std::optional<double> Sco
 
 int sign(double value) { return (value > 0) - (value < 0); }
 
-// The configuration a planner would have started: predicted fastest among those it believes to fit.
-const Scored* first_pick(const std::vector<Scored>& runs) {
+// The configurations a planner would have started, first to last: predicted fastest among those it believes to fit.
+std::vector<const Scored*> in_order_of_picks(const std::vector<Scored>& runs) {
   const auto expected = [](const Scored& run) {
     return *run.predicted * (1 - run.out_of_memory_probability.value_or(0));
   };
-  const Scored* pick = nullptr;
-  bool pick_fits = false;
+  const auto fits = [](const Scored& run) {
+    return run.predicted_fits.value_or(true) && run.out_of_memory_probability.value_or(0) <= kAcceptedOutOfMemory;
+  };
+  std::vector<const Scored*> picks;
   for (const Scored& run : runs) {
-    if (!run.predicted) continue;
-    const bool fits =
-        run.predicted_fits.value_or(true) && run.out_of_memory_probability.value_or(0) <= kAcceptedOutOfMemory;
-    const bool better =
-        pick == nullptr || (fits && !pick_fits) || (fits == pick_fits && expected(run) > expected(*pick));
-    if (!better) continue;
-    pick = &run;
-    pick_fits = fits;
+    if (run.predicted) picks.push_back(&run);
   }
-  return pick;
+  std::stable_sort(picks.begin(), picks.end(), [&](const Scored* a, const Scored* b) {
+    return fits(*a) != fits(*b) ? fits(*a) : expected(*a) > expected(*b);
+  });
+  return picks;
+}
+
+bool are_neighbours(const Scored& a, const Scored& b) {
+  if (&a == &b) return true;
+  if (a.degrees.empty() || a.degrees != b.degrees) return false;
+  return a.micro <= 2 * b.micro && b.micro <= 2 * a.micro;
+}
+
+double expected_rate(const Scored& run, const std::vector<Scored>& runs) {
+  if (!run.measured) return 0;
+  std::vector<double> rates;
+  for (const Scored& other : runs) {
+    if (other.measured && are_neighbours(run, other)) rates.push_back(*other.measured);
+  }
+  return mean_of(rates);
 }
 
 const Scored* fastest(const std::vector<Scored>& runs) {
@@ -70,11 +83,17 @@ GroupRank rank_group(const std::vector<Scored>& runs, const Scored& best) {
     if (run.measured && run.predicted) pairs.emplace_back(*run.predicted, *run.measured);
   }
   rank.tau = kendall_tau_b(pairs);
-  const Scored* pick = first_pick(runs);
-  rank.regret = 1;
-  if (pick == nullptr) return rank;
-  rank.pick = pick->id;
-  if (pick->measured) rank.regret = 1 - *pick->measured / *best.measured;
+  const std::vector<const Scored*> picks = in_order_of_picks(runs);
+  rank.regret = rank.expected_regret = rank.regret_of_three = 1;
+  if (picks.empty()) return rank;
+  rank.pick = picks.front()->id;
+  if (picks.front()->measured) rank.regret = 1 - *picks.front()->measured / *best.measured;
+  double most = 0;
+  for (const Scored& run : runs) most = std::max(most, expected_rate(run, runs));
+  rank.expected_regret = 1 - expected_rate(*picks.front(), runs) / most;
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, picks.size()); ++i) {
+    rank.regret_of_three = std::min(rank.regret_of_three, 1 - expected_rate(*picks[i], runs) / most);
+  }
   return rank;
 }
 
@@ -143,16 +162,20 @@ std::vector<GroupRank> rank_groups(const std::vector<Scored>& runs) {
 RankSummary summarise(const std::vector<GroupRank>& groups) {
   RankSummary summary{.groups = groups.size()};
   std::vector<double> taus;
-  std::vector<double> regrets;
+  std::vector<double> regrets, expected, of_three;
   for (const GroupRank& group : groups) {
     if (group.tau) taus.push_back(*group.tau);
     regrets.push_back(group.regret);
+    expected.push_back(group.expected_regret);
+    of_three.push_back(group.regret_of_three);
     summary.failed_picks += group.regret >= 1;
   }
   summary.groups_with_tau = taus.size();
   summary.mean_tau = mean_of(taus);
   summary.median_tau = median_of(taus);
   summary.mean_regret = mean_of(regrets);
+  summary.mean_expected_regret = mean_of(expected);
+  summary.mean_regret_of_three = mean_of(of_three);
   summary.median_regret = median_of(regrets);
   return summary;
 }

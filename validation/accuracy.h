@@ -22,6 +22,11 @@ struct Scored {
   bool cannot_run = false;  // a rule of layouts forbids it, whatever the memory
   bool complete = true;     // the configuration is stated completely and the evidence is not weak
 
+  // Neighbours of a run have the same tensor, pipeline and data parallelism ("tp=4,pp=2"; empty: not known) and a
+  // micro-batch at most twice or half as large, with or without ZeRO.
+  std::string degrees;
+  std::int64_t micro = 0;
+
   std::optional<double> measured;
   std::optional<double> predicted, low, high;
   std::optional<double> measured_memory, predicted_memory;
@@ -29,6 +34,14 @@ struct Scored {
   std::optional<double> out_of_memory_probability;
   // Shares of the predicted step by term ("compute", "tp_comm", ...); empty: not known.
   std::vector<std::pair<std::string, double>> shares;
+};
+
+// Runs predicted without what is left out of the fit (their model, source, or hardware and framework), after so many
+// runs of the same source and of what is left out were observed.
+struct HeldOutColumn {
+  std::string left_out;
+  int observed = 0;
+  std::vector<Scored> rows;  // complete configurations and others; see Scored::complete
 };
 
 // |predicted / measured - 1| over the runs that have both; 0 of them: n = 0.
@@ -53,7 +66,11 @@ struct GroupRank {
   std::size_t ran = 0, failed = 0;
   std::optional<double> tau;  // predicted against measured rate, runs that ran
   double regret = 0;          // of the first pick: 1 - its measured rate / the best one; 1 where it failed
-  std::string pick, best;     // ids
+  // The same of expected rates, of the first pick and of the best of the first three. The expected rate of a run is the
+  // mean of those measured of it and its neighbours: no run was repeated, and a run may have stalled that would not
+  // the next time. Of a failed one it is 0.
+  double expected_regret = 0, regret_of_three = 0;
+  std::string pick, best;  // ids
 };
 
 // What the planner's search accepts by default (planner::Constraints).
@@ -68,6 +85,7 @@ struct RankSummary {
   std::size_t groups = 0, groups_with_tau = 0;
   double mean_tau = 0, median_tau = 0;
   double mean_regret = 0, median_regret = 0;
+  double mean_expected_regret = 0, mean_regret_of_three = 0;
   std::size_t failed_picks = 0;
 };
 RankSummary summarise(const std::vector<GroupRank>& groups);

@@ -1,6 +1,7 @@
 #include "validation/accuracy_report.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include <fmt/format.h>
@@ -72,13 +73,16 @@ Table rank_table(const std::vector<Scored>& grid) {
       .title = "Ranking in the grid, by (model, GPUs)",
       .about =
           "tau: Kendall's tau-b of the runs that ran; regret: of the configuration predicted fastest "
-          "among those predicted to fit (out of memory with at most 25%, the risk counted), 100% where it failed",
-      .right_aligned = {1, 2, 3, 4, 5}};
-  table.cells.push_back({"model", "GPUs", "ran", "failed", "tau", "regret", "pick", "best"});
+          "among those predicted to fit (out of memory with at most 25%, the risk counted), 100% where it failed; "
+          "expected: the same of the mean over a run and its neighbours (same degrees, half to twice the micro-batch, "
+          "with or without ZeRO), and of three: of the best of the first three",
+      .right_aligned = {1, 2, 3, 4, 5, 6, 7}};
+  table.cells.push_back({"model", "GPUs", "ran", "failed", "tau", "regret", "expected", "of three", "pick", "best"});
   for (const GroupRank& group : rank_groups(grid)) {
     table.cells.push_back({group.model, std::to_string(group.gpus), std::to_string(group.ran),
                            std::to_string(group.failed), group.tau ? fmt::format("{:.3f}", *group.tau) : "",
-                           percent(group.regret), group.pick, group.best});
+                           percent(group.regret), percent(group.expected_regret), percent(group.regret_of_three),
+                           group.pick, group.best});
   }
   return table;
 }
@@ -113,9 +117,40 @@ Table fit_table(const std::vector<Scored>& grid) {
   return table;
 }
 
+std::vector<Scored> complete_of(std::vector<Scored> rows) {
+  std::erase_if(rows, [](const Scored& run) { return !run.complete; });
+  return rows;
+}
+
+Table left_out_table(const std::vector<HeldOutColumn>& columns, bool complete) {
+  Table table{.title = complete ? "Left out of the fit: complete configurations" : "Left out of the fit: all rows",
+              .about = complete
+                           ? "the model of a source, the source, or every run of its hardware and framework; then so "
+                             "many runs of the same source are observed. Sources that are held back are not in it"
+                           : "configurations that had to be guessed in part, mixtures of experts and BERT included",
+              .right_aligned = {1, 2, 3, 4, 5, 6, 7, 8, 9}};
+  table.cells.push_back({"left out", "observed runs", "rows", "bias", "median", "mean", "covered", "half-width",
+                         "memory: rows", "median"});
+  for (const HeldOutColumn& column : columns) {
+    const std::vector<Scored> rows = complete ? complete_of(column.rows) : column.rows;
+    const ErrorSummary error = rate_error(rows);
+    const ErrorSummary memory = memory_error(rows);
+    const IntervalSummary interval = interval_quality(rows);
+    table.cells.push_back({column.left_out, std::to_string(column.observed), std::to_string(error.n),
+                           fmt::format("{:+.1f}%", 100 * error.bias), percent(error.median), percent(error.mean),
+                           percent(interval.coverage), percent(interval.median_half_width), std::to_string(memory.n),
+                           memory.n == 0 ? "" : percent(memory.median)});
+  }
+  return table;
+}
+
 std::vector<Table> tables_of(const AccuracyReport& report) {
   const std::vector<Scored>& rates = report.rates;
   std::vector<Table> tables{target_table(report)};
+  if (!report.left_out.empty()) {
+    tables.push_back(left_out_table(report.left_out, true));
+    tables.push_back(left_out_table(report.left_out, false));
+  }
   tables.push_back(error_table("Throughput by source", "source",
                                grouped(rates, [](const Scored& run) { return run.source; }), rates));
   tables.push_back(error_table("Throughput by hardware", "hardware",
@@ -185,6 +220,41 @@ std::string html_table(const Table& table) {
 
 }  // namespace
 
+namespace {
+
+// The goals of docs/reference/accuracy.md for what the fit has not seen.
+struct LeftOutGoal {
+  const char* left_out;
+  int observed;
+  double median, mean, bias;  // at most; bias to either side, 0: no goal
+};
+constexpr std::array<LeftOutGoal, 4> kLeftOutGoals{{{"source", 0, 0.08, 0.12, 0.05},
+                                                    {"source", 1, 0.04, 0.07, 0},
+                                                    {"source", 3, 0.03, 0.05, 0},
+                                                    {"(hardware, framework)", 0, 0, 0, 0.05}}};
+constexpr double kWidestLeftOut = 0.29;
+
+void add_left_out_targets(const std::vector<HeldOutColumn>& columns, std::vector<Target>& targets) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const LeftOutGoal& goal : kLeftOutGoals) {
+    for (const HeldOutColumn& column : columns) {
+      if (column.left_out != goal.left_out || column.observed != goal.observed) continue;
+      const std::vector<Scored> rows = complete_of(column.rows);
+      const ErrorSummary error = rate_error(rows);
+      const std::string what = fmt::format("{} left out, {} observed: ", goal.left_out, goal.observed);
+      if (goal.median > 0) targets.push_back({what + "median error", error.median, -infinity, goal.median});
+      if (goal.mean > 0) targets.push_back({what + "mean error", error.mean, -infinity, goal.mean});
+      if (goal.bias > 0) targets.push_back({what + "bias", error.bias, -goal.bias, goal.bias});
+      if (goal.median == 0 || goal.observed > 0) continue;
+      const IntervalSummary interval = interval_quality(rows);
+      targets.push_back({what + "inside the 90% interval", interval.coverage, 0.85, 0.95});
+      targets.push_back({what + "its median half-width", interval.median_half_width, -infinity, kWidestLeftOut});
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<Target> targets_of(const AccuracyReport& report) {
   const double infinity = std::numeric_limits<double>::infinity();
   const ErrorSummary error = rate_error(report.rates);
@@ -195,13 +265,16 @@ std::vector<Target> targets_of(const AccuracyReport& report) {
       {"measurements inside the 90% interval", interval.coverage, 0.85, 0.95},
       {"median half-width of that interval", interval.median_half_width, -infinity, 0.20},
   };
+  add_left_out_targets(report.left_out, targets);
   if (report.grid.empty()) return targets;
   const RankSummary ranks = summarise(rank_groups(report.grid));
-  targets.push_back({"H100 grid: mean absolute error of memory", memory_error(report.grid).mean, -infinity, 0.06});
+  targets.push_back({"H100 grid: mean absolute error of memory", memory_error(report.grid).mean, -infinity, 0.07});
   targets.push_back(
       {"H100 grid: fits or not, balanced accuracy", fit_accuracy(report.grid).balanced_accuracy(), 0.90, infinity});
-  targets.push_back({"H100 grid: mean Kendall tau per (model, GPUs)", ranks.mean_tau, 0.8, infinity, false});
-  targets.push_back({"H100 grid: mean regret of the first pick", ranks.mean_regret, -infinity, 0.04});
+  targets.push_back({"H100 grid: mean Kendall tau per (model, GPUs)", ranks.mean_tau, 0.78, infinity, false});
+  targets.push_back({"H100 grid: expected regret of the first pick", ranks.mean_expected_regret, -infinity, 0.08});
+  targets.push_back({"H100 grid: expected regret of the best of three", ranks.mean_regret_of_three, -infinity, 0.02});
+  targets.push_back({"H100 grid: regret of the first pick as measured", ranks.mean_regret, -infinity, 0.18});
   return targets;
 }
 

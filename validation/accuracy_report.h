@@ -19,10 +19,11 @@ struct Target {
 };
 
 struct AccuracyReport {
-  std::string method;                // how the predictions were made: folds, constants, date
-  std::vector<Scored> rates;         // runs whose throughput is scored
-  std::vector<Scored> grid;          // the grid with its failures: memory, fits, ranking
-  std::vector<std::string> remarks;  // what is not reached, and why
+  std::string method;                   // how the predictions were made: folds, constants, date
+  std::vector<Scored> rates;            // runs whose throughput is scored
+  std::vector<Scored> grid;             // the grid with its failures: memory, fits, ranking
+  std::vector<HeldOutColumn> left_out;  // what a new user's first predictions are like
+  std::vector<std::string> remarks;     // what is not reached, and why
 };
 
 // The claims of docs/reference/accuracy.md against what was reached.

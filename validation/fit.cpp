@@ -19,6 +19,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cost/profile/profile.h"
+#include "lockstep/planner/rows/observed_rows.h"
 #include "lockstep/planner/rows/predict_rows.h"
 #include "lockstep/report/terminal/draw.h"
 #include "validation/accuracy_report.h"
@@ -40,11 +41,8 @@ struct Prediction {
   const Measurement* row = nullptr;
   cost::Price price;
   double communicators = 0;  // bytes of context and communicators in price.memory.overhead
+  double memory_bytes = 0;   // what the row's memory was measured of
 };
-
-double memory_figure(const Prediction& p) {
-  return p.row->reading.question->memory_is_reserved ? p.price.memory.total() : p.price.allocated_bytes();
-}
 
 Prediction predict(const Measurement& m, const Fit& fit) {
   const planner::RowQuestion& question = *m.reading.question;
@@ -52,11 +50,12 @@ Prediction predict(const Measurement& m, const Fit& fit) {
   Prediction p{.row = &m};
   const double reserve = constants.reserve_factor;
   constants.reserve_factor = 1;
-  m.pricer->recalibrate(constants);
+  m.pricer->recalibrate(constants, fit.stalls_at(m.hardware, question.stack));
   p.communicators = m.pricer->price(question.layout, question.batch).memory.overhead;
   constants.reserve_factor = reserve;
   m.pricer->recalibrate(constants);
   p.price = m.pricer->price(question.layout, question.batch);
+  p.memory_bytes = planner::memory_bytes_of(question, *m.pricer, p.price);
   return p;
 }
 
@@ -70,7 +69,7 @@ std::vector<Residual> residuals_from(const std::vector<Prediction>& predictions)
                          .fold = m.fold,
                          .log_time = m.step_seconds ? std::log(*m.step_seconds / p.price.step_seconds()) : kNone,
                          .exposed_share = p.price.exposed_share,
-                         .log_memory = m.memory_bytes ? std::log(*m.memory_bytes / memory_figure(p)) : kNone});
+                         .log_memory = m.memory_bytes ? std::log(*m.memory_bytes / p.memory_bytes) : kNone});
   }
   return residuals;
 }
@@ -148,13 +147,15 @@ Scored score(const Prediction& p, const Margins& margins) {
   const double width = std::exp(
       kNinetyPercent * std::hypot(margins.residuals.time, margins.residuals.time_exposed * price.exposed_share));
   Scored scored = score(m);
+  scored.degrees = fmt::format("tp={},pp={}", question.layout.tp, question.layout.pp);
+  scored.micro = question.batch.micro;
   scored.measured = question.tokens_per_second_per_gpu;
   if (m.failed) scored.measured.reset();
   scored.predicted = rate;
   scored.low = rate / width;
   scored.high = rate * width;
   scored.measured_memory = question.memory_gib;
-  scored.predicted_memory = (question.memory_is_reserved ? price.memory.total() : allocated) / kGiB;
+  scored.predicted_memory = (question.memory_is_reserved ? p.memory_bytes : allocated) / kGiB;
   scored.predicted_fits = price.fits() && !question.cannot_run;
   scored.out_of_memory_probability = price.out_of_memory_probability();
   scored.shares = shares_of(price.time);
@@ -182,8 +183,6 @@ std::vector<Prediction> predict_without(const std::vector<Measurement>& all, con
   }
   return predictions;
 }
-
-bool is_grid(const Measurement& m) { return m.file.starts_with("grid"); }
 
 AccuracyReport report_of(const std::vector<Measurement>& all, const std::vector<Prediction>& predictions) {
   AccuracyReport report;
@@ -238,30 +237,49 @@ std::vector<std::string> remarks_of(const AccuracyReport& report) {
 std::string rows_csv(const std::vector<Prediction>& predictions) {
   std::string text =
       "id,file,hardware,stack,strict,failed,layout,micro,accumulation,measured_seconds,predicted_seconds,measured_gib,"
-      "predicted_gib,compute,tp_comm,dp_comm,pp_comm,bubble,optimizer,other\n";
+      "predicted_gib,compute,tp_comm,dp_comm,pp_comm,bubble,optimizer,other,stall_probability,stalled_seconds,"
+      "ordinary_seconds,fits,oom\n";
   for (const Prediction& p : predictions) {
     const Measurement& m = *p.row;
     const planner::RowQuestion& question = *m.reading.question;
     const plan::TimeBreakdown& time = p.price.time;
-    text +=
-        fmt::format("{},{},{},{},{},{},\"{}\",{},{},{},{},{},{},{},{},{},{},{},{},{}\n", m.row.id, m.file, m.hardware,
-                    question.stack, m.strict, m.failed, plan::to_string(question.layout), question.batch.micro,
-                    question.batch.accumulation, m.step_seconds.value_or(0), p.price.step_seconds(),
-                    m.memory_bytes.value_or(0) / kGiB, memory_figure(p) / kGiB, time.compute, time.tp_comm,
-                    time.dp_comm, time.pp_comm, time.bubble, time.optimizer, time.other);
+    text += fmt::format(
+        "{},{},{},{},{},{},\"{}\",{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", m.row.id, m.file,
+        m.hardware, question.stack, m.strict, m.failed, plan::to_string(question.layout), question.batch.micro,
+        question.batch.accumulation, m.step_seconds.value_or(0), p.price.step_seconds(),
+        m.memory_bytes.value_or(0) / kGiB, p.memory_bytes / kGiB, time.compute, time.tp_comm, time.dp_comm,
+        time.pp_comm, time.bubble, time.optimizer, time.other, p.price.stall.probability, p.price.stall.seconds,
+        p.price.step_seconds() - p.price.stall_seconds, p.price.fits(), p.price.out_of_memory_probability());
   }
   return text;
 }
 
-int run_accuracy(const std::string& published, const std::string& folder, const std::string& rows_file, int threads) {
+// A model left out: those fits are there. A source, and hardware with a framework: fits of their own.
+std::vector<HeldOutColumn> left_out_columns(const std::string& published, const std::vector<Measurement>& all,
+                                            const Fit& whole, const std::map<std::string, Fit>& by_model, int threads) {
+  std::vector<HeldOutColumn> columns = score_left_out(all, by_model, LeftOut::kModel, false);
+  for (HeldOutColumn& column : hold_out(
+           all, whole,
+           {.published = published, .threads = threads, .columns = {LeftOut::kSource, LeftOut::kHardwareFramework}})) {
+    columns.push_back(std::move(column));
+  }
+  return columns;
+}
+
+// `grid_alone`: folds and fits of the grid's rows, in a minute.
+int run_accuracy(const std::string& published, const std::string& folder, const std::string& rows_file, int threads,
+                 bool grid_alone) {
   const Stopwatch watch;
-  const Fit whole = fit_all(published, threads);
+  FoldEffort effort;
+  if (grid_alone) effort.accept = is_grid;
+  const Fit whole = fit_all(published, threads, effort.most_rows_of_a_source, effort.accept);
   fmt::print(stderr, "whole fit after {}\n", format_seconds(watch.seconds()));
   const std::map<std::string, Fit> fits =
-      fit_without_each(published, whole, fold_key, threads, progress_on_stderr("cross-validation"));
+      fit_without_each(published, whole, fold_key, threads, progress_on_stderr("cross-validation"), effort);
   const std::vector<Measurement> all = load_measurements(published);
   const std::vector<Prediction> predictions = predict_without(all, fits, fold_key);
   AccuracyReport report = report_of(all, predictions);
+  if (!grid_alone) report.left_out = left_out_columns(published, all, whole, fits, threads);
   report.method = fmt::format(
       "{} folds: whole (source, model) groups are left out of the fit that predicts them; {} of {} rows priced; {}",
       fits.size(), predictions.size(), all.size(), format_seconds(watch.seconds()));
@@ -282,7 +300,7 @@ void print_held_out(const std::vector<HeldOutColumn>& columns, bool complete_alo
     fmt::print(
         "{:24} {} {} n={:4} bias {:+6.1f}% median {:5.1f}% mean {:5.1f}% cover {:5.1f}% width {:5.1f}%  mem n={} "
         "{:+.1f}% {:.1f}% {:.1f}%\n",
-        to_string(column.left_out), column.observed, complete_alone ? "complete" : "all", error.n, 100 * error.bias,
+        column.left_out, column.observed, complete_alone ? "complete" : "all", error.n, 100 * error.bias,
         100 * error.median, 100 * error.mean, 100 * interval.coverage, 100 * interval.median_half_width, memory.n,
         100 * memory.bias, 100 * memory.median, 100 * memory.mean);
   }
@@ -302,7 +320,7 @@ int run_held_out(const std::string& published, const std::string& rows_file, int
   for (const HeldOutColumn& column : columns) {
     for (const Scored& s : column.rows) {
       text += fmt::format("{},{},{},\"{}\",{},{},{},{},{},{},{},{},{},{}\n",
-                          column.left_out == LeftOut::kHardwareFramework ? "hwfw" : to_string(column.left_out),
+                          column.left_out == to_string(LeftOut::kHardwareFramework) ? "hwfw" : column.left_out,
                           column.observed, s.id, s.source, s.hardware, s.model, s.gpus, s.complete,
                           s.measured.value_or(0), s.predicted.value_or(0), s.low.value_or(0), s.high.value_or(0),
                           s.measured_memory.value_or(0), s.predicted_memory.value_or(0));
@@ -313,7 +331,8 @@ int run_held_out(const std::string& published, const std::string& rows_file, int
 }
 
 cost::Profile profile_of(const std::string& hardware, const std::string& stack, const cost::Constants& constants,
-                         const cost::StackFacts& facts, const Margins& margins, std::int64_t runs) {
+                         const cost::StackFacts& facts, const Margins& margins, std::int64_t runs,
+                         const cost::Stalls& stalls = {}) {
   cost::Profile profile;
   profile.provenance.hardware = hardware;
   profile.provenance.software = stack;
@@ -325,7 +344,8 @@ cost::Profile profile_of(const std::string& hardware, const std::string& stack, 
                                 .runs = runs,
                                 .constants = constants,
                                 .facts = facts,
-                                .residuals = margins.residuals};
+                                .residuals = margins.residuals,
+                                .stalls = stalls};
   profile.fitted->constants.reserve_factor = margins.reserve_factor;
   return profile;
 }
@@ -378,8 +398,9 @@ int run_profiles(const std::string& published, const std::string& folder, int th
   for (const auto& [key, count] : runs) {
     const auto& [hardware, stack] = key;
     if (stack.empty()) continue;
-    save(hardware + "-" + stack, profile_of(hardware, stack, whole.at(hardware, stack), planner::stack_facts(stack),
-                                            seen_margins.of(hardware, stack, ""), count));
+    save(hardware + "-" + stack,
+         profile_of(hardware, stack, whole.at(hardware, stack), planner::stack_facts(stack),
+                    seen_margins.of(hardware, stack, ""), count, whole.stalls_at(hardware, stack)));
   }
   fmt::print("{} profiles in {}\n", runs.size() + hardware_runs.size(), folder);
   return 0;
@@ -398,6 +419,8 @@ int main(int argc, char** argv) {
   app.add_option("--profiles", profiles, "write the profiles there");
   app.add_option("--report", report, "cross-validate and write the report there");
   app.add_option("--rows", rows, "with --report: every cross-validated row as CSV");
+  bool grid_alone = false;
+  app.add_flag("--grid", grid_alone, "the runs of the H100 grid alone, in a minute");
   bool held_out = false;
   bool held_back = false;
   app.add_flag("--held-out", held_out, "the three columns alone");
@@ -407,7 +430,7 @@ int main(int argc, char** argv) {
   try {
     if (!profiles.empty()) return run_profiles(published, profiles, threads);
     if (held_out) return run_held_out(published, rows, threads, held_back);
-    return run_accuracy(published, report, rows, threads);
+    return run_accuracy(published, report, rows, threads, grid_alone);
   } catch (const UserError& error) {
     fmt::print(stderr, "{}\n", error.what());
     return static_cast<int>(error.code());

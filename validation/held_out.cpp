@@ -1,9 +1,11 @@
 #include "validation/held_out.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -28,6 +30,7 @@ struct Row {
   const Measurement* measurement = nullptr;
   std::string group;
   cost::Profile prior;
+  bool stack_is_known = false;  // other groups have runs of the same stack on the same hardware
 };
 
 cost::Profile prior_of(const Measurement& m, const Fit& fit) {
@@ -50,14 +53,15 @@ class Column {
       const auto fit = fits.find(group);
       if (fit == fits.end()) continue;
       rows_.push_back({&m, group, prior_of(m, fit->second)});
-      residuals_.push_back(residual_of(rows_.back()));
     }
+    find_known_stacks();
+    for (Row& row : rows_) residuals_[row.stack_is_known].push_back(residual_of(row));
     for (Row& row : rows_) row.prior.fitted->residuals = margins(row);
     for (const Row& row : rows_) by_group_[row.group].push_back(&row);
   }
 
   HeldOutColumn scored(int observed, bool held_back) const {
-    HeldOutColumn column{.left_out = left_out_, .observed = observed, .rows = {}};
+    HeldOutColumn column{.left_out = to_string(left_out_), .observed = observed, .rows = {}};
     for (const Row* row : chosen(held_back)) {
       for (int draw = 0; draw < (observed == 0 ? 1 : kDraws); ++draw) {
         const std::vector<const Row*> seen = drawn(*row, observed, draw);
@@ -68,6 +72,13 @@ class Column {
   }
 
  private:
+  void find_known_stacks() {
+    std::map<std::string, std::set<std::string>> groups_of_stack;
+    const auto stack = [](const Row& row) { return row.prior.fitted->hardware + "|" + row.prior.fitted->stack; };
+    for (const Row& row : rows_) groups_of_stack[stack(row)].insert(row.group);
+    for (Row& row : rows_) row.stack_is_known = groups_of_stack.at(stack(row)).size() > 1;
+  }
+
   static Residual residual_of(const Row& row) {
     const Measurement& m = *row.measurement;
     const auto figures = planner::figures_of(*m.reading.question, row.prior);
@@ -82,10 +93,11 @@ class Column {
             .log_memory = m.memory_bytes ? std::log(*m.memory_bytes / said.bytes) : kNone};
   }
 
+  // What is known of a stack that was fitted says nothing about one that was not, and the other way round.
   cost::Residuals margins(const Row& row) {
     const auto& [hardware, stack] = std::pair(row.prior.fitted->hardware, row.prior.fitted->stack);
     const auto [it, fresh] = margins_.try_emplace(hardware + "|" + stack + "|" + row.group);
-    if (fresh) it->second = residuals_of(residuals_, hardware, stack, row.group);
+    if (fresh) it->second = residuals_of(residuals_[row.stack_is_known], hardware, stack, row.group);
     return it->second;
   }
 
@@ -160,7 +172,7 @@ class Column {
 
   LeftOut left_out_;
   std::vector<Row> rows_;
-  std::vector<Residual> residuals_;
+  std::array<std::vector<Residual>, 2> residuals_;  // of stacks that were not fitted, and of those that were
   std::map<std::string, cost::Residuals> margins_;
   std::map<std::string, std::vector<const Row*>> by_group_;
 };
@@ -188,6 +200,14 @@ std::string group_of(const Measurement& measurement, LeftOut what) {
 
 bool is_held_back(const std::string& source) { return hash_of(source) % 4 == 0; }
 
+std::vector<HeldOutColumn> score_left_out(const std::vector<Measurement>& all, const std::map<std::string, Fit>& fits,
+                                          LeftOut what, bool held_back) {
+  const Column column(all, fits, what);
+  std::vector<HeldOutColumn> columns;
+  for (const int observed : {0, 1, 3}) columns.push_back(column.scored(observed, held_back));
+  return columns;
+}
+
 std::vector<HeldOutColumn> hold_out(const std::vector<Measurement>& all, const Fit& whole,
                                     const HeldOutOptions& options) {
   std::vector<HeldOutColumn> columns;
@@ -195,8 +215,9 @@ std::vector<HeldOutColumn> hold_out(const std::vector<Measurement>& all, const F
     const GroupOf group = [what](const Measurement& m) { return group_of(m, what); };
     const std::map<std::string, Fit> fits =
         fit_without_each(options.published, whole, group, options.threads, FitProgress{}, options.effort);
-    const Column column(all, fits, what);
-    for (const int observed : {0, 1, 3}) columns.push_back(column.scored(observed, options.held_back));
+    for (HeldOutColumn& column : score_left_out(all, fits, what, options.held_back)) {
+      columns.push_back(std::move(column));
+    }
   }
   return columns;
 }

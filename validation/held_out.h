@@ -2,6 +2,7 @@
 // three runs of what was left out have been observed: what a new user's first predictions are like.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -17,12 +18,6 @@ std::string group_of(const Measurement& measurement, LeftOut what);
 // Sources that nobody looks at while the method is chosen: a quarter of them, by FNV-1a of the name, modulo 4.
 bool is_held_back(const std::string& source);
 
-struct HeldOutColumn {
-  LeftOut left_out = LeftOut::kSource;
-  int observed = 0;          // runs of the same group that condition the prediction
-  std::vector<Scored> rows;  // complete configurations and others; see Scored::complete
-};
-
 struct HeldOutOptions {
   std::string published;
   int threads = 1;
@@ -37,5 +32,8 @@ inline constexpr std::size_t kMostRowsOfASource = 40;
 inline constexpr int kDraws = 3;
 std::vector<HeldOutColumn> hold_out(const std::vector<Measurement>& all, const Fit& whole,
                                     const HeldOutOptions& options);
+// One of those columns, at 0, 1 and 3 observed runs, from fits without each group (fit_without_each over group_of).
+std::vector<HeldOutColumn> score_left_out(const std::vector<Measurement>& all, const std::map<std::string, Fit>& fits,
+                                          LeftOut what, bool held_back);
 
 }  // namespace lockstep::validation

@@ -72,28 +72,73 @@ std::size_t index_in(const List& list, const Value& value) {
   return static_cast<std::size_t>(std::lower_bound(list.begin(), list.end(), value) - list.begin());
 }
 
-// Symmetric positive definite, in place; `b` becomes the solution. `first[i]` is the first column of row i that is not
-// zero: stacks know nothing of each other, so with their blocks in front the factor stays as sparse as the matrix.
-void solve_cholesky(std::vector<double>& a, std::vector<double>& b, std::size_t n,
-                    const std::vector<std::size_t>& first) {
+// Eight sums side by side: as vectors, which one sum in order would not be.
+double dot(const double* a, const double* b, std::size_t n) {
+  constexpr std::size_t kLanes = 8;
+  double sums[kLanes] = {};
+  std::size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) sums[lane] += a[i + lane] * b[i + lane];
+  }
+  double sum = 0;
+  for (const double part : sums) sum += part;
+  for (; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+// Where the normal matrix is not zero: blocks of `width` unknowns, those of stacks in front. Stacks know nothing of
+// each other, and a block behind them meets the stacks that it is part of. The factor is as sparse there.
+struct Sparsity {
+  std::size_t width = 0, stacks = 0;
+  std::vector<std::vector<std::size_t>> met;  // by block behind the stacks: their indices, in order
+
+  std::size_t front() const { return width * stacks; }
+  const std::vector<std::size_t>& met_by(std::size_t row) const { return met[row / width - stacks]; }
+  bool meets(std::size_t row, std::size_t stack) const {
+    const std::vector<std::size_t>& known = met_by(row);
+    return std::binary_search(known.begin(), known.end(), stack);
+  }
+};
+
+// The part of row `j` of the factor times row `i` that lies before column i; i <= j.
+double known_before(const double* row_j, const double* row_i, std::size_t j, std::size_t i, const Sparsity& sparsity) {
+  const std::size_t width = sparsity.width;
+  const std::size_t front = sparsity.front();
+  if (i < front) {
+    const std::size_t from = i / width * width;
+    return dot(row_j + from, row_i + from, i - from);
+  }
+  double sum = dot(row_j + front, row_i + front, i - front);
+  for (const std::size_t stack : sparsity.met_by(i)) {
+    if (sparsity.meets(j, stack)) sum += dot(row_j + stack * width, row_i + stack * width, width);
+  }
+  return sum;
+}
+
+bool is_zero(std::size_t j, std::size_t i, const Sparsity& sparsity) {
+  if (i >= sparsity.front()) return false;
+  const std::size_t stack = i / sparsity.width;
+  return j < sparsity.front() ? j / sparsity.width != stack : !sparsity.meets(j, stack);
+}
+
+// Symmetric positive definite, in place; `b` becomes the solution.
+void solve_cholesky(std::vector<double>& a, std::vector<double>& b, std::size_t n, const Sparsity& sparsity) {
   for (std::size_t j = 0; j < n; ++j) {
     double* row_j = &a[j * n];
-    for (std::size_t i = first[j]; i < j; ++i) {
+    for (std::size_t i = j < sparsity.front() ? j / sparsity.width * sparsity.width : 0; i < j; ++i) {
+      if (is_zero(j, i, sparsity)) {
+        i += sparsity.width - 1;  // the whole block
+        continue;
+      }
       const double* row_i = &a[i * n];
-      double sum = row_j[i];
-      for (std::size_t k = std::max(first[i], first[j]); k < i; ++k) sum -= row_j[k] * row_i[k];
-      row_j[i] = sum / row_i[i];
+      row_j[i] = (row_j[i] - known_before(row_j, row_i, j, i, sparsity)) / row_i[i];
     }
-    double diagonal = row_j[j];
-    for (std::size_t k = first[j]; k < j; ++k) diagonal -= row_j[k] * row_j[k];
-    row_j[j] = std::sqrt(std::max(diagonal, 1e-12));
-    double sum = b[j];
-    for (std::size_t k = first[j]; k < j; ++k) sum -= row_j[k] * b[k];
-    b[j] = sum / row_j[j];
+    row_j[j] = std::sqrt(std::max(row_j[j] - known_before(row_j, row_j, j, j, sparsity), 1e-12));
+    b[j] = (b[j] - dot(row_j, b.data(), j)) / row_j[j];
   }
   for (std::size_t j = n; j-- > 0;) {
     b[j] /= a[j * n + j];
-    for (std::size_t k = first[j]; k < j; ++k) b[k] -= a[j * n + k] * b[j];
+    for (std::size_t k = 0; k < j; ++k) b[k] -= a[j * n + k] * b[j];
   }
 }
 
@@ -246,9 +291,7 @@ class Problem {
     }
     add_prior(normal, right, n);
     for (std::size_t i = 0; i < n; ++i) normal[i * n + i] *= 1 + damping;
-    std::vector<std::size_t> first(n, 0);
-    for (std::size_t row = 0; row < p * layout_.stacks.size(); ++row) first[row] = row / p * p;
-    solve_cholesky(normal, right, n, first);
+    solve_cholesky(normal, right, n, sparsity());
     PooledConstants moved = state_;
     for (std::size_t a = 0; a < p; ++a) {
       const std::size_t j = layout_.moving[a];
@@ -271,6 +314,22 @@ class Problem {
   }
 
   static double bounded(double change) { return std::clamp(change, -0.5, 0.5); }
+
+  Sparsity sparsity() const {
+    Sparsity sparsity{.width = layout_.moving.size(), .stacks = layout_.stacks.size(), .met = {}};
+    const auto add_block = [&](auto is_part) {
+      std::vector<std::size_t>& met = sparsity.met.emplace_back();
+      for (std::size_t i = 0; i < layout_.stacks.size(); ++i) {
+        if (is_part(layout_.stacks[i])) met.push_back(i);
+      }
+    };
+    for (const auto& name : layout_.hardware) add_block([&](const auto& stack) { return stack.first == name; });
+    for (const auto& name : layout_.peers) {
+      add_block([&](const auto& stack) { return cost::peers_of(stack.second) == name; });
+    }
+    add_block([](const auto&) { return true; });
+    return sparsity;
+  }
 
   void add_prior(std::vector<double>& normal, std::vector<double>& right, std::size_t n) const {
     const auto table = cost::constant_table();

@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "lockstep/base/units.h"
 
 namespace lockstep::validation {
@@ -15,6 +17,8 @@ std::string hardware_family(const std::string& kind) {
   if (kind.starts_with("V100")) return "V100";
   return kind;
 }
+
+bool is_grid(const Measurement& m) { return m.file.starts_with("grid"); }
 
 std::uint64_t hash_of(const std::string& text) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
@@ -45,6 +49,8 @@ std::vector<Measurement> load_measurements(const std::string& folder) {
       m.file = file;
       m.reading = planner::question_of(row);
       m.fold = planner::fold_of(row);
+      // Runs of one model at other scales are seen: a user of a cluster has some.
+      if (is_grid(m)) m.fold += fmt::format(" | {} GPUs", row.gpus.value_or(0));
       m.strict = planner::is_strict(row);
       m.failed = planner::is_failure(row);
       m.row = std::move(row);
@@ -53,8 +59,9 @@ std::vector<Measurement> load_measurements(const std::string& folder) {
         m.hardware = hardware_family(q.device_kind);
         cost::Profile profile;
         profile.fitted = cost::Fitted{.hardware = m.hardware, .stack = q.stack, .facts = q.facts};
-        m.pricer = std::make_shared<cost::Pricer>(q.model, q.cluster, profile,
-                                                  cost::PricerOptions{.sequence_length = q.batch.sequence_length});
+        m.pricer = std::make_shared<cost::Pricer>(
+            q.model, q.cluster, profile,
+            cost::PricerOptions{.sequence_length = q.batch.sequence_length, .lora = q.lora});
         if (q.tokens_per_second_per_gpu) {
           const double tokens =
               static_cast<double>(q.batch.global_sequences) * static_cast<double>(q.batch.sequence_length);

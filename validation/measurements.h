@@ -31,6 +31,8 @@ std::vector<Measurement> load_measurements(const std::string& folder);
 
 // FNV-1a, 64 bits: choices that must not depend on what a run measured.
 std::uint64_t hash_of(const std::string& text);
+bool is_grid(const Measurement& m);
+
 // Ids of measured runs, of each source the `most` with the lowest hashes.
 std::set<std::string> ids_of_each_source(const std::vector<Measurement>& measurements, std::size_t most);
 

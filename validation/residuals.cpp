@@ -39,10 +39,14 @@ double quantile(std::vector<Weighted> values, double q) {
 double sigma_of(const std::vector<Weighted>& scaled) { return quantile(scaled, 0.9) / kNinetyPercent; }
 double upper_sigma(const std::vector<Weighted>& above) { return quantile(above, 0.9) / kNinetyPercentOneSided; }
 
+// Runs of one fold share its error: a source of a hundred is not known a hundred times as well as one of three.
+constexpr double kRunsOfAFold = 3;
+
 struct Sample {
   std::vector<Weighted> time;    // |log residual|
   std::vector<double> exposed;   // share beside it
   std::vector<Weighted> memory;  // how far the measurement lies above; running out of memory has one side
+  double opinions = 0;           // runs, of each fold at most kRunsOfAFold
 };
 
 // Over several stacks each counts as at most kRunsOfAStack runs: a grid of a thousand is one opinion on a stack that
@@ -52,10 +56,14 @@ constexpr double kRunsOfAStack = 20;
 template <class Accept>
 Sample sample_of(const std::vector<Residual>& all, Accept accept) {
   std::map<std::pair<std::string, std::string>, double> runs;
+  std::map<std::string, double> of_fold;
   for (const Residual& r : all) {
-    if (accept(r)) ++runs[{r.hardware, r.stack}];
+    if (!accept(r)) continue;
+    ++runs[{r.hardware, r.stack}];
+    ++of_fold[r.fold];
   }
   Sample sample;
+  for (const auto& [fold, count] : of_fold) sample.opinions += std::min(count, kRunsOfAFold);
   for (const Residual& r : all) {
     if (!accept(r)) continue;
     const double n = runs.at({r.hardware, r.stack});
@@ -69,9 +77,8 @@ Sample sample_of(const std::vector<Residual>& all, Accept accept) {
   return sample;
 }
 
-double pooled(double own, std::size_t n, double wider) {
-  const double weight = static_cast<double>(n);
-  return std::sqrt((weight * own * own + kPrior * wider * wider) / (weight + kPrior));
+double pooled(double own, double opinions, double wider) {
+  return std::sqrt((opinions * own * own + kPrior * wider * wider) / (opinions + kPrior));
 }
 
 // How much wider runs are that communicate more: the slope whose intervals are narrowest at equal coverage.
@@ -118,14 +125,13 @@ cost::Residuals residuals_of(const std::vector<Residual>& all, const std::string
       sample_of(all, [&](const Residual& r) { return kept(r) && r.hardware == hardware && r.stack == stack; });
   const Sample& shape = own.time.size() >= 20 ? own : relatives.time.size() >= 20 ? relatives : everything;
   const double slope = exposed_slope(shape);
-  const double wide = pooled(time_sigma(relatives, slope), relatives.time.size(), time_sigma(everything, slope));
+  const double wide = pooled(time_sigma(relatives, slope), relatives.opinions, time_sigma(everything, slope));
   cost::Residuals residuals;
-  residuals.time = std::max(kLeastSigma, pooled(time_sigma(own, slope), own.time.size(), wide));
+  residuals.time = std::max(kLeastSigma, pooled(time_sigma(own, slope), own.opinions, wide));
   residuals.time_exposed = slope * residuals.time;
-  const double wide_memory =
-      pooled(upper_sigma(relatives.memory), relatives.memory.size(), upper_sigma(everything.memory));
+  const double wide_memory = pooled(upper_sigma(relatives.memory), relatives.opinions, upper_sigma(everything.memory));
   residuals.memory =
-      std::clamp(pooled(upper_sigma(own.memory), own.memory.size(), wide_memory), kLeastMemorySigma, kMostMemorySigma);
+      std::clamp(pooled(upper_sigma(own.memory), own.opinions, wide_memory), kLeastMemorySigma, kMostMemorySigma);
   return residuals;
 }
 
@@ -134,10 +140,12 @@ double best_reserve_factor(const std::vector<FitExample>& examples, double other
       std::count_if(examples.begin(), examples.end(), [](const FitExample& e) { return e.failed; }));
   const double ran = static_cast<double>(examples.size()) - failed;
   if (failed < 20 || ran < 20) return otherwise;
+  // The least reserve that is as good as the best one within a standard error (Breiman et al. 1984, the rule of one
+  // standard error): above it balanced accuracy is flat, and more would only forbid layouts that run.
   double best = 0;
-  double first = otherwise;
-  double last = otherwise;
-  for (double factor = 0.9; factor < 1.6; factor += 0.005) {
+  double standard_error = 0;
+  std::vector<std::pair<double, double>> tried;  // factor, balanced accuracy
+  for (double factor = 1.0; factor < 1.6; factor += 0.005) {
     double right_ran = 0;
     double right_failed = 0;
     for (const FitExample& e : examples) {
@@ -145,14 +153,16 @@ double best_reserve_factor(const std::vector<FitExample>& examples, double other
       if (e.failed && !fits) ++right_failed;
       if (!e.failed && fits) ++right_ran;
     }
-    const double balanced = (right_ran / ran + right_failed / failed) / 2;
-    if (balanced > best + 1e-9) {
-      best = balanced;
-      first = factor;
-    }
-    if (balanced > best - 0.002) last = factor;
+    const double of_ran = right_ran / ran, of_failed = right_failed / failed;
+    tried.emplace_back(factor, (of_ran + of_failed) / 2);
+    if (tried.back().second <= best) continue;
+    best = tried.back().second;
+    standard_error = std::sqrt(of_ran * (1 - of_ran) / ran + of_failed * (1 - of_failed) / failed) / 2;
   }
-  return (first + last) / 2;
+  for (const auto& [factor, balanced] : tried) {
+    if (balanced >= best - standard_error) return factor;
+  }
+  return otherwise;
 }
 
 }  // namespace lockstep::validation

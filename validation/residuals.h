@@ -22,7 +22,8 @@ cost::Residuals residuals_of(const std::vector<Residual>& all, const std::string
                              const std::string& left_out_fold);
 
 // Predicted bytes of runs that ran and of runs that failed: the factor on predicted bytes at which
-// "factor x bytes + fixed > capacity" tells them apart best (balanced accuracy; the middle of the best stretch).
+// "factor x bytes + fixed > capacity" tells them apart best by balanced accuracy: the least one within a standard
+// error.
 struct FitExample {
   double allocated = 0;
   double fixed = 0;  // context and communicators

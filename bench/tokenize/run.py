@@ -5,7 +5,7 @@
 PYTHON has the package `tokenizers`. The text is real and not repeated: files of this machine (documentation, licences, Python
 and C headers), and with --debian those of packages of Debian, fetched into FOLDER and unpacked there: manual pages in ten
 languages, books, dictionaries, documentation, source code. Places take turns, so that each is in every part; one JSON line per
-file of up to 100 kB, none twice. Tokenizers of 32,000 ids are trained on a part of it. Both sides read the same .jsonl file with
+file of up to 100 kB, none twice. Tokenizers of 32,000 ids (Unigram: 8,000) are trained on a part of it. Both sides read the same .jsonl file with
 one thread, in turns; CPU seconds (user + system) count, not wall time, so that a busy machine tells the same. Ours are those of
 the whole command: start, libtorch, reading, shards written and synced. Theirs are those of `encode_batch_fast` alone, without
 start, reading and writing. --peer-share 5 gives theirs one of five batches, spread over the whole text: a fifth of the time, and
@@ -51,6 +51,7 @@ NOT_TEXT = {".png", ".jpg", ".svg", ".gif", ".woff", ".woff2", ".ico", ".pyc", "
 LONGEST = 100_000
 BATCH = 200  # documents
 LARGEST = 32000  # ids of a tokenizer
+LARGEST_UNIGRAM, UNIGRAM_TEXT = 8000, 1_000_000  # whose training takes the square of the time
 KINDS = {"gpt2": LARGEST, "llama3": LARGEST, "qwen2-nfc": LARGEST, "llama2": LARGEST, "bert-uncased": 30522}
 
 
@@ -114,13 +115,25 @@ def documents(megabytes, places, texts):
         yield text
 
 
+def some_of(texts, characters):
+    for text in texts:
+        if characters <= 0:
+            return
+        characters -= len(text)
+        yield text
+
+
 def train(kind, texts):
-    for name, tokenizer, trainer, *pre_tokenizer in makes.makes():
+    for name, tokenizer, trainer, *more in makes.makes():
         if name != kind:
             continue
-        trainer.vocab_size = KINDS.get(kind, LARGEST)
+        trainer.vocab_size = KINDS.get(kind, LARGEST_UNIGRAM if kind.startswith("unigram") else LARGEST)
+        if kind.startswith("unigram"):
+            texts = some_of(texts, UNIGRAM_TEXT)
         tokenizer.train_from_iterator(texts, trainer)
-        return makes.as_sentence_piece(tokenizer, *pre_tokenizer) if pre_tokenizer else tokenizer
+        if not more:
+            return tokenizer
+        return (makes.as_unigram if kind.startswith("unigram") else makes.as_sentence_piece)(tokenizer, *more)
     raise ValueError(kind)
 
 

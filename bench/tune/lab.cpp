@@ -2,13 +2,18 @@
 // what a proposal costs. For work on the strategy itself; the comparison with other tools is run.py.
 //
 //   tune_lab [--kind nccl6,mesh] [--instances 15] [--seeds 1] [--trials 30,45,60] [--threads 2] [--prior]
-//            [--half dev] [--hide-names] [--each | --json]
+//            [--half dev] [--hide-names] [--each | --json [--statements]]
+//            [--optima FILE]
+//
+// What was lost splits in two: `seen` is the regret of the best setting that was launched at all (the search's part),
+// the rest of `regret` is the choice's.
 #include <time.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <exception>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <regex>
@@ -18,8 +23,11 @@
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
+#include "bench/tune/coverage_truth.h"
+#include "bench/tune/lab_surface.h"
 #include "bench/tune/surfaces.h"
 #include "lockstep/tune/models/statistics.h"
+#include "lockstep/tune/study/conclusion.h"
 #include "lockstep/tune/study/strategy.h"
 
 namespace {
@@ -41,6 +49,8 @@ struct Arguments {
   bool each = false;
   bool trace = false;
   bool json = false;
+  bool statements = false;
+  std::string optima;  // a file that keeps the optima, so that they are searched for once
 };
 
 class SurfacePrior final : public tune::Prior {
@@ -66,9 +76,11 @@ struct Job {
 };
 
 struct Outcome {
-  double regret = 100;       // percent, of the winner
-  double best_regret = 100;  // percent, of the best configuration among all that ran
-  double failed = 0;         // share
+  double regret = 100;               // percent, of the winner
+  double best_regret = 100;          // percent, of the best configuration among all that ran
+  double failed = 0;                 // share
+  std::map<std::string, int> spent;  // trials by purpose, failed ones under "failed"
+  nlohmann::json statements{{"figure", nullptr}, {"gain", nullptr}, {"top", nullptr}};
   bool answered = false;
   double milliseconds = 0;  // per trial, of this thread
 };
@@ -91,8 +103,28 @@ void in_parallel(std::size_t items, int threads, F work) {
   }
 }
 
+// Of the laboratory's surfaces all count, and only the optimum is needed, which is searched for once.
+std::vector<Counted> find_kept(const Arguments& arguments) {
+  nlohmann::json optima = nlohmann::json::object();
+  if (std::ifstream file(arguments.optima); file) optima = nlohmann::json::parse(file);
+  std::vector<Counted> all;
+  for (const std::string& kind : arguments.kinds) {
+    for (int instance = 0; instance < arguments.instances; ++instance) {
+      Counted counted{make_surface(kind, instance), {}};
+      const std::string key = fmt::format("{}/{}/{:016x}", kind, instance, fingerprint(*counted.surface));
+      if (!optima.contains(key)) optima[key] = find_optimum(*counted.surface).throughput;
+      counted.facts.best = optima[key];
+      if (arguments.hide_names) counted.surface->hide_names();
+      all.push_back(std::move(counted));
+    }
+  }
+  std::ofstream(arguments.optima) << optima.dump(1) << "\n";
+  return all;
+}
+
 // Chunks of instances, until enough of each kind count.
 std::vector<Counted> find_counted(const Arguments& arguments) {
+  if (!arguments.optima.empty() && std::ranges::all_of(arguments.kinds, is_lab_kind)) return find_kept(arguments);
   std::vector<Counted> all;
   for (const std::string& kind : arguments.kinds) {
     int found = 0;
@@ -136,6 +168,28 @@ std::string space_of(const Surface& surface, const Arguments& arguments) {
   return arguments.no_defaults ? std::regex_replace(text, std::regex(", default: [^,}]*"), "") : text;
 }
 
+bool within(const tune::Estimate& estimate, double truth) {
+  const double slack = 1e-9 * std::abs(truth) + 1e-9;
+  return truth >= estimate.low - slack && truth <= estimate.high + slack;
+}
+
+// As lab_score.py has them: true, false, or null where it is not asked.
+nlohmann::json judge_statements(const Surface& surface, const tune::Strategy& strategy,
+                                const std::vector<tune::Trial>& history) {
+  nlohmann::json told{{"figure", nullptr}, {"gain", nullptr}, {"top", nullptr}};
+  const tune::Conclusion conclusion = tune::conclude(strategy, history);
+  if (!conclusion.best) return told;
+  const double truth = surface.at(conclusion.best->config).throughput;
+  const bool drifts = surface.log_drift(1, 10) != surface.log_drift(1, 50);
+  if (!drifts) told["figure"] = within(conclusion.best->throughput, truth);
+  if (!surface.tells_defaults()) return told;
+  if (conclusion.gain)
+    told["gain"] = within(conclusion.gain->percent, 100 * (truth / surface.at(conclusion.baseline).throughput - 1));
+  const auto costs = set_back_truth(surface, strategy.space(), conclusion.best->config);
+  told["top"] = judge_top(costs, conclusion) <= Verdict::kRightByTie;
+  return told;
+}
+
 Outcome run(const Job& job, const Arguments& arguments) {
   const Surface& surface = *job.counted->surface;
   const SurfacePrior prior(surface);
@@ -151,6 +205,7 @@ Outcome run(const Job& job, const Arguments& arguments) {
   while (const auto proposal = strategy.next(history)) {
     history.push_back(make_trial(surface, *proposal, static_cast<std::int64_t>(history.size()), job.seed));
     outcome.failed += !tune::measured(history.back());
+    ++outcome.spent[tune::measured(history.back()) ? tune::to_string(history.back().purpose) : "failed"];
     const double truth = surface.at(proposal->config).throughput;
     outcome.best_regret = std::min(outcome.best_regret, regret_percent(job.counted->facts, truth));
     if (arguments.trace) {
@@ -164,6 +219,7 @@ Outcome run(const Job& job, const Arguments& arguments) {
     outcome.regret = regret_percent(job.counted->facts, surface.at(*winner).throughput);
   }
   outcome.failed /= static_cast<double>(history.size());
+  if (arguments.statements) outcome.statements = judge_statements(surface, strategy, history);
   outcome.milliseconds = 1e3 * (thread_seconds() - start) / static_cast<double>(history.size());
   return outcome;
 }
@@ -219,6 +275,9 @@ void print_json(const std::vector<Job>& jobs, const std::vector<Outcome>& outcom
                        {"seed", jobs[n].seed},
                        {"trials", jobs[n].trials},
                        {"regret", outcomes[n].regret},
+                       {"seen", outcomes[n].best_regret},
+                       {"spent", outcomes[n].spent},
+                       {"statements", outcomes[n].statements},
                        {"failed", outcomes[n].failed},
                        {"answered", outcomes[n].answered},
                        {"milliseconds_per_trial", outcomes[n].milliseconds}});
@@ -273,6 +332,8 @@ int main(int argc, char** argv) {
   app.add_flag("--no-importance", arguments.no_importance, "trials are not set aside for reverting knobs");
   app.add_flag("--each", arguments.each, "a line per study");
   app.add_flag("--json", arguments.json, "one document with every study");
+  app.add_option("--optima", arguments.optima, "keep the optima of the laboratory's surfaces in this file");
+  app.add_flag("--statements", arguments.statements, "with --json: are the statements after the study true?");
   app.add_flag("--trace", arguments.trace, "a line per trial");
   CLI11_PARSE(app, argc, argv);
   try {

@@ -8,7 +8,8 @@ Usage: lab.py [--half dev|final] [--families A,B] [--instances N] [--seeds S] [-
   --seeds S        studies of each instance (default 3)
   --budgets B      trials; each is a study of its own (default 30,45,60)
   --kept-optuna    do not run Optuna: use what bench/tune/optuna_HALF.jsonl has
-  --in-process     ours in one process (tune_lab), without the command, names hidden and statements: fast, for development
+  --in-process     ours in one process (tune_lab), without the command: fast, for development
+  --optima FILE    with --in-process: keep the optima there, so that they are searched for once
   --no-hidden      without the studies whose names are hidden
   --quick          two instances, one seed, --kept-optuna, no report
   --report DIR     write tune_lab_HALF.md and .json there
@@ -68,12 +69,16 @@ def by_command(build, facts, arguments):
 
 def in_process(build, facts, arguments):
     kinds = ",".join(dict.fromkeys(fact["kind"] for fact in facts))
-    text = measure.run([str(build / "tune_lab"), "--kind", kinds, "--json", "--instances", str(arguments.instances),
-                        "--seeds", str(arguments.seeds), "--threads", str(arguments.processes), "--trials",
-                        ",".join(map(str, arguments.budgets))], timeout=7200)
-    nothing = {"figure": None, "gain": None, "top": None}
-    return [{**row, "kind": row["kind"], "hidden": False, "statements": nothing,
-             "cpu_milliseconds_per_trial": row["milliseconds_per_trial"]} for row in measure.last_json(text)["studies"]]
+    rows = []
+    for hidden in (False,) if arguments.no_hidden else (False, True):
+        text = measure.run([str(build / "tune_lab"), "--kind", kinds, "--json", "--statements", "--instances",
+                            str(arguments.instances), "--seeds", str(arguments.seeds), "--threads",
+                            str(arguments.processes), "--trials", ",".join(map(str, arguments.budgets)),
+                            *(["--hide-names"] if hidden else []),
+                            *(["--optima", str(arguments.optima)] if arguments.optima else [])], timeout=7200)
+        rows += [{**row, "hidden": hidden, "cpu_milliseconds_per_trial": row["milliseconds_per_trial"]}
+                 for row in measure.last_json(text)["studies"]]
+    return rows
 
 
 def versions():
@@ -98,6 +103,7 @@ def arguments_of():
     parser.add_argument("--processes", type=int, default=2)
     for name in ("--kept-optuna", "--in-process", "--no-hidden", "--quick"):
         parser.add_argument(name, action="store_true")
+    parser.add_argument("--optima", type=pathlib.Path)
     parser.add_argument("--report", type=pathlib.Path)
     arguments = parser.parse_args()
     if not set(arguments.budgets) <= set(lab_optuna.COUNTS):

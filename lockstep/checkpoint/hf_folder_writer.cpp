@@ -33,7 +33,7 @@ void refuse_unless_free(const fs::path& folder) {
 fs::path make_hidden_folder_beside(const fs::path& folder) {
   make_folders(folder.parent_path());
   for (int attempt = 0;; ++attempt) {
-    const fs::path hidden =
+    fs::path hidden =
         folder.parent_path() / fmt::format(".{}.tmp-{}-{}", folder.filename().string(), ::getpid(), attempt);
     std::error_code error;
     if (fs::create_directory(hidden, error)) return hidden;
@@ -143,8 +143,11 @@ void WeightFolderWriter::name_shards() {
 
 void WeightFolderWriter::copy_tokenizer() const {
   if (options_.tokenizer_source.empty()) return;
+  const fs::path given = options_.tokenizer_source;
+  const bool is_file = fs::is_regular_file(given);
   for (const std::string& name : hf_tokenizer_files()) {
-    const auto source = file_of_folder(options_.tokenizer_source, name);
+    if (is_file && given.filename() != name) continue;  // what lies beside a file need not be its
+    const auto source = file_of_folder(is_file ? given.parent_path() : given, name);
     if (!source) continue;
     const UniqueFd from = open_for_reading(*source);
     DurableFile to(temporary(name));

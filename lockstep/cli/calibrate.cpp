@@ -125,8 +125,9 @@ int calibrate_verb(const CalibrateOptions& options) {
   const cost::Profile profile = calibrate(job, placement, {.quick = options.quick}, display);
   const std::string path =
       options.output.empty() ? planner::profile_path(placement, job.precision).string() : options.output;
-  return finish_calibration(options, profile, path,
-                            fmt::format("lockstep train {} {} --dry-run", job_file, join(overrides, " ")));
+  return finish_calibration(
+      options, profile, path,
+      fmt::format("lockstep train {}{}{} --dry-run", job_file, overrides.empty() ? "" : " ", join(overrides, " ")));
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cli/trained.h"
@@ -20,8 +21,9 @@ struct CheckpointOptions {
 void show_info(const nlohmann::json& info) {
   fmt::print("{}\n", info.value("path", ""));
   fmt::print("  step      {}\n", info.value("step", std::int64_t{0}));
-  fmt::print("  saved     {} by {} ranks, format {}{}\n", utc_timestamp(info.value("created_at", 0.0)),
-             info.value("world", 1), info.value("format", 0), info.value("pinned", false) ? ", pinned" : "");
+  fmt::print("  saved     {} by {}, format {}{}\n", utc_timestamp(info.value("created_at", 0.0)),
+             counted(info.value("world", 1), "rank"), info.value("format", 0),
+             info.value("pinned", false) ? ", pinned" : "");
   if (const std::string layout = info.value("layout", ""); !layout.empty()) fmt::print("  layout    {}\n", layout);
   fmt::print("  tensors   {} of the model, {} of the optimizer\n", info.value("tensors", 0),
              info.value("optimizer_tensors", 0));

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cli/trained.h"
 #include "lockstep/cli/verbs.h"
@@ -26,8 +27,14 @@ void show_evaluation(const nlohmann::json& result) {
   fmt::print("  samples     {} ({} targets) in {}\n", result.value("samples", std::int64_t{0}),
              result.value("targets", std::int64_t{0}), format_seconds(number(result, "seconds")));
   fmt::print("  loss        {:.6f}\n", number(result, "loss"));
-  if (result.contains("accuracy")) fmt::print("  accuracy    {:.2f}%\n", 100 * number(result, "accuracy"));
+  if (result.contains("accuracy") && result["accuracy"].is_number())
+    fmt::print("  accuracy    {:.2f}%\n", 100 * number(result, "accuracy"));
   if (result.contains("perplexity")) fmt::print("  perplexity  {:.4g}\n", number(result, "perplexity"));
+  for (const nlohmann::json& name : result.value("plugin_metrics", nlohmann::json::array())) {
+    const auto value = result.at(name.get<std::string>());
+    fmt::print("  {:<10}  {}\n", printable(name.get<std::string>(), 40),
+               value.is_number() ? fmt::format("{:.4f}", value.get<double>()) : "-");
+  }
   if (result.contains("f1") && result["f1"].is_number()) {
     fmt::print("  F1          {:.4f}, mean of {} classes (`--json` has each); of all together {:.4f}\n",
                number(result, "f1"), result.at("classes").size(), number(result, "f1_micro"));

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <thread>
 
+#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
@@ -126,8 +127,8 @@ void tell_trace(const ExportOptions& options, const TraceResult& result) {
                            .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return;
   }
-  fmt::print("{}: {} steps ({} to {})\n", printable(options.to, 200), result.steps.size(), result.steps.front(),
-             result.steps.back());
+  fmt::print("{}: {} ({} to {})\n", printable(options.to, 200), counted(std::ssize(result.steps), "step"),
+             result.steps.front(), result.steps.back());
   for (const auto& [rank, overlap] : result.overlaps) {
     if (overlap.comm_seconds > 0.0)
       fmt::print("rank {}: {:.1f}% of communication behind computing\n", rank, 100.0 * overlap.share());

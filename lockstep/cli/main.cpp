@@ -38,6 +38,27 @@ void require_known_verb(const CLI::App& app, int argc, char** argv) {
                             lockstep::did_you_mean(argv[1], names));
 }
 
+// What to do about a flag that the verb does not have.
+std::string advice_on_flags(const CLI::App& app) {
+  const CLI::App* verb = &app;
+  std::string command = "lockstep";
+  while (!verb->get_subcommands().empty()) {
+    verb = verb->get_subcommands().front();
+    command += " " + verb->get_name();
+  }
+  std::vector<std::string> flags;
+  for (const CLI::Option* option : verb->get_options()) {
+    for (const std::string& name : option->get_lnames()) flags.push_back("--" + name);
+  }
+  for (const std::string& word : app.remaining(true)) {
+    if (!word.starts_with("--")) continue;
+    if (const auto near = lockstep::nearest(word.substr(0, word.find('=')), flags)) {
+      return fmt::format("did you mean `{}`?", *near);
+    }
+  }
+  return fmt::format("see `{} --help`", command);
+}
+
 bool asks_for_json(int argc, char** argv) {
   return std::any_of(argv, argv + argc, [](const char* word) { return std::string_view(word) == "--json"; });
 }
@@ -62,7 +83,7 @@ int run(CLI::App& app, Outcome& outcome, int argc, char** argv) {
     const bool asked_for_help = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::Success);
     if (asked_for_help) return app.exit(error);
     return fail(outcome, static_cast<int>(lockstep::ExitCode::kUsage),
-                fmt::format("{}; see `lockstep --help`", error.what()));
+                fmt::format("{}; {}", error.what(), advice_on_flags(app)));
   } catch (const lockstep::UserError& error) {
     return fail(outcome, static_cast<int>(error.code()), error.what());
   } catch (const lockstep::Fault& error) {

@@ -107,7 +107,9 @@ int judge_deadline(const planner::Explained& explained) {
 int write_export(const PlanOptions& options) {
   namespace fs = std::filesystem;
   const planner::PlanExport kind = planner::parse_plan_export(options.export_kind);
-  const planner::Explained explained = planner::explain(request_of(options.flags), {.what_ifs = false});
+  planner::SearchRequest request = request_of(options.flags);
+  planner::keep_to_export(request, kind);
+  const planner::Explained explained = planner::explain(request, {.what_ifs = false});
   const fs::path folder = options.output.empty() ? "." : options.output;
   fs::create_directories(folder);
   nlohmann::json written = nlohmann::json::array();

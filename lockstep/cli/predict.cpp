@@ -124,8 +124,7 @@ void show_summary(std::FILE* out, const PredictOptions& options, const Tally& ta
 }
 
 void show_observed(std::FILE* out, const std::vector<cost::RunVerdict>& runs) {
-  if (runs.empty()) return;
-  fmt::print(out, "conditioned on {} observed run{}\n", runs.size(), runs.size() == 1 ? "" : "s");
+  if (const std::string used = planner::said_of(runs); !used.empty()) fmt::print(out, "conditioned on {}\n", used);
   for (const std::string& finding : planner::findings_of(runs)) fmt::print(out, "finding: {}\n", finding);
 }
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/cli/verbs.h"
 #include "lockstep/planner/observations.h"
@@ -37,7 +38,7 @@ cost::Profile asked(const ProfileOptions& options) {
   const planner::Ranks ranks = planner::ranks_here(cluster, 0, "", cluster.devices());
   const auto path = newest_of(planner::profile_path(ranks, spec::Precision::kFp32).parent_path(), ranks.world);
   if (!path) {
-    throw environment_error(fmt::format("this machine was not calibrated for {} ranks", ranks.world),
+    throw environment_error(fmt::format("this machine was not calibrated for {}", counted(ranks.world, "rank")),
                             fmt::format("run `lockstep calibrate --ranks {}`, or name a GPU with --gpu", ranks.world));
   }
   return cost::load_profile(path->string());

@@ -1,6 +1,7 @@
 // `lockstep report RUN`: one run from the store.
 #include <fmt/format.h>
 
+#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
@@ -28,8 +29,8 @@ int list_runs(const telemetry::RunStore& store, bool json) {
     if (json) {
       rows.push_back({{"run", row.info.id}, {"status", telemetry::to_string(row.status)}, {"world", row.info.world}});
     } else {
-      fmt::print("{:<44} {:<12} {} ranks\n", printable(row.info.id, 100), telemetry::to_string(row.status),
-                 row.info.world);
+      fmt::print("{:<44} {:<12} {}\n", printable(row.info.id, 100), telemetry::to_string(row.status),
+                 counted(row.info.world, "rank"));
     }
   }
   if (json) fmt::print("{}\n", nlohmann::json{{"schema", "lockstep.runs/1"}, {"runs", rows}}.dump());

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
@@ -170,8 +171,8 @@ class Listener {
       for (const std::string& line : split(message.value("text", ""), '\n')) renderer_->message(line);
     }
     if (type == "evaluation") {
-      renderer_->message(fmt::format("step {}: held-out loss {:.4f}, accuracy {:.2f}%", message.value("step", 0),
-                                     number_or_nan(message, "loss"), 100.0 * number_or_nan(message, "accuracy")) +
+      renderer_->message(fmt::format("step {}: held-out loss {:.4f}{}", message.value("step", 0),
+                                     number_or_nan(message, "loss"), accuracy_text(message)) +
                          metrics_text(message));
     }
     if (type == "checkpoint") {
@@ -640,9 +641,10 @@ Placement place(const spec::Job& job, const std::string& backend, bool is_agent,
   if (nodes) require_nodes_for(job.cluster, *nodes);
   placement.world = job.cluster.devices();
   if (placement.launched && placement.launched->world != placement.world) {
-    throw bad_input(fmt::format("{} started {} ranks but the job's cluster {} has {}", placement.launched->source,
-                                placement.launched->world, job.cluster.name, placement.world),
-                    fmt::format("start {} ranks, or add cluster=1x{}xcpu", placement.world, placement.launched->world));
+    throw bad_input(
+        fmt::format("{} started {} but the job's cluster {} has {}", placement.launched->source,
+                    counted(placement.launched->world, "rank"), job.cluster.name, placement.world),
+        fmt::format("start {}, or add cluster=1x{}xcpu", counted(placement.world, "rank"), placement.launched->world));
   }
   for (const spec::NodeGroup& group : job.cluster.groups) {
     if (!group.device.is_cpu() && !kTrainsOnGpus) {

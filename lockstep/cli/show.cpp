@@ -46,6 +46,12 @@ std::string zero_text(const plan::Layout& layout) {
 
 }  // namespace
 
+std::string accuracy_text(const nlohmann::json& evaluation) {
+  const auto found = evaluation.find("accuracy");
+  if (found == evaluation.end() || !found->is_number()) return "";
+  return fmt::format(", accuracy {:.2f}%", 100 * found->get<double>());
+}
+
 double number_or_nan(const nlohmann::json& object, const char* key) {
   return object.contains(key) && object.at(key).is_number() ? object.at(key).get<double>() : NAN;
 }
@@ -94,9 +100,13 @@ void show_plan(std::FILE* out, const spec::Job& job, const plan::Plan& plan, con
         fmt::format("{} ({} to {})", format_rate(rate.expected, unit), format_rate(rate.low, unit),
                     format_rate(rate.high, unit)));
   } else {
+    // A module is measured by itself; what it exchanges is not in its file.
+    const std::string what = job.model.is_scripted()
+                                 ? fmt::format("--ranks {} --backend {}", placement.world, placement.backend)
+                                 : std::string("JOB");
     row(out, "predicted",
-        fmt::format("not known: this machine was not measured with {}, {} and {}; run `lockstep calibrate JOB` once",
-                    spec::to_string(job.precision), counted(placement.world, "rank"), placement.backend));
+        fmt::format("not known: this machine was not measured with {}, {} and {}; run `lockstep calibrate {}` once",
+                    spec::to_string(job.precision), counted(placement.world, "rank"), placement.backend, what));
   }
   fmt::print(out, "\n");
   std::fflush(out);
@@ -107,8 +117,8 @@ void show_run_summary(std::FILE* out, const nlohmann::json& result) {
   const char* unit = tokens ? "tokens" : "samples";
   const nlohmann::json& measured = result.at(tokens ? "tokens_per_second" : "samples_per_second");
   const nlohmann::json& predicted = result.at(tokens ? "predicted_tokens_per_second" : "predicted_samples_per_second");
-  fmt::print(out, "\n{}: {} after {} of {} steps in {}\n", result.value("run", ""), result.value("status", ""),
-             result.value("steps", 0), result.value("steps_total", 0),
+  fmt::print(out, "\n{}: {} after {} of {} in {}\n", result.value("run", ""), result.value("status", ""),
+             result.value("steps", 0), counted(result.value("steps_total", 0), "step"),
              format_seconds(result.value("training_seconds", 0.0)));
   if (result.at("final_loss").is_null() && !measured.is_number()) {
     fmt::print(out, "  nothing was left to do\n");
@@ -119,8 +129,7 @@ void show_run_summary(std::FILE* out, const nlohmann::json& result) {
   const nlohmann::json& evaluations = result.at("evaluations");
   if (!evaluations.empty()) {
     const nlohmann::json& last = evaluations.back();
-    std::string text = fmt::format("loss {:.4f}, accuracy {:.2f}%", number_or_nan(last, "loss"),
-                                   100 * number_or_nan(last, "accuracy"));
+    std::string text = fmt::format("loss {:.4f}{}", number_or_nan(last, "loss"), accuracy_text(last));
     if (evaluations.size() > 1) {
       text += fmt::format(" (loss was {:.4f} at step {})", number_or_nan(evaluations.front(), "loss"),
                           evaluations.front().value("step", 0));

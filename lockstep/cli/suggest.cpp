@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
@@ -95,7 +96,7 @@ void add_settings(Page& page, const planner::Suggestion& suggestion) {
   page.row("batch", fmt::format("micro {} x accumulation {} x {} data ranks = {} sequences of {}", plan.batch.micro,
                                 plan.batch.accumulation, plan.layout.data_ranks(), plan.batch.global_sequences,
                                 plan.batch.sequence_length));
-  page.row("length", fmt::format("{} steps, {:g} epochs of {} tokens", suggestion.steps, suggestion.epochs,
+  page.row("length", fmt::format("{}, {:g} epochs of {} tokens", counted(suggestion.steps, "step"), suggestion.epochs,
                                  format_count(suggestion.request.dataset_tokens)));
   page.row("optimizer", fmt::format("AdamW, learning rate {:.2g} (a hint), {} steps of warm-up, cosine",
                                     suggestion.optimizer.learning_rate, suggestion.optimizer.warmup_steps));

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cli/checkpoint_folder.h"
@@ -38,7 +39,7 @@ void check_plan_is_of(const spec::Job& job, const plan::Plan& plan, const std::s
                 same_name ? "one of that name with other sizes" : job.model.name);
   }
   if (plan.best.layout.world() != placement.world) {
-    throw other(fmt::format("{} ranks", plan.best.layout.world()), fmt::format("{}", placement.world));
+    throw other(counted(plan.best.layout.world(), "rank"), fmt::format("{}", placement.world));
   }
   const auto kinds = [](const spec::Cluster& cluster) {
     std::vector<std::string> all;
@@ -147,6 +148,19 @@ int finish(const SessionResult& outcome, const TrainOptions& options) {
   return outcome.exit_code;
 }
 
+// Under a launcher the data may lie where this node cannot see it; there every rank looks for itself.
+void check_data_is_there(const spec::Data& data) {
+  const auto check = [](const char* key, const std::string& path) {
+    if (path.empty() || std::filesystem::exists(path)) return;
+    throw environment_error(fmt::format("{}: {} is not there", key, printable(path)), "check the path");
+  };
+  if (data.kind == spec::DataKind::kPlugin) return;  // its path is what the plugin says it is
+  check("data.path", data.path);
+  check("data.evaluation_path", data.evaluation_path);
+  if (data.tokenizer != "bytes") check("data.tokenizer", data.tokenizer);
+  for (const spec::DataSource& source : data.sources) check("data.sources", source.path);
+}
+
 // What every rank would stumble over is said once, before any starts or a plan is shown.
 void check_before_start(const spec::Job& job, const plan::Candidate& planned, const TrainOptions& options,
                         bool speaks) {
@@ -205,6 +219,7 @@ int train(const TrainOptions& options) {
       placement.nodes ? placement.nodes->self == 0 : !placement.launched || placement.launched->rank == 0;
   if (speaks) note_discovery(job.cluster);
   check_before_start(job, plan.best, options, speaks);
+  if (!placement.launched && !placement.nodes) check_data_is_there(job.data);
   if (!placement.launched && !placement.nodes) note_nodes_here(job.cluster);
   if (options.no_record && !options.tensorboard.empty())
     throw bad_input("--tensorboard reads what --no-record leaves out", "leave one of them out");

@@ -97,6 +97,7 @@ TuneRequest make_job_request(const TuneFlags& flags, tune::StudySetup setup) {
   // What `train` would refuse is refused in the same words, before any knob is looked at.
   plan::require_runnable(plan::run_of(studied.job, plan::layout_of(studied.job)));
   setup.evaluator["job_yaml"] = spec::to_yaml(studied.job);
+  if (studied.job.cluster.groups.front().device.is_cpu()) setup.evaluator["device"] = "rank";
   setup.unit = studied.job.model.is_language_model() ? "tokens/s" : "samples/s";
   if (setup.evaluator["kind"] == "engine" && flags.on.empty())
     place(studied.job, flags.backend);  // says now what no trial could do

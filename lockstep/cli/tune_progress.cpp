@@ -16,7 +16,8 @@ namespace {
 std::string budget_text(const tune::StudySetup& setup) {
   std::string text =
       fmt::format("{} trials of up to {}", setup.strategy.trials, format_seconds(setup.strategy.trial_seconds));
-  if (setup.strategy.gpu_seconds > 0) text += fmt::format(", at most {}", gpu_time_text(setup.strategy.gpu_seconds));
+  if (setup.strategy.gpu_seconds > 0)
+    text += fmt::format(", at most {}", gpu_time_text(setup.strategy.gpu_seconds, setup));
   return text;
 }
 
@@ -30,7 +31,7 @@ std::string shortfall_text(const tune::StudySetup& setup) {
   if (setup.strategy.gpu_seconds <= 0 || paid >= static_cast<double>(setup.strategy.trials)) return "";
   return fmt::format(
       "note: {} pays for {:.0f} trials of {} on {:g} {}, not for {}; trials that end earlier leave more for others",
-      gpu_time_text(setup.strategy.gpu_seconds), std::floor(paid), format_seconds(setup.strategy.trial_seconds),
+      gpu_time_text(setup.strategy.gpu_seconds, setup), std::floor(paid), format_seconds(setup.strategy.trial_seconds),
       devices, devices == 1 ? "GPU" : "GPUs", setup.strategy.trials);
 }
 
@@ -102,10 +103,11 @@ std::string rate_text(double value, const std::string& unit) {
   return rate ? format_rate(value, unit.substr(0, unit.size() - 2)) : fmt::format("{} {}", format_count(value), unit);
 }
 
-std::string gpu_time_text(double gpu_seconds) {
-  if (gpu_seconds >= 2 * 3600) return fmt::format("{:.4g} GPU-hours", gpu_seconds / 3600);
-  if (gpu_seconds >= 120) return fmt::format("{:.3g} GPU-minutes", gpu_seconds / 60);
-  return fmt::format("{:.3g} GPU-seconds", gpu_seconds);
+std::string gpu_time_text(double gpu_seconds, const tune::StudySetup& setup) {
+  const std::string device = tune::device_of(setup.evaluator);
+  if (gpu_seconds >= 2 * 3600) return fmt::format("{:.4g} {}-hours", gpu_seconds / 3600, device);
+  if (gpu_seconds >= 120) return fmt::format("{:.3g} {}-minutes", gpu_seconds / 60, device);
+  return fmt::format("{:.3g} {}-seconds", gpu_seconds, device);
 }
 
 std::string trial_line(const tune::Trial& trial, const tune::Space& space, const std::string& unit, double best_before,
@@ -199,7 +201,8 @@ std::string result_text(const tune::StoredStudy& study, const tune::StudyResult&
             fmt::format("{} (95%: {} to {}, {})", rate_text(rate.value, study.setup.unit),
                         rate_text(rate.low, study.setup.unit), rate_text(rate.high, study.setup.unit), source));
     if (found.best->devices > 1)
-      add_row(text, "per GPU", rate_text(rate.value / found.best->devices, study.setup.unit));
+      add_row(text, "per " + tune::device_of(study.setup.evaluator),
+              rate_text(rate.value / found.best->devices, study.setup.unit));
   } else {
     add_row(text, "best", "none: no configuration ran");
   }
@@ -220,9 +223,10 @@ std::string result_text(const tune::StoredStudy& study, const tune::StudyResult&
   const double spent = found.gpu_seconds + result.interrupted_gpu_seconds;
   const double allowed = study.setup.strategy.gpu_seconds;
   add_row(text, "spent",
-          allowed > 0 ? fmt::format("{} of {}{}", gpu_time_text(spent), gpu_time_text(allowed),
-                                    result.out_of_budget ? ", which ended the study" : "")
-                      : gpu_time_text(spent));
+          allowed > 0
+              ? fmt::format("{} of {}{}", gpu_time_text(spent, study.setup), gpu_time_text(allowed, study.setup),
+                            result.out_of_budget ? ", which ended the study" : "")
+              : gpu_time_text(spent, study.setup));
   const char* next = result.interrupted ? "tune --resume" : found.best ? "recipe" : "tune --all --show";
   text += fmt::format("\nNext: lockstep {} {}\n", next, study.id());
   return text;

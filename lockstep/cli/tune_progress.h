@@ -35,8 +35,8 @@ std::string trial_line(const tune::Trial& trial, const tune::Space& space, const
 // "51.2 k tokens/s": a throughput in the study's unit.
 std::string rate_text(double value, const std::string& unit);
 
-// "12.5 GPU-minutes".
-std::string gpu_time_text(double gpu_seconds);
+// "12.5 GPU-minutes", of ranks on processors "12.5 rank-minutes".
+std::string gpu_time_text(double gpu_seconds, const tune::StudySetup& setup);
 
 // The compact result with the next command.
 std::string result_text(const tune::StoredStudy& study, const tune::StudyResult& result);

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/file.h"
 #include "lockstep/base/json.h"
@@ -124,8 +125,8 @@ class Rounds {
   }
 
   cost::Profile measure(const spec::Job& job, const Placement& placement) {
-    say(fmt::format("measuring {} ranks x {} threads over {} in the shapes of {}, load {:.1f}", placement.world,
-                    placement.threads, placement.backend, job.model.name, load_average()));
+    say(fmt::format("measuring {} x {} over {} in the shapes of {}, load {:.1f}", counted(placement.world, "rank"),
+                    counted(placement.threads, "thread"), placement.backend, job.model.name, load_average()));
     spec::Job timed = job;
     timed.model = planner::timed_relative(job.model);
     timed.layout = spec::LayoutRequest{};

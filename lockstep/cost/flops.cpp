@@ -41,6 +41,7 @@ std::vector<Operator> list_operators(const spec::Model& model, std::int64_t samp
     case spec::Arch::kGpt:
       return gpt_operators(model, samples, sequence);
     case spec::Arch::kLlama:
+      if (spec::is_latent(model)) break;
       return llama_operators(model, samples, sequence);
     case spec::Arch::kMnistCnn:
     case spec::Arch::kCifarCnn:
@@ -77,13 +78,13 @@ double training_flops(const spec::Model& model, std::int64_t samples, std::int64
 
 double mfu_flops_per_token(const spec::Model& model, std::int64_t sequence) {
   const double parameters = static_cast<double>(spec::active_parameter_count_without_input_embedding(model));
-  const double layers = static_cast<double>(model.layers);
+  const Dimensions d = dimensions_of(model);
+  const double layers = d.layers;
   if (model.arch == spec::Arch::kMamba) {
-    const Dimensions d = dimensions_of(model);
     return 6.0 * parameters + 3.0 * 9.0 * layers * d.inner * d.state;
   }
-  const double seen = model.arch == spec::Arch::kBert ? 2.0 : 1.0;
-  return 6.0 * parameters + 6.0 * seen * layers * static_cast<double>(model.hidden) * static_cast<double>(sequence);
+  // 12 for both products of a key and of a value, forward and backward.
+  return 6.0 * parameters + 12.0 * layers * d.heads * d.head_dim * keys_per_token(d, static_cast<double>(sequence));
 }
 
 double mfu(const spec::Model& model, std::int64_t sequence, double tokens_per_second, std::int64_t devices,

@@ -47,9 +47,10 @@ std::vector<Operator> list_operators(const spec::Model& model, std::int64_t samp
 double forward_flops(const spec::Model& model, std::int64_t samples, std::int64_t sequence);
 double training_flops(const spec::Model& model, std::int64_t samples, std::int64_t sequence);
 
-// FLOPs per token as MFU counts them: 6 x (parameters without the input embedding) + attention: 6 x layers x hidden x
-// sequence where it is causal, twice that where tokens see both sides (BERT), none without attention (Mamba, whose scan
-// has about nine operations per channel and state, and twice that backward). Of a mixture of experts only those that
+// FLOPs per token as MFU counts them: 6 x (parameters without the input embedding) + attention: 6 x layers x (heads x
+// head_dim) x sequence where it is causal, twice that where tokens see both sides (BERT), in a layer with a window what
+// the window leaves, none without attention (Mamba, whose scan has about nine operations per channel and state, and
+// twice that backward). Of a mixture of experts only those that
 // a token visits count.
 double mfu_flops_per_token(const spec::Model& model, std::int64_t sequence);
 

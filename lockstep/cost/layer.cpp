@@ -34,13 +34,6 @@ using Local = LocalSizes;
 
 Local local_of(const LayerContext& c) { return local_sizes(c.model, c.layout, c.micro, c.sequence); }
 
-// The mean over queries and layers. In a window the first queries see fewer.
-double keys_per_token(const LayerContext& c) {
-  if (!c.model.causal) return c.sequence;
-  const double window = std::min(c.model.window, c.sequence), share = c.model.windowed_share;
-  return (1 - share) * c.sequence / 2 + share * window * (1 - window / (2 * c.sequence));
-}
-
 // Softmax(Q K^T) V. Fused: backward does 2.5 times the FLOPs (Dao et al. 2022, recomputing the scores). Unfused: two
 // batched products over the whole square and passes over the scores.
 Work attention(const LayerContext& c, const Local& l) {
@@ -49,7 +42,9 @@ Work attention(const LayerContext& c, const Local& l) {
   double seconds = 0;
   double backward = 0;
   if (c.facts.flash_attention) {
-    seconds = fused_attention_seconds(c.rates, l.tokens, keys_per_token(c), l.width, c.sequence, head_dim).value();
+    seconds =
+        fused_attention_seconds(c.rates, l.tokens, keys_per_token(c.model, c.sequence), l.width, c.sequence, head_dim)
+            .value();
     backward = 2.5 * c.constants.attention_backward * seconds;
   } else {
     const double squares = l.tokens * l.width / head_dim;  // rows of scores over all heads of this rank
@@ -85,6 +80,22 @@ void add_mlp(Work& work, const LayerContext& c, const Local& l, double ffn, doub
   add_gemm(work, c, l.tokens, c.model.hidden, ffn, layers);
 }
 
+// Queries, keys and values, and the output. The narrow products of latent attention are every rank's own.
+void add_projections(Work& work, const LayerContext& c, const Local& l) {
+  const Dimensions& m = c.model;
+  if (m.key_value_rank == 0) {
+    add_gemm(work, c, l.tokens, l.width + 2 * l.kv_width, m.hidden);
+    add_gemm(work, c, l.tokens, m.hidden, l.width);
+    return;
+  }
+  const double heads = m.heads / l.tp;
+  if (m.query_rank > 0) add_gemm(work, c, l.tokens, m.query_rank, m.hidden);
+  add_gemm(work, c, l.tokens, heads * m.key_dim, m.query_rank > 0 ? m.query_rank : m.hidden);
+  add_gemm(work, c, l.tokens, m.key_value_rank + m.rotated_keys, m.hidden);
+  add_gemm(work, c, l.tokens, heads * (m.key_dim - m.rotated_keys + m.value_dim), m.key_value_rank);
+  add_gemm(work, c, l.tokens, m.hidden, heads * m.value_dim);
+}
+
 // Width of the MLPs that a token passes in a layer, the mean over layers.
 double mlp_width(const LayerContext& c, const Local& l) {
   if (c.model.experts == 0) return l.ffn;
@@ -96,7 +107,8 @@ double mlp_width(const LayerContext& c, const Local& l) {
 double pointwise_bytes(const LayerContext& c, const Local& l) {
   const double outside = (c.model.norms * 2 + 2 * 3 + (c.model.dropout ? 2 : 0)) * c.model.hidden / l.outside;
   const double activation = (c.model.gated ? 3 : 2) * mlp_width(c, l);
-  const double rotary = 2 * (c.model.rotary + (c.model.qk_norm ? 1 : 0)) * (l.width + l.kv_width);
+  const double rotary = 2 * (c.model.rotary + (c.model.qk_norm ? 1 : 0)) * (l.width + l.kv_width) +
+                        2 * (c.model.query_rank + c.model.key_value_rank);  // norms of latent attention
   const double fusion = c.facts.fused_pointwise ? 1.0 : 1.6;
   return c.constants.pointwise_passes * fusion * l.tokens * l.element * (outside + activation + rotary);
 }
@@ -245,6 +257,8 @@ TokenBytes transformer_bytes(const LayerContext& c, const Local& l, double hidde
   token.outside = e * (c.model.norms + std::min(2.0, c.model.norms)) * hidden + masks;
   token.inside = e * ((c.model.qk_norm ? 3 : 2) * l.width + (c.model.qk_norm ? 3 : 2) * l.kv_width + activation);
   if (c.model.qk_norm) token.inside -= e * l.kv_width;  // values are not normalised
+  // Latent attention keeps what the norms of the narrow products read and what they write.
+  token.inside += e * (2 * c.model.query_rank + 2 * c.model.key_value_rank + c.model.rotated_keys);
   // Eager SwiGLU keeps silu(gate) beside gate, up and their product; eager rotary the vectors before and after.
   if (c.model.gated && !c.facts.fused_pointwise) token.inside += e * (inner + l.width + l.kv_width);
   if (c.model.experts > 0) {
@@ -280,6 +294,16 @@ void add_decoder(const spec::Model& model, Dimensions& d) {
   if (decoder.norm_place == spec::NormPlace::kBoth) d.norms = 4;
   if (decoder.parallel_block == spec::ParallelBlock::kOneNorm) d.norms = d.blocks = 1;
   if (decoder.parallel_block == spec::ParallelBlock::kTwoNorms) d.blocks = 1.5;  // entered twice, left once
+  if (spec::is_latent(model)) {
+    d.key_value_rank = static_cast<double>(decoder.key_value_rank);
+    d.query_rank = static_cast<double>(decoder.query_rank);
+    d.key_dim = static_cast<double>(model.head_dim);
+    d.value_dim = static_cast<double>(decoder.value_dim);
+    d.rotated_keys = static_cast<double>(spec::rotary_dim(model));
+    d.head_dim = (d.key_dim + d.value_dim) / 2;
+    const double narrow = d.query_rank + d.key_value_rank;
+    d.whole_parameters_per_layer = d.hidden * (narrow + d.rotated_keys) + narrow;
+  }
   std::int64_t windowed = 0;
   for (std::int64_t layer = 0; layer < model.layers; ++layer) windowed += spec::window_of(model, layer) > 0 ? 1 : 0;
   d.window = static_cast<double>(decoder.sliding_window);
@@ -289,6 +313,12 @@ void add_decoder(const spec::Model& model, Dimensions& d) {
 }
 
 }  // namespace
+
+double keys_per_token(const Dimensions& model, double sequence) {
+  if (!model.causal || sequence <= 0) return sequence;
+  const double window = std::min(model.window, sequence), share = model.windowed_share;
+  return (1 - share) * sequence / 2 + share * window * (1 - window / (2 * sequence));
+}
 
 Dimensions dimensions_of(const spec::Model& model) {
   Dimensions d;
@@ -336,8 +366,7 @@ LayerSeconds layer_seconds(const LayerContext& c) {
     work = mamba(c, l);
     pointwise_forward = 0.3 * work.forward;
   } else {
-    add_gemm(work, c, l.tokens, l.width + 2 * l.kv_width, c.model.hidden);
-    add_gemm(work, c, l.tokens, c.model.hidden, l.width);
+    add_projections(work, c, l);
     projections = work.forward;
     if (c.model.experts > 0) {
       const double dense = c.model.dense_share;
@@ -376,7 +405,8 @@ LayerBytes layer_bytes(const LayerContext& c) {
     const double blocks = tensor_blocks(c.model) - tensor_blocks_again(c.model, c.layout, c.facts);
     bytes.gathered = l.tokens * e * blocks * (c.model.hidden - hidden);
   } else if (c.facts.keeps_gathered_inputs && c.layout.recompute != plan::Recompute::kFull) {
-    bytes.gathered = l.tokens * e * 2 * (c.model.hidden - hidden);
+    // Gathered inputs are tensors of their own beside the shards they were made of.
+    bytes.gathered = l.outside > 1 ? l.tokens * e * 2 * c.model.hidden : 0.0;
   }
   switch (c.layout.recompute) {
     case plan::Recompute::kNone:

@@ -20,8 +20,10 @@ struct Dimensions {
   double rotary = 0;   // share of a head that is rotated
   double norms = 2;    // of a layer, those of queries and keys aside
   bool qk_norm = false;
-  double blocks = 2;          // of a layer, as tensor parallelism counts them: each is entered once and left once
-  bool fused_gate = true;     // our engine keeps the inner activations of the MLP once less (SwiGLU, gelu_tanh)
+  double blocks = 2;       // of a layer, as tensor parallelism counts them: each is entered once and left once
+  bool fused_gate = true;  // our engine keeps the inner activations of the MLP once less (SwiGLU, gelu_tanh)
+  // Latent attention; 0: plain. head_dim is then the mean of a head's keys and values, on which work and memory depend.
+  double key_value_rank = 0, query_rank = 0, key_dim = 0, value_dim = 0, rotated_keys = 0;
   double window = 0;          // keys that a query of a layer with a window sees
   double windowed_share = 0;  // of the layers
   bool causal = true;
@@ -31,11 +33,15 @@ struct Dimensions {
   double dense_share = 0, dense_ffn = 0;  // of a model with experts: its layers without, and their width
   double inner = 0, state = 0, dt_rank = 0, conv_kernel = 0;  // Mamba
   double dense_parameters_per_layer = 0;                      // everything but routed experts
+  double whole_parameters_per_layer = 0;                      // of these, what tensor parallelism does not split
   double expert_parameters_per_layer = 0;                     // all routed experts
   double embedding_parameters = 0;                            // first stage: tokens and positions
   double head_parameters = 0;  // last stage: LM head or classifier, final norm; tied: a copy of the embedding
 };
 Dimensions dimensions_of(const spec::Model& model);
+
+// Keys that a token sees in a sequence, the mean over tokens and layers. In a window the first ones see fewer.
+double keys_per_token(const Dimensions& model, double sequence);
 
 // Where the groups of a layout sit.
 struct GroupPlacements {

@@ -49,7 +49,8 @@ double dense_parameters_on_rank(const Dimensions& model, const plan::Layout& lay
   // A tied head is the embedding itself unless another stage holds it.
   const std::int64_t head = plan::head_rank(layout);
   if (stage == head && (!model.tied || head > 0)) parameters += model.head_parameters;
-  return parameters / static_cast<double>(layout.tp);
+  const double tp = static_cast<double>(layout.tp);
+  return parameters / tp + static_cast<double>(layers) * model.whole_parameters_per_layer * (1 - 1 / tp);
 }
 
 double expert_parameters_on_rank(const Dimensions& model, const plan::Layout& layout, std::int64_t layers) {

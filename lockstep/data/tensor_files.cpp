@@ -56,6 +56,9 @@ class TensorFiles final : public Dataset {
     }
     samples.target = names_.target.empty() ? torch::zeros({static_cast<std::int64_t>(indices.size())}, torch::kInt64)
                                            : gather(names_.target, indices);
+    // Classes of any width are the same classes.
+    if (torch::isIntegralType(samples.target.scalar_type(), /*includeBool=*/false))
+      samples.target = samples.target.to(torch::kInt64);
     return samples;
   }
 
@@ -68,7 +71,8 @@ class TensorFiles final : public Dataset {
 
  private:
   std::string shape_text(const std::string& name) const {
-    return fmt::format("[{}]", fmt::join(sample_sizes(files_.front().entry(name)), ", "));
+    const auto sizes = sample_sizes(files_.front().entry(name));
+    return sizes.empty() ? "(a number each)" : fmt::format("[{}]", fmt::join(sizes, ", "));
   }
 
   // And every tensor fits the first file's.

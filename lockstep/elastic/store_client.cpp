@@ -81,7 +81,8 @@ Fd StoreClient::Impl::try_connect(Clock::time_point deadline, std::string& probl
   addrinfo* found = nullptr;
   const std::string port = std::to_string(options_.port);
   if (const int code = ::getaddrinfo(options_.address.c_str(), port.c_str(), &hints, &found); code != 0) {
-    problem = ::gai_strerror(code);
+    problem = fmt::format("{} (set MASTER_ADDR, or the endpoint, to a name or address that this node resolves)",
+                          ::gai_strerror(code));
     return {};
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);

@@ -34,10 +34,11 @@ nn::ForwardContext context_of(const TrainedModel& trained, const data::Dataset& 
 
 // Those that the job names, and all that its model and data have.
 spec::Job with_all_metrics(spec::Job job) {
-  // Whether a plugin's loss is one of classes is not known.
-  if (job.model.is_scripted() && job.model.script.loss == spec::ScriptLoss::kOwn) return job;
   std::vector<std::string>& names = job.evaluation.metrics;
+  // Whether a plugin's loss is one of classes is not known; it counts its hits, as in training.
+  const bool own = job.model.is_scripted() && job.model.script.loss == spec::ScriptLoss::kOwn;
   for (const char* name : names_of(spec::Metric{})) {
+    if (own && std::string(name) != to_string(spec::Metric::kAccuracy)) continue;
     const bool there = std::find(names.begin(), names.end(), name) != names.end();
     if (!there && !spec::metric_problem(name, job)) names.emplace_back(name);
   }
@@ -96,6 +97,9 @@ class Evaluation {
                    {"loss", metrics_.loss()},           {"seconds", seconds}};
     if (trained_.step >= 0) result["step"] = trained_.step;
     result.update(values_json(metrics_.values()));
+    for (const std::string& name : trained_.job.evaluation.metrics) {
+      if (!value_named<spec::Metric>(name)) result["plugin_metrics"].push_back(name);
+    }
     if (const auto classes = metrics_.classes()) result["classes"] = classes->by_class();
     return result;
   }

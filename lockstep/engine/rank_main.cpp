@@ -243,7 +243,8 @@ int run_joined(elastic::RankRequest request, comm::Communicator world, torch::De
     run = resolve_run(job, request.plan, world.size());
     job.batch.micro = run.batch.micro;
     if (job.batch.global == 0) job.batch.accumulation = run.batch.accumulation;
-    job.batch.sequence_length = run.batch.sequence_length;
+    // A module's run has none of its own: the job says how long its data's windows are.
+    if (run.batch.sequence_length > 0) job.batch.sequence_length = run.batch.sequence_length;
   }
   RunContext context{std::move(request), std::move(job), std::move(run), std::move(world), nullptr, host, device};
   context.control = membership.control;

@@ -5,7 +5,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/yaml.h"
 #include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/engine/pretrained.h"
+#include "lockstep/nn/foreign_model.h"
 #include "lockstep/nn/hf_weights.h"
 #include "lockstep/spec/job_reader.h"
 
@@ -15,9 +17,12 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
+constexpr const char* kStateDict = "model.safetensors";  // all that an exported module is
+
 bool is_weight_folder(const fs::path& path) {
   std::error_code ignored;
-  return path.extension() == ".safetensors" || fs::exists(path / "config.json", ignored);
+  return path.extension() == ".safetensors" || fs::exists(path / "config.json", ignored) ||
+         fs::exists(path / kStateDict, ignored);
 }
 
 spec::Job with_overrides(const std::string& yaml, const std::string& name, const json& request) {
@@ -56,10 +61,21 @@ TrainedModel from_folder(const fs::path& path, const json& request) {
   if (const std::string given = request.value("job", ""); !given.empty()) {
     trained.job = with_overrides(given, "job", request);
     trained.tokenizer = trained.job.data.tokenizer;
+  } else if (fs::exists(path / kStateDict) && !fs::exists(path / "config.json")) {
+    throw bad_input("a folder of weights without config.json does not say what model it is of",
+                    "name the job with --job JOB.yaml", {path.string()});
   } else {
     trained.job.model = spec::load_model(path.string());
   }
   trained.model = nn::build_model(trained.job.model, build_options(trained.job));
+  if (trained.job.model.is_scripted()) {  // under its own names
+    const fs::path file = fs::is_directory(path) ? path / kStateDict : path;
+    auto weights = checkpoint::SafetensorsFile::open(file).read_all();
+    if (const auto* module = dynamic_cast<const nn::ForeignModel*>(trained.model.get()))
+      for (const auto& [alias, saved] : module->aliases()) weights.erase(alias);
+    nn::load_weights(*trained.model, weights, file.string());
+    return trained;
+  }
   const nn::LoadReport report = load_pretrained(*trained.model, path.string());
   if (!report.initial.empty()) {
     throw bad_input(

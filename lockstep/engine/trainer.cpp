@@ -20,6 +20,7 @@
 #include "lockstep/engine/record_places.h"
 #include "lockstep/engine/resume_check.h"
 #include "lockstep/plan/plan.h"
+#include "lockstep/spec/evaluation_metrics.h"
 #include "lockstep/telemetry/run_store.h"
 
 namespace lockstep::engine {
@@ -174,7 +175,7 @@ void Trainer::begin_snapshots() {
 std::string Trainer::covered_by_memory() const {
   const bool recovers = context_.held != nullptr && context_.job.recovery.restarts > 0 && context_.world.size() > 1;
   if (!recovers || (!snapshots_->active() && cost::snapshot_memory(context_.run).needed)) return "";
-  return fmt::format("; that of a single {} comes from the memory of the others",
+  return fmt::format("; what a single lost {0} held is restored from the other {0}s' memory",
                      context_.request.ranks.one_node ? "rank" : "node");
 }
 
@@ -617,14 +618,15 @@ void Trainer::run_evaluation() {
   const EvaluationResult result = evaluate(state_, context_.job, context_.run.layout, context_.world, [this] {
     if (context_.control != nullptr) context_.control->worked();
   });
-  nlohmann::json entry = {
-      {"step", state_.step}, {"loss", result.loss}, {"accuracy", result.accuracy}, {"targets", result.targets}};
+  const bool counts_classes = !spec::metric_problem("accuracy", context_.job);
+  nlohmann::json entry = {{"step", state_.step}, {"loss", result.loss}, {"targets", result.targets}};
+  entry["accuracy"] = counts_classes ? nlohmann::json(result.accuracy) : nlohmann::json();
   if (!result.metrics.empty()) entry["metrics"] = values_json(result.metrics);
   evaluations_.push_back(entry);
   if (context_.rank() != 0) return;
   if (context_.recorder) {
-    std::map<std::string, double> figures = {{std::string(telemetry::metric::kEvaluationLoss), result.loss},
-                                             {std::string(telemetry::metric::kEvaluationAccuracy), result.accuracy}};
+    std::map<std::string, double> figures = {{std::string(telemetry::metric::kEvaluationLoss), result.loss}};
+    if (counts_classes) figures[std::string(telemetry::metric::kEvaluationAccuracy)] = result.accuracy;
     for (const auto& [name, value] : result.metrics) figures[telemetry::metric::evaluation_metric(name)] = value;
     std::vector<telemetry::Metric> recorded;
     recorded.reserve(figures.size());

@@ -46,9 +46,15 @@ LossResult class_loss(ScriptLoss loss, const Tensor& output, const Tensor& targe
   }
   const Tensor logits = classes_second(output, target, loss, name), wanted = target.to(torch::kInt64);
   LossResult result;
+  const Tensor counted = wanted != kIgnoredTarget;
+  const Tensor outside = counted.logical_and((wanted < 0).logical_or(wanted >= logits.size(1)));
+  if (outside.any().item<bool>()) {
+    throw bad_input(fmt::format("{} gives {} classes, and a target is {}", name, logits.size(1),
+                                wanted.masked_select(outside)[0].item<std::int64_t>()),
+                    "number classes from 0 and give the module as many outputs; -100 is not counted");
+  }
   const Tensor logs = loss == ScriptLoss::kCrossEntropy ? torch::log_softmax(logits, 1) : logits;
   result.loss_sum = torch::nn::functional::detail::nll_loss(logs, wanted, {}, kIgnoredTarget, torch::kSum);
-  const Tensor counted = wanted != kIgnoredTarget;
   result.count = counted.sum().item<std::int64_t>();
   if (hits) result.correct = (logits.argmax(1) == wanted).logical_and(counted).sum().item<std::int64_t>();
   return result;

@@ -1,6 +1,8 @@
 #include "lockstep/nn/script_operators.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/jit/runtime/custom_operator.h>
+#include <torch/library.h>
 #include <torch/types.h>
 
 #include <cmath>
@@ -11,6 +13,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "lockstep/nn/torch_compat.h"
 
 namespace lockstep::nn {
 namespace {
@@ -108,6 +112,20 @@ const std::vector<std::pair<std::string, Call>> kOperators = {
      "-> Tensor",
      call_lanczos},
 };
+
+#if !LOCKSTEP_TORCH_AT_LEAST(2, 0)
+// Older libtorchs normalise groups on processors only where values and weights have one type.
+Tensor group_norm_in_fp32(const Tensor& x, std::int64_t groups, const c10::optional<Tensor>& weight,
+                          const c10::optional<Tensor>& bias, double epsilon, bool cudnn) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::DispatchKey::AutocastCPU);
+  const auto wide = [](const c10::optional<Tensor>& tensor) {
+    return tensor && tensor->defined() ? c10::make_optional(tensor->to(torch::kFloat)) : tensor;
+  };
+  return at::group_norm(x.to(torch::kFloat), groups, wide(weight), wide(bias), epsilon, cudnn);
+}
+
+TORCH_LIBRARY_IMPL(aten, AutocastCPU, library) { library.impl("group_norm", TORCH_FN(group_norm_in_fp32)); }
+#endif
 
 }  // namespace
 

@@ -36,6 +36,11 @@ void fields_of(auto& fields, Is<spec::Decoder> auto& decoder) {
   fields.non_negative("score_dim", decoder.score_dim);
   fields.non_negative("attention_softcap", decoder.attention_softcap);
   fields.non_negative("logit_softcap", decoder.logit_softcap);
+  const spec::Decoder plain;
+  fields.value_or_absent("key_value_rank", decoder.key_value_rank, plain.key_value_rank);
+  fields.value_or_absent("query_rank", decoder.query_rank, plain.query_rank);
+  fields.value_or_absent("value_dim", decoder.value_dim, plain.value_dim);
+  fields.value_or_absent("only_planned", decoder.only_planned, plain.only_planned);
   fields.non_negative("sliding_window", decoder.sliding_window);
   fields.non_negative("window_period", decoder.window_period);
   fields.non_negative("window_from", decoder.window_from);

@@ -67,6 +67,10 @@ Found find_attention_problem(const Run& run) {
 // What no layout helps against: the architectures as nn/ builds them.
 Found find_model_problem(const Run& run) {
   const spec::Model& model = run.model;
+  if (const std::string why = spec::why_only_planned(model); !why.empty()) {
+    return model_problem(run, "arch", fmt::format("{}, so it can be planned and not trained", why),
+                         "`lockstep plan --export` writes its plan for other frameworks");
+  }
   if (model.dropout < 0 || model.dropout >= 1) {
     return model_problem(run, "dropout", fmt::format("dropout {} is not in [0, 1)", model.dropout),
                          "set model.dropout");

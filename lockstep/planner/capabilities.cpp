@@ -145,6 +145,7 @@ std::optional<std::string> Capabilities::find_pipeline_problem(const plan::Layou
 }
 
 std::optional<std::string> Capabilities::find_mesh_problem(const plan::Layout& layout, const spec::Model& model) const {
+  if (name == "lockstep" && !spec::why_only_planned(model).empty()) return "network of this model";
   if (!model.is_language_model() && !images) return "models of images";
   if (model.arch == spec::Arch::kMamba && !state_space) return "state-space models";
   if (layout.tp > 1 && !tensor) return "tensor parallelism";

@@ -139,19 +139,6 @@ std::vector<cost::ObservedRun> recorded_runs(const cost::Profile& profile) {
   return runs;
 }
 
-std::string said_of(const std::vector<cost::RunVerdict>& runs) {
-  std::string names;
-  std::size_t used = 0;
-  for (const cost::RunVerdict& run : runs) {
-    if (run.is_outlier()) continue;
-    if (used < kNamesSaid) names += (used == 0 ? "" : ", ") + run.name;
-    ++used;
-  }
-  if (used == 0) return "";
-  const std::string more = used > kNamesSaid ? fmt::format(" and {} more", used - kNamesSaid) : "";
-  return fmt::format("{} observed run{}: {}{}", used, used == 1 ? "" : "s", names, more);
-}
-
 Conditioned conditioned_on(const cost::Profile& profile, const std::vector<cost::ObservedRun>& runs) {
   if (runs.empty()) return {profile, {}, {}};
   const cost::Posterior posterior(profile, runs);
@@ -254,6 +241,19 @@ Conditioned conditioned(const cost::Profile& profile) {
     }
   }
   return conditioned_on(profile, runs);
+}
+
+std::string said_of(const std::vector<cost::RunVerdict>& runs) {
+  std::string names;
+  std::size_t used = 0;
+  for (const cost::RunVerdict& run : runs) {
+    if (run.is_outlier()) continue;
+    if (used < kNamesSaid) names += (used == 0 ? "" : ", ") + run.name;
+    ++used;
+  }
+  if (used == 0) return "";
+  const std::string more = used > kNamesSaid ? fmt::format(" and {} more", used - kNamesSaid) : "";
+  return fmt::format("{} observed run{}: {}{}", used, used == 1 ? "" : "s", names, more);
 }
 
 std::vector<std::string> findings_of(const std::vector<cost::RunVerdict>& runs) {

@@ -50,6 +50,9 @@ Conditioned conditioned_on_rows(const cost::Profile& profile, const PublishedTab
 // of this engine. Unchanged where there is nothing or observations are off. Never throws for what is kept.
 Conditioned conditioned(const cost::Profile& profile);
 
+// Those that count, by name: "4 observed runs: a, b, c and 1 more"; "" for none.
+std::string said_of(const std::vector<cost::RunVerdict>& runs);
+
 // A sentence for each run that is not an ordinary one: how far off, and what to look at.
 std::vector<std::string> findings_of(const std::vector<cost::RunVerdict>& runs);
 

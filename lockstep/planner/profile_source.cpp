@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "lockstep/base/counted.h"
 #include "lockstep/base/error.h"
 #include "lockstep/planner/observations.h"
 #include "lockstep/spec/backends.h"
@@ -74,13 +75,26 @@ std::optional<cost::Profile> find_profile(const spec::Cluster& cluster, spec::Pr
   return profile;
 }
 
+namespace {
+
+// What measures just this: the defaults of `calibrate` are those of the demo's job.
+std::string calibration_of(const Ranks& ranks, spec::Precision precision) {
+  const Ranks usual = ranks_here({}, 0, ranks.backend, ranks.world);
+  std::string command = fmt::format("lockstep calibrate --ranks {} --backend {}", ranks.world, ranks.backend);
+  if (ranks.threads != usual.threads) command += fmt::format(" threads_per_rank={}", ranks.threads);
+  if (precision != spec::Precision::kFp32) command += fmt::format(" precision={}", spec::to_string(precision));
+  return command;
+}
+
+}  // namespace
+
 cost::Profile require_profile(const spec::Cluster& cluster, spec::Precision precision, const Ranks& ranks,
                               const std::string& name) {
   if (auto profile = find_profile(cluster, precision, ranks, name)) return std::move(*profile);
   throw environment_error(
-      fmt::format("there is no {} profile of this machine for {} ranks over {}", spec::to_string(precision),
-                  ranks.world, ranks.backend),
-      fmt::format("run `lockstep calibrate --ranks {}` first, or name one with --profile", ranks.world));
+      fmt::format("there is no {} profile of this machine for {} of {} over {}", spec::to_string(precision),
+                  counted(ranks.world, "rank"), counted(ranks.threads, "thread"), ranks.backend),
+      fmt::format("run `{}` first, or name one with --profile", calibration_of(ranks, precision)));
 }
 
 }  // namespace lockstep::planner

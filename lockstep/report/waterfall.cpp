@@ -86,6 +86,7 @@ std::optional<Descent> predict(const RunFacts& facts) {
   at(descent, Loss::kPipelineComm) = time.pp_comm;
   at(descent, Loss::kDataComm) = time.dp_comm;
   at(descent, Loss::kOptimizer) = time.optimizer;
+  at(descent, Loss::kSelection) = time.selection;
   if (const auto& checkpoint = facts.typed->best.checkpoint;
       checkpoint && checkpoint->goodput > 0.0 && checkpoint->interval_seconds > 0.0) {
     // The stalls come on top of the predicted step, as does the rest that goodput counts.
@@ -189,7 +190,8 @@ const char* describe(Loss loss) {
   return named<Loss::kOutside>(loss, "kernels below peak", "recomputation", "pipeline bubble", "tensor communication",
                                "context communication", "expert communication", "pipeline communication",
                                "data-parallel communication", "waiting for stragglers", "loader", "optimizer",
-                               "checkpoint stalls", "host and other", "restarts, lost work", "start, evaluation, end");
+                               "checkpoint stalls", "chosen as the best", "host and other", "restarts, lost work",
+                               "start, evaluation, end");
 }
 
 double Descent::outside_seconds() const {

@@ -31,6 +31,7 @@ enum class Loss : std::uint8_t {
   kLoader,
   kOptimizer,
   kCheckpoint,  // the stall
+  kSelection,   // predicted alone: what the best of many predictions lacks (planner/selection.h)
   kHost,        // what is left of the step
   kRestarts,    // outside of steps from here: recoveries, and steps done again
   kOutside,     // start, evaluation, end
@@ -38,8 +39,8 @@ enum class Loss : std::uint8_t {
 inline constexpr std::size_t kLosses = static_cast<std::size_t>(Loss::kOutside) + 1;
 constexpr auto names_of(Loss) {
   return enum_names<Loss::kOutside>("kernels", "recompute", "bubble", "tp_comm", "cp_comm", "ep_comm", "pp_comm",
-                                    "dp_comm", "stragglers", "loader", "optimizer", "checkpoint", "host", "restarts",
-                                    "outside");
+                                    "dp_comm", "stragglers", "loader", "optimizer", "checkpoint", "selection", "host",
+                                    "restarts", "outside");
 }
 const char* describe(Loss loss);  // for people: "kernels below peak"
 constexpr bool is_outside_of_steps(Loss loss) { return loss >= Loss::kRestarts; }

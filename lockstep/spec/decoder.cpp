@@ -28,6 +28,27 @@ void read_norms(MapReader& reader, Model& model) {
   }
 }
 
+void read_latent(MapReader& reader, Model& model) {
+  Decoder& d = model.decoder;
+  reader.count("key_value_rank", d.key_value_rank, 0, kWidest);
+  reader.count("query_rank", d.query_rank, 0, kWidest);
+  reader.count("value_dim", d.value_dim, 0, kWidest);
+  if (d.key_value_rank == 0) {
+    for (const char* key : {"query_rank", "value_dim"}) {
+      if (reader.has(key))
+        throw reader.error_at(key, fmt::format("{} is latent attention's alone", key),
+                              "give key_value_rank, or omit it");
+    }
+    d.query_rank = d.value_dim = 0;
+    return;
+  }
+  if (d.value_dim == 0) d.value_dim = model.head_dim;
+  if (model.kv_heads != model.heads) {
+    throw reader.error_at("key_value_rank", "latent attention has as many heads of keys as of queries",
+                          "omit kv_heads, or omit key_value_rank");
+  }
+}
+
 void read_attention(MapReader& reader, Model& model) {
   Decoder& d = model.decoder;
   reader.boolean("qkv_bias", d.qkv_bias);
@@ -43,6 +64,8 @@ void read_attention(MapReader& reader, Model& model) {
   if (d.qk_norm != QkNorm::kNone && d.norm != NormKind::kRms) {
     throw reader.error_at("qk_norm", "queries and keys are normalised by RMSNorm alone", "set norm: rms");
   }
+  read_latent(reader, model);
+  reader.boolean("only_planned", d.only_planned);
   if (model.head_dim > 0 && (rotary_dim(model) < 2 || rotary_dim(model) % 2 != 0)) {
     throw reader.error_at(
         "rotary_fraction",
@@ -157,7 +180,17 @@ std::int64_t window_of(const Model& model, std::int64_t layer) {
 
 std::int64_t rotary_dim(const Model& model) {
   const std::int64_t head_dim = model.head_dim > 0 ? model.head_dim : model.hidden / model.heads;
-  return static_cast<std::int64_t>(static_cast<double>(head_dim) * model.decoder.rotary_fraction);
+  // A third of 192 elements is 64 of them whichever way the third was rounded.
+  return static_cast<std::int64_t>(static_cast<double>(head_dim) * model.decoder.rotary_fraction + 1e-9);
+}
+
+bool is_latent(const Model& model) { return has_decoder(model) && model.decoder.key_value_rank > 0; }
+
+std::int64_t value_dim(const Model& model) { return is_latent(model) ? model.decoder.value_dim : model.head_dim; }
+
+std::string why_only_planned(const Model& model) {
+  if (is_latent(model)) return "its attention is latent (MLA)";
+  return has_decoder(model) && model.decoder.only_planned ? "only its sizes are known here" : "";
 }
 
 bool has_experts(const Model& model, std::int64_t layer) {
@@ -170,6 +203,7 @@ std::int64_t mlp_width(const Model& model, std::int64_t layer) {
 
 std::string beyond_llama(const Model& model) {
   const Decoder& d = model.decoder;
+  if (std::string why = why_only_planned(model); !why.empty()) return why;
   if (d.sliding_window > 0) return "it has sliding windows";
   if (model.bias || d.qkv_bias || d.attention_output_bias) return "its linear layers have biases";
   if (d.qk_norm != QkNorm::kNone) return "it normalises queries and keys";

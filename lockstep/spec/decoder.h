@@ -69,6 +69,15 @@ struct Decoder {
   double attention_softcap = 0.0;  // scores become cap x tanh(score / cap); 0: not
   double logit_softcap = 0.0;      // logits of the LM head likewise
 
+  // Latent attention (DeepSeek-AI 2024, DeepSeek-V2, 2.1): keys and values come from a narrow product that all heads
+  // share, queries perhaps from another. A head's queries and keys have head_dim elements, the rotated ones of the keys
+  // are shared by all heads. Planned, not trained.
+  std::int64_t key_value_rank = 0;  // 0: plain attention
+  std::int64_t query_rank = 0;      // 0: queries come from the hidden state
+  std::int64_t value_dim = 0;       // of a head
+
+  bool only_planned = false;  // sizes are those of a network that nothing here builds
+
   std::int64_t sliding_window = 0;  // keys that a query sees, itself included; 0: all
   std::int64_t window_period = 0;   // every so many-th layer sees all keys; 0: no layer does
   std::int64_t window_from = 0;     // layers before this one see all keys
@@ -94,6 +103,12 @@ void adopt_family(Model& model, Family family);
 
 // Keys that layer `layer` lets a query see; 0: all.
 std::int64_t window_of(const Model& model, std::int64_t layer);
+// Whether it has latent attention.
+bool is_latent(const Model& model);
+// Elements of a head's values.
+std::int64_t value_dim(const Model& model);
+// Why it is planned and not trained, as one clause; "" for what nn/ builds.
+std::string why_only_planned(const Model& model);
 // Elements of a head that are rotated, an even number.
 std::int64_t rotary_dim(const Model& model);
 // Whether the layer has experts, and the width of its MLP (of one expert).

@@ -170,7 +170,8 @@ Model parse_hf_config(std::string_view text, const fs::path& file) {
   } else {
     model = read_decoder_config(config, type);
   }
-  if (config.has("quantization_config")) {
+  // For a plan it does not matter how weights were published.
+  if (config.has("quantization_config") && why_only_planned(model).empty()) {
     config.fail("quantization_config", "is there",
                 "quantized weights are not supported; take the folder they came from");
   }

@@ -268,11 +268,9 @@ Model falcon(const JsonReader& config) {
   return model;
 }
 
-// DeepSeek-MoE (Dai et al. 2024), whose class is published beside its weights.
-Model deepseek(const JsonReader& config) {
-  Model model = sizes_of(config, {.family = Family::kDeepseek});
+// The experts of DeepSeek's classes: the first layers dense, some experts shared.
+void read_deepseek_experts(const JsonReader& config, Model& model) {
   model.arch = Arch::kMoe;
-  read_attention_bias(config, model);
   Decoder& d = model.decoder;
   d.dense_ffn_hidden = model.ffn_hidden;
   model.ffn_hidden = width(config, "moe_intermediate_size");
@@ -285,8 +283,65 @@ Model deepseek(const JsonReader& config) {
   d.routed_scale = real_between(config, "routed_scaling_factor", 1.0, 1e-6, 1e6);
   model.router_auxiliary_loss = real_between(config, "aux_loss_alpha", 0.001, 0.0, 1e3);
   if (config.integer_or("moe_layer_freq", 1) != 1) config.fail("moe_layer_freq", "is not 1", "not supported");
+}
+
+// DeepSeek-MoE (Dai et al. 2024), whose class is published beside its weights.
+Model deepseek(const JsonReader& config) {
+  Model model = sizes_of(config, {.family = Family::kDeepseek});
+  read_attention_bias(config, model);
+  read_deepseek_experts(config, model);
   if (config.text("scoring_func", "softmax") != "softmax")
     config.fail("scoring_func", "is not softmax", "not supported");
+  read_rope(config, model);
+  return model;
+}
+
+// DeepSeek-V2 and V3: latent attention. How experts are scored and grouped costs nothing that is counted; the module
+// that predicts a second token (num_nextn_predict_layers) is left out, as in transformers.
+Model deepseek_latent(const JsonReader& config) {
+  Model model = sizes_of(config, {.family = Family::kDeepseek, .head_dim = 1});
+  read_attention_bias(config, model);
+  read_deepseek_experts(config, model);
+  Decoder& d = model.decoder;
+  const std::int64_t rotated = width(config, "qk_rope_head_dim");
+  model.head_dim = width(config, "qk_nope_head_dim") + rotated;
+  model.kv_heads = model.heads;
+  d.key_value_rank = width(config, "kv_lora_rank");
+  d.query_rank = is_null(config, "q_lora_rank") ? 0 : config.integer_or("q_lora_rank", 1536, 1, kWidest);
+  d.value_dim = width(config, "v_head_dim");
+  // How long contexts are scaled (yarn with its own mscale) changes no size.
+  const auto rope = config.object_or_none("rope_parameters");
+  model.rope_theta = real_between(rope ? *rope : config, "rope_theta", 10'000.0, 1.0, 1e12);
+  d.rotary_fraction = static_cast<double>(rotated) / static_cast<double>(model.head_dim);
+  return model;
+}
+
+// Of these classes the sizes are known, and their networks are not built here.
+Model gemma1(const JsonReader& config) {
+  Model model = sizes_of(config, {.max_sequence = 8192, .kv_heads = 16, .head_dim = 256, .activation = "gelu"});
+  read_attention_bias(config, model);
+  model.decoder.norm_plus_one = model.decoder.scaled_embeddings = model.decoder.only_planned = true;
+  model.tied_embeddings = config.boolean_or("tie_word_embeddings", true);
+  read_rope(config, model);
+  return model;
+}
+
+// The text of Llama 4: experts in every `interleave_moe_layer_step`-th layer. Attention in chunks is priced as whole.
+Model llama4(const JsonReader& file) {
+  const auto inside = file.object_or_none("text_config");
+  const JsonReader& config = inside ? *inside : file;
+  Model model = sizes_of(config, {.norm_epsilon = 1e-5, .max_sequence = 131'072, .kv_heads = 8, .head_dim = 128});
+  read_attention_bias(config, model);
+  model.arch = Arch::kMoe;
+  Decoder& d = model.decoder;
+  model.experts = width(config, "num_local_experts");
+  model.experts_per_token = config.integer_or("num_experts_per_tok", 1, 1, model.experts);
+  model.shared_experts = 1;
+  const std::int64_t period = config.integer_or("interleave_moe_layer_step", 1, 1, model.layers);
+  d.dense_layers = model.layers - model.layers / period;
+  if (d.dense_layers > 0) d.dense_ffn_hidden = width(config, "intermediate_size_mlp");
+  d.only_planned = true;
+  model.rope_theta = 5e5;
   read_rope(config, model);
   return model;
 }
@@ -311,19 +366,31 @@ const std::vector<Reader>& decoder_readers() {
   return readers;
 }
 
+const std::vector<Reader>& planned_readers() {
+  static const std::vector<Reader> readers = {{"deepseek_v2", deepseek_latent},
+                                              {"deepseek_v3", deepseek_latent},
+                                              {"kimi_k2", deepseek_latent},
+                                              {"gemma", gemma1},
+                                              {"llama4", llama4},
+                                              {"llama4_text", llama4}};
+  return readers;
+}
+
 Model read_decoder_config(const JsonReader& config, const std::string& type) {
-  for (const Reader& reader : decoder_readers()) {
-    if (type == reader.type) return reader.read(config);
-  }
-  if (type == "deepseek_v2" || type == "deepseek_v3") {
-    config.fail("model_type", fmt::format("`{}` is not supported", type),
-                "its latent attention is not there; DeepSeek-MoE (`deepseek`) is");
+  for (const auto* readers : {&decoder_readers(), &planned_readers()}) {
+    for (const Reader& reader : *readers) {
+      if (type == reader.type) return reader.read(config);
+    }
   }
   if (type == "gemma3") {
     config.fail("model_type", "`gemma3` reads images too", "take its text model (`gemma3_text`)");
   }
+  std::vector<std::string> planned;
+  for (const Reader& reader : planned_readers()) planned.emplace_back(reader.type);
   config.fail("model_type", fmt::format("`{}` is not supported", printable(type)),
-              "supported: " + join(hf_model_types(), ", "));
+              fmt::format("supported: {}; for planning alone: {}; to plan another one, write its sizes as a model file "
+                          "(arch: llama or moe, layers, hidden, ...)",
+                          join(hf_model_types(), ", "), join(planned, ", ")));
 }
 
 }  // namespace lockstep::spec::hf

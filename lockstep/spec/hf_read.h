@@ -51,6 +51,8 @@ struct Reader {
   Model (*read)(const JsonReader& config);
 };
 const std::vector<Reader>& decoder_readers();
+// Likewise, of classes whose sizes can be planned and that nothing here trains.
+const std::vector<Reader>& planned_readers();
 // Fails for a model_type that nothing reads.
 Model read_decoder_config(const JsonReader& config, const std::string& type);
 // Everything of a Mixtral but its experts.

@@ -558,10 +558,11 @@ void check_plugin_data(Job& result) {
 // A module from Python reads whatever it is given; what the data itself must be told is asked for.
 void check_script(MapReader& job, const Job& result) {
   const DataKind kind = result.data.kind;
-  if (kind == DataKind::kImages) {
-    throw job.error_at("data",
-                       fmt::format("{} does not say what images of kind images are like", origin_of(result.model)),
-                       "write them as tensors (kind: tensors)");
+  if (kind == DataKind::kImages && result.model.image_size == 0) {
+    const bool module = result.model.arch == Arch::kTorchScript;
+    throw job.error_at("data", fmt::format("{} does not say what pictures are made into", origin_of(result.model)),
+                       module ? "set model.image_size and model.classes, for example 32 and 10"
+                              : "write them as tensors (kind: tensors), or a data set of the plugin");
   }
   const bool windows = kind == DataKind::kText || kind == DataKind::kTokens || kind == DataKind::kClassification ||
                        kind == DataKind::kInstruction;

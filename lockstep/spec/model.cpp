@@ -28,6 +28,7 @@ class Lines {
 
 std::string list_of(const std::vector<double>& values) {
   std::vector<std::string> texts;
+  texts.reserve(values.size());
   for (const double value : values) texts.push_back(exact_real(value));
   return fmt::format("[{}]", join(texts, ", "));
 }
@@ -84,6 +85,10 @@ void write_decoder(const Model& model, Lines& lines) {
   real("score_dim", d.score_dim, u.score_dim);
   real("attention_softcap", d.attention_softcap, u.attention_softcap);
   real("logit_softcap", d.logit_softcap, u.logit_softcap);
+  count("key_value_rank", d.key_value_rank);
+  count("query_rank", d.query_rank);
+  count("value_dim", d.value_dim);
+  flag("only_planned", d.only_planned, u.only_planned);
   count("sliding_window", d.sliding_window);
   count("window_period", d.window_period);
   count("window_from", d.window_from);
@@ -183,6 +188,11 @@ std::string to_yaml(const Model& model, int indent) {
   lines.add("name", yaml_quote(model.name));
   if (model.is_scripted()) {
     write_script(model.script, lines);
+    if (model.image_size > 0) {
+      lines.add("image_size", model.image_size);
+      lines.add("image_channels", model.image_channels);
+      lines.add("classes", model.classes);
+    }
     return lines.take();
   }
   lines.add("arch", std::string(to_string(model.arch)));

@@ -242,6 +242,7 @@ void read_loss(MapReader& reader, const PluginUse& plugin, Script& script) {
 
 void read_facts(MapReader& reader, Script& script) {
   std::string facts;
+  if (reader.node().find("facts") == nullptr) return;  // ours: nobody is offered it
   if (reader.text("facts", facts)) script.facts = script_facts(facts, reader.full_key("facts"));
 }
 
@@ -265,6 +266,15 @@ Model read_plugin_model(const YamlNode& node, const std::string& path) {
   return model;
 }
 
+// What a folder of pictures is made into; other data says itself what it is like.
+void read_pictures(MapReader& reader, Model& model) {
+  if (!reader.count("image_size", model.image_size, 1, 1 << 14)) return;
+  model.image_channels = 3;
+  reader.count("image_channels", model.image_channels, 1, 1024);
+  reader.require("classes");
+  reader.count("classes", model.classes, 1, 1 << 24);
+}
+
 // `digest` and `facts` are ours: a user leaves them out, and the file is looked at.
 Model read_script(const YamlNode& node, const std::string& path) {
   MapReader reader(node, path);
@@ -278,12 +288,18 @@ Model read_script(const YamlNode& node, const std::string& path) {
   read_plugin_file(reader, plugin);
   plugin.options.kind = YamlNode::Kind::kMap;
   read_loss(reader, plugin, script);
-  const bool has_digest = reader.text("digest", script.digest);
+  read_pictures(reader, model);
+  const bool has_digest = node.find("digest") != nullptr && reader.text("digest", script.digest);
   read_facts(reader, script);
   reader.finish();
   if (plugin.used() && !script.own_loss.used()) {
     throw reader.error_at("plugin", "a module from Python takes its loss from a plugin, and this loss is not in it",
                           "remove plugin, or name a loss that it registers");
+  }
+  if (!has_digest && !fs::exists(script.path)) {
+    throw environment_error("no such file: " + printable_path(script.path),
+                            "save one with torch.jit.script(model).save(FILE), or check the path",
+                            node.find("torchscript")->place());
   }
   if (!has_digest) script.digest = script_digest(script.path);
   return model;

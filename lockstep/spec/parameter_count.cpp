@@ -15,7 +15,20 @@ struct Counter {
   N linear(N in, N out, bool bias) const { return in * out + (bias ? out : N{0}); }
   N layer_norm(N width) const { return width + (model.bias || model.decoder.norm_bias ? width : N{0}); }
 
+  // DeepSeek-V2, 2.1: the narrow products and their norms, and those that make heads of them.
+  N latent_attention() const {
+    const Decoder& d = model.decoder;
+    const N hidden = n(model.hidden), heads = n(model.heads), rotated = n(rotary_dim(model));
+    const N queries = heads * n(model.head_dim), rank = n(d.key_value_rank), narrow = n(d.query_rank);
+    const N query =
+        d.query_rank > 0 ? linear(hidden, narrow, d.qkv_bias) + narrow + narrow * queries : hidden * queries;
+    return query + linear(hidden, rank + rotated, d.qkv_bias) + rank +
+           rank * heads * (n(model.head_dim) - rotated + n(d.value_dim)) +
+           linear(heads * n(d.value_dim), hidden, d.attention_output_bias);
+  }
+
   N attention() const {
+    if (is_latent(model)) return latent_attention();
     const N hidden = n(model.hidden);
     const N queries = n(model.heads) * n(model.head_dim), keys = n(model.kv_heads) * n(model.head_dim);
     const bool in = model.bias || model.decoder.qkv_bias, out = model.bias || model.decoder.attention_output_bias;

@@ -92,14 +92,19 @@ PluginFile look_at_plugin(const std::string& path, const SourcePlace& place) {
 }
 
 bool read_plugin_file(MapReader& map, PluginUse& use) {
-  for (const char* written : {"plugin_digest", "plugin_folder", "plugin_folders"}) map.has(written);
+  // What we write ourselves is known where it stands, and nobody is offered it.
+  for (const char* written : {"plugin_digest", "plugin_folder", "plugin_folders"}) {
+    if (map.node().find(written) != nullptr) map.has(written);
+  }
   if (!map.path("plugin", use.file)) return false;
   if (use.file.empty()) throw map.error_at("plugin", "`plugin` is empty", "name a shared object");
   use.file = fs::absolute(use.file).lexically_normal().string();
   const YamlNode& node = *map.node().find("plugin");
   use.folder = folder_of(node);
-  map.text("plugin_folder", use.folder);
-  if (!map.text("plugin_digest", use.digest)) use.digest = look_at_plugin(use.file, node.place()).digest;
+  const auto has = [&](const char* key) { return map.node().find(key) != nullptr; };
+  if (has("plugin_folder")) map.text("plugin_folder", use.folder);
+  if (!has("plugin_digest") || !map.text("plugin_digest", use.digest))
+    use.digest = look_at_plugin(use.file, node.place()).digest;
   return true;
 }
 

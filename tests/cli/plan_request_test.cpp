@@ -273,7 +273,10 @@ TEST(PlanRequest, a_machine_that_was_never_measured_is_told_to_calibrate) {
   PlanFlags asked = flags();
   asked.model = "gpt2-124m";
   asked.cluster = "1x3xcpu";
-  EXPECT_HAS(user_error([&] { request_of(asked); }, ExitCode::kEnvironment), "lockstep calibrate --ranks 3");
+  EXPECT_HAS(user_error([&] { request_of(asked); }, ExitCode::kEnvironment),
+             "lockstep calibrate --ranks 3 --backend tcp");
+  asked.precision = "bf16";
+  EXPECT_HAS(user_error([&] { request_of(asked); }, ExitCode::kEnvironment), " precision=bf16`");
 }
 
 TEST(PlanRequest, no_model_or_no_cluster_is_said) {

@@ -73,7 +73,7 @@ class Predict(EndToEnd):
         self.assertLess(after[0], 0.95 * before[0])
         # By 0.8 over both sides; looked at below, since what is possible cuts the upper side of the first.
         self.assertLess(after[0] / after[1], 0.8**0.5 * before[0] / before[1])
-        self.assertIn("conditioned on 1 observed run", text)
+        self.assertIn("conditioned on 1 observed run: a\n", text)
         self.assertEqual(self.run_lockstep("observe", "--rows", seen).returncode, 0)
         self.assertEqual(rate()[0], after)
         self.assertEqual(rate("--no-observations")[0], before)

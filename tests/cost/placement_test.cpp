@@ -9,7 +9,9 @@
 #include "lockstep/cost/flops.h"
 #include "lockstep/cost/pricer/pricer.h"
 #include "lockstep/cost/profile/profile.h"
+#include "lockstep/cost/stage_content.h"
 #include "lockstep/plan/layout.h"
+#include "lockstep/spec/hf_config.h"
 #include "lockstep/spec/usual_precision.h"
 
 namespace lockstep::cost {
@@ -114,10 +116,61 @@ TEST(Placement, risk_is_that_of_the_stage_that_is_fullest) {
 TEST(ModelFlops, are_those_of_the_architecture) {
   const spec::Model mamba = spec::load_model("mamba-2.8b");
   EXPECT_DOUBLE_EQ(mfu_flops_per_token(mamba, 131072), mfu_flops_per_token(mamba, 2048)) << "no attention";
+  const double parameters = static_cast<double>(spec::active_parameter_count_without_input_embedding(mamba));
+  const double scanned = static_cast<double>(mamba.layers * mamba.expand * mamba.hidden * mamba.state_size);
+  EXPECT_DOUBLE_EQ(mfu_flops_per_token(mamba, 2048), 6 * parameters + 27 * scanned);
   const spec::Model bert = spec::load_model("bert-large");
   const double hidden = static_cast<double>(bert.layers * bert.hidden);
   EXPECT_DOUBLE_EQ(mfu_flops_per_token(bert, 512) - mfu_flops_per_token(bert, 256), 12 * hidden * 256)
       << "tokens see both sides";
+}
+
+TEST(ModelFlops, count_heads_as_wide_as_they_are_and_the_keys_that_windows_leave) {
+  const spec::Model gemma = spec::load_model("gemma2-9b");
+  const double width = static_cast<double>(gemma.layers * gemma.heads * gemma.head_dim);
+  ASSERT_NE(gemma.heads * gemma.head_dim, gemma.hidden);
+  ASSERT_EQ(gemma.decoder.sliding_window, 4096);
+  EXPECT_NEAR(mfu_flops_per_token(gemma, 4096) - mfu_flops_per_token(gemma, 2048), 6 * width * 2048, 1e-6 * width);
+  // Half of the layers see a window: 4096 keys but for the first 4096 tokens, which see half of them.
+  EXPECT_NEAR(mfu_flops_per_token(gemma, 16384) - mfu_flops_per_token(gemma, 4096),
+              12 * width * ((8192.0 + 4096 * (1 - 1.0 / 8)) / 2 - 2048), 1e-6 * width);
+}
+
+constexpr const char* kDeepseekV3 = R"({"model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432,
+    "kv_lora_rank": 512, "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1,
+    "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128,
+    "q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "first_k_dense_replace": 3, "max_position_embeddings": 163840, "vocab_size": 129280})";
+
+TEST(LatentAttention, is_counted_by_its_own_products) {
+  const spec::Model model = spec::parse_hf_config(kDeepseekV3, "deepseek-v3/config.json");
+  const double active = static_cast<double>(spec::active_parameter_count_without_input_embedding(model));
+  // Keys of 192 elements, values of 128.
+  EXPECT_DOUBLE_EQ(mfu_flops_per_token(model, 4096), 6 * active + 6.0 * 61 * 128 * 160 * 4096);
+  // The narrow products and their norms are whole on every tensor-parallel rank, all else is split.
+  const Dimensions d = dimensions_of(model);
+  const double narrow = 7168.0 * (1536 + 512 + 64) + 1536 + 512;
+  plan::Layout layout;
+  const double whole = dense_parameters_on_rank(d, layout, 0, 61);
+  layout.tp = 8;
+  EXPECT_NEAR(dense_parameters_on_rank(d, layout, 0, 61), 61 * narrow + (whole - 61 * narrow) / 8, 1);
+}
+
+TEST(LatentAttention, is_priced_with_its_memory) {
+  spec::Model model = spec::parse_hf_config(kDeepseekV3, "deepseek-v3/config.json");
+  const spec::Cluster cluster = spec::load_cluster("32x8xH100");
+  const plan::Layout layout = plan::parse_layout("pp=16,shard=16,ep=16,zero=1,recompute=selective");
+  const plan::BatchPlan batch{.micro = 1, .accumulation = 32, .global_sequences = 512, .sequence_length = 4096};
+  const auto price = [&] {
+    return Pricer(model, cluster, profile_for(cluster), {.sequence_length = 4096}).price(layout, batch);
+  };
+  const Price latent = price();
+  EXPECT_GT(latent.time.compute, 0);
+  // The same heads without the narrow products: more parameters, more work.
+  model.decoder.key_value_rank = model.decoder.query_rank = model.decoder.value_dim = 0;
+  const Price plain = price();
+  EXPECT_LT(latent.time.compute, plain.time.compute);
+  EXPECT_LT(latent.memory.optimizer, plain.memory.optimizer);
 }
 
 TEST(Precision, of_every_V100_is_fp16) {

@@ -148,7 +148,7 @@ class Counter {
     if (facts_.small_exchanges) shared_gradients(blocks, traffic, shards);
   }
 
-  // Everybody's loss, norm and wishes, and how many targets the step has.
+  // Everybody's loss, norm and requests to save or stop, and how many targets the step has.
   void step() {
     if (!facts_.small_exchanges) return;
     if (layout_.world() > 1) add(Group::kWorld, Op::kAllReduce, step_sums(layout_.world()));

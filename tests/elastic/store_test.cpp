@@ -267,6 +267,15 @@ bool closes_on(int port, const std::string& bytes, int patience = 300) {
   return closed;
 }
 
+TEST(StoreClient, a_name_that_nobody_resolves_is_said_with_what_to_set) {
+  try {
+    StoreClient({.address = "no-such-host.invalid", .port = 1, .connect_timeout = milliseconds(100)});
+    FAIL() << "connected";
+  } catch (const Fault& fault) {
+    EXPECT_NE(std::string(fault.what()).find("set MASTER_ADDR"), std::string::npos) << fault.what();
+  }
+}
+
 TEST(StoreServer, malformed_packets_close_their_connection_and_nothing_else) {
   StoreServer server;
   const auto witness = connect_to(server);

@@ -48,6 +48,25 @@ class AfterTraining(EndToEnd):
             self.assertAlmostEqual(same["loss"], found["loss"], delta=1e-9, msg=folder)
         self.expect_error(2, ["--job"], "evaluate", self.folder / "again")
 
+    def test_a_classifier_of_sentences_is_exported_and_its_folder_has_the_same_figures(self):
+        lines = [f"{'good' if i % 2 else 'bad'},{'fine warm' if i % 2 else 'poor cold'} play number {i}" for i in range(64)]
+        (self.folder / "train.csv").write_text("\n".join(["label,text", *lines]) + "\n")
+        (self.folder / "test.csv").write_text("\n".join(["label,text", *lines[:15]]) + "\n")
+        job = self.folder / "sentences.json"
+        job.write_text(json.dumps({
+            "model": {"arch": "bert", "layers": 1, "hidden": 32, "heads": 2, "vocab": 256, "max_sequence": 48, "classes": 2},
+            "cluster": "1x2xcpu", "batch": {"micro": 4}, "steps": 6, "evaluation": {"metrics": ["f1"]},
+            "data": {"kind": "classification", "path": "train.csv", "evaluation_path": "test.csv", "tokenizer": "bytes"},
+            **self.checkpointed()}))
+        told = self.train(job, "--export", self.folder / "exported")["evaluations"][-1]
+        found = self.ask("evaluate", self.saved)
+        self.assertEqual((found["samples"], found["targets"], len(found["classes"])), (15, 15, 2))
+        self.assertAlmostEqual(found["loss"], told["loss"], delta=1e-5)
+        self.assertAlmostEqual(found["f1"], told["metrics"]["f1"], delta=1e-12)
+        same = self.ask("evaluate", self.folder / "exported", "--job", job)
+        self.assertAlmostEqual(same["loss"], found["loss"], delta=1e-6)
+        self.assertEqual((same["accuracy"], same["f1"]), (found["accuracy"], found["f1"]))
+
     def test_text_goes_on_the_same_from_a_checkpoint_and_from_its_export(self):
         self.train(self.text_job(steps=30, **self.checkpointed()))
         prompt = ("--prompt", "the lamb and", "--tokens", 12)

@@ -47,6 +47,11 @@ class Tune(harness.EndToEnd):
         config = result["best"]["config"]
         self.assertEqual(config["ranks"] * config["micro_batch"] * config["accumulation"], 8)
         self.assertGreater(result["best"]["estimate"], 0)
+        # On processors nobody spends GPU-seconds.
+        for verb in (("recipe", "last"), ("tune", "--show", "last")):
+            said = self.run_lockstep(*verb).stdout
+            self.assertRegex(said, r"\d rank-(s|minutes)\b")
+            self.assertNotIn("GPU-", said)
         runs = self.folder / "home" / "runs"
         self.assertEqual(list(runs.iterdir()) if runs.exists() else [], [])
 

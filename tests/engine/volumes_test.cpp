@@ -92,7 +92,7 @@ class Volumes : public ::testing::Test {
       }
       Counted& mine = counted[static_cast<std::size_t>(group.rank())];
       for (const auto& [name, traffic] : executor.model().groups().traffic()) {
-        if (name == executor.model().groups().world.name()) continue;  // loss, norm and wishes
+        if (name == executor.model().groups().world.name()) continue;  // loss, norm and requests to save or stop
         mine.reduced += traffic[comm::OpKind::kAllReduce].bytes / kSteps;
         mine.others += traffic.total_bytes() - traffic[comm::OpKind::kAllReduce].bytes;
       }

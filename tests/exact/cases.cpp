@@ -169,6 +169,9 @@ std::vector<Case> cases_of_relatives() {
       {"qwen3", "tp=2,sequence_parallel=true"},
       {"qwen3", "tp=4"},
       {"qwen3", "shard=2,zero=3,pp=2", 2},
+      {"qwen3-moe", "tp=2"},
+      {"qwen3-moe", "dp=2,ep=2"},
+      {"qwen3-moe", "pp=2,shard=2,zero=3", 2},
       {"gemma2", "tp=2,sequence_parallel=true"},
       {"gemma2", "cp=2"},
       {"gemma2", "tp=2,cp=2"},
@@ -199,6 +202,26 @@ std::vector<Case> cases_of_relatives() {
       {"deepseek", "tp=2"},
       {"deepseek", "pp=2", 2},
       {"deepseek", "shard=2,zero=3,ep=2"},
+  };
+}
+
+std::vector<Case> cases_of_plugins() {
+  return {
+      {"plugin", "dp=2"},
+      {"plugin", "dp=4", 2},
+      {"plugin", "shard=2,zero=1"},
+      {"plugin", "shard=2,zero=2", 2, true},
+      {"plugin", "shard=2,zero=3"},
+      {"plugin", "shard=4,zero=3", 2, false, false},
+      {"plugin", "dp=2,shard=2,zero=3"},
+      {"plugin", "pp=2,schedule=1f1b", 4},
+      {"plugin", "pp=3,schedule=gpipe", 2},
+      {"plugin", "pp=2,virtual_stages=2,schedule=interleaved", 2},
+      {"plugin", "dp=2,pp=2", 2},
+      {"plugin", "shard=2,zero=1,pp=2", 2},
+      {"plugin", "shard=2,zero=3,pp=2", 2},
+      {"plugin", "dp=2,recompute=full"},
+      {"plugin", "shard=2,zero=3,pp=2,recompute=full", 2},
   };
 }
 

@@ -14,4 +14,7 @@ std::vector<Case> every_case();
 // ZeRO-3.
 std::vector<Case> cases_of_relatives();
 
+// A model that somebody else wrote, under what its units allow.
+std::vector<Case> cases_of_plugins();
+
 }  // namespace lockstep::exact

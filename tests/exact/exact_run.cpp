@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "lockstep/comm/local.h"
+#include "lockstep/engine/probe.h"
 #include "lockstep/engine/sharded_executor.h"
 #include "lockstep/nn/device_thread.h"
 #include "lockstep/nn/model.h"
@@ -29,18 +30,48 @@ Tensor tokens_of(std::int64_t step, std::int64_t vocab) {
   return (place * place * 31 + place * 17).remainder(1009).remainder(vocab).view({kSamples, kSequence + 1});
 }
 
-}  // namespace
-
-data::Batch batch_of(std::int64_t step, std::int64_t micro, std::int64_t rank, std::int64_t ranks,
-                     std::int64_t accumulation, std::int64_t vocab) {
-  const std::int64_t samples = kSamples / (ranks * accumulation);
-  const Tensor all = tokens_of(step, vocab);
+data::Batch part_of_tokens(std::int64_t step, std::int64_t first, std::int64_t samples, std::int64_t vocab) {
+  const Tensor own = tokens_of(step, vocab).narrow(0, first, samples);
   data::Batch batch;
-  batch.first_index = (micro * ranks + rank) * samples;
-  const Tensor own = all.narrow(0, batch.first_index, samples);
   batch.input = own.narrow(1, 0, kSequence).clone();
   batch.target = own.narrow(1, 1, kSequence).clone();
   batch.target.masked_fill_((batch.input + batch.target).remainder(11) == 3, -100);  // uneven over ranks
+  return batch;
+}
+
+constexpr std::int64_t kPoints = 32, kClasses = 4;  // what the plugin's model reads and tells apart
+
+data::Batch part_of_waves(std::int64_t step, std::int64_t first, std::int64_t samples) {
+  const Tensor number = torch::arange(first, first + samples) + kSamples * step;
+  const Tensor place = number.unsqueeze(1) * kPoints + torch::arange(kPoints);
+  data::Batch batch;
+  batch.input = (place * place).remainder(1009).to(torch::kFloat64) / 504.5 - 1.0;
+  batch.target = (number * number + 3 * number).remainder(7).remainder(kClasses);
+  return batch;
+}
+
+// The plugin's model, looked at once.
+const spec::Model& model_of_plugin() {
+  static const spec::Model model = [] {
+    const std::string plugin = "plugin: " LOCKSTEP_BUILD_DIR "/tests/libwaves.so, ";
+    spec::Job job = spec::parse_job("model: {" + plugin + "arch: mixer, loss: focal, layers: 4, width: 8}\n" +
+                                        "cluster: 1x1xcpu\ndata: {" + plugin + "kind: waves, samples: 64}\n" +
+                                        "batch: {micro: 8}\nsteps: 3\n",
+                                    "gate");
+    job.model.script.facts = engine::probe_script(job);
+    return job.model;
+  }();
+  return model;
+}
+
+}  // namespace
+
+data::Batch batch_of(std::int64_t step, std::int64_t micro, std::int64_t rank, std::int64_t ranks,
+                     std::int64_t accumulation, const spec::Model& model) {
+  const std::int64_t samples = kSamples / (ranks * accumulation), first = (micro * ranks + rank) * samples;
+  data::Batch batch =
+      model.is_scripted() ? part_of_waves(step, first, samples) : part_of_tokens(step, first, samples, model.vocab);
+  batch.first_index = first;
   batch.samples = samples;
   batch.global_samples = kSamples;
   batch.micro_step = micro;
@@ -93,8 +124,8 @@ void run_rank(const Case& exact_case, comm::Communicator world, int rank, Settin
   for (std::int64_t step = 0; step < kSteps; ++step) {
     std::vector<data::Batch> batches;
     for (std::int64_t micro = 0; micro < exact_case.accumulation; ++micro) {
-      batches.push_back(batch_of(step, micro, model.groups().data_rank, layout.data_ranks(), exact_case.accumulation,
-                                 job.model.vocab));
+      batches.push_back(
+          batch_of(step, micro, model.groups().data_rank, layout.data_ranks(), exact_case.accumulation, job.model));
     }
     if (step == kSteps - 1 && layout.ep > 1) count_expert_rows(executor, batches, traffic);
     model.groups().reset_traffic();
@@ -263,6 +294,10 @@ spec::Model family_of(const std::string& name) {
   model.router_z_loss = 0.01;
   if (name == "moe-capacity") model.capacity_factor = 1.0;
   if (name == "moe-shared") model.shared_experts = 1;
+  if (name == "qwen3-moe") {
+    spec::adopt_family(model, spec::Family::kQwen3);
+    model.head_dim = 12;
+  }
   if (name == "deepseek") {
     spec::adopt_family(model, spec::Family::kDeepseek);
     model.shared_experts = 2;
@@ -274,6 +309,7 @@ spec::Model family_of(const std::string& name) {
 }
 
 spec::Model model_of(const std::string& name) {
+  if (name == "plugin") return model_of_plugin();
   spec::Model model = family_of(name);
   model.name = name;
   model.init_std = 0.2;  // far from the linear regime, so that errors show
@@ -370,7 +406,7 @@ Outcome plain_run(const std::string& name, std::int64_t accumulation) {
     std::vector<data::Batch> batches;
     double targets = 0.0;
     for (std::int64_t micro = 0; micro < accumulation; ++micro) {
-      batches.push_back(batch_of(step, micro, 0, 1, accumulation, job.model.vocab));
+      batches.push_back(batch_of(step, micro, 0, 1, accumulation, job.model));
       targets += (batches.back().target != nn::kIgnoredTarget).sum().item<double>();
     }
     Tensor loss = torch::zeros({}, torch::kFloat64), auxiliary = torch::zeros({}, torch::kFloat64);

@@ -34,7 +34,8 @@ Setting setting_of_environment();
 
 struct Case {
   // gpt, gpt-odd, bert, llama, llama-mqa, moe, moe-capacity, moe-shared, ssm; or a relative of Llama: mistral, qwen2,
-  // qwen3, gemma2, gemma3, phi3, olmo, olmo2, neox, falcon, falcon-new, deepseek
+  // qwen3, qwen3-moe, gemma2, gemma3, phi3, olmo, olmo2, neox, falcon, falcon-new, deepseek; or plugin: the template
+  // that users copy (examples/own-model), with a loss of its own
   std::string model;
   std::string layout;  // as plan::parse_layout reads it
   std::int64_t accumulation = 1;
@@ -74,7 +75,7 @@ Outcome run_case(const Case& exact_case, const Wrap& wrap = {}, comm::millisecon
 
 // One rank's micro-batch `micro` of a step, cut as data::Loader cuts a global batch.
 data::Batch batch_of(std::int64_t step, std::int64_t micro, std::int64_t rank, std::int64_t ranks,
-                     std::int64_t accumulation, std::int64_t vocab);
+                     std::int64_t accumulation, const spec::Model& model);
 
 // The same steps without the engine: the whole model, libtorch's autograd, AdamW written out. Gradients and optimizer
 // state are left out.

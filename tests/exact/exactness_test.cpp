@@ -47,6 +47,7 @@ std::string test_name(const ::testing::TestParamInfo<Case>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Exact, Layouts, ::testing::ValuesIn(every_case()), test_name);
 INSTANTIATE_TEST_SUITE_P(Relatives, Layouts, ::testing::ValuesIn(cases_of_relatives()), test_name);
+INSTANTIATE_TEST_SUITE_P(Plugins, Layouts, ::testing::ValuesIn(cases_of_plugins()), test_name);
 
 // What all layouts are held against is independent of the engine's step.
 class Reference : public ::testing::TestWithParam<std::string> {};
@@ -65,7 +66,7 @@ TEST_P(Reference, is_what_plain_autograd_computes) {
 INSTANTIATE_TEST_SUITE_P(Exact, Reference,
                          ::testing::Values("gpt", "gpt-odd", "bert", "llama", "moe", "moe-capacity", "moe-shared",
                                            "ssm", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "olmo",
-                                           "olmo2", "neox", "falcon", "falcon-new", "deepseek"),
+                                           "olmo2", "neox", "falcon", "falcon-new", "deepseek", "qwen3-moe", "plugin"),
                          [](const auto& which) { return std::to_string(which.index); });
 
 // On a GPU: one rank there computes what one rank computes on the CPU.

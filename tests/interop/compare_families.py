@@ -18,6 +18,7 @@ from make_models import BATCH, HEADS, HIDDEN, INNER, LAYERS, VOCAB, causal, llam
 
 STEPS = 20
 LAYOUTS = [("dp=1", 1), ("tp=2", 1), ("pp=2", 2), ("shard=2,zero=3", 1)]
+WHOLE_BATCHES = [(layout, 1) for layout, _ in LAYOUTS]  # the loss that balances experts is of a micro-batch
 EPSILON, ROPE = 1e-3, {"rope_type": "default", "rope_theta": 300.0}
 WINDOW = 5  # of sixteen tokens
 
@@ -118,7 +119,8 @@ MODELS = {
     "falcon": lambda: falcon(rope_parameters=ROPE),
     "falcon-new": lambda: falcon(new_decoder_architecture=True, num_kv_heads=2, bias=True),
     "falcon-sequential": lambda: falcon(parallel_attn=False, multi_query=False, tie_word_embeddings=False),
-    "qwen3-moe": lambda: qwen3_moe(rope_parameters=ROPE, norm_topk_prob=True),
+    # Without dense layers nobody reads intermediate_size, and it does not come back: here it is the experts' width.
+    "qwen3-moe": lambda: qwen3_moe(rope_parameters=ROPE, norm_topk_prob=True, intermediate_size=24),
     "qwen3-moe-dense": lambda: qwen3_moe(mlp_only_layers=[0], router_aux_loss_coef=0.5, output_router_logits=True),
     "deepseek": deepseek,
     "deepseek-normalized": lambda: deepseek(norm_topk_prob=True, routed_scaling_factor=1.5, first_k_dense_replace=0,
@@ -132,7 +134,7 @@ def main():
     torch.set_num_threads(1)
     assert BATCH == 4  # pp=2 cuts it into two micro-steps
     compare_layouts.CASES = {name: (make, causal, None) for name, make in MODELS.items()}
-    compare_layouts.LAYOUTS = dict.fromkeys(MODELS, LAYOUTS)
+    compare_layouts.LAYOUTS = dict.fromkeys(MODELS, LAYOUTS) | {"qwen3-moe-dense": WHOLE_BATCHES}
     compare_layouts.BOUNDS |= {"logits": 1e-5}
     compare_layouts.STEPS = STEPS
     with tempfile.TemporaryDirectory(prefix="lockstep-interop-") as root:

@@ -123,6 +123,13 @@ TEST(Verdict, weights_in_host_memory_are_shards) {
   expect_part(refusal_of(job, "dp=2,offload=parameters"), "needs zero=3, not zero=0");
 }
 
+TEST(Verdict, image_models_are_divided_by_their_batch_alone) {
+  const spec::Job job = job_of("resnet18", "1x2xcpu");
+  for (const char* layout : {"dp=2", "shard=2,zero=1", "shard=2,zero=3"})
+    EXPECT_EQ(refusal_of(job, layout), "") << layout;
+  for (const char* layout : {"tp=2", "pp=2", "cp=2"}) EXPECT_NE(refusal_of(job, layout), "") << layout;
+}
+
 TEST(Verdict, a_classifier_has_no_context_ranks) {
   spec::Job job = job_of("gpt2-124m", "1x2xcpu");
   job.model.classes = 2;

@@ -1,6 +1,8 @@
 // Who can run a layout, what its profile is evidence for, and what choosing the best of many predictions costs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
@@ -29,6 +31,7 @@ TEST(Capabilities, say_what_each_framework_offers) {
   EXPECT_TRUE(runs("fsdp", "dp=4,shard=8,zero=3"));
   EXPECT_FALSE(runs("fsdp", "shard=16,zero=3,tp=2"));
   EXPECT_FALSE(runs("fsdp", "pp=2,shard=16,zero=1"));
+  EXPECT_FALSE(runs("ddp", "pp=4,dp=8"));
   EXPECT_TRUE(runs("megatron", "pp=2,shard=8,zero=1,tp=2,sequence_parallel=true"));
   EXPECT_FALSE(runs("megatron", "shard=32,zero=3"));
   EXPECT_FALSE(runs("megatron", "pp=4,dp=8,schedule=zero_bubble"));
@@ -85,6 +88,21 @@ TEST(Capabilities, a_plan_with_a_pipeline_is_not_advised_a_profile_of_fsdp) {
     EXPECT_EQ(reason.find("llm-foundry"), std::string::npos) << reason;
     EXPECT_EQ(reason.find("deepseek"), std::string::npos) << reason;
   }
+}
+
+TEST(Capabilities, a_plan_of_an_image_network_is_not_advised_profiles_of_language_models) {
+  SearchRequest request = testing::request_of("resnet50", "4x8xH100");
+  for (const std::string& reason : explain(complete(request), {.what_ifs = false}).plan.best.reasons) {
+    EXPECT_EQ(reason.find("name your stack"), std::string::npos) << reason;
+  }
+}
+
+TEST(Capabilities, a_plan_says_why_it_leaves_memory_free) {
+  const Explained explained = explain(request_for(""), {.what_ifs = false});
+  const auto& reasons = explained.plan.best.reasons;
+  EXPECT_TRUE(std::any_of(reasons.begin(), reasons.end(), [](const std::string& reason) {
+    return reason.find("stay free: memory is known to") != std::string::npos;
+  }));
 }
 
 TEST(Strategies, answer_whether_fsdp_tensor_pipeline_or_hybrid) {

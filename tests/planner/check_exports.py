@@ -33,8 +33,10 @@ def export(kind, folder, *question):
 
 
 def check_deepspeed(folder):
+    from deepspeed import comm
     from deepspeed.runtime.config import DeepSpeedConfig
 
+    comm.get_rank = lambda group=None: 0  # where ranks are not joined it takes the world for one, whatever mpu says
     best = export("deepspeed", folder, "--model", "llama2-7b", "--cluster", "1x8xA100", "--stack", "deepspeed")
 
     class Ranks:

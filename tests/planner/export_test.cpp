@@ -85,6 +85,15 @@ TEST(Export, deepspeed_has_batch_and_stage) {
   EXPECT_TRUE(config.at("bf16").at("enabled"));
 }
 
+TEST(Export, a_search_for_deepspeeds_file_leaves_out_what_is_code_there) {
+  SearchRequest request = testing::request_of("llama2-7b", "1x8xA100");
+  request.framework = find_capabilities("deepspeed");
+  keep_to_export(request, PlanExport::kDeepspeed);
+  request = complete(request);
+  const Explained explained = explain(request, {.what_ifs = false});
+  EXPECT_NO_THROW(export_plan(explained.request, explained.plan.best, PlanExport::kDeepspeed));
+}
+
 TEST(Export, megatron_and_nemo_have_the_same_layout) {
   const Planned planned = plan_of("llama2-70b", "16x8xH100", "megatron",
                                   "pp=2,dp=2,shard=4,zero=1,tp=8,sequence_parallel=true,recompute=selective,"
@@ -102,6 +111,25 @@ TEST(Export, megatron_and_nemo_have_the_same_layout) {
                            "  recompute_granularity: selective\n"}) {
     EXPECT_TRUE(has(nemo, line)) << line;
   }
+}
+
+TEST(Export, megatron_spells_latent_attention_and_dense_layers_before_experts) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "deepseek-v2-lite.json").string();
+  write_file_atomically(file, R"({"model_type": "deepseek_v2", "hidden_size": 2048, "intermediate_size": 10944,
+    "kv_lora_rank": 512, "moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2,
+    "num_attention_heads": 16, "num_experts_per_tok": 6, "num_hidden_layers": 27, "num_key_value_heads": 16,
+    "q_lora_rank": null, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    "first_k_dense_replace": 1, "max_position_embeddings": 4096, "vocab_size": 102400})");
+  const Planned planned = plan_of(file, "2x8xH100", "megatron");
+  const std::string text = text_of(planned, PlanExport::kMegatron);
+  for (const char* flag : {"--multi-latent-attention\n", "--kv-lora-rank 512\n", "--qk-head-dim 128\n",
+                           "--qk-pos-emb-head-dim 64\n", "--v-head-dim 128\n", "--ffn-hidden-size 10944\n",
+                           "--moe-ffn-hidden-size 1408\n", "--moe-layer-freq \"([0]*1+[1]*26)\"\n"}) {
+    EXPECT_TRUE(has(text, flag)) << flag << text;
+  }
+  EXPECT_FALSE(has(text, "--q-lora-rank"));
+  EXPECT_THROW(export_plan(planned.request, planned.best, PlanExport::kJob), UserError) << "nothing here trains it";
 }
 
 TEST(Export, torchtitan_has_every_degree) {

@@ -36,6 +36,40 @@ PublishedRow published(const std::string& file, const std::string& id) {
 const std::string kColumns =
     "hardware,gpus,gpus_per_node,model,arch,layers,hidden,heads,vocab,seq_len,global_batch_seqs,dp,tp,pp";
 
+const std::string kMemoryRow = "H100,8,8,m,llama,16,2048,16,32000,2048,64,8,1,1,";
+
+TEST(MemoryFacts, OfARowAreWhatItIsPricedWith) {
+  const RowQuestion plain = question(row_of(kColumns, kMemoryRow.substr(0, kMemoryRow.size() - 1)));
+  const RowQuestion said =
+      question(row_of(kColumns + ",memory_facts",
+                      kMemoryRow + "selective=every_second_product; logits_share=0.125;bucket_bytes=2;master_copy=no"));
+  EXPECT_TRUE(said.facts.recomputes_every_second_product);
+  EXPECT_FALSE(said.facts.recomputes_attention_block);
+  EXPECT_DOUBLE_EQ(said.facts.logits_share, 0.125);
+  EXPECT_DOUBLE_EQ(said.facts.bucket_gradient_bytes, 2);
+  EXPECT_FALSE(said.facts.master_copy);
+  const cost::Profile profile = cost::profile_for("H100");
+  const auto memory = [&](const RowQuestion& asked) {
+    cost::Profile facts = profile;
+    facts.fitted->facts = asked.facts;
+    return *price_question(asked, facts).memory_gib;
+  };
+  EXPECT_LT(memory(said), memory(plain));
+}
+
+TEST(MemoryFacts, ThatNobodyKnowsAreRefusedWithTheirLineAndTheKeys) {
+  for (const auto& [text, expected] :
+       {std::pair{"logit_share=0.1", "`logit_share` is none of selective, logits_share"},
+        std::pair{"selective=half", "expected one of scores, attention_block, every_second_product"},
+        std::pair{"logits_share=2", "expected a number from 0 to 1"},
+        std::pair{"master_copy=maybe", "expected yes or no"}, std::pair{"eager", "is not KEY=VALUE"}}) {
+    const RowReading reading = question_of(row_of(kColumns + ",memory_facts", kMemoryRow + text));
+    EXPECT_FALSE(reading.question) << text;
+    EXPECT_NE(reading.why_not.find("line 2, column memory_facts: "), std::string::npos) << reading.why_not;
+    EXPECT_NE(reading.why_not.find(expected), std::string::npos) << reading.why_not;
+  }
+}
+
 TEST(Csv, ReadsQuotedCommasQuotesAndLineBreaks) {
   const CsvTable table = parse_csv("a,b\r\n\"1,\"\"x\"\"\",\"two\nlines\"\r\n3,\n", "t.csv");
   ASSERT_EQ(table.rows.size(), 2u);

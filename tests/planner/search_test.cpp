@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include "lockstep/base/text.h"
+#include "lockstep/planner/explain/reasons.h"
 #include "lockstep/planner/selection.h"
 #include "tests/base/expect_user_error.h"
 #include "tests/planner/naive_space.h"
@@ -350,6 +352,40 @@ TEST(Search, proposes_for_a_module_from_python_only_what_it_can_do) {
     EXPECT_EQ(result.best_of_family.contains("recompute=full"), !draws);
     EXPECT_FALSE(result.best_of_family.contains("recompute=selective"));
   }
+}
+
+// One run in three with two stages stalls, all with more, and a slot then takes three seconds.
+SearchRequest stalling_request() {
+  SearchRequest request = request_of("llama2-70b", "4x8xH100", 128);
+  cost::Stalls& stalls = request.profile.fitted->stalls;
+  stalls = {.runs = 300, .stalled = 100};
+  stalls.odds = {-50, 0, 0, 0, 0, 0, 50 - std::log(2.0)};
+  stalls.seconds = {std::log(3.0)};
+  request.threads = 1;
+  return complete(request);
+}
+
+TEST(SearchWithStalls, does_not_take_first_what_stalls_one_time_in_three) {
+  SearchRequest request = stalling_request();
+  const SearchResult stalling = search(request);
+  ASSERT_FALSE(stalling.best.empty());
+  EXPECT_EQ(stalling.best.front().layout.pp, 1) << text_of(stalling.best.front());
+  request.profile.fitted->stalls = {};
+  const SearchResult ordinary = search(request);
+  ASSERT_FALSE(ordinary.best.empty());
+  EXPECT_GT(ordinary.best.front().layout.pp, 1) << "the question is one for a pipeline where nothing stalls";
+}
+
+TEST(SearchWithStalls, says_how_often_and_what_would_be_faster_without) {
+  SearchRequest request = stalling_request();
+  const cost::Pricer pricer(request.model, request.cluster, request.profile, pricer_options(request));
+  const std::string avoided = join(reasons_for(request, pricer, search(request)), "\n");
+  EXPECT_NE(avoided.find("where it does not stall, but"), std::string::npos) << avoided;
+  request.constraints.fixed["pp"] = 2;
+  const std::string taken = join(reasons_for(request, pricer, search(request)), "\n");
+  EXPECT_NE(taken.find("one run in three like this one stalled (a pipeline whose hosts wait for each other)"),
+            std::string::npos)
+      << taken;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Models that are unlike others, and code that misbehaves.
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 
 #include <cmath>
@@ -100,6 +101,20 @@ class OddData : public Dataset {
   std::int64_t size_;
 };
 
+// Reads windows of bytes, [samples, length], and guesses each next one from the one before.
+struct Guess : Unit {
+  Guess()
+      : embed(register_module("embed", torch::nn::Embedding(256, 8))),
+        out(register_module("out", torch::nn::Linear(8, 256))) {}
+  Stream forward(const Stream& x, const Batch&) override { return {out(embed(x[0])).transpose(1, 2)}; }
+  torch::nn::Embedding embed;
+  torch::nn::Linear out;
+};
+
+struct Letters : Model {
+  explicit Letters(Options&) { add_unit("guess", std::make_shared<Guess>()); }
+};
+
 struct NotARate : Schedule {
   double rate(const Progress&) const override { return std::nan(""); }
 };
@@ -107,5 +122,6 @@ struct NotARate : Schedule {
 }  // namespace
 
 LOCKSTEP_REGISTER_MODEL("odd", Odd)
+LOCKSTEP_REGISTER_MODEL("letters", Letters)
 LOCKSTEP_REGISTER_DATASET("odd", OddData)
 LOCKSTEP_REGISTER_SCHEDULE("not-a-rate", NotARate)

@@ -74,6 +74,25 @@ class Command(unittest.TestCase):
         self.assertEqual(found["samples"], 8)
         self.assertGreaterEqual(found["top2"], found["accuracy"])
         self.assertLessEqual(found["top2"], 1.0)
+        self.assertIn("top2", self.run_it("evaluate", "straight"))
+        # The exported weights are as good: they know no data, and take the job's.
+        of_folder = json.loads(self.run_it("evaluate", "straight-weights", "--job", "waves.yaml", "--json").strip().splitlines()[-1])
+        self.assertEqual({key: of_folder[key] for key in ("loss", "accuracy", "top2")},
+                         {key: found[key] for key in ("loss", "accuracy", "top2")})
+        self.assertIn("--job JOB.yaml", self.run_it("evaluate", "straight-weights", expected=2))
+
+    def test_a_model_that_is_not_ours_reads_windows_of_text(self):
+        (self.folder / "text.txt").write_text("the lamb and the wolf walk in step. " * 60)
+        (self.folder / "letters.yaml").write_text(f"""model: {{plugin: {ODD}, arch: letters, loss: cross_entropy}}
+cluster: 1x2xcpu
+data: {{kind: text, path: text.txt, tokenizer: bytes}}
+batch: {{micro: 2, sequence_length: 16}}
+steps: 3
+layout: {{dp: 2}}
+""")
+        done = json.loads(self.run_it("train", "letters.yaml", "--json").strip().splitlines()[-1])
+        self.assertEqual((done["status"], done["steps"]), ("done", 3))
+        self.assertIn("batch.sequence_length", self.refused("letters.yaml", "batch={micro: 2}"))
 
     def test_a_plan_has_time_and_memory_of_it(self):
         plan = json.loads(self.run_it("plan", "waves.yaml", "cluster=1x1xH100", "--json"))  # priced without a calibration

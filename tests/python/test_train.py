@@ -1,4 +1,5 @@
 """lockstep.train, lockstep.Run and lockstep.record, as a script or a notebook uses them. The package is on PYTHONPATH."""
+import csv
 import importlib.util
 import json
 import os
@@ -296,6 +297,26 @@ class Record(Folder):
             self.assertEqual(done.returncode, 0, done.stderr)
             if verb[0] == "diagnose":
                 self.assertEqual([one["cause"] for one in json.loads(done.stdout)["findings"]][:1], ["loader"], done.stdout)
+
+    def observed(self, config):
+        self.script(f"""
+            import lockstep
+            with lockstep.record("mine", config={config!r}) as run:
+                for _ in range(6):
+                    run.step(loss=1)
+        """)
+        path = self.home / "observations.csv"
+        return list(csv.DictReader(path.read_text().splitlines())) if path.exists() else []
+
+    def test_a_run_that_says_what_it_ran_is_observed(self):
+        (row,) = self.observed({"hardware": "H100", "gpus": 8, "model": "llama2-7b", "seq_len": 4096, "micro_batch": 2,
+                                "global_batch_seqs": 64, "sharding": "fsdp", "lr": 0.1})
+        self.assertEqual((row["model"], row["sharding"], row["micro_batch"]), ("llama2-7b", "fsdp", "2"))
+        self.assertGreater(float(row["step_time_s"]), 0)
+        self.assertNotIn("lr", row)
+
+    def test_a_run_that_says_too_little_is_not_observed(self):
+        self.assertEqual(self.observed({"hardware": "H100", "model": "llama2-7b"}), [])
 
     def test_how_the_loop_ended_is_recorded(self):
         for raised, status, reason in (("ValueError('too hot')", "failed", "ValueError: too hot"),

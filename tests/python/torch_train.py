@@ -4,10 +4,12 @@ import os
 import pathlib
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+import zlib
 
 import torch
 
@@ -94,6 +96,17 @@ class Handed(Folder):
             lockstep.train(self.job, model=torch.nn.Linear(2, 2), resume=True, home=self.folder / "home", **named)
 
 
+def write_png(path, pixels):
+    """[height, width, 3] of bytes."""
+    height, width, _ = pixels.shape
+    rows = b"".join(b"\0" + bytes(row.reshape(-1).tolist()) for row in pixels)
+
+    def chunk(name, content):
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) +
+                     chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
 class Trained(Folder):
     def setUp(self):
         super().setUp()
@@ -122,6 +135,58 @@ class Trained(Folder):
             expected.backward()
             optimizer.step()
             self.assertAlmostEqual(loss, expected.item(), places=5)
+
+    def command(self, *words, expected=0):
+        done = subprocess.run([str(LOCKSTEP), *map(str, words)], cwd=self.folder, capture_output=True, text=True, timeout=300,
+                              env={**os.environ, "LOCKSTEP_HOME": str(self.folder / "home")})
+        self.assertEqual(done.returncode, expected, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def test_a_module_trains_on_a_folder_of_pictures_and_its_export_is_evaluated(self):
+        for name, colour in (("dark", 40), ("light", 200)):
+            (self.folder / "pictures" / name).mkdir(parents=True)
+            for index in range(8):
+                write_png(self.folder / "pictures" / name / f"{index}.png", torch.full((10, 12, 3), colour + index))
+        net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(),
+                                  torch.nn.Linear(4, 2))
+        torch.jit.script(net).save(str(self.folder / "net.pt"))
+        job = self.folder / "job.yaml"
+        job.write_text("model: {torchscript: net.pt, loss: cross_entropy, image_size: 8, classes: 2}\ncluster: 1x2xcpu\n"
+                       "data: {kind: images, path: pictures, evaluation_path: pictures}\nbatch: {micro: 4}\nsteps: 4\n"
+                       "checkpoint: {directory: checkpoints}\n")
+        self.command("train", job)
+        self.assertIn("set model.image_size and model.classes", self.command(
+            "train", job, "model={torchscript: net.pt, loss: cross_entropy}", expected=2))
+        self.command("checkpoint", "export", "checkpoints", "--output", "weights")
+        found, of_folder = (json.loads(self.command("evaluate", where, *more, "--json").strip().splitlines()[-1])
+                            for where, more in (("checkpoints", ()), ("weights", ("--job", job))))
+        self.assertEqual((found["samples"], found["loss"], found["accuracy"]), (16, of_folder["loss"], of_folder["accuracy"]))
+
+    def test_norms_of_all_kinds_train_in_bf16(self):
+        class Normed(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.first, self.groups = torch.nn.Linear(8, 8), torch.nn.GroupNorm(2, 8)
+                self.layer, self.batch, self.last = torch.nn.LayerNorm(8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3)
+
+            def forward(self, x):
+                return self.last(self.batch(self.layer(self.groups(self.first(x)))))
+
+        run = lockstep.train({**self.job, "precision": "bf16"}, model=Normed(), loss="cross_entropy", data=samples(), progress=False,
+                             home=self.folder / "home")
+        self.assertEqual(run.status, "done")
+
+    def test_what_is_wrong_with_targets_is_said(self):
+        inputs, labels = samples()
+        run = lockstep.train(self.job, model=Net(), loss="cross_entropy", data=(inputs, labels.int()), progress=False,
+                             home=self.folder / "home")
+        self.assertEqual(run.status, "done")
+        with self.assertRaisesRegex(lockstep.LockstepError, r"gives 3 classes, and a target is 3; number classes from 0"):
+            lockstep.train(self.job, model=Net(), loss="cross_entropy", data=(inputs, labels + 1), progress=False,
+                           home=self.folder / "home")
+        with self.assertRaisesRegex(lockstep.SpecError, "target is text; number the classes"):
+            lockstep.train(self.job, model=Net(), loss="cross_entropy", data=(inputs, ["a"] * len(inputs)), progress=False,
+                           home=self.folder / "home")
 
 
 if __name__ == "__main__":

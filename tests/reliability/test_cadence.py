@@ -41,7 +41,7 @@ class Cadence(Drill):
         (code, out, err), = self.finish([process])
         self.assertEqual(code, 130, out + err)
         self.assertIn("checkpoints every", err)
-        self.assertIn("a single rank comes from the memory of the others", err)
+        self.assertIn("what a single lost rank held is restored from the other ranks' memory", err)
 
     def test_a_cadence_of_the_job_is_kept(self):
         job = self.text_job(ranks=2, steps=60, checkpoint={"directory": str(self.folder / "ck"), "every_steps": 20})

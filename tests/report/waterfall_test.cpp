@@ -58,6 +58,16 @@ TEST_F(TheWaterfall, takes_what_was_predicted_from_the_plan) {
   EXPECT_NEAR(seconds_of(side, Loss::kCheckpoint), 0.8 * 3 / 600, 1e-12);
 }
 
+TEST_F(TheWaterfall, has_a_row_for_what_choosing_costs) {
+  const double host = seconds_of(*made().predicted, Loss::kHost);
+  facts_.typed->best.breakdown->selection = 0.015;
+  const Waterfall waterfall = made();
+  EXPECT_NEAR(seconds_of(*waterfall.predicted, Loss::kSelection), 0.015, 1e-12);
+  EXPECT_NEAR(seconds_of(*waterfall.predicted, Loss::kHost), host - 0.015, 1e-12) << "named, and not in the rest";
+  EXPECT_TRUE(is_worth_a_row(waterfall, Loss::kSelection));
+  expect_it_adds_up(*waterfall.predicted);
+}
+
 TEST_F(TheWaterfall, splits_what_was_measured_by_phases_and_spans) {
   const Waterfall waterfall = made();
   const Descent& side = *waterfall.measured;

@@ -8,6 +8,8 @@
 
 #include "../base/expect_user_error.h"
 #include "lockstep/base/file.h"
+#include "lockstep/base/yaml.h"
+#include "lockstep/spec/model_reader.h"
 
 namespace lockstep::spec {
 namespace {
@@ -203,7 +205,51 @@ TEST_F(HfConfig, an_unknown_type_lists_what_is_supported) {
   const std::string error = user_error([&] { read_hf_config(folder_with(R"({"model_type": "t5"})")); });
   EXPECT_HAS(error, "`t5` is not supported");
   EXPECT_HAS(error, "supported: gpt2, bert, mamba, mixtral, llama, mistral, qwen2, qwen3,");
-  EXPECT_HAS(user_error([&] { read_hf_config(folder_with(R"({"model_type": "deepseek_v3"})")); }), "latent attention");
+  EXPECT_HAS(error, "for planning alone: deepseek_v2, deepseek_v3");
+  EXPECT_HAS(error, "write its sizes as a model file");
+}
+
+// The counts are those of the published weights (transformers 5 on the meta device), without modules that guess a
+// second token.
+TEST_F(HfConfig, reads_models_that_can_be_planned_alone) {
+  struct Case {
+    const char* config;
+    std::int64_t parameters, active;  // active: without the input embedding
+  };
+  const Case cases[] = {
+      {R"({"model_type": "deepseek_v2", "hidden_size": 2048, "intermediate_size": 10944, "kv_lora_rank": 512,
+        "moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2, "num_attention_heads": 16,
+        "num_experts_per_tok": 6, "num_hidden_layers": 27, "num_key_value_heads": 16, "q_lora_rank": null,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "first_k_dense_replace": 1,
+        "max_position_embeddings": 163840, "vocab_size": 102400, "tie_word_embeddings": false,
+        "rope_scaling": {"type": "yarn", "factor": 40, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707,
+                         "mscale_all_dim": 0.707, "original_max_position_embeddings": 4096}})",
+       15'706'484'224, 2'451'435'008},
+      {R"({"model_type": "deepseek_v3", "hidden_size": 7168, "intermediate_size": 18432, "kv_lora_rank": 512,
+        "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1, "num_attention_heads": 128,
+        "num_experts_per_tok": 8, "num_hidden_layers": 61, "num_key_value_heads": 128, "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "first_k_dense_replace": 3,
+        "max_position_embeddings": 163840, "vocab_size": 129280, "scoring_func": "sigmoid",
+        "topk_method": "noaux_tc", "norm_topk_prob": true, "routed_scaling_factor": 2.5,
+        "num_nextn_predict_layers": 1, "tie_word_embeddings": false,
+        "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8"}})",
+       671'026'404'352, 36'625'603'584},
+      {R"({"model_type": "gemma", "hidden_size": 3072, "intermediate_size": 24576, "num_attention_heads": 16,
+        "num_hidden_layers": 28, "num_key_value_heads": 16, "head_dim": 256, "vocab_size": 256000})",
+       8'537'680'896, 8'537'680'896},
+      {R"({"model_type": "llama4", "text_config": {"hidden_size": 5120, "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384, "interleave_moe_layer_step": 1, "num_attention_heads": 40,
+        "num_hidden_layers": 48, "num_key_value_heads": 8, "num_local_experts": 16, "num_experts_per_tok": 1,
+        "head_dim": 128, "vocab_size": 202048, "max_position_embeddings": 10485760}})",
+       107'769'861'120, 16'138'408'960}};
+  for (const Case& each : cases) {
+    SCOPED_TRACE(each.config);
+    const Model model = read_hf_config(folder_with(each.config));
+    EXPECT_EQ(parameter_count(model), each.parameters);
+    EXPECT_EQ(active_parameter_count_without_input_embedding(model), each.active);
+    EXPECT_FALSE(why_only_planned(model).empty());
+    EXPECT_EQ(read_model(parse_yaml(to_yaml(model), "yaml"), "", model.name), model) << to_yaml(model);
+  }
 }
 
 // As transformers 5 writes it: every field, rope_theta inside rope_parameters, null for what is not given.

@@ -526,6 +526,23 @@ TEST(JobFiles, a_missing_file_is_an_environment_error) {
   EXPECT_HAS(user_error([] { load_job("/no/such/job.yaml"); }, ExitCode::kEnvironment), "/no/such/job.yaml");
 }
 
+TEST(JobFiles, a_module_says_what_pictures_are_made_into) {
+  const auto job = [](const std::string& model) {
+    return "model: {torchscript: net.pt, loss: cross_entropy, digest: here" + model +
+           "}\ncluster: 1x1xcpu\ndata: {kind: images, path: p}\nbatch: {micro: 1}\nsteps: 1\n";
+  };
+  EXPECT_HAS(user_error([&] { parse_job(job(""), "j"); }), "set model.image_size and model.classes");
+  EXPECT_HAS(user_error([&] { parse_job(job(", image_size: 32"), "j"); }), "`model.classes` is missing");
+  const Job read = parse_job(job(", image_size: 32, classes: 7"), "j");
+  EXPECT_EQ((std::vector{read.model.image_size, read.model.image_channels, read.model.classes}),
+            (std::vector<std::int64_t>{32, 3, 7}));
+  EXPECT_EQ(parse_job(to_yaml(read), "again").model, read.model);
+  // What we write ourselves is not offered.
+  const std::string error = user_error([&] { parse_job(job(", colour: red"), "j"); });
+  EXPECT_HAS(error, "unknown key `colour`");
+  EXPECT_EQ(error.find("facts"), std::string::npos) << error;
+}
+
 TEST(JobIdentity, a_change_is_named_by_its_key) {
   const Job before = parse_job(kEverything, "job");
   EXPECT_TRUE(changes_between(before, before).empty());

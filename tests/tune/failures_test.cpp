@@ -56,6 +56,23 @@ TEST(Refusals, PredictWhatTheySawBefore) {
   EXPECT_GT(Refusals(space, seen).predictive_score(), Refusals(space, without_reason).predictive_score());
 }
 
+// Three refused micro-batches are enough to see that the others must divide something.
+TEST(Refusals, FindWhatDoesNotDivide) {
+  const Space space = Space::parse(
+      "knobs:\n"
+      "  batch: {choices: [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48]}\n"
+      "  other: {choices: [a, b, c]}\n",
+      "failures_test");
+  const auto with = [](std::int64_t batch, const char* other) { return Config{{batch, std::string(other)}}; };
+  std::vector<Refusals::Point> seen;
+  for (const std::int64_t batch : {2, 4, 8, 16}) seen.push_back({with(batch, "a"), false, ""});
+  for (const std::int64_t batch : {3, 6, 24}) seen.push_back({with(batch, "b"), true, ""});
+  seen.push_back({with(1, "b"), false, ""});
+  const Refusals refusals(space, seen);
+  EXPECT_LT(refusals.accepts(with(12, "c")), refusals.accepts(with(32, "c")) - 0.25);
+  EXPECT_LT(refusals.accepts(with(48, "a")), refusals.accepts(with(1, "c")) - 0.25);
+}
+
 Space loaders() {
   return Space::parse(
       "knobs:\n"

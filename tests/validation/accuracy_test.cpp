@@ -7,6 +7,7 @@
 
 #include "validation/accuracy_report.h"
 #include "validation/scatter.h"
+#include "validation/stall_fit.h"
 
 namespace lockstep::validation {
 namespace {
@@ -92,6 +93,47 @@ TEST(FirstPick, IsTakenAmongAllWhereNothingIsPredictedToFit) {
                                      return run;
                                    }()});
   EXPECT_EQ(groups.at(0).pick, "bad");
+}
+
+// One run of a layout stalled and the next one does not: what counts is what such runs do on average.
+TEST(ExpectedRegret, IsOfTheMeanOverNeighbours) {
+  const auto near = [](Scored run, const char* degrees, std::int64_t micro) {
+    run.degrees = degrees;
+    run.micro = micro;
+    return run;
+  };
+  const auto groups =
+      rank_groups({near(ran("picked", 20, 99), "tp=2", 2), near(ran("its neighbour", 100, 50), "tp=2", 4),
+                   near(ran("too far", 900, 1), "tp=2", 8), near(ran("other degrees", 90, 60), "tp=4", 2)});
+  EXPECT_EQ(groups.at(0).pick, "picked");
+  EXPECT_NEAR(groups.at(0).regret, 1 - 20.0 / 900, 1e-12);
+  EXPECT_NEAR(groups.at(0).expected_regret, 1 - 60.0 / 500, 1e-12);   // the best mean is that of 100 and 900
+  EXPECT_NEAR(groups.at(0).regret_of_three, 1 - 340.0 / 500, 1e-12);  // its neighbour is third
+}
+
+TEST(ExpectedRegret, IsEverythingWhereThePickFailed) {
+  EXPECT_DOUBLE_EQ(rank_groups({ran("good", 100, 50), failed("bad", 90, true)}).at(0).expected_regret, 1);
+}
+
+TEST(FitOfStalls, FindsWhatLayoutsAreHitAndWhatItCosts) {
+  std::vector<StallExample> examples;
+  for (int i = 0; i < 400; ++i) {
+    const bool pipeline = i % 2 == 0, hit = pipeline && i % 3 == 0;
+    StallExample example{.terms = {1, pipeline ? 1.0 : 0.0}, .slots = 10, .measured_seconds = 1, .ordinary_seconds = 1};
+    if (hit) example.measured_seconds = 1 + 10 * 0.8;
+    examples.push_back(example);
+  }
+  const cost::Stalls stalls = fit_stalls(examples);
+  EXPECT_EQ(stalls.stalled, 67);
+  const auto odds = [&](double pipeline) { return stalls.odds[0] + pipeline * stalls.odds[1]; };
+  EXPECT_NEAR(1 / (1 + std::exp(-odds(1))), 1.0 / 3, 0.03);
+  EXPECT_LT(odds(0), -4);
+  EXPECT_NEAR(std::exp(stalls.seconds[0] + stalls.seconds[1]), 0.8, 0.03);
+}
+
+TEST(FitOfStalls, SaysNothingOfAFewRuns) {
+  const std::vector<StallExample> few(50, {.terms = {1}, .measured_seconds = 9, .ordinary_seconds = 1});
+  EXPECT_EQ(fit_stalls(few), cost::Stalls{});
 }
 
 TEST(Groups, AreOfOneModelAndOneNumberOfGpus) {

@@ -185,7 +185,7 @@ StepWork Pricer::State::image_work(const plan::Layout& layout, const plan::Batch
   only.host = passes.host;
   if (layout.zero == 3) {
     StageTime time;
-    const StreamTime stream{passes.forward, passes.backward, passes.forward, passes.backward};
+    const StreamTime stream{passes.forward, passes.backward, passes.forward, passes.backward, {}, {}};
     add_sharded_traffic(context, links, stream, image_parameters, 0, time);
     const bool between = context.placements.shard.nodes > 1;
     (between ? only.gather.between : only.gather.inside) = time.gather;

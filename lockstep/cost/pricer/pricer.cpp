@@ -109,6 +109,9 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
                   .constants = &groups.front().constants,
                   .placements = placements_of(layout, groups.front(), {}),
                   .bytes = bytes_of(layout)};
+  const std::int64_t node = groups.front().devices_per_node;
+  // Memory as if there were enough of it: that a full one stalls runs is added below.
+  context.stall_probability = stall_of(fitted.stalls, layout, batch.accumulation, node, 0).probability;
   StageLinks links{groups.front().links, groups.front().links};
   LayerPrices prices;
   if (uniform) prices = layer_prices(context, groups.front(), links.inner);
@@ -120,6 +123,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
   double reduction = 0;
   double optimizer = 0;
   double worst_fill = -1;
+  double elastic = 0;
   plan::MemoryBreakdown host;  // of the stage that fills its node's memory most
   for (std::int64_t stage = 0; stage < stages; ++stage) {
     const std::int64_t layers = layers_of(layout, stage);
@@ -153,6 +157,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
       if (here.memory.fill() > fill) {
         fill = here.memory.fill();
         priced.memory = here.memory;
+        priced.elastic = here.elastic;
       }
     }
     if (inner) {
@@ -167,6 +172,7 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
     if (fill > worst_fill) {
       worst_fill = fill;
       price.memory = priced.memory;
+      elastic = priced.elastic;
       price.memory_stage = static_cast<std::int32_t>(stage);
     }
     if (span.straddles()) {
@@ -180,6 +186,10 @@ Price Pricer::State::walk(const plan::Layout& layout, const plan::BatchPlan& bat
   price.memory.host = host.host;
   price.memory.host_capacity = host.host_capacity;
   price.time = step_time(context, slow, all, reduction, optimizer);
+  price.fill = price.memory.capacity > 0 ? (price.allocated_bytes() + elastic) / price.memory.capacity : 0.0;
+  price.stall = stall_of(fitted.stalls, layout, batch.accumulation, node, price.fill);
+  price.stall_seconds = expected_stall_seconds(price.stall, price.time.total());
+  price.time.other += price.stall_seconds;
   finish(price, layout);
   return price;
 }
@@ -304,6 +314,11 @@ void Pricer::State::set_options(const Profile& profile) {
   framework_bytes = profile.framework_bytes;
 }
 
+void Pricer::recalibrate(const Constants& constants, const Stalls& stalls) {
+  state_->fitted.stalls = stalls;
+  recalibrate(constants);
+}
+
 void Pricer::recalibrate(const Constants& constants) {
   State& state = *state_;
   state.groups.clear();
@@ -382,13 +397,14 @@ StepWork Pricer::work(const plan::Layout& layout, const plan::BatchPlan& batch) 
   if (state_->is_fused(layout, batch)) return state_->fused_work(layout, batch);
   StepWork work = state_->step_work(layout);
   double compute = 0;
-  state_->walk<true>(layout, batch, [&](const State::VisitedStage& visited) {
+  const Price price = state_->walk<true>(layout, batch, [&](const State::VisitedStage& visited) {
     work.stages.push_back(state_->stage_work(visited));
     compute = std::max(compute, visited.time.compute);
     if (visited.stage + 1 == layout.pp) {
       work.host_seconds += state_->offload_seconds(visited.context, static_cast<double>(batch.accumulation) * compute);
     }
   });
+  work.host_seconds += price.stall_seconds;
   return work;
 }
 

@@ -49,7 +49,12 @@ struct Price {
   double memory_sigma = 0;        // of log(measured / predicted) memory
   std::int32_t memory_stage = 0;  // pipeline stage that needs most memory
   std::int32_t slow_stage = 0;    // pipeline stage that takes longest
-  bool fused = false;             // of the fused step of one GPU (fused/time.h), not of the general path
+  // Part of `time` (other) where the profile knows of stalls: the step is what the mean rate of ordinary and stalled
+  // runs makes it.
+  Stall stall;
+  double stall_seconds = 0;  // expected, of time.other
+  double fill = 0;           // share of the memory that would be allocated if there were enough
+  bool fused = false;        // of the fused step of one GPU (fused/time.h), not of the general path
 
   double step_seconds() const { return time.total(); }
   // Peak bytes allocated by the framework: without allocator reserve, communicators and context.
@@ -106,6 +111,7 @@ class Pricer {
 
   // The same question under other constants: what a fit turns some 10^5 times.
   void recalibrate(const Constants& constants);
+  void recalibrate(const Constants& constants, const Stalls& stalls);
 
  private:
   double fastest_seconds(const Price& price, const plan::Layout& layout, const plan::BatchPlan& batch) const;

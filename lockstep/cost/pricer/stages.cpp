@@ -112,10 +112,20 @@ StreamTime Pricer::State::stream_time(const Context& context, const LayerPrices&
   time.exchange_forward = tp_forward + cp_forward + ep_forward;
   time.exchange_backward = tp_backward + cp_backward + ep_backward;
   time.compute_backward = backward;
-  return {.forward = forward + tp_forward + cp_forward + ep_forward,
-          .backward = backward + tp_backward + cp_backward + ep_backward,
+  const GroupPlacements& at = context.placements;
+  const auto by_link = [&](double tp, double cp, double ep) {
+    LinkSeconds seconds;
+    (at.tp.nodes > 1 ? seconds.between : seconds.inside) += tp;
+    (at.cp.nodes > 1 ? seconds.between : seconds.inside) += cp;
+    (at.ep.nodes > 1 ? seconds.between : seconds.inside) += ep;
+    return seconds;
+  };
+  return {.forward = forward + time.exchange_forward,
+          .backward = backward + time.exchange_backward,
           .compute_forward = forward,
-          .compute_backward = backward};
+          .compute_backward = backward,
+          .exchange_forward = by_link(tp_forward, cp_forward, ep_forward),
+          .exchange_backward = by_link(tp_backward, cp_backward, ep_backward)};
 }
 
 // Forward and backward of a stage: what its device or its host takes, whichever is longer.
@@ -131,6 +141,16 @@ void Pricer::State::add_host(const Context& context, const LayerPrices& prices, 
       host_layers * k.layer_host_seconds * (k.layer_host_backward + again) + n * prices.layer.tp_host_backward;
   time.forward = smooth_max(stream.forward, host_forward) + k.micro_batch_seconds / 3;
   time.backward = smooth_max(stream.backward, host_backward) + k.micro_batch_seconds * 2 / 3;
+  if (groups.size() == 1) {
+    const auto longer = [](double pass, double part, double host) {
+      return part > 0 ? smooth_max(pass, host) - smooth_max(pass - part, host) : 0.0;
+    };
+    const auto both = [&](const LinkSeconds& parts, double pass, double host) {
+      return LinkSeconds{longer(pass, parts.inside, host), longer(pass, parts.between, host)};
+    };
+    time.longer_forward = both(stream.exchange_forward, stream.forward, host_forward);
+    time.longer_backward = both(stream.exchange_backward, stream.backward, host_backward);
+  }
   if (layout.pp > 1) {
     const double scale = std::min(1.0, nodes_of(layout) / 64);  // nobody has measured more
     const double slot = k.pipeline_scale_seconds * scale * scale * scale;
@@ -164,11 +184,11 @@ void Pricer::State::add_sharded_traffic(const Context& context, const LinkRates&
                              ? collective(shard, CollectiveOp::kReduceScatter, traffic.scatter.bytes) +
                                    collective(expert_shard, CollectiveOp::kReduceScatter, traffic.expert_scatter.bytes)
                              : 0.0;
-  const double in_forward =
-      exposed_seconds(Seconds(gather), Seconds(stream.compute_forward), k.zero3_exposed, k.overlap_slowdown).value();
-  const double in_backward =
-      exposed_seconds(Seconds(gather + scatter), Seconds(stream.compute_backward), k.zero3_exposed, k.overlap_slowdown)
-          .value();
+  const auto exposed = [&](double moved, double window) {
+    return exposed_seconds(Seconds(moved), Seconds(window), k.zero3_exposed, k.overlap_slowdown).value();
+  };
+  const double in_forward = exposed(gather, stream.compute_forward + beside(time.longer_forward, shard));
+  const double in_backward = exposed(gather + scatter, stream.compute_backward + beside(time.longer_backward, shard));
   time.dp = in_forward + in_backward;
   time.dp_forward = in_forward;
   time.gather = gather;
@@ -205,12 +225,20 @@ Pricer::State::PricedStage Pricer::State::price_stage(const Context& context, co
   priced.time = stage_time(context, prices, group, links, stage, layers);
   const double dense = dense_parameters(layout, stage, layers);
   const double expert = expert_parameters(layout, layers);
-  priced.reduction = data_parallel_seconds(context, links.data, dense, expert, priced.time.compute_backward);
+  const double window = priced.time.compute_backward + beside(priced.time.longer_backward, context.placements.data);
+  priced.reduction = data_parallel_seconds(context, links.data, dense, expert, window);
   const DeviceRates& rates = group.rates[static_cast<std::size_t>(layout.precision)];
   priced.optimizer = optimizer_seconds(context, rates, dense, expert);
   priced.memory = engine ? engine_stage_memory(layout, context.batch, stage)
                          : stage_memory(context, prices, priced.time, stage, layers);
   priced.memory.capacity = group.memory_bytes;
+  if (!engine && !fitted.facts.keeps_gathered_until_backward) {
+    // Gathered inputs of a host that runs ahead are given back when nothing else is free.
+    const double gathered = gathered_bytes(context, prices, priced.time, stage, layers);
+    const double over = priced.memory.total() - kFilledShare * group.memory_bytes;
+    if (gathered > 0 && over > 0 && group.memory_bytes > 0) priced.elastic = std::min(gathered, over);
+    priced.memory.activations -= priced.elastic;
+  }
   add_overhead(layout, group, priced.memory);
   if (layout.offload != plan::Offload::kNone) add_host_memory(context, group, dense, expert, priced.memory);
   return priced;
@@ -299,22 +327,52 @@ double Pricer::State::optimizer_seconds(const Context& context, const DeviceRate
   return std::max(moved, mine / kHostOptimizerParametersPerSecond);
 }
 
+// Gathered inputs live on as far as the host runs ahead of the device: without a pipeline until backward; in one where
+// the device is the slower of the two and the pipeline goes on after it was filled; and in the warm-up of deep ones,
+// whose first stages wait for nobody, unless rings over many nodes hold them up. A single micro-batch begins with both
+// in step. Where a run stalls it is the device that waits, and they are freed at once.
+double Pricer::State::gathered_share(const Context& context, const StageTime& time) const {
+  const plan::Layout& layout = context.layout;
+  if (fitted.facts.keeps_gathered_until_backward) return 1;
+  const std::int64_t tensor_nodes = context.placements.tp.nodes;
+  const double ordinary = 1 - context.stall_probability;
+  if (layout.pp == 1) {
+    return ordinary * (context.batch.accumulation > 1 || tensor_nodes > 1 ? 1.0 : time.device_ahead);
+  }
+  const double steady = context.batch.accumulation > layout.pp ? time.device_ahead : 0.0;
+  const double warm_up =
+      tensor_nodes > 2 ? 0.0 : context.constants->warm_up_ahead * (1 - 2 / static_cast<double>(layout.pp));
+  return ordinary * (1 - (1 - steady) * (1 - warm_up));
+}
+
+// Micro-batches whose activations a stage holds at the peak.
+double Pricer::State::held_micro_batches(const Context& context, std::int64_t stage) const {
+  const plan::Layout& layout = context.layout;
+  const double chunks = static_cast<double>(
+      plan::chunks_in_flight(layout.schedule, layout.pp, stage, layout.virtual_stages, context.batch.accumulation));
+  return chunks / static_cast<double>(layout.virtual_stages);
+}
+
+// Of gathered inputs, at the peak.
+double Pricer::State::gathered_bytes(const Context& context, const LayerPrices& prices, const StageTime& time,
+                                     std::int64_t stage, std::int64_t layers) const {
+  if (prices.bytes.gathered <= 0) return 0;
+  return context.constants->activation_factor * held_micro_batches(context, stage) * static_cast<double>(layers) *
+         prices.bytes.gathered * gathered_share(context, time);
+}
+
 double Pricer::State::activation_bytes(const Context& context, const LayerPrices& prices, const StageTime& time,
                                        std::int64_t stage, std::int64_t layers) const {
   const plan::Layout& layout = context.layout;
   const Constants& k = *context.constants;
-  const double chunks = static_cast<double>(
-      plan::chunks_in_flight(layout.schedule, layout.pp, stage, layout.virtual_stages, context.batch.accumulation));
-  const double held = chunks / static_cast<double>(layout.virtual_stages);
-  const double n = static_cast<double>(layers);
-  const bool all_kept = layout.pp == 1 || fitted.facts.keeps_gathered_until_backward;
-  const double gathered = prices.bytes.gathered * (all_kept ? 1.0 : time.device_ahead);
+  const double kept =
+      k.activation_factor * held_micro_batches(context, stage) * static_cast<double>(layers) * prices.bytes.kept;
   double transient = k.transient_factor * prices.bytes.transient;
   // A host that runs ahead starts the next micro-batch before the device has let go of the last one's logits.
   const bool runs_ahead = fitted.facts.keeps_gathered_inputs && layout.pp == 1 && context.batch.accumulation > 1;
-  const double logits = prices.logits * (runs_ahead ? 1.5 : 1.0);
+  const double logits = prices.logits * (runs_ahead ? 1.5 - 0.5 * context.stall_probability : 1.0);
   if (stage == plan::head_rank(layout)) transient = std::max(transient, k.logits_factor * logits);
-  return k.activation_factor * held * n * (prices.bytes.kept + gathered) + transient;
+  return kept + gathered_bytes(context, prices, time, stage, layers) + transient;
 }
 
 double Pricer::State::buffer_bytes(const Context& context, std::int64_t stage, double parameters) const {
@@ -329,7 +387,9 @@ double Pricer::State::buffer_bytes(const Context& context, std::int64_t stage, d
   // kept in host memory come the same way.
   if (layout.zero == 3 || layout.offload == plan::Offload::kParameters) bytes += 2 * largest * context.bytes.weight;
   if (layout.zero >= 2) bytes += largest * context.bytes.gradient;
-  if (layout.data_ranks() * layout.cp > 1) bytes += kBucketBytes + bucket_bytes() - kUsualBucketBytes;
+  if (layout.data_ranks() * layout.cp > 1) {
+    bytes += kBucketBytes + bucket_bytes() - kUsualBucketBytes + parameters * fitted.facts.bucket_gradient_bytes;
+  }
   // The run asked for weights that stay gathered from forward to backward.
   if (layout.zero == 3 && !options.communication.reshard_after_forward) bytes += parameters * context.bytes.weight;
   return bytes + context.constants->framework_bytes;

@@ -28,6 +28,8 @@ namespace lockstep::cost {
 inline constexpr double kContextBytes = 0.5 * kGiB;
 // Gradient bucket of an overlapped reduction (PyTorch's and Megatron's defaults lie between 25 and 200 MB).
 inline constexpr double kBucketBytes = 64 * kMiB;
+// Of the device's memory: what was allocated at most by runs that would have had more.
+inline constexpr double kFilledShare = 0.96;
 // Offload: one device's share of PCIe and of the host's memory bandwidth for the optimizer (Ren et al. 2021,
 // ZeRO-Offload, reaches about 1 G parameters per second and socket with AVX).
 inline constexpr double kHostLinkBytesPerSecond = 20e9;
@@ -72,6 +74,7 @@ struct StageTime {
   double host = 0;  // beyond what the device takes
   double forward = 0, backward = 0;
   double compute_backward = 0;
+  LinkSeconds longer_forward, longer_backward;  // what exchanges add to the passes, by the links they take
   double weight_gradient = 0;
   double device_ahead = 0;  // share of the time in which the host waits for the device, 0 to 1
   // Parts of forward and backward that the simulator plays by themselves (work.h).
@@ -81,12 +84,21 @@ struct StageTime {
   double total() const { return forward + backward; }
 };
 
-// Device work and communication that is not hidden, of one micro-batch on one stage; and the work alone, which is what
-// data-parallel traffic can hide behind (behind other messages it cannot: they share the links).
+// Device work and communication that is not hidden, of one micro-batch on one stage; and the work alone. Data-parallel
+// traffic hides behind work, and behind exchanges that take other links than it does, as far as they make the pass
+// longer (where the host sets the pace they do not). Then what a slower link hides it has added before, so that a
+// slower link never makes a step faster. Where node groups differ another one may set the pace: there work alone
+// counts.
 struct StreamTime {
   double forward = 0, backward = 0;
   double compute_forward = 0, compute_backward = 0;
+  LinkSeconds exchange_forward, exchange_backward;
 };
+
+// Of exchanges, those that take other links than `traffic` does.
+inline double beside(const LinkSeconds& exchanges, const GroupPlacement& traffic) {
+  return traffic.nodes > 1 ? exchanges.inside : exchanges.between;
+}
 
 // The data-parallel traffic of one stage in one step, alone on its links, without what ZeRO-3 does inside the
 // micro-batches.
@@ -149,6 +161,7 @@ struct Pricer::State {
     const Constants* constants;  // of the group that is priced
     GroupPlacements placements;
     ParameterBytes bytes;
+    double stall_probability = 0;
   };
 
   // The node groups that a stage has devices in: `first` to `last` of `groups`.
@@ -175,6 +188,7 @@ struct Pricer::State {
     StageTime time;
     double reduction = 0, optimizer = 0;
     plan::MemoryBreakdown memory;
+    double elastic = 0;  // bytes that a full device does without
   };
 
   // What walk() shows of a stage.
@@ -235,6 +249,10 @@ struct Pricer::State {
   double bucket_extra_seconds(const Context& context, const LinkRates& links, const DataTraffic& traffic) const;
   double bucket_exposed(const Context& context, const DataTraffic& traffic) const;
   double optimizer_seconds(const Context& context, const DeviceRates& rates, double dense, double expert) const;
+  double held_micro_batches(const Context& context, std::int64_t stage) const;
+  double gathered_bytes(const Context& context, const LayerPrices& prices, const StageTime& time, std::int64_t stage,
+                        std::int64_t layers) const;
+  double gathered_share(const Context& context, const StageTime& time) const;
   double activation_bytes(const Context& context, const LayerPrices& prices, const StageTime& time, std::int64_t stage,
                           std::int64_t layers) const;
   double buffer_bytes(const Context& context, std::int64_t stage, double parameters) const;

@@ -7,7 +7,7 @@ namespace lockstep::cost {
 namespace {
 
 using C = Constants;
-constexpr std::array<ConstantInfo, 40> kTable{{
+constexpr std::array<ConstantInfo, 41> kTable{{
     {"gemm_efficiency", &C::gemm_efficiency, 0.2, 0.98, 0.15, 0.15, false, "share of the bf16 peak in large products"},
     {"gemm_m_half", &C::gemm_m_half, 5, 4000, 0.6, 0.4, false, "rows at which a product runs at half its rate"},
     {"gemm_n_half", &C::gemm_n_half, 1, 2000, 0.6, 0.4, false, "columns at which it does"},
@@ -26,7 +26,7 @@ constexpr std::array<ConstantInfo, 40> kTable{{
     {"tp_host_seconds", &C::tp_host_seconds, 1e-6, 3e-3, 0.4, 0.8, false, "host cost of a tensor-parallel collective"},
     {"tp_pipeline_factor", &C::tp_pipeline_factor, 0.5, 20, 0.3, 0.8, false, "the same between pipeline sends: factor"},
     {"micro_batch_seconds", &C::micro_batch_seconds, 1e-5, 5e-2, 0.5, 0.8, false, "fixed cost of a micro-batch"},
-    {"pipeline_scale_seconds", &C::pipeline_scale_seconds, 1e-5, 3, 0.5, 1.5, false, "pipeline slot on 64 nodes"},
+    {"pipeline_scale_seconds", &C::pipeline_scale_seconds, 1e-5, 0.05, 0.5, 0.8, false, "pipeline slot on 64 nodes"},
     {"step_seconds", &C::step_seconds, 1e-4, 1, 0.5, 0.8, false, "fixed cost of a step"},
     {"optimizer_passes", &C::optimizer_passes, 0.5, 10, 0.3, 0.5, false, "factor on the optimizer's traffic"},
     {"intra_efficiency", &C::intra_efficiency, 0.1, 1.0, 0.25, 0.25, false, "share of the link inside a node"},
@@ -48,6 +48,7 @@ constexpr std::array<ConstantInfo, 40> kTable{{
     {"activation_factor", &C::activation_factor, 0.4, 2.5, 0.1, 0.15, true, "factor on counted activations"},
     {"logits_factor", &C::logits_factor, 0.1, 5, 0.1, 0.1, true, "factor on counted logits"},
     {"transient_factor", &C::transient_factor, 0.05, 10, 0.4, 0.6, true, "factor on the largest temporaries"},
+    {"warm_up_ahead", &C::warm_up_ahead, 0.02, 1.0, 0.3, 0.3, true, "gathered inputs held in a pipeline's warm-up"},
     {"framework_bytes", &C::framework_bytes, 1e7, 1e10, 0.5, 0.8, true, "allocated beyond the counted terms"},
 }};
 

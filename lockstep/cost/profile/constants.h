@@ -57,6 +57,7 @@ struct Constants {
   double activation_factor = 1.0;
   double logits_factor = 1.0;
   double transient_factor = 1.0;       // on the largest temporary tensors of a layer
+  double warm_up_ahead = 0.5;          // of gathered inputs, in the warm-up of a deep pipeline: share that is held
   double framework_bytes = 1.5e9;      // allocated beyond the counted terms
   double communicator_bytes = 0.25e9;  // per communicator: anchors say up to 0.5 GB for NCCL
   double reserve_factor = 1.07;        // reserved over allocated
@@ -90,6 +91,7 @@ struct StackFacts {
   bool fused_pointwise = true;        // norms, GELU and dropout as fused kernels (Megatron JIT, TE, torch.compile)
   double reduced_gradient_bytes = 4;  // bytes per element that the data-parallel reduction moves
   double kept_gradient_bytes = 4;     // bytes per parameter of the accumulated gradient
+  double bucket_gradient_bytes = 0;   // and of the buckets that replicas reduce, where those are copies
   bool master_copy = true;            // fp32 weights beside 16-bit ones
   bool dp_overlaps = true;            // gradient reduction behind backward
   bool zero_overlaps = true;          // the same for the reduce-scatter and all-gather of ZeRO-1 and 2

@@ -64,7 +64,8 @@ struct RareAmount {
   const char* name;
   double StackFacts::*member;
 };
-constexpr std::array<RareAmount, 3> kRareAmounts{{{"logits_share", &StackFacts::logits_share},
+constexpr std::array<RareAmount, 4> kRareAmounts{{{"logits_share", &StackFacts::logits_share},
+                                                  {"bucket_gradient_bytes", &StackFacts::bucket_gradient_bytes},
                                                   {"fp8_copy_bytes", &StackFacts::fp8_copy_bytes},
                                                   {"frozen_weight_bytes", &StackFacts::frozen_weight_bytes}}};
 
@@ -110,6 +111,30 @@ StackFacts read_facts(const JsonReader& reader) {
   }
   reader.finish();
   return facts;
+}
+
+nlohmann::json stalls_to_json(const Stalls& stalls) {
+  nlohmann::json odds = nlohmann::json::object(), seconds = nlohmann::json::object();
+  for (std::size_t i = 0; i < kStallTerms.size(); ++i) {
+    odds[kStallTerms[i]] = stalls.odds[i];
+    seconds[kStallTerms[i]] = stalls.seconds[i];
+  }
+  return {{"runs", stalls.runs}, {"stalled", stalls.stalled}, {"odds", odds}, {"seconds", seconds}};
+}
+
+Stalls read_stalls(const JsonReader& reader) {
+  Stalls stalls;
+  stalls.runs = reader.integer("runs");
+  stalls.stalled = reader.integer("stalled");
+  const auto read = [&](const char* name, StallTerms& terms) {
+    const JsonReader coefficients = reader.object(name);
+    for (std::size_t i = 0; i < terms.size(); ++i) terms[i] = coefficients.real(kStallTerms[i]);
+    coefficients.finish();
+  };
+  read("odds", stalls.odds);
+  read("seconds", stalls.seconds);
+  reader.finish();
+  return stalls;
 }
 
 Profile read_as_fitted(const spec::EmbeddedSpec& embedded) {
@@ -163,15 +188,17 @@ nlohmann::json fitted_to_json(const Fitted& fitted) {
   for (const ConstantInfo& info : constant_table()) constants[info.name] = fitted.constants.*info.member;
   constants["communicator_bytes"] = fitted.constants.communicator_bytes;
   constants["reserve_factor"] = fitted.constants.reserve_factor;
-  return {{"hardware", fitted.hardware},
-          {"stack", fitted.stack},
-          {"runs", fitted.runs},
-          {"constants", std::move(constants)},
-          {"facts", facts_to_json(fitted.facts)},
-          {"residuals",
-           {{"time", fitted.residuals.time},
-            {"time_exposed", fitted.residuals.time_exposed},
-            {"memory", fitted.residuals.memory}}}};
+  nlohmann::json json = {{"hardware", fitted.hardware},
+                         {"stack", fitted.stack},
+                         {"runs", fitted.runs},
+                         {"constants", std::move(constants)},
+                         {"facts", facts_to_json(fitted.facts)},
+                         {"residuals",
+                          {{"time", fitted.residuals.time},
+                           {"time_exposed", fitted.residuals.time_exposed},
+                           {"memory", fitted.residuals.memory}}}};
+  if (fitted.stalls.runs > 0) json["stalls"] = stalls_to_json(fitted.stalls);
+  return json;
 }
 
 Fitted read_fitted(const JsonReader& reader) {
@@ -185,7 +212,10 @@ Fitted read_fitted(const JsonReader& reader) {
     if (value <= 0) constants.fail(name, "expected a number above 0");
     return value;
   };
-  for (const ConstantInfo& info : constant_table()) fitted.constants.*info.member = positive(info.name);
+  for (const ConstantInfo& info : constant_table()) {
+    if (std::string_view(info.name) == "warm_up_ahead" && !constants.has(info.name)) continue;  // older files
+    fitted.constants.*info.member = positive(info.name);
+  }
   fitted.constants.communicator_bytes = positive("communicator_bytes");
   fitted.constants.reserve_factor = positive("reserve_factor");
   if (constants.has("state_factor")) positive("state_factor");  // older files; bytes of states are counted
@@ -196,6 +226,7 @@ Fitted read_fitted(const JsonReader& reader) {
                       .time_exposed = residuals.non_negative("time_exposed"),
                       .memory = residuals.non_negative("memory")};
   residuals.finish();
+  if (reader.has("stalls")) fitted.stalls = read_stalls(reader.object("stalls"));
   reader.finish();
   return fitted;
 }

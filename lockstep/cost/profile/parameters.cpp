@@ -13,6 +13,9 @@ constexpr double kReserveSpread = 0.05;
 constexpr double kLeastReserve = 1;
 constexpr double kMostReserve = 1.5;
 
+// What an offset of the framework's bytes is relative to, however few the profile has.
+constexpr double kUsualFrameworkBytes = 1.5e9;
+
 void scale_rates(std::vector<MatmulPoint>& points, double factor) {
   for (MatmulPoint& point : points) point.flops_per_second /= factor;
 }
@@ -92,7 +95,16 @@ Profile moved(const Profile& profile, const std::vector<double>& offsets) {
     const double offset = offsets.at(next++);
     if (offset != 0) value = std::clamp(value * std::exp(offset), low, high);
   };
-  for (const ConstantInfo& info : constant_table()) move(constants.*info.member, info.low, info.high);
+  for (const ConstantInfo& info : constant_table()) {
+    if (info.member == &Constants::framework_bytes && offsets.at(next) != 0) {
+      // Bytes that no formula sees are a sum of unlike things: a stack of few may turn out to have many.
+      const double bytes = constants.framework_bytes + kUsualFrameworkBytes * (std::exp(offsets.at(next)) - 1);
+      constants.framework_bytes = std::clamp(bytes, info.low, info.high);
+      ++next;
+      continue;
+    }
+    move(constants.*info.member, info.low, info.high);
+  }
   move(constants.reserve_factor, kLeastReserve, kMostReserve);
   return result;
 }

@@ -22,6 +22,9 @@ constexpr double kLeastWeight = 1e-6;
 // However little is known of a stack: its ordinary runs are within a factor of two of others built like it.
 constexpr double kWidestOrdinary = 0.3;
 
+// Standard deviations of what the others leave open by which one run moves what is expected (Huber 1964).
+constexpr double kFurthestPull = 1.3;
+
 double dot(const Vector& a, const Vector& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
 
 // Solves the symmetric positive definite A x = b by Cholesky; A is small.
@@ -52,6 +55,7 @@ struct Figure {
   double log_measured = 0;
   double noise = 0;   // standard deviation
   double weight = 1;  // probability that it is of an ordinary run
+  double limit = 0;   // variance beside `noise`: what keeps it from pulling further than kFurthestPull
   double error = 0;   // log(measured / predicted) at the offsets
   Vector slope;       // of log(predicted), by parameter
 };
@@ -152,7 +156,7 @@ struct Posterior::Update {
   // A run that is an ordinary one with probability w moves the mean by w of what it would alone: the mixture's mean.
   double noise_of(const Figure& figure) const {
     const double own = figure.noise * figure.noise;
-    return own + (1 / std::max(figure.weight, kLeastWeight) - 1) * (covariance(figure, figure) + own);
+    return own + figure.limit + (1 / std::max(figure.weight, kLeastWeight) - 1) * (covariance(figure, figure) + own);
   }
 
   // log(measured / predicted by the prior), as the linearisation at the offsets has it.
@@ -170,7 +174,7 @@ struct Posterior::Update {
   // Each figure against what the others and the prior expect of it.
   void weigh() {
     const Matrix full = gram();
-    std::vector<double> weights;
+    std::vector<double> weights, limits;
     for (std::size_t i = 0; i < figures.size(); ++i) {
       Matrix others;
       Vector targets, cross;
@@ -196,8 +200,13 @@ struct Posterior::Update {
       const double ordinary = (1 - kOutlierShare) * std::exp(-0.5 * away * away / variance_left) /
                               std::sqrt(2 * 3.14159265358979 * variance_left);
       weights.push_back(ordinary / (ordinary + kOutlierShare * kOutlierDensity));
+      const double unknown = std::max(0.0, variance_left - figure.noise * figure.noise);
+      limits.push_back(unknown * std::max(0.0, std::abs(away) / (kFurthestPull * std::sqrt(variance_left)) - 1));
     }
-    for (std::size_t i = 0; i < figures.size(); ++i) figures[i].weight = weights[i];
+    for (std::size_t i = 0; i < figures.size(); ++i) {
+      figures[i].weight = weights[i];
+      figures[i].limit = limits[i];
+    }
   }
 
   void step() {

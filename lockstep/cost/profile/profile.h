@@ -12,6 +12,7 @@
 
 #include "lockstep/cost/fused/profile.h"
 #include "lockstep/cost/profile/constants.h"
+#include "lockstep/cost/profile/stalls.h"
 #include "lockstep/spec/job.h"
 
 namespace lockstep::cost {
@@ -122,6 +123,7 @@ struct Fitted {
   Constants constants;
   StackFacts facts;
   Residuals residuals;
+  Stalls stalls;
   bool operator==(const Fitted&) const = default;
 };
 

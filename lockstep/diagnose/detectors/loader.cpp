@@ -59,8 +59,11 @@ Findings find_loader(const RunEvidence& evidence) {
     text += fmt::format("; making its batches takes {} of {} loader thread{}", format_seconds(loading), workers,
                         workers == 1 ? "" : "s");
   const std::string where = ranks.size() == 1 ? "; or look at the storage of that rank's node" : "";
-  return {make_finding(Cause::kLoader, 0.9, evidence.share(longest), ranks, text,
-                       train_with(evidence, fmt::format("loader.num_workers={}", wanted)) + where)};
+  return {make_finding(
+      Cause::kLoader, 0.9, evidence.share(longest), ranks, text,
+      (evidence.row.info.backend == "python" ? fmt::format("give the DataLoader of the script num_workers={}", wanted)
+                                             : train_with(evidence, fmt::format("loader.num_workers={}", wanted))) +
+          where)};
 }
 
 }  // namespace lockstep::diagnose

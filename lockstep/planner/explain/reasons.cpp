@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <optional>
 
 #include "lockstep/base/text.h"
@@ -17,6 +19,19 @@ namespace {
 constexpr const char* kGenericStack = "generic";
 constexpr std::size_t kMostProfiles = 3;
 constexpr double kClearlyTighter = 0.9;  // of the plan's own sigma
+constexpr double kWellKnownMemory = 0.05;
+constexpr double kWorthADoubt = 0.5;  // of the memory is used
+
+constexpr double kWorthSaying = 0.05;
+
+std::string share_of_runs(double probability) {
+  if (probability > 0.9) return "nearly all runs";
+  if (probability > 0.6) return fmt::format("{:.0f} runs in ten", 10 * probability);
+  static constexpr std::array kNumbers{"two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"};
+  const auto one_in = static_cast<std::size_t>(std::lround(1 / probability));
+  return one_in - 2 < kNumbers.size() ? fmt::format("one run in {}", kNumbers[one_in - 2])
+                                      : fmt::format("one run in {}", one_in);
+}
 
 // The best candidates that have another value on one axis, by that value.
 struct Neighbours {
@@ -56,7 +71,9 @@ class Reasons {
     choice("recompute", plan::to_string(layout_.recompute));
     axis("micro", plan_.batch.micro,
          fmt::format("micro-batch {} x {} a step", plan_.batch.micro, plan_.batch.accumulation));
+    stall();
     idle_devices();
+    memory_doubt();
     interval();
     return std::move(reasons_);
   }
@@ -143,9 +160,51 @@ class Reasons {
                        layout_.dp > 1 ? fmt::format(", {} replicas", layout_.dp) : std::string());
   }
 
+  // How often runs like the plan, and like the one that is fastest where nothing stalls, were hit.
+  void stall() {
+    const std::string said = stall_text(plan_);
+    if (!said.empty()) reasons_.push_back(fmt::format("{}; what is expected counts it", said));
+    const Ranked* tempting = nullptr;
+    for (const auto& [family, ranked] : result_.best_of_family) {
+      if (!is_feasible(ranked.price, request_.constraints) || stall_text(ranked).empty()) continue;
+      if (ordinary_seconds(ranked) >= ordinary_seconds(tempting != nullptr ? *tempting : plan_)) continue;
+      tempting = &ranked;
+    }
+    if (tempting == nullptr) return;
+    reasons_.push_back(fmt::format("{} would take {} of {} where it does not stall, but {}",
+                                   layout_difference(layout_, tempting->layout),
+                                   format_seconds(ordinary_seconds(*tempting)),
+                                   format_seconds(plan_.price.step_seconds()), stall_text(*tempting)));
+  }
+
+  static double ordinary_seconds(const Ranked& ranked) {
+    return ranked.price.step_seconds() - ranked.price.stall_seconds;
+  }
+
+  std::string stall_text(const Ranked& ranked) const {
+    const cost::Stall& stall = ranked.price.stall;
+    if (stall.probability < kWorthSaying) return "";
+    return fmt::format(
+        "{} like this one stalled ({}): a step then takes {} more", share_of_runs(stall.probability),
+        cost::stall_mechanism(ranked.layout, request_.cluster.groups.front().devices_per_node, ranked.price.fill),
+        format_seconds(stall.seconds));
+  }
+
   void idle_devices() {
     const std::int64_t idle = request_.cluster.devices() - layout_.world();
     if (idle > 0) reasons_.push_back(fmt::format("{} of {} devices stay idle", idle, request_.cluster.devices()));
+  }
+
+  // Why a plan leaves room: memory is known to so much only.
+  void memory_doubt() {
+    const plan::MemoryBreakdown& memory = plan_.price.memory;
+    const double room = memory.capacity - memory.total();
+    if (plan_.price.memory_sigma < kWellKnownMemory || memory.fill() < kWorthADoubt || room <= 0) return;
+    reasons_.push_back(
+        fmt::format("{} of {} stay free: memory is known to {:.0f}% (one sigma), and runs out with a "
+                    "probability of {:.2g}%",
+                    format_bytes(room), format_bytes(memory.capacity), 100 * plan_.price.memory_sigma,
+                    100 * plan_.price.out_of_memory_probability()));
   }
 
   void interval() {
@@ -174,7 +233,9 @@ class Reasons {
         borrowed ? fmt::format(", borrowed from {} for {}", fitted->hardware, groups.front().device.kind) : "";
     reasons_.push_back(fmt::format("90% interval: profile {}{}, predictions off by {:.0f}% (one sigma)", source,
                                    relative, 100 * sigma));
-    if (!fitted || borrowed || fitted->stack != kGenericStack) return;
+    // Published runs are of language models: no stack's are evidence of a network of images.
+    const bool says_nothing = !request_.model.is_language_model();
+    if (!fitted || borrowed || says_nothing || fitted->stack != kGenericStack) return;
     const std::vector<std::string> tighter = tighter_profiles(fitted->hardware);
     if (!tighter.empty()) {
       reasons_.push_back("name your stack for a tighter interval: --profile " + join(tighter, ", "));

@@ -46,7 +46,7 @@ void require_runnable(const SearchRequest& request, const plan::Candidate& plan,
   if (const auto problem = asked.find_problem(layout, request.model)) throw cannot_run(kind, *problem, kind.stack);
   if (kind.name == std::string_view("deepspeed") && layout.world() != layout.data_ranks()) {
     throw cannot_run(kind, "configuration file for pipelines, experts and sequences (they are code)",
-                     "deepspeed --fix pp=1,cp=1,ep=1");
+                     "deepspeed, without --layout");
   }
 }
 
@@ -59,6 +59,12 @@ PlanExport parse_plan_export(std::string_view text) {
     names.emplace_back(kKinds[i].name);
   }
   throw bad_input(fmt::format("there is no export `{}`", printable(text)), did_you_mean(std::string(text), names));
+}
+
+void keep_to_export(SearchRequest& request, PlanExport kind) {
+  const bool is_deepspeed = request.framework != nullptr && request.framework->name == "deepspeed";
+  if (kind != PlanExport::kDeepspeed || !is_deepspeed) return;
+  for (const char* axis : {"pp", "cp", "ep"}) request.constraints.fixed.try_emplace(axis, 1);
 }
 
 std::vector<ExportedFile> export_plan(const SearchRequest& request, const plan::Candidate& plan, PlanExport kind) {

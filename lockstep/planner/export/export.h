@@ -16,6 +16,10 @@ enum class PlanExport { kJob, kTorchrun, kDeepspeed, kMegatron, kNemo, kTorchtit
 // "job", "torchrun", "deepspeed", "megatron", "nemo", "torchtitan". Throws UserError (exit code 2) with the nearest.
 PlanExport parse_plan_export(std::string_view text);
 
+// What the files of a kind cannot say is left out of the search: DeepSpeed's configuration knows nothing of pipelines,
+// experts and sequences. Layouts that were asked for stay.
+void keep_to_export(SearchRequest& request, PlanExport kind);
+
 struct ExportedFile {
   std::string name;  // "job.yaml"; no folder
   std::string text;

@@ -36,11 +36,20 @@ void require_spelt(const spec::Model& model) {
 Pairs model_arguments(const spec::Model& model, std::int64_t sequence) {
   Pairs pairs{{"--num-layers", number(model.layers)},
               {"--hidden-size", number(model.hidden)},
-              {"--ffn-hidden-size", number(model.ffn_hidden)},
+              {"--ffn-hidden-size", number(spec::mlp_width(model, 0))},
               {"--num-attention-heads", number(model.heads)},
-              {"--kv-channels", number(model.head_dim)},
+              {"--kv-channels", number(spec::value_dim(model))},
               {"--seq-length", number(sequence)},
               {"--max-position-embeddings", number(std::max(model.max_sequence, sequence))}};
+  if (spec::is_latent(model)) {
+    const std::int64_t rotated = spec::rotary_dim(model);
+    pairs.emplace_back("--multi-latent-attention", "");
+    if (model.decoder.query_rank > 0) pairs.emplace_back("--q-lora-rank", number(model.decoder.query_rank));
+    pairs.emplace_back("--kv-lora-rank", number(model.decoder.key_value_rank));
+    pairs.emplace_back("--qk-head-dim", number(model.head_dim - rotated));
+    pairs.emplace_back("--qk-pos-emb-head-dim", number(rotated));
+    pairs.emplace_back("--v-head-dim", number(model.decoder.value_dim));
+  }
   if (model.kv_heads != model.heads) {
     pairs.emplace_back("--group-query-attention", "");
     pairs.emplace_back("--num-query-groups", number(model.kv_heads));
@@ -48,7 +57,8 @@ Pairs model_arguments(const spec::Model& model, std::int64_t sequence) {
   if (model.arch != spec::Arch::kGpt) {
     pairs.emplace_back("--position-embedding-type", "rope");
     pairs.emplace_back("--rotary-base", fmt::format("{:.0f}", model.rope_theta));
-    pairs.emplace_back("--rotary-percent", fmt::format("{:g}", model.decoder.rotary_fraction));
+    const double rotated = spec::is_latent(model) ? 1.0 : model.decoder.rotary_fraction;
+    pairs.emplace_back("--rotary-percent", fmt::format("{:g}", rotated));
     if (model.decoder.norm == spec::NormKind::kRms) pairs.emplace_back("--normalization", "RMSNorm");
   }
   if (is_glu(model)) pairs.emplace_back("--swiglu", "");
@@ -60,6 +70,9 @@ Pairs model_arguments(const spec::Model& model, std::int64_t sequence) {
     pairs.emplace_back("--num-experts", number(model.experts));
     pairs.emplace_back("--moe-router-topk", number(model.experts_per_token));
     pairs.emplace_back("--moe-ffn-hidden-size", number(model.ffn_hidden));
+    if (const std::int64_t dense = model.decoder.dense_layers; dense > 0) {
+      pairs.emplace_back("--moe-layer-freq", fmt::format("\"([0]*{}+[1]*{})\"", dense, model.layers - dense));
+    }
     pairs.emplace_back("--moe-token-dispatcher-type", "alltoall");
     if (model.shared_experts > 0) {
       pairs.emplace_back("--moe-shared-expert-intermediate-size", number(model.shared_experts * model.ffn_hidden));

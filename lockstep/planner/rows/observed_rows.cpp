@@ -36,6 +36,15 @@ double step_seconds_of(const RowQuestion& question) {
 
 }  // namespace
 
+double memory_bytes_of(const RowQuestion& question, const cost::Pricer& pricer, const cost::Price& price) {
+  plan::MemoryBreakdown memory = price.memory;
+  if (question.memory_is_of_first_stage) {
+    const std::vector<cost::StagePrice> stages = pricer.stages(question.layout, question.batch);
+    if (!stages.empty()) memory = stages.front().memory;
+  }
+  return question.memory_is_reserved ? memory.total() : memory.total() - memory.overhead;
+}
+
 std::function<cost::RunFigures(const cost::Profile&)> figures_of(const RowQuestion& question,
                                                                  const cost::Profile& profile) {
   const cost::PricerOptions options{
@@ -54,7 +63,7 @@ std::function<cost::RunFigures(const cost::Profile&)> figures_of(const RowQuesti
     const cost::Price price = used->price(question.layout, question.batch);
     return cost::RunFigures{.seconds = price.step_seconds(),
                             .time_sigma = std::hypot(price.time_sigma, question.guess_sigma),
-                            .bytes = question.memory_is_reserved ? price.memory.total() : price.allocated_bytes(),
+                            .bytes = memory_bytes_of(question, *used, price),
                             .memory_sigma = price.memory_sigma};
   };
 }

@@ -29,7 +29,7 @@ RowPrediction price_question(const RowQuestion& question, const cost::Profile& p
   RowPrediction result;
   result.tokens_per_second_per_gpu =
       per_gpu(prediction.tokens_per_second, static_cast<double>(question.layout.world()));
-  result.memory_gib = (question.memory_is_reserved ? price.memory.total() : price.allocated_bytes()) / kGib;
+  result.memory_gib = memory_bytes_of(question, pricer, price) / kGib;
   result.fits = price.fits() && !question.cannot_run;
   result.out_of_memory_probability = price.out_of_memory_probability();
   result.profile = profile.identity();

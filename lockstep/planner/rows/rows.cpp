@@ -13,6 +13,7 @@
 #include "lockstep/base/file.h"
 #include "lockstep/base/text.h"
 #include "lockstep/planner/rows/csv.h"
+#include "lockstep/planner/rows/memory_facts.h"
 #include "lockstep/planner/rows/parts.h"
 
 namespace lockstep::planner {
@@ -22,7 +23,7 @@ struct TextColumn {
   const char* name;
   std::string PublishedRow::*field;
 };
-constexpr std::array<TextColumn, 14> kTexts{{{"id", &PublishedRow::id},
+constexpr std::array<TextColumn, 15> kTexts{{{"id", &PublishedRow::id},
                                              {"source", &PublishedRow::source},
                                              {"hardware", &PublishedRow::hardware},
                                              {"interconnect", &PublishedRow::interconnect},
@@ -35,7 +36,8 @@ constexpr std::array<TextColumn, 14> kTexts{{{"id", &PublishedRow::id},
                                              {"task", &PublishedRow::task},
                                              {"evidence", &PublishedRow::evidence},
                                              {"full_config", &PublishedRow::full_config},
-                                             {"notes", &PublishedRow::notes}}};
+                                             {"notes", &PublishedRow::notes},
+                                             {"memory_facts", &PublishedRow::memory_facts}}};
 
 // Limits are far beyond any published run; they keep every product of the cost model finite.
 struct CountColumn {
@@ -129,6 +131,9 @@ RowQuestion build_question(const PublishedRow& row) {
   RowQuestion question;
   question.stack = stack_of(row);
   question.facts = facts_of(row, question.stack);
+  if (const auto problem = apply_memory_facts(row.memory_facts, question.facts)) {
+    throw CannotPrice{fmt::format("line {}, column memory_facts: {}", row.line, *problem)};
+  }
   question.model = model_of(row, question.stack, notes);
   RowHardware hardware = hardware_of(row, notes);
   question.cluster = std::move(hardware.cluster);
@@ -139,6 +144,8 @@ RowQuestion build_question(const PublishedRow& row) {
   question.tokens_per_second_per_gpu = measured_rate(row, question.batch);
   question.memory_gib = row.mem_gib_per_gpu;
   question.memory_is_reserved = contains(row.notes, "nvidia-smi") || contains(row.source, "BigScience");
+  // Its memory grows by 0.6 GiB with a sequence where the logits of the last stage alone need 1.4.
+  question.memory_is_of_first_stage = contains(row.source, "tr3m") && question.layout.pp > 1;
   question.note = notes.text();
   question.guess_sigma = notes.sigma();
   question.cannot_run = notes.cannot_run;

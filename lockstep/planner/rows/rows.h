@@ -21,7 +21,7 @@ struct PublishedRow {
   int line = 0;
 
   std::string id, source, hardware, interconnect, model, arch, sharding, act_ckpt, precision, compile_or_notes, task,
-      evidence, full_config, notes;
+      evidence, full_config, notes, memory_facts;
   // Absent: blank, or a text that is not such a number (then `problems` says so).
   std::optional<std::int64_t> gpus, gpus_per_node, layers, hidden, heads, kv_heads, ffn, vocab, seq_len,
       global_batch_seqs, micro_batch, grad_accum, dp, tp, pp, vpp, cp, ep;
@@ -52,7 +52,8 @@ struct RowQuestion {
   std::string note;                                 // choices made for what the row leaves open; "": none
   std::optional<double> tokens_per_second_per_gpu;  // measured
   std::optional<double> memory_gib;                 // measured
-  bool cannot_run = false;          // the note names a rule by which the run does not start, whatever the memory
+  bool cannot_run = false;                // the note names a rule by which the run does not start, whatever the memory
+  bool memory_is_of_first_stage = false;  // as rank 0 saw it, not the rank that needs most
   bool memory_is_reserved = false;  // as nvidia-smi shows it (allocator's reserve and context), not peak allocated
 };
 

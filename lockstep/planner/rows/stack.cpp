@@ -161,9 +161,9 @@ cost::StackFacts stack_facts(std::string_view stack) {
     // pipeline blocks dealt out by cost; FlashAttention-2, fused RMSNorm, otherwise eager PyTorch.
     // Asynchronous tensor parallelism keeps the gathered inputs; ZeRO-1 scatters and gathers after backward, parameter
     // by parameter.
-    // The 16-bit gradients of autograd live beside the fp32 ones.
+    // DistributedDataParallel holds its 16-bit buckets beside the fp32 gradients, which its hook adds to.
     return {.fused_pointwise = false,
-            .kept_gradient_bytes = 6,
+            .bucket_gradient_bytes = 2,
             .zero_overlaps = false,
             .keeps_gathered_inputs = true,
             .sequence_parallel = true,

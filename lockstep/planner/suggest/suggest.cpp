@@ -218,8 +218,10 @@ void warn_about_memory(Suggestion& suggestion, const SearchRequest& question) {
   }
   const double risk = suggestion.candidate.out_of_memory_probability.value_or(0);
   if (risk > 0.05) {
-    suggestion.warnings.push_back(
-        fmt::format("out of memory with a probability of {:.0f}%: halve the micro-batch if it happens", 100 * risk));
+    const char* advice = suggestion.candidate.batch.micro > 1         ? "halve the micro-batch if it happens"
+                         : layout.recompute != plan::Recompute::kFull ? "recompute everything if it happens"
+                                                                      : "take another GPU if it happens";
+    suggestion.warnings.push_back(fmt::format("out of memory with a probability of {:.0f}%: {}", 100 * risk, advice));
   }
 }
 

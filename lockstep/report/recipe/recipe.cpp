@@ -233,9 +233,10 @@ std::string trial_counts(const StudyView& study) {
   return fmt::format("{} trials: {}", study.conclusion.trials, parts.empty() ? "none" : join(parts, ", "));
 }
 
-std::string gpu_time(double gpu_seconds) {
-  if (gpu_seconds >= 3600) return fmt::format("{:.2f} GPU-hours", gpu_seconds / 3600);
-  return fmt::format("{:.1f} GPU-minutes", gpu_seconds / 60);
+std::string gpu_time(double gpu_seconds, const StudyView& study) {
+  const std::string device = tune::device_of(study.evaluator);
+  if (gpu_seconds >= 3600) return fmt::format("{:.2f} {}-hours", gpu_seconds / 3600, device);
+  return fmt::format("{:.1f} {}-minutes", gpu_seconds / 60, device);
 }
 
 void fill_made(Recipe& recipe, const StudyView& study) {
@@ -249,8 +250,8 @@ void fill_made(Recipe& recipe, const StudyView& study) {
   recipe.made.push_back(failures.empty() ? fmt::format("{} failed.", found.failed)
                                          : fmt::format("{} failed ({}).", found.failed, join(failures, ", ")));
   recipe.made.push_back(fmt::format(
-      "{}{}, launch and warm-up included; seed {}.", gpu_time(found.gpu_seconds),
-      study.gpu_seconds_allowed > 0 ? fmt::format(" of {} allowed", gpu_time(study.gpu_seconds_allowed)) : "",
+      "{}{}, launch and warm-up included; seed {}.", gpu_time(found.gpu_seconds, study),
+      study.gpu_seconds_allowed > 0 ? fmt::format(" of {} allowed", gpu_time(study.gpu_seconds_allowed, study)) : "",
       study.seed));
   const std::string first = day(study.created_at), last = day(study.ended_at > 0 ? study.ended_at : study.created_at);
   recipe.made.push_back(fmt::format("{}{}.", first == last ? first : fmt::format("{} to {}", first, last),

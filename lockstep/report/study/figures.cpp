@@ -24,9 +24,9 @@ std::string moment(double unix_time) {
   return text;
 }
 
-std::string gpu_time(double gpu_seconds) {
-  if (gpu_seconds < 360) return fmt::format("{:.1f} GPU-s", gpu_seconds);
-  return fmt::format("{:.2f} GPU-h", gpu_seconds / 3600);
+std::string gpu_time(double gpu_seconds, const std::string& device) {
+  if (gpu_seconds < 360) return fmt::format("{:.1f} {}-s", gpu_seconds, device);
+  return fmt::format("{:.2f} {}-h", gpu_seconds / 3600, device);
 }
 
 std::string describe_evaluator(const tune::StudySetup& setup) {

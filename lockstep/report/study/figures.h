@@ -12,8 +12,9 @@ namespace lockstep::report {
 
 bool is_search(tune::Purpose purpose);  // baseline, explore, replicate
 
-std::string moment(double unix_time);                           // "2026-11-15 03:15:00"
-std::string gpu_time(double gpu_seconds);                       // "1.82 GPU-h", "14.2 GPU-s"
+std::string moment(double unix_time);  // "2026-11-15 03:15:00"
+// "1.82 GPU-h", "14.2 GPU-s"; `device`: tune::device_of().
+std::string gpu_time(double gpu_seconds, const std::string& device = "GPU");
 std::string describe_evaluator(const tune::StudySetup& setup);  // "tune-cpu, by running it"
 std::string describe_versions(const nlohmann::json& versions);  // "lockstep 0.5, nccl 2.30.7"
 std::string cost_percent(const tune::Estimate& percent);        // "14.2%  (11.9 to 16.4, n=3)"

@@ -77,10 +77,12 @@ class StudyPage {
   void add_spending() {
     const StudySpending spent = spending_of(study_);
     const double allowed = study_.setup.strategy.gpu_seconds;
+    const std::string device = tune::device_of(study_.setup.evaluator);
     const double full = allowed > 0 ? allowed : spent.total();
     if (full <= 0) return;
-    heading(allowed > 0 ? fmt::format("budget: {} of {} spent", gpu_time(spent.total()), gpu_time(allowed))
-                        : fmt::format("budget: {} spent", gpu_time(spent.total())));
+    heading(allowed > 0
+                ? fmt::format("budget: {} of {} spent", gpu_time(spent.total(), device), gpu_time(allowed, device))
+                : fmt::format("budget: {} spent", gpu_time(spent.total(), device)));
     struct Part {
       const char* name;
       StudySpending::Share share;
@@ -100,7 +102,7 @@ class StudyPage {
       row(part.name, fmt::format("{} {:>4} launch{}  {:>11}  {:>4.0f}%",
                                  placed_bar(before, part.share.gpu_seconds, full, cells, part.ink, style_),
                                  part.share.trials, part.share.trials == 1 ? "  " : "es",
-                                 gpu_time(part.share.gpu_seconds), 100 * part.share.gpu_seconds / full));
+                                 gpu_time(part.share.gpu_seconds, device), 100 * part.share.gpu_seconds / full));
       before += part.share.gpu_seconds;
     }
   }
@@ -115,9 +117,11 @@ class StudyPage {
     add_settings(found_.best->config);
     line();
     row("best", estimate_text(found_.best->throughput, [&](double value) { return rate(value); }));
-    if (found_.best->devices > 1)
-      row("per GPU", fmt::format("{} on {:g} GPUs", rate(found_.best->throughput.value / found_.best->devices),
-                                 found_.best->devices));
+    if (found_.best->devices > 1) {
+      const std::string device = tune::device_of(study_.setup.evaluator);
+      row("per " + device, fmt::format("{} on {:g} {}s", rate(found_.best->throughput.value / found_.best->devices),
+                                       found_.best->devices, device));
+    }
     if (!found_.default_given && found_.median) {
       row("gain", fmt::format("no default given; {:+.1f}% over the median of what was tried",
                               100 * (found_.best->throughput.value / found_.median->value - 1)));

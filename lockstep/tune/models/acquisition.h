@@ -21,6 +21,7 @@ struct Candidate {
   double prior_fits = 1;
   double runs = 1;  // probability that it runs
   Posterior speed;
+  double improvement = 0;  // expected, over an incumbent
   double score = 0;
 };
 
@@ -39,22 +40,22 @@ struct AcquisitionOptions {
   double incumbent = 0;            // posterior mean of the best configuration that ran
   double least_probability = 0.2;  // of running; a candidate below is taken only when there is none above
   double caution = 1.3;            // power of that probability in the score: a failure costs a trial
-  double exploration = 1;          // 1: expected improvement; 0: posterior mean alone
   std::vector<Config> starts;      // local searches start here (the leaders)
   std::vector<Config> exclude;     // failed before, or under way
   std::uint64_t seed = 1;
 };
 
-// Fills everything but `score`.
+// Fills everything but `score` and `improvement`.
 Candidate judge(const Beliefs& beliefs, Config config);
 
 // The best candidate found by random sampling and local search from the starts; nullopt when the space has nothing
 // left beyond `exclude`.
 std::optional<Candidate> most_promising(const Beliefs& beliefs, const AcquisitionOptions& options);
 
-// While too little is known to expect anything: of random valid configurations the one farthest from all that were
-// tried (`coordinates` of theirs), less those that hardly run.
-std::optional<Candidate> farthest(const Beliefs& beliefs, const AcquisitionOptions& options,
-                                  std::span<const std::vector<double>> tried);
+// While too little is known to expect anything: of random valid configurations the one that repeats least, knob by
+// knob, of what was tried (`coordinates` of theirs), less those that hardly run. Not the farthest: in ten dimensions
+// those are corners, and corners fail or crawl.
+std::optional<Candidate> spread_out(const Beliefs& beliefs, const AcquisitionOptions& options,
+                                    std::span<const std::vector<double>> tried);
 
 }  // namespace lockstep::tune

@@ -1,7 +1,9 @@
 #include "lockstep/tune/models/refusals.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <unordered_map>
 
 #include "lockstep/base/text.h"
 #include "lockstep/tune/job/knob_nature.h"
@@ -9,134 +11,165 @@
 namespace lockstep::tune {
 namespace {
 
-constexpr double kValueOdds = 0.012, kPairOdds = 0.002;  // before anything ran
-constexpr double kNamed = 8;      // times as probable when the message names the knob; for each of a pair
-constexpr double kChance = 0.03;  // that a refusal has no culprit among values and pairs
+constexpr double kNewValue = 0.012, kNewPair = 0.002;  // refused, where it was never tried
+constexpr double kNamed = 8;      // times as probable when the message names the knob; for each of two
+constexpr double kChance = 0.03;  // that a refusal follows no rule
 constexpr int kRounds = 12;
 constexpr double kMostLogOdds = 5;
+constexpr double kLeastGuilt = 5e-4;  // less is not worth asking candidates about
 constexpr std::size_t kShortestName = 3;
 
 double probability_of(double log_odds) { return 1 / (1 + std::exp(-log_odds)); }
 
-// 20 bits for a value: knob and level.
-constexpr std::uint32_t kLevelBits = 12;
-std::size_t knob_of(std::uint32_t value) { return (value >> kLevelBits) - 1; }
+std::uint64_t item_of(std::size_t knob, double value) {
+  const std::uint64_t bits = std::bit_cast<std::uint64_t>(value) * 0x9e3779b97f4a7c15ull;
+  return (bits ^ bits >> 31) * (2 * knob + 3);
+}
+
+// Of all active values and pairs.
+template <class Visit>
+void for_items(const RefusalPoint& at, const Visit& visit) {
+  for (std::size_t a = 0; a < at.size(); ++a) {
+    if (std::isnan(at[a])) continue;
+    const std::uint64_t item = item_of(a, at[a]);
+    visit(item, false);
+    for (std::size_t b = a + 1; b < at.size(); ++b)
+      if (!std::isnan(at[b])) visit(item * 31 + item_of(b, at[b]), true);
+  }
+}
 
 }  // namespace
 
-Refusals::Refusals(const Space& space, std::span<const Point> points) : levels_(space.size()) {
+Refusals::Refusals(const Space& space, std::span<const Point> points) : space_(space) {
   for (const Knob& knob : space.knobs()) names_.push_back(compact_name(knob.name));
-  for (const Point& point : points)
-    for (std::size_t i = 0; i < levels_.size(); ++i) {
-      const Value& value = point.config.values[i];
-      if (is_active(value) && std::find(levels_[i].begin(), levels_[i].end(), value) == levels_[i].end())
-        levels_[i].push_back(value);
+  std::vector<RefusalPoint> at;
+  at.reserve(points.size());
+  for (const Point& point : points) at.push_back(refusal_point(space, point.config));
+  suspect(at, points);
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const double accepted = probability(at[i]);
+    predictive_score_ += std::log(std::max(points[i].refused ? 1 - accepted : accepted, 0.01));
+    see(at[i], points[i].refused);
+  }
+  keep_guilty();
+}
+
+// Every rule that explains a refused point, with odds by what the messages name.
+void Refusals::suspect(std::span<const RefusalPoint> at, std::span<const Point> points) {
+  std::vector<RefusalPoint> refused;
+  std::vector<std::vector<char>> named;  // by refused point and knob
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    if (!points[i].refused) continue;
+    refused.push_back(at[i]);
+    const std::string text = compact_name(points[i].message);
+    named.emplace_back();
+    for (const std::string& name : names_)
+      named.back().push_back(name.size() >= kShortestName && text.find(name) != std::string::npos ? 1 : 0);
+  }
+  if (refused.empty()) return;
+  for (const RefusalRule& rule : rules_explaining(space_, refused, at)) {
+    double most = 1;
+    for (std::size_t i = 0; i < refused.size(); ++i) {
+      double times = named[i][rule.first] != 0 ? kNamed : 1;
+      if (rule.second != rule.first && named[i][rule.second] != 0) times *= kNamed;
+      if (times > most && holds(rule, refused[i])) most = times;
     }
-  for (const Point& point : points) {
-    const double accepted = accepts(point.config);
-    predictive_score_ += std::log(point.refused ? std::max(1 - accepted, 0.01) : std::max(accepted, 0.01));
-    see(point);
+    suspects_.push_back({rule, log_odds(rule.kind) + std::log(most)});
+    suspects_.back().guilt = probability_of(suspects_.back().odds);
   }
 }
 
-// Active values; 0 for one that was never seen.
-std::vector<std::uint32_t> Refusals::values_of(const Config& config) const {
-  std::vector<std::uint32_t> values;
-  for (std::size_t i = 0; i < levels_.size(); ++i) {
-    const Value& value = config.values[i];
-    if (!is_active(value)) continue;
-    const auto found = std::find(levels_[i].begin(), levels_[i].end(), value);
-    const auto level = found == levels_[i].end() ? 0 : static_cast<std::uint32_t>(found - levels_[i].begin()) + 1;
-    values.push_back(static_cast<std::uint32_t>(i + 1) << kLevelBits | level);
+void Refusals::see(const RefusalPoint& at, bool refused) {
+  for_items(at, [&](std::uint64_t item, bool) { cleared_.insert(item); });
+  bool changed = refused;
+  if (refused) refused_.emplace_back();
+  for (std::uint32_t i = 0; i < suspects_.size(); ++i) {
+    Suspect& suspect = suspects_[i];
+    if (suspect.cleared || !holds(suspect.rule, at)) continue;
+    if (refused) {
+      refused_.back().push_back(i);
+      suspect.suspected = true;
+    } else {
+      suspect.cleared = true;
+      changed = changed || suspect.suspected;
+    }
   }
-  return values;
+  if (changed) weigh();
 }
 
-std::vector<Refusals::Item> Refusals::items_of(const std::vector<std::uint32_t>& values) {
-  std::vector<Item> items(values.begin(), values.end());
-  for (std::size_t a = 0; a < values.size(); ++a)
-    for (std::size_t b = a + 1; b < values.size(); ++b) items.push_back(static_cast<Item>(values[a]) << 32 | values[b]);
-  return items;
-}
-
-std::vector<double> Refusals::priors_of(const std::vector<Item>& items, const std::string& message) const {
-  const std::string text = compact_name(message);
-  std::vector<char> named;
-  for (const std::string& name : names_)
-    named.push_back(name.size() >= kShortestName && text.find(name) != std::string::npos ? 1 : 0);
-  std::vector<double> priors;
-  for (const Item item : items) {
-    const bool pair = item >> 32 != 0;
-    double odds = pair ? kPairOdds : kValueOdds;
-    if (named[knob_of(static_cast<std::uint32_t>(item))] != 0) odds *= kNamed;
-    if (pair && named[knob_of(static_cast<std::uint32_t>(item >> 32))] != 0) odds *= kNamed;
-    priors.push_back(std::log(odds));
+std::vector<double> Refusals::group_suspects() {
+  std::vector<std::uint64_t> signature(suspects_.size(), 0);
+  for (std::size_t point = 0; point < refused_.size(); ++point) {
+    std::erase_if(refused_[point], [&](std::uint32_t i) { return suspects_[i].cleared; });
+    for (const std::uint32_t i : refused_[point]) signature[i] = (signature[i] + point + 1) * 0x9e3779b97f4a7c15ull;
   }
-  return priors;
-}
-
-void Refusals::see(const Point& point) {
-  const std::vector<Item> items = items_of(values_of(point.config));
-  if (point.refused) {
-    refused_.push_back({items, priors_of(items, point.message)});
-  } else {
-    bool suspect = false;
-    for (const Item item : items) suspect |= cleared_.insert(item).second && guilt_.contains(item);
-    if (!suspect) return;
+  std::unordered_map<std::uint64_t, std::uint32_t> groups;
+  std::vector<double> odds;
+  for (std::size_t i = 0; i < suspects_.size(); ++i) {
+    Suspect& suspect = suspects_[i];
+    if (suspect.cleared || !suspect.suspected) continue;
+    suspect.group = groups.emplace(signature[i], static_cast<std::uint32_t>(odds.size())).first->second;
+    if (suspect.group == odds.size()) odds.push_back(0);
+    odds[suspect.group] += std::exp(suspect.odds);
   }
-  weigh();
+  return odds;
 }
 
 void Refusals::weigh() {
-  std::unordered_map<Item, std::size_t> place;
-  std::vector<double> prior;  // log odds, by suspect
-  std::vector<std::vector<std::size_t>> suspects(refused_.size());
-  for (std::size_t p = 0; p < refused_.size(); ++p) {
-    Refused& point = refused_[p];
-    std::size_t kept = 0;
-    for (std::size_t i = 0; i < point.items.size(); ++i) {
-      if (cleared_.contains(point.items[i])) continue;  // what was cleared since is no suspect
-      const auto [entry, fresh] = place.emplace(point.items[i], prior.size());
-      if (fresh) prior.push_back(point.priors[i]);
-      prior[entry->second] = std::max(prior[entry->second], point.priors[i]);
-      suspects[p].push_back(entry->second);
-      point.items[kept] = point.items[i];
-      point.priors[kept++] = point.priors[i];
-    }
-    point.items.resize(kept);
-    point.priors.resize(kept);
+  const std::vector<double> odds = group_suspects();
+  std::vector<std::vector<std::uint32_t>> explaining(refused_.size());  // groups, by refused point
+  for (std::size_t point = 0; point < refused_.size(); ++point) {
+    std::vector<std::uint32_t>& members = explaining[point];
+    for (const std::uint32_t i : refused_[point]) members.push_back(suspects_[i].group);
+    std::sort(members.begin(), members.end());
+    members.erase(std::unique(members.begin(), members.end()), members.end());
   }
-  std::vector<double> guilt;
-  guilt.reserve(prior.size());
-  for (const double odds : prior) guilt.push_back(probability_of(odds));
-  std::vector<double> odds;
+  std::vector<double> guilt, times;
+  guilt.reserve(odds.size());
+  for (const double odd : odds) guilt.push_back(odd / (1 + odd));
   for (int round = 0; round < kRounds; ++round) {
-    odds = prior;
-    for (const std::vector<std::size_t>& members : suspects) {
+    times.assign(odds.size(), 1.0);
+    for (const std::vector<std::uint32_t>& members : explaining) {
       double innocent = 1 - kChance;  // that no suspect is guilty, and it was not chance
-      for (const std::size_t i : members) innocent *= 1 - guilt[i];
-      for (const std::size_t i : members) {
+      for (const std::uint32_t i : members) innocent *= 1 - guilt[i];
+      for (const std::uint32_t i : members) {
         const double others = innocent / std::max(1 - guilt[i], 1e-9);  // all but this one
-        odds[i] -= std::log(std::max(1 - others, 1e-3));
+        times[i] = std::min(times[i] / std::max(1 - others, 1e-3), 1e12);
       }
     }
-    for (std::size_t i = 0; i < guilt.size(); ++i)
-      guilt[i] = 0.5 * guilt[i] + 0.5 * probability_of(std::min(odds[i], kMostLogOdds));
+    for (std::size_t i = 0; i < guilt.size(); ++i) {
+      const double log_odds = std::min(std::log(odds[i] * times[i]), kMostLogOdds);
+      guilt[i] = 0.5 * guilt[i] + 0.5 * probability_of(log_odds);
+    }
   }
-  guilt_.clear();
-  for (const auto& [item, i] : place) guilt_[item] = guilt[i];
+  for (Suspect& suspect : suspects_)
+    if (!suspect.cleared && suspect.suspected)
+      suspect.guilt = guilt[suspect.group] * std::exp(suspect.odds) / odds[suspect.group];
 }
 
-double Refusals::probability(const std::vector<Item>& items) const {
+void Refusals::keep_guilty() {
+  std::erase_if(suspects_, [](const Suspect& s) { return s.cleared || !s.suspected || s.guilt < kLeastGuilt; });
+  refused_.clear();
+}
+
+double Refusals::novelty(const RefusalPoint& at) const {
   double accepted = 1;
-  for (const Item item : items) {
-    if (cleared_.contains(item)) continue;
-    const auto found = guilt_.find(item);
-    accepted *= 1 - (found != guilt_.end() ? found->second : item >> 32 != 0 ? kPairOdds : kValueOdds);
-  }
+  for_items(at, [&](std::uint64_t item, bool pair) {
+    if (!cleared_.contains(item)) accepted *= 1 - (pair ? kNewPair : kNewValue);
+  });
   return accepted;
 }
 
-double Refusals::accepts(const Config& config) const { return probability(items_of(values_of(config))); }
+double Refusals::probability(const RefusalPoint& at) const {
+  std::vector<double> guilt;  // by group: of those that forbid the point
+  for (const Suspect& suspect : suspects_) {
+    if (!suspect.suspected || suspect.cleared || !holds(suspect.rule, at)) continue;
+    if (guilt.size() <= suspect.group) guilt.resize(suspect.group + 1, 0.0);
+    guilt[suspect.group] += suspect.guilt;
+  }
+  double accepted = novelty(at);
+  for (const double each : guilt) accepted *= 1 - std::min(each, 1.0);
+  return accepted;
+}
 
 }  // namespace lockstep::tune

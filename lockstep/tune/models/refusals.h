@@ -1,17 +1,19 @@
-// Refusals: which value of a knob, or which pair of values, a program will not run with, learned from what it refused.
+// Refusals: why a program refuses settings, learned from what it refused and what it accepted.
 //
-// What ran clears all its values and pairs. A refused trial has at least one culprit among those that were never
-// cleared; how probable each is follows from the others that could explain the same trials (a noisy-or, by belief
-// propagation) and from knobs that the program's own message names. Deterministic; immutable once made; thread-safe.
+// What ran clears every rule (refusal_rules.h) that would have forbidden it, and all its values and pairs. A refused
+// trial has at least one culprit among the rules that were never cleared; how probable each is follows from the others
+// that could explain the same trials (a noisy-or, by belief propagation) and from knobs that the program's own message
+// names. Rules that explain exactly the same trials are one suspect, of which one is guilty: they share its guilt by
+// their odds. Deterministic; immutable once made; thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "lockstep/tune/models/refusal_rules.h"
 #include "lockstep/tune/space/space.h"
 
 namespace lockstep::tune {
@@ -27,29 +29,33 @@ class Refusals {
   Refusals(const Space& space, std::span<const Point> points);
 
   // Probability that the program accepts the configuration.
-  double accepts(const Config& config) const;
+  double accepts(const Config& config) const { return probability(refusal_point(space_, config)); }
   // Sum over the points of the logarithm of what was predicted of each from those before it.
   double predictive_score() const { return predictive_score_; }
 
  private:
-  using Item = std::uint64_t;  // a value of a knob, or two of them
-  struct Refused {
-    std::vector<Item> items;
-    std::vector<double> priors;  // log odds, the message considered
+  struct Suspect {
+    RefusalRule rule;
+    double odds = 0;          // logarithm, the messages considered
+    double guilt = 0;         // probability
+    std::uint32_t group = 0;  // of those that explain the same refused points
+    bool cleared = false;
+    bool suspected = false;  // explains a refused point seen so far
   };
 
-  std::vector<std::uint32_t> values_of(const Config& config) const;
-  static std::vector<Item> items_of(const std::vector<std::uint32_t>& values);
-  std::vector<double> priors_of(const std::vector<Item>& items, const std::string& message) const;
-  void see(const Point& point);
+  void suspect(std::span<const RefusalPoint> at, std::span<const Point> points);
+  void see(const RefusalPoint& at, bool refused);
+  std::vector<double> group_suspects();  // sum of the odds of each group
   void weigh();
-  double probability(const std::vector<Item>& items) const;
+  void keep_guilty();
+  double probability(const RefusalPoint& at) const;
+  double novelty(const RefusalPoint& at) const;
 
-  std::vector<std::vector<Value>> levels_;  // by knob, those seen
-  std::vector<std::string> names_;          // by knob, as compact_name()
-  std::unordered_set<Item> cleared_;
-  std::vector<Refused> refused_;
-  std::unordered_map<Item, double> guilt_;  // probability of being refused, of those in refused points
+  Space space_;
+  std::vector<std::string> names_;             // by knob, as compact_name()
+  std::unordered_set<std::uint64_t> cleared_;  // values and pairs that ran, or were refused
+  std::vector<Suspect> suspects_;
+  std::vector<std::vector<std::uint32_t>> refused_;  // by refused point: the suspects that explain it
   double predictive_score_ = 0;
 };
 

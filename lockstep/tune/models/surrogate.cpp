@@ -97,24 +97,24 @@ Surrogate Surrogate::fit(const Space& space, std::vector<Observation> observatio
 }
 
 Posterior Surrogate::predict(std::span<const double> coordinates, double prior) const {
-  Posterior total;
+  return judge(coordinates, 0, prior).posterior;
+}
+
+Surrogate::Judgement Surrogate::judge(std::span<const double> coordinates, double incumbent, double prior) const {
+  Judgement total;
   double squares = 0;
   for (const GaussianProcess& member : members_) {
     const Posterior posterior = member.predict(coordinates, prior);
-    total.mean += posterior.mean;
-    total.variance += posterior.variance;
+    total.posterior.mean += posterior.mean;
+    total.posterior.variance += posterior.variance;
+    total.improvement += improvement(posterior, incumbent);
     squares += posterior.mean * posterior.mean;
   }
   const auto count = static_cast<double>(members_.size());
-  total.mean /= count;
-  total.variance = total.variance / count + std::max(0.0, squares / count - total.mean * total.mean);
+  const double mean = total.posterior.mean / count;
+  total.posterior = {mean, total.posterior.variance / count + std::max(0.0, squares / count - mean * mean)};
+  total.improvement /= count;
   return total;
-}
-
-double Surrogate::expected_improvement(std::span<const double> coordinates, double incumbent, double prior) const {
-  double sum = 0;
-  for (const GaussianProcess& member : members_) sum += improvement(member.predict(coordinates, prior), incumbent);
-  return sum / static_cast<double>(members_.size());
 }
 
 Surrogate::Joint Surrogate::predict_jointly(std::span<const std::vector<double>> points,

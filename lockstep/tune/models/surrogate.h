@@ -30,9 +30,12 @@ class Surrogate {
   static Surrogate fit(const Space& space, std::vector<Observation> observations, bool with_prior);
 
   Posterior predict(std::span<const double> coordinates, double prior_log_throughput = 0) const;
-  // E[max(f - incumbent, 0)].
-  double expected_improvement(std::span<const double> coordinates, double incumbent,
-                              double prior_log_throughput = 0) const;
+  // Beside it E[max(f - incumbent, 0)].
+  struct Judgement {
+    Posterior posterior;
+    double improvement = 0;
+  };
+  Judgement judge(std::span<const double> coordinates, double incumbent, double prior_log_throughput = 0) const;
 
   // Joint posterior of several points; covariance is full.
   struct Joint {

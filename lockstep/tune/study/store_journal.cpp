@@ -132,6 +132,10 @@ StrategyOptions strategy_from(const JsonReader& reader) {
 
 }  // namespace
 
+std::string device_of(const nlohmann::json& evaluator) {
+  return evaluator.is_object() && evaluator.value("device", std::string()) == "rank" ? "rank" : "GPU";
+}
+
 json to_json(const StudySetup& setup) {
   return {{"strategy", strategy_json(setup.strategy)}, {"evaluator", setup.evaluator}, {"unit", setup.unit}};
 }

@@ -27,6 +27,9 @@ struct StudySetup {
   std::string unit = "tokens/s";                       // Evaluator::unit()
 };
 
+// What the time of a study is counted in: "GPU", or "rank" for jobs on processors. `evaluator` is a setup's.
+std::string device_of(const nlohmann::json& evaluator);
+
 nlohmann::json to_json(const StudySetup& setup);  // without name and versions, which have columns of their own
 StudySetup study_setup_from_json(const nlohmann::json& document, const std::string& name_for_errors);
 

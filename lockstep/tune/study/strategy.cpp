@@ -14,9 +14,6 @@
 namespace lockstep::tune {
 namespace {
 
-// The last trials of the search go to what the model believes best, again if need be.
-constexpr double kExploitShare = 0.08;
-constexpr double kExploitProbability = 0.7;  // of running, then
 // Until so many were measured, or twice as many tried, the space is filled: no model knows anything yet.
 constexpr std::int64_t kFewestFilling = 4, kMostFilling = 7;
 // Where the machine drifts by more than this (standard deviation), the best known is launched again every so often.
@@ -25,10 +22,6 @@ constexpr std::int64_t kTrialsBetweenAnchors = 9;
 
 std::int64_t filling_trials(std::int64_t trials) {
   return std::clamp<std::int64_t>(trials / 6, std::min(kFewestFilling, trials / 3), kMostFilling);
-}
-
-bool was_tried(const Config& config, std::span<const Trial> trials) {
-  return std::any_of(trials.begin(), trials.end(), [&](const Trial& trial) { return trial.config == config; });
 }
 
 }  // namespace
@@ -69,7 +62,10 @@ std::optional<Proposal> Strategy::next(std::span<const Trial> history, std::span
     return next_verification(space_, options_, evidence, history, pending, affordable);
 
   evidence.pretend(pending);
-  return search(evidence, history, pending, allocation.search);
+  if (std::optional<Proposal> found = search(evidence, history, pending, allocation.search)) return found;
+  // Every setting was tried: what is left sharpens the figures.
+  if (evidence.leaders().empty()) return std::nullopt;
+  return next_verification(space_, options_, evidence, history, pending, affordable);
 }
 
 std::optional<Proposal> Strategy::search(const Evidence& evidence, std::span<const Trial> history,
@@ -94,28 +90,20 @@ std::optional<Proposal> Strategy::search(const Evidence& evidence, std::span<con
     for (const Trial& trial : history) tried.push_back(space_.coordinates(trial.config));
     for (const Trial& trial : pending) tried.push_back(space_.coordinates(trial.config));
     for (const Candidate& leader : leaders) acquisition.exclude.push_back(leader.config);
-    if (const std::optional<Candidate> far = farthest(evidence.beliefs(), acquisition, tried)) {
+    if (const std::optional<Candidate> far = spread_out(evidence.beliefs(), acquisition, tried)) {
       proposal.config = far->config;
-      proposal.reason = fmt::format("far from all that was tried; runs with probability {:.2f}", far->runs);
+      proposal.reason = fmt::format("unlike all that was tried; runs with probability {:.2f}", far->runs);
       return proposal;
     }
   }
-  const bool exploit =
-      !leaders.empty() && static_cast<double>(made) >= (1 - kExploitShare) * static_cast<double>(trials);
-  // A configuration that ran is worth another launch only when it may be the winner.
-  if (!exploit)
-    for (const Candidate& leader : leaders) acquisition.exclude.push_back(leader.config);
-  if (exploit) {
-    acquisition.exploration = 0;
-    acquisition.least_probability = kExploitProbability;
-  }
+  // One launch of a setting and the model of all the others tell enough of it; another is a trial that finds nothing.
+  for (const Candidate& leader : leaders) acquisition.exclude.push_back(leader.config);
   for (std::size_t i = 0; i < std::min<std::size_t>(3, leaders.size()); ++i)
     acquisition.starts.push_back(leaders[i].config);
   if (!leaders.empty()) acquisition.incumbent = leaders.front().speed.mean;
   const std::optional<Candidate> best = most_promising(evidence.beliefs(), acquisition);
   if (!best) return std::nullopt;
   proposal.config = best->config;
-  proposal.purpose = was_tried(best->config, history) ? Purpose::kReplicate : Purpose::kExplore;
   if (!evidence.beliefs().speed)
     proposal.reason = fmt::format("nothing ran yet; runs with probability {:.2f}", best->runs);
   else

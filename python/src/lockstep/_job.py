@@ -113,9 +113,11 @@ class Request:
         except SpecError:
             raise
         except Exception as problem:  # noqa: BLE001 - torch raises many kinds
-            reason = next((line.strip() for line in str(problem).splitlines() if line.strip()), type(problem).__name__)
-            raise SpecError(f"torch.jit.script cannot compile {type(module).__name__}: {reason}; see the full text above, or "
-                            "give a module that you scripted or traced yourself") from problem
+            lines = [line.strip() for line in str(problem).splitlines() if line.strip()] or [type(problem).__name__]
+            place = next((line for line in lines if line.startswith("File ")), "")  # of the user's source
+            reason = lines[0].rstrip(":") + (f" ({place.rstrip(':')})" if place else "")
+            raise SpecError(f"torch.jit.script cannot compile {type(module).__name__}: {reason}; write that part "
+                            "otherwise, or give torch.jit.trace(module, example)") from problem
         return file
 
     def _made(self, name: str) -> pathlib.Path:

@@ -54,7 +54,7 @@ def home_directory():
 
 def _number(value):
     """JSON has no NaN and no infinity; a loss may well be one."""
-    value = float(value)
+    value = float(value.detach() if hasattr(value, "detach") else value)
     if math.isfinite(value):
         return value
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"

@@ -21,8 +21,11 @@ def from_data(data: Any) -> Dict[str, Any]:
     """
     if isinstance(data, Mapping):
         return _checked({str(name): value for name, value in data.items()})
-    if isinstance(data, (tuple, list)) and len(data) >= 2 and all(_is_array(one) for one in data):
-        return _named(list(data))
+    if isinstance(data, (tuple, list)) and len(data) >= 2 and _is_array(data[0]):
+        rows = data[0].shape[0]
+        columns = [_column(one) if isinstance(one, list) and len(one) == rows else one for one in data]
+        if all(_is_array(one) for one in columns):
+            return _named(columns)
     if not hasattr(data, "__iter__") and not hasattr(data, "__getitem__"):
         raise SpecError(f"data is a path, a map with `kind`, arrays (inputs, target) or an iterable of samples, "
                         f"not {type(data).__name__}")
@@ -38,6 +41,13 @@ def _items(data: Any) -> Iterable[Any]:
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return (data[index] for index in range(len(data)))
     return iter(data)
+
+
+def _column(values: List[Any]) -> Any:
+    """A list of numbers or names, one for each sample, as an array."""
+    import numpy
+
+    return numpy.asarray(values)
 
 
 def _is_array(value: Any) -> bool:
@@ -73,7 +83,10 @@ def _raw(name: str, value: Any) -> Tuple[str, List[int], Any]:
     """(safetensors' dtype, shape, bytes)"""
     dtype = str(value.dtype).replace("torch.", "")
     if dtype not in _DTYPES:
-        raise SpecError(f"data: {name} is {dtype}; use one of {', '.join(_DTYPES)}")
+        words = dtype.startswith("<U") or dtype in ("object", "str")
+        fix = ("number the classes: names, target = numpy.unique(target, return_inverse=True)" if words
+               else f"use one of {', '.join(_DTYPES)}")
+        raise SpecError(f"data: {name} is {'text' if words else dtype}; {fix}")
     shape = [int(size) for size in value.shape]
     if hasattr(value, "detach"):
         import torch

@@ -3,7 +3,7 @@
     LockstepError
       UserError            what you can fix; a ValueError too
         SpecError          a file, key or argument is wrong            exit code 2
-        DoesNotFit         the answer is no                            exit code 3
+        DoesNotFit         what was asked for cannot be                exit code 3
         EnvironmentError   this machine lacks something                exit code 4
       RunFailed            a run began and failed; `run` is what it recorded    exit code 1
       WorthRetrying        it ended and should be started again        exit code 75
@@ -55,7 +55,7 @@ class SpecError(UserError):
 
 
 class DoesNotFit(UserError):
-    """The answer is no: it needs more memory than there is, say."""
+    """What was asked for cannot be: it needs more memory than there is, say."""
 
     exit_code = 3
 

@@ -36,7 +36,18 @@ __all__ = ["Recording", "record"]
 
 T = TypeVar("T")
 _PHASES = ("data", "forward", "backward", "comm", "optimizer", "checkpoint")
+# What a step time means nothing without.
+_ENOUGH = ("hardware", "gpus", "model", "seq_len", "micro_batch", "global_batch_seqs")
+_MORE = ("interconnect", "gpus_per_node", "sharding", "dp", "tp", "pp", "vpp", "cp", "ep", "grad_accum", "act_ckpt",
+         "precision", "compile_or_notes", "task")
 _LEVELS = ("debug", "info", "warning", "error")
+
+
+def _facts_of(config: Mapping[str, Any]) -> Dict[str, Any]:
+    """What a program says of itself in the columns of `lockstep.observe`; nothing where it is not enough."""
+    if not all(config.get(name) for name in _ENOUGH):
+        return {}
+    return {name: config[name] for name in (*_ENOUGH, *_MORE) if config.get(name) is not None}
 
 
 def record(
@@ -50,7 +61,8 @@ def record(
     name    of the run; default: the name of the script
     config  plain values that belong to it: learning rate, sizes, ... They become an event `config`
     observed_as  what it ran, in the columns of `lockstep.observe`: with the median of its step times it becomes an
-            observed run when it ends well, from which later plans learn
+            observed run when it ends well, from which later plans learn. Default: `config`, where it has hardware,
+            gpus, model, seq_len, micro_batch and global_batch_seqs; {}: not observed
 
     Under `lockstep launch` the records become part of its run. Elsewhere all ranks share one run where
     `lockstep.comm` was initialised before; without it the first rank alone records.
@@ -65,7 +77,7 @@ class Recording:
         config: Optional[Mapping[str, Any]] = None,
         observed_as: Optional[Mapping[str, Any]] = None,
     ) -> None:
-        self._observed_as = dict(observed_as) if observed_as else None
+        self._observed_as = _facts_of(config or {}) if observed_as is None else dict(observed_as)
         self._durations: List[float] = []
         self._log = _log.RunLog(name, _shared_id(name))
         self._before = _log.use(self._log)  # lockstep.log() inside of it is about this run
@@ -130,7 +142,7 @@ class Recording:
         seconds = now.time - self._last.time
         self._step = self._step + 1 if step is None else int(step)
         self._steps += 1
-        if self._observed_as is not None:
+        if self._observed_as:
             self._durations.append(seconds)
         values: Dict[str, Any] = {"loss": loss, **metrics, **self._parts(seconds), **now.since(self._last)}
         for name, count in (("tokens", tokens), ("samples", samples)):
@@ -140,7 +152,8 @@ class Recording:
         self._phases = {}
         try:
             self._log.log(self._step, values, None, None)
-            self._loss = float(loss) if loss is not None else self._loss
+            if loss is not None:
+                self._loss = float(loss.detach() if hasattr(loss, "detach") else loss)
         except Exception:  # noqa: BLE001 - a metric is never worth a training run
             pass
 
@@ -166,9 +179,9 @@ class Recording:
             self._log.end("failed", text, summary)
 
     def _observe(self) -> None:
-        """The first steps are the start of the program, not its pace."""
+        """The first steps are the start of the program, not its pace. Ranks of one run are one observation."""
         durations = self._durations[2:]
-        if self._observed_as is None or len(durations) < 3:
+        if not self._observed_as or len(durations) < 3 or _log.rank_and_world()[0] > 0:
             return
         try:
             observe({"id": self.id, "step_time_s": statistics.median(durations), **self._observed_as})
