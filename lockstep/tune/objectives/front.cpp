@@ -254,10 +254,10 @@ std::optional<Proposal> next_filling(const Space& space, const Models& models, s
     tried.push_back(space.coordinates(trial.config));
     acquisition.exclude.push_back(trial.config);
   }
-  const std::optional<Candidate> far = farthest(models.first().beliefs(), acquisition, tried);
-  if (!far) return std::nullopt;
-  proposal.config = far->config;
-  proposal.reason = fmt::format("far from all that was tried; runs with probability {:.2f}", far->runs);
+  const std::optional<Candidate> unlike = spread_out(models.first().beliefs(), acquisition, tried);
+  if (!unlike) return std::nullopt;
+  proposal.config = unlike->config;
+  proposal.reason = fmt::format("unlike all that was tried; runs with probability {:.2f}", unlike->runs);
   return proposal;
 }
 
