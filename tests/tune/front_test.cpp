@@ -142,7 +142,9 @@ Scores score(const Truth& truth) { return {std::log(truth.speed), -std::log(trut
 TEST(FrontStudy, FindsNearlyAllOfAKnownFront) {
   const Space space = trade_space();
   std::vector<Scores> all;
-  for (const Config& config : *space.enumerate()) all.push_back(score(truth_of(config)));
+  const auto settings = space.enumerate();
+  ASSERT_TRUE(settings);
+  for (const Config& config : *settings) all.push_back(score(truth_of(config)));
   const Scores reference = score({100, 80e9});
   const Strategy strategy(space, two_objectives(30));
   const std::vector<Trial> history = run(strategy);
