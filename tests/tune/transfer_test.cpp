@@ -184,7 +184,8 @@ TEST(TransferPrior, AnEarlierStudyThatIsRightIsAHeadStart) {
 
 TEST(TransferPrior, AnEarlierStudyThatSaysTheOppositeIsUnlearned) {
   const auto prior = make_transfer_prior(anonymous_space(), earlier_trials(-1), nullptr);
-  EXPECT_LT(mean_loss(prior.get(), 30), 0.08);
+  // Trusted for good it still loses 0.1 after as many trials.
+  EXPECT_LT(mean_loss(prior.get(), 18), 0.06);
 }
 
 TEST(TransferPrior, NothingThatRanLeavesWhatWasBelieved) {
