@@ -133,7 +133,16 @@ class Tune(TuneCase):
         self.expect_error(2, ["none of its 0 trials"], *command, "other.csv")
 
     def test_a_hopeless_trial_of_a_worker_that_reports_is_stopped_and_charged_for_what_it_took(self):
-        self.study("--report", trials=16)
+        (self.folder / "worker.py").write_text(
+            "import json, os, sys, time\n"
+            "for line in sys.stdin:\n"
+            "    asked, samples = json.loads(line), []\n"
+            "    while len(samples) < 10 and not os.path.exists(asked.get('stop_file', '')):\n"
+            "        samples.append((100 if asked['trial'] < 8 else 10) + len(samples) % 2)\n"
+            "        print(json.dumps({'trial': asked['trial'], 'sample': samples[-1]}), flush=True)\n"
+            "        time.sleep(0.05)\n"
+            "    print(json.dumps({'samples': samples, 'seconds': 4 * len(samples)}), flush=True)\n")
+        self.tune("--space", SPACE, "--worker", f"{sys.executable} worker.py", "--trials", 16)
         trials = self.history()
         stopped = [trial for trial in trials if trial["stopped_early"]]
         self.assertTrue(stopped)
