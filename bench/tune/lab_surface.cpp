@@ -196,6 +196,7 @@ SurfaceTruth LabSurface::at(PointView levels) const {
             .launch_seconds = kLimitSeconds};
   }
   truth.throughput = throughput_scale_ / it.step_seconds;
+  if (device_capacity_ < 1e300 && it.device > 0) truth.memory = it.device / device_capacity_;
   return truth;
 }
 

@@ -48,6 +48,7 @@ struct SurfaceTruth {
   std::string message = {};                          // of a failure, as a program would print it
   double launch_seconds = 20;                        // or all that a failed trial costs
   double sample_seconds = 4;
+  double memory = 0;  // share of the device's that it takes; 0: the surface does not say
 };
 
 struct SurfaceMeasurement {

@@ -27,10 +27,13 @@ struct Arguments {
   std::string kind = "nccl6";
   int instance = 0;
   std::uint64_t noise_seed = 1;
+  bool memory = false;
   bool space = false, describe = false, truth = false, truth_of = false, hide_names = false;
   std::string kinds;
   int facts = 0;
 };
+
+constexpr double kDeviceBytes = 80e9;
 
 nlohmann::json facts_json(const Surface& surface, const SurfaceFacts& facts) {
   return {{"kind", surface.kind()},
@@ -59,6 +62,7 @@ nlohmann::json answer(const Surface& surface, const nlohmann::json& request, con
   nlohmann::json reply{{"seconds", measured.seconds}};
   if (measured.outcome == tune::Outcome::kMeasured) {
     reply["samples"] = measured.samples;
+    if (arguments.memory) reply["values"] = {{"memory_bytes", kDeviceBytes * surface.at(point).memory}};
   } else {
     reply["failed"] = tune::to_string(measured.outcome);
     if (!measured.message.empty()) reply["message"] = measured.message;
@@ -101,6 +105,7 @@ int main(int argc, char** argv) {
   app.add_option("--noise-seed", arguments.noise_seed);
   app.add_option("--facts", arguments.facts);
   app.add_option("--kinds", arguments.kinds, "with --facts: dev or final, a half of the laboratory");
+  app.add_flag("--memory", arguments.memory, "answers have memory_bytes, too (exact)");
   app.add_flag("--hide-names", arguments.hide_names);
   app.add_flag("--space", arguments.space);
   app.add_flag("--describe", arguments.describe);

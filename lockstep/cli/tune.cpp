@@ -181,6 +181,12 @@ void add_study_flags(CLI::App& verb, TuneFlags& flags) {
       ->check(CLI::NonNegativeNumber);
   verb.add_flag("!--no-importance", flags.importance, "Spend no trials on what each knob is worth");
   verb.add_flag("!--no-prior", flags.prior, "Jobs: do not start from the planner's prediction");
+  verb.add_option("--objective", flags.objective,
+                  "Several: tokens_per_second,memory (or host_memory, dollars, min:NAME, max:NAME): a Pareto front");
+  verb.add_option("--usd-per-gpu-hour", flags.usd_per_gpu_hour, "Price for the objective `dollars`")
+      ->check(CLI::PositiveNumber);
+  verb.add_option("--transfer", flags.transfer,
+                  "Earlier study as evidence that may be wrong: an id, Optuna's FILE.db#NAME, or FILE.csv, FILE.json");
   verb.add_option("--name", flags.name, "Name of the study (default: of the job or space)");
 }
 
@@ -195,10 +201,12 @@ void add_past_flags(CLI::App& verb, TuneOptions& options) {
 
 // The flags of the command line that say what is studied and how.
 std::vector<std::string> given_flags(const CLI::App& verb) {
-  static const std::vector<std::string> kNames{
-      "--space",   "--worker",  "--command",  "--simulate",      "--gpus",         "--metric",   "--hang-timeout",
-      "--isolate", "--backend", "--trials",   "--budget",        "--seed",         "--parallel", "--trial-seconds",
-      "--confirm", "--name",    "--no-prior", "--no-importance", "--memory-limit", "--on",       "--launch"};
+  static const std::vector<std::string> kNames{"--space",    "--worker",        "--command",          "--simulate",
+                                               "--gpus",     "--metric",        "--hang-timeout",     "--isolate",
+                                               "--backend",  "--trials",        "--budget",           "--seed",
+                                               "--parallel", "--trial-seconds", "--confirm",          "--name",
+                                               "--no-prior", "--no-importance", "--memory-limit",     "--on",
+                                               "--launch",   "--objective",     "--usd-per-gpu-hour", "--transfer"};
   std::vector<std::string> given;
   for (const std::string& name : kNames)
     if (verb.count(name) > 0) given.push_back(name);
@@ -223,6 +231,9 @@ void add_tune(CLI::App& app, Outcome& outcome) {
       "  lockstep tune --space space.yaml --worker ./measure.py --trials 45 --budget 2gpu-hours --gpus 8\n"
       "  lockstep tune --space space.yaml --command \"python3 train.py --mb {micro_batch}\" --trial-seconds 90\n"
       "  lockstep tune --space space.yaml --command \"python3 train.py\" --dry-run\n"
+      "  lockstep tune --space space.yaml --command \"python3 train.py {micro_batch}\" --objective "
+      "tokens_per_second,memory\n"
+      "  lockstep tune --space space.yaml --worker ./measure.py --transfer optuna.db#old\n"
       "  lockstep tune job.yaml --on slurm --parallel 8         (docs/how-to/launch-on-slurm.md)\n"
       "  lockstep tune --resume                     (after Ctrl-C or a crash)\n"
       "  lockstep tune --show last\n"

@@ -176,6 +176,7 @@ int run_trial_worker(const std::string& folder, std::size_t lane) {
   tune::StudySetup setup = tune::study_setup_from_json(reader.object("setup").value(), kStudyFile);
   setup.evaluator.erase("on");
   setup.evaluator["prior"] = false;
+  setup.evaluator.erase("transfer");
   const TrialSource source = make_trial_source(space, setup, reader.text("study"), 1, lane);
   tune::ServeOptions options;
   options.folder = folder;

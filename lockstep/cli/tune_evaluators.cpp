@@ -12,6 +12,8 @@
 #include "lockstep/tune/evaluators/command.h"
 #include "lockstep/tune/evaluators/process.h"
 #include "lockstep/tune/evaluators/worker.h"
+#include "lockstep/tune/transfer/earlier.h"
+#include "lockstep/tune/transfer/prior.h"
 
 namespace lockstep::cli {
 namespace {
@@ -55,8 +57,9 @@ std::unique_ptr<tune::Evaluator> make_worker(const JsonReader& reader, const tun
 
 std::unique_ptr<tune::Evaluator> make_command(const JsonReader& reader, const tune::Space& space,
                                               std::map<std::string, std::string> environment,
-                                              const std::filesystem::path& logs) {
+                                              const std::filesystem::path& logs, std::vector<std::string> values) {
   tune::CommandOptions options;
+  options.values = std::move(values);
   options.command = reader.text("command");
   options.devices = reader.text("gpus", "");
   options.directory = reader.text("directory", "");
@@ -118,8 +121,10 @@ TrialSource make_trial_source(const tune::Space& space, const tune::StudySetup& 
     const std::size_t lane = first_lane + i;
     auto environment = lane_environment(lane, devices[i], study_id);
     source.lanes.push_back(kind == "worker" ? make_worker(reader, space, environment, source.logs, lane, setup.unit)
-                                            : make_command(reader, space, environment, source.logs));
+                                            : make_command(reader, space, environment, source.logs,
+                                                           tune::printed_values(setup.strategy.objectives)));
   }
+  source.prior = make_prior(space, setup);
   return source;
 }
 
@@ -127,7 +132,20 @@ std::unique_ptr<tune::Prior> make_prior(const tune::Space& space, const tune::St
   const JsonReader reader(setup.evaluator, "study", "evaluator");
   // Not where the prediction is what is measured: the prior would be the answer.
   const bool engine = reader.text("kind") == "engine";
-  return engine && reader.boolean_or("prior", true) ? make_job_prior(space, setup) : nullptr;
+  std::unique_ptr<tune::Prior> prior =
+      engine && reader.boolean_or("prior", true) ? make_job_prior(space, setup) : nullptr;
+  if (!reader.has("transfer")) return prior;
+  std::vector<tune::Trial> earlier;
+  for (const JsonReader& study : reader.objects("transfer")) {
+    tune::EarlierStudy told;
+    for (const JsonReader& row : study.objects("trials")) {
+      const auto outcome = value_named<tune::Outcome>(row.text("outcome")).value_or(tune::Outcome::kCrash);
+      told.trials.push_back(
+          {row.object("config").value(), outcome, row.real_or("throughput", 0), row.text("message", "")});
+    }
+    for (tune::Trial& trial : tune::place_trials(space, told)) earlier.push_back(std::move(trial));
+  }
+  return tune::make_transfer_prior(space, earlier, std::move(prior));
 }
 
 std::unique_ptr<tune::Evaluator> make_single_evaluator(const tune::StoredStudy& study) {

@@ -60,8 +60,9 @@ std::shared_ptr<const tune::JobPricer> make_pricer(const tune::Space& space, con
 }
 
 std::unique_ptr<tune::Evaluator> make_engine(const tune::Space& space, const StudiedJob& studied,
-                                             const std::filesystem::path& logs) {
+                                             const std::filesystem::path& logs, std::vector<std::string> values) {
   tune::EngineOptions options;
+  options.values = std::move(values);
   options.job_file = studied.file;
   options.overrides = studied.overrides;
   options.directory = studied.directory;
@@ -110,8 +111,9 @@ void add_job_trials(TrialSource& source, const tune::Space& space, const tune::S
   tune::SimulateOptions options;
   options.seed = setup.strategy.seed;
   for (int lane = 0; lane < lanes; ++lane) {
-    source.lanes.push_back(simulated ? tune::make_simulate_evaluator(pricer, options)
-                                     : make_engine(space, studied, source.logs));
+    source.lanes.push_back(
+        simulated ? tune::make_simulate_evaluator(pricer, options)
+                  : make_engine(space, studied, source.logs, tune::printed_values(setup.strategy.objectives)));
   }
 }
 

@@ -8,6 +8,7 @@
 #include "lockstep/base/counted.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
+#include "lockstep/report/study/figures.h"
 
 namespace lockstep::cli {
 namespace {
@@ -63,6 +64,24 @@ void add_importance(std::string& text, const tune::Conclusion& conclusion) {
     }
     const bool tied = std::find(conclusion.tied.begin(), conclusion.tied.end(), name) != conclusion.tied.end();
     add_row(text, label, fmt::format("{}: {}{}", name, what, tied ? " (tied)" : ""));
+    label.clear();
+  }
+}
+
+void add_front(std::string& text, const tune::StoredStudy& study, const tune::Front& front) {
+  std::string label = "front";
+  for (const tune::Front::Point& point : front.points) {
+    std::vector<std::string> values;
+    for (std::size_t i = 0; i < point.values.size(); ++i)
+      values.push_back(report::objective_text(front.objectives[i], point.values[i].value, study.setup.unit));
+    const bool standard = study.space.has_default() && point.config == study.space.default_config();
+    add_row(
+        text, label,
+        fmt::format("{}   {}{}", join(values, ", "),
+                    standard ? "the default"
+                             : study.space.to_text(point.config,
+                                                   study.space.has_default() ? &study.space.default_config() : nullptr),
+                    point.provisional ? "   (by the models, no fresh launch)" : ""));
     label.clear();
   }
 }
@@ -125,6 +144,11 @@ void TuneProgress::begin() {
   if (out_ == nullptr) return;
   renderer_->message(
       fmt::format("study {}: {} knobs, {}", study_.id(), study_.space.size(), budget_text(study_.setup)));
+  for (const nlohmann::json& earlier : study_.setup.evaluator.value("transfer", nlohmann::json::array())) {
+    renderer_->message(fmt::format("earlier study {}: {} of its {} trials have a place in this space",
+                                   printable(earlier.value("name", ""), 100),
+                                   earlier.value("trials", nlohmann::json::array()).size(), earlier.value("told", 0)));
+  }
   if (const std::string note = shortfall_text(study_.setup); !note.empty()) renderer_->message(note);
   if (!study_.trials.empty() || study_.interrupted > 0) {
     renderer_->message(fmt::format("goes on after {} trials{}", study_.trials.size(),
@@ -193,6 +217,7 @@ std::string result_text(const tune::StoredStudy& study, const tune::StudyResult&
                         100 * (found.best->throughput.value / found.median->value - 1),
                         rate_text(found.median->value, study.setup.unit)));
   }
+  if (found.front) add_front(text, study, *found.front);
   add_importance(text, found);
   add_row(text, "trials", fmt::format("{}, {}", found.trials, failures_text(found)));
   const double spent = found.gpu_seconds + result.interrupted_gpu_seconds;

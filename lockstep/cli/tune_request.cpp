@@ -11,8 +11,10 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/units.h"
 #include "lockstep/cli/tune_job.h"
+#include "lockstep/telemetry/recorder.h"
 #include "lockstep/tune/evaluators/process.h"
 #include "lockstep/tune/evaluators/template.h"
+#include "lockstep/tune/transfer/earlier.h"
 
 namespace lockstep::cli {
 namespace {
@@ -83,6 +85,57 @@ void check_numbers(const TuneFlags& flags) {
   if (flags.parallel < 1 || flags.parallel > 256) throw bad_input("--parallel is 1 to 256", "1 where in doubt");
 }
 
+// What several objectives need beyond what a trial gives anyway.
+void set_objectives(const TuneFlags& flags, const std::string& kind, tune::StrategyOptions& strategy) {
+  if (flags.objective.empty()) {
+    if (flags.usd_per_gpu_hour > 0) throw bad_input("--usd-per-gpu-hour prices nothing", "add --objective dollars");
+    return;
+  }
+  strategy.objectives = tune::parse_objectives(flags.objective);
+  strategy.usd_per_device_hour = flags.usd_per_gpu_hour;
+  for (const tune::Objective& objective : strategy.objectives) {
+    const bool host = objective.value == tune::kHostMemoryValue, device = objective.value == tune::kDeviceMemoryValue;
+    const bool dollars = objective.source == tune::Objective::Source::kDollars;
+    if (dollars && !(strategy.usd_per_device_hour > 0))
+      throw bad_input("--objective dollars needs a price", "add --usd-per-gpu-hour 2.5");
+    if (device && kind == "engine")
+      throw bad_input("trials by our engine do not tell the devices' memory", "use host_memory, or --simulate");
+    if ((host && kind != "command" && kind != "engine") ||
+        (kind == "simulate" && objective.source == tune::Objective::Source::kPrinted && !device))
+      throw bad_input(fmt::format("--objective {}: trials of this kind have no such figure", printable(objective.name)),
+                      "use memory or dollars");
+  }
+}
+
+tune::EarlierStudy read_earlier(const std::string& source) {
+  if (auto study = tune::read_earlier_file(source)) return std::move(*study);
+  return tune::earlier_of(tune::load_study(*telemetry::open_study_store(telemetry::home_directory(), false), source));
+}
+
+// Kept with the study: the earlier ones may be gone when it is resumed.
+void set_transfer(const TuneFlags& flags, TuneRequest& request) {
+  nlohmann::json kept = nlohmann::json::array();
+  for (const std::string& source : flags.transfer) {
+    const tune::EarlierStudy earlier = read_earlier(source);
+    const std::vector<tune::Trial> trials = tune::place_trials(request.space, earlier);
+    const auto ran = std::count_if(trials.begin(), trials.end(), [](const auto& t) { return tune::measured(t); });
+    if (ran == 0) {
+      throw bad_input(fmt::format("--transfer {}: none of its {} trials ran and has a place in this space",
+                                  printable(source), earlier.trials.size()),
+                      "knobs are matched by their names; see `lockstep tune --dry-run`");
+    }
+    nlohmann::json rows = nlohmann::json::array();
+    for (const tune::Trial& trial : trials) {
+      nlohmann::json row{{"config", request.space.to_json(trial.config)}, {"outcome", tune::to_string(trial.outcome)}};
+      if (tune::measured(trial)) row["throughput"] = trial.throughput;
+      if (!trial.message.empty()) row["message"] = printable(trial.message, 200);
+      rows.push_back(std::move(row));
+    }
+    kept.push_back({{"name", earlier.name}, {"told", earlier.trials.size()}, {"trials", std::move(rows)}});
+  }
+  if (!kept.empty()) request.setup.evaluator["transfer"] = std::move(kept);
+}
+
 std::string name_of(const TuneFlags& flags) {
   if (!flags.name.empty()) return flags.name;
   const std::string& file = flags.job_file.empty() ? flags.space : flags.job_file;
@@ -118,6 +171,30 @@ double parse_trial_seconds(const std::string& text, const std::string& flag) {
   return seconds;
 }
 
+namespace {
+
+TuneRequest make_program_request(const TuneFlags& flags, const std::string& kind, tune::StudySetup setup) {
+  if (flags.space.empty()) {
+    throw bad_input(fmt::format("--{} needs a space of knobs", kind), "add --space FILE.yaml or a preset");
+  }
+  tune::Space space = tune::Space::load(flags.space);
+  // Said now rather than by the first trial.
+  if (kind == "command") {
+    const std::vector<std::string> hidden = tune::CommandTemplate(flags.command, space).hidden_knobs();
+    if (!hidden.empty()) {
+      fmt::print(stderr,
+                 "lockstep: note: the command hands over no {}: a program that does not read LOCKSTEP_KNOB_* does not "
+                 "feel them; write {{{}}} into the command, or take it out of the space\n",
+                 join(hidden, ", "), hidden.front());
+    }
+  }
+  if (kind == "worker") tune::split_command(flags.worker);
+  tune::DeviceCount(flags.gpus, space);
+  return {std::move(space), std::move(setup)};
+}
+
+}  // namespace
+
 TuneRequest make_tune_request(const TuneFlags& flags) {
   const std::string kind = kind_of(flags);
   refuse_unused(flags, kind);
@@ -138,16 +215,11 @@ TuneRequest make_tune_request(const TuneFlags& flags) {
   setup.strategy.confirmations = flags.confirm;
   setup.evaluator["prior"] = flags.prior;
   setup.versions["lockstep"] = LOCKSTEP_VERSION;
-  if (kind == "engine" || kind == "simulate") return make_job_request(flags, std::move(setup));
-  if (flags.space.empty()) {
-    throw bad_input(fmt::format("--{} needs a space of knobs", kind), "add --space FILE.yaml or a preset");
-  }
-  tune::Space space = tune::Space::load(flags.space);
-  // Said now rather than by the first trial.
-  if (kind == "command") tune::CommandTemplate(flags.command, space);
-  if (kind == "worker") tune::split_command(flags.worker);
-  tune::DeviceCount(flags.gpus, space);
-  return {std::move(space), std::move(setup)};
+  set_objectives(flags, kind, setup.strategy);
+  TuneRequest request = kind == "engine" || kind == "simulate" ? make_job_request(flags, std::move(setup))
+                                                               : make_program_request(flags, kind, std::move(setup));
+  set_transfer(flags, request);
+  return request;
 }
 
 bool apply_on_resume(const TuneFlags& flags, const std::vector<std::string>& given, tune::StudySetup& setup) {

@@ -24,6 +24,9 @@ struct TuneFlags {
   int parallel = 1;
   std::int64_t confirm = -1;
   bool importance = true, prior = true;
+  std::string objective;              // "tokens_per_second,memory"; "": throughput
+  double usd_per_gpu_hour = 0;        // for the objective `dollars`
+  std::vector<std::string> transfer;  // earlier studies: ids of ours, files of Optuna's
 
   // What was done with the flags rather than set by them.
   bool has_source() const { return !job_file.empty() || !worker.empty() || !command.empty(); }

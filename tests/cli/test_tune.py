@@ -98,6 +98,61 @@ class Tune(TuneCase):
         self.assertEqual(first["best"], second["best"])
         self.assertNotEqual(self.study("", "--seed", 5, trials=10)["best"], None)
 
+    # --- several objectives, earlier studies, early stops ------------------------------------------------------------
+    def test_two_objectives_give_a_front_that_can_be_looked_at(self):
+        found = self.study("--memory", "--objective", "tokens_per_second,memory", trials=20)
+        points = found["front"]["points"]
+        self.assertGreaterEqual(len(points), 2)
+        speeds = [point["values"]["tokens_per_second"]["value"] for point in points]
+        memories = [point["values"]["memory"]["value"] for point in points]
+        self.assertEqual(speeds, sorted(speeds, reverse=True))
+        self.assertEqual(memories, sorted(memories, reverse=True), "less speed buys less memory")
+        self.assertEqual(found["best"]["config"], points[0]["config"])
+        self.assertEqual(sum(trial["purpose"] == "confirm" for trial in self.history()), 4)
+        shown = self.run_lockstep("tune", "--show").stdout
+        self.assertIn("front: nothing that was tried is better in all of these", shown)
+        self.assertIn("GiB memory", shown)
+        self.assertEqual(self.run_lockstep("recipe", "last", "--output", "page", "--full").returncode, 0)
+        self.assertIn("What can be had together", (self.folder / "page" / "study_page.html").read_text())
+        self.expect_error(2, ["--usd-per-gpu-hour"], "tune", "--space", SPACE, "--worker", WORKER, "--objective", "dollars")
+
+    def test_a_trial_without_a_figure_that_is_an_objective_is_a_failure(self):
+        self.tune("--space", SPACE, "--worker", WORKER, "--objective", "memory", "--trials", 8, expect=1)
+
+    def test_an_earlier_study_is_evidence_and_stays_with_the_study(self):
+        self.study("", "--name", "first", trials=12)
+        self.assertEqual(self.run_lockstep("tune", "--export", "csv:trials.csv").returncode, 0)
+        command = ("tune", "--space", SPACE, "--worker", WORKER, "--trials", 6, "--transfer")
+        done = self.run_lockstep(*command, "trials.csv")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("earlier study trials.csv: 12 of its 12 trials have a place in this space", done.stdout)
+        (self.folder / "trials.csv").unlink()
+        self.assertEqual(self.tune("--resume", "--trials", 8)["trials"], 8)
+        self.assertEqual(self.run_lockstep(*command, "last").returncode, 0)
+        (self.folder / "other.csv").write_text("value,params_unheard_of\n")
+        self.expect_error(2, ["none of its 0 trials"], *command, "other.csv")
+
+    def test_a_hopeless_trial_of_a_worker_that_reports_is_stopped_and_charged_for_what_it_took(self):
+        (self.folder / "worker.py").write_text(
+            "import json, os, sys, time\n"
+            "for line in sys.stdin:\n"
+            "    asked, samples = json.loads(line), []\n"
+            "    while len(samples) < 10 and not os.path.exists(asked.get('stop_file', '')):\n"
+            "        samples.append((100 if asked['trial'] < 8 else 10) + len(samples) % 2)\n"
+            "        print(json.dumps({'trial': asked['trial'], 'sample': samples[-1]}), flush=True)\n"
+            "        time.sleep(0.05)\n"
+            "    print(json.dumps({'samples': samples, 'seconds': 4 * len(samples)}), flush=True)\n")
+        self.tune("--space", SPACE, "--worker", f"{sys.executable} worker.py", "--trials", 16)
+        trials = self.history()
+        stopped = [trial for trial in trials if trial["stopped_early"]]
+        self.assertTrue(stopped)
+        for trial in stopped:
+            self.assertEqual(trial["purpose"], "explore")
+            self.assertLess(trial["gpu_seconds"], 40)
+        for trial in trials:
+            if trial["purpose"] != "explore" and trial["outcome"] == "measured":
+                self.assertEqual(len(trial["samples"]), 10)
+
     # --- the budget --------------------------------------------------------------------------------------------------
     def test_the_budget_is_never_exceeded(self):
         for worker in ("--seconds 40", "--seconds 40 --honest"):
@@ -236,6 +291,20 @@ class Tune(TuneCase):
             expected = ("oom" if config["micro_batch"] >= 16 else "crash" if config["num_workers"] == 5
                         else "hang" if config["num_workers"] == 7 else "measured")
             self.assertEqual(trial["outcome"], expected, trial)
+
+    def test_a_knob_that_the_command_does_not_hand_over_is_named(self):
+        for command, hidden in (("true {micro_batch}", True),
+                                ("true {micro_batch} {num_workers} {recompute} {prefetch_factor} {bucket_mib}", False)):
+            done = self.run_lockstep("tune", "--space", SPACE, "--command", command, "--dry-run")
+            self.assertEqual("hands over no num_workers" in done.stderr, hidden, done.stderr)
+
+    def test_a_program_of_constant_throughput_keeps_its_default(self):
+        (self.folder / "train.py").write_text("print('tokens_per_second: 1000')\n" * 3)
+        self.tune("--space", SPACE, "--command", f"{sys.executable} train.py {{micro_batch}}", "--trials", 10)
+        page = self.run_lockstep("recipe", "last").stdout
+        self.assertIn("keep the default", page)
+        self.assertIn("othing beats the default", page)
+        self.assertIn("No knob's effect is larger than the noise.", page)
 
     def test_lanes_run_trials_at_the_same_time(self):
         found = self.study("--sleep 0.5", "--parallel", 4, "--budget", "60gpu-minutes", trials=12)

@@ -263,6 +263,29 @@ TEST(SuggestFiles, DeepspeedsBatchIsMicroTimesAccumulationTimesRanks) {
   EXPECT_GE(config.at("zero_optimization").at("stage").get<int>(), 1);
 }
 
+TEST(Suggest, SaysWhatAStackDoesNotDoByItself) {
+  const auto warns = [](Stack stack, double parameters, std::int64_t gpus, const char* of) {
+    SuggestRequest request = ask(parameters, gpus, 1e9, "A100");
+    request.stack = stack;
+    const Suggestion suggestion = suggest(request);
+    const bool said = std::any_of(suggestion.warnings.begin(), suggestion.warnings.end(),
+                                  [&](const auto& warning) { return warning.find(of) != std::string::npos; });
+    const bool recomputes = suggestion.candidate.layout.recompute != plan::Recompute::kNone;
+    const bool accumulates = suggestion.candidate.layout.zero > 0 && suggestion.candidate.batch.accumulation > 1;
+    return std::pair(said, stack == Stack::kDeepspeed ? recomputes : accumulates);
+  };
+  bool seen = false;
+  for (const double parameters : {7e9, 13e9, 30e9}) {
+    for (const Stack stack : {Stack::kTorchrun, Stack::kAccelerate, Stack::kDeepspeed, Stack::kLockstep}) {
+      const char* of = stack == Stack::kDeepspeed ? "gradient_checkpointing_enable" : "sync_each_batch";
+      const auto [said, wanted] = warns(stack, parameters, 16, of);
+      EXPECT_EQ(said, wanted && stack != Stack::kLockstep) << to_string(stack) << " " << parameters;
+      seen = seen || said;
+    }
+  }
+  EXPECT_TRUE(seen);
+}
+
 TEST(SuggestFiles, ANameSaysWhatToWrite) {
   EXPECT_EQ(file_kind_of("job.yaml"), SuggestionFile::kJob);
   EXPECT_EQ(file_kind_of("a/run.sh"), SuggestionFile::kTorchrun);

@@ -53,6 +53,73 @@ TEST(WorkerEvaluator, MeasuresOneConfigurationAfterTheOther) {
   EXPECT_EQ(Worker("--seconds 40").ask(1).samples, second.samples);
 }
 
+TEST(WorkerEvaluator, AHopelessTrialEndsAfterItsFirstSamples) {
+  Worker worker("--seconds 40 --report");
+  EvaluationRequest request = request_of(synthetic_space(), 0);
+  std::size_t asked = 0;
+  request.keep_going = [&](std::span<const double> samples) {
+    asked = samples.size();
+    return samples.size() < 3;
+  };
+  const Measurement stopped = worker.evaluator().evaluate(request);
+  EXPECT_TRUE(stopped.stopped_early);
+  EXPECT_GE(stopped.samples.size(), 3u);
+  EXPECT_LT(stopped.samples.size(), 10u);
+  EXPECT_LT(stopped.seconds, 40);
+  EXPECT_GE(asked, 3u);
+  request.trial = 1;
+  request.keep_going = [](std::span<const double>) { return true; };
+  const Measurement whole = worker.evaluator().evaluate(request);
+  EXPECT_EQ(whole.samples.size(), 10u) << "the stop was for the trial before";
+  EXPECT_FALSE(whole.stopped_early);
+}
+
+TEST(WorkerEvaluator, OneThatDoesNotLookIsMeasuredToItsEnd) {
+  Worker worker("--seconds 40");
+  EvaluationRequest request = request_of(synthetic_space(), 0);
+  request.keep_going = [](std::span<const double>) { return false; };
+  const Measurement measurement = worker.evaluator().evaluate(request);
+  EXPECT_EQ(measurement.samples.size(), 10u);
+  EXPECT_FALSE(measurement.stopped_early);
+}
+
+TEST(WorkerEvaluator, AnswersWithOtherFigures) {
+  EXPECT_EQ(Worker("--memory").ask(0).values.count("memory_bytes"), 1u);
+  const auto bad = parse_worker_line(R"({"samples":[5],"values":{"memory_bytes":-1}})", 0);
+  EXPECT_EQ(bad->outcome, Outcome::kCrash);
+  EXPECT_EQ(parse_worker_sample(R"({"trial":3,"sample":5.5})", 3), 5.5);
+  for (const char* line : {R"({"trial":2,"sample":5})", R"({"sample":-5})", R"({"samples":[5]})", "sample 5"})
+    EXPECT_FALSE(parse_worker_sample(line, 3)) << line;
+}
+
+TEST(CommandEvaluator, OtherFiguresAreReadFromWhatIsPrinted) {
+  TemporaryFolder folder;
+  const std::string script = (folder.path() / "train.py").string();
+  std::ofstream(script) << "for memory in (5, 9, 7):\n"
+                           "    print('tokens_per_second: 100', 'memory_bytes:', memory, 'latency_ms=%d' % memory)\n";
+  CommandOptions options;
+  options.command = "python3 " + script;
+  options.values = {"memory_bytes", "latency_ms", "never_printed"};
+  const Space space = synthetic_space();
+  const Measurement measurement = make_command_evaluator(space, options)->evaluate(request_of(space, 0));
+  ASSERT_EQ(measurement.outcome, Outcome::kMeasured) << measurement.message;
+  EXPECT_EQ(measurement.values, (std::map<std::string, double>{{"memory_bytes", 9}, {"latency_ms", 7}}));
+}
+
+TEST(CommandEvaluator, SeesWhatItsProcessesHold) {
+  TemporaryFolder folder;
+  const std::string script = (folder.path() / "train.py").string();
+  std::ofstream(script)
+      << "import time\nheld = bytearray(80 << 20)\nprint('tokens_per_second: 1', flush=True)\ntime.sleep(1.5)\n";
+  CommandOptions options;
+  options.command = "python3 " + script;
+  options.values = {"host_memory_bytes"};
+  const Space space = synthetic_space();
+  const Measurement measurement = make_command_evaluator(space, options)->evaluate(request_of(space, 0));
+  ASSERT_EQ(measurement.values.count("host_memory_bytes"), 1u) << measurement.message;
+  EXPECT_GT(measurement.values.at("host_memory_bytes"), 80e6);
+}
+
 TEST(WorkerEvaluator, LeavesInactiveKnobsOut) {
   TemporaryFolder folder;
   const std::string script = (folder.path() / "echo.py").string();

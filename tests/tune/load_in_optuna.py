@@ -13,7 +13,9 @@ study = optuna.load_study(study_name=name, storage=storage)
 
 assert study.direction == optuna.study.StudyDirection.MAXIMIZE
 states = [trial.state for trial in study.trials]
-assert states == [TrialState.COMPLETE] * 2 + [TrialState.FAIL] + [TrialState.COMPLETE] * 4, states
+assert states == [TrialState.COMPLETE] * 2 + [TrialState.FAIL] + [TrialState.COMPLETE] * 2 + [
+    TrialState.PRUNED, TrialState.COMPLETE], states
+assert study.trials[5].intermediate_values == {0: 101 * 0.99, 1: 101 * 1.01}
 assert [trial.number for trial in study.trials] == list(range(7))
 assert study.best_value == 150.0 and study.best_trial.number == 4
 assert study.best_params == {

@@ -2,7 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 
+#include "lockstep/tune/models/statistics.h"
+#include "lockstep/tune/space/space.h"
 #include "lockstep/tune/study/racing.h"
 #include "lockstep/tune/study/study_ledger.h"
 
@@ -98,6 +101,59 @@ TEST(Race, WaitsForEnoughSamplesAndForWarmUp) {
   std::vector<double> warming(5, 20.0);  // a slow start, then as good as the best
   for (int i = 0; i < 8; ++i) warming.push_back(100 + i % 2);
   EXPECT_FALSE(race.is_hopeless(warming));
+}
+
+// Launches of about `mean` with a slow first step, as most have.
+Trial ran_to_its_end(double mean, int number) {
+  Trial trial = ended(60);
+  trial.config.values = {std::int64_t{number}};
+  trial.samples = samples_around(mean * (1 + 0.01 * (number % 3 - 1)), 10);
+  trial.samples[0] *= 0.6;
+  trial.throughput = summarize_launch(trial.samples).mean;
+  return trial;
+}
+
+TEST(Race, TheFirstStepsAreEnoughOnceLaunchesAreKnown) {
+  std::vector<Trial> history;
+  for (int i = 0; i < 8; ++i) history.push_back(ran_to_its_end(100 - 5 * i, i));
+  const Race race(history);
+  const auto first_two = [](double mean) { return std::vector<double>{0.6 * mean, 1.01 * mean}; };
+  EXPECT_TRUE(race.is_hopeless(first_two(60)));
+  EXPECT_FALSE(race.is_hopeless(first_two(97))) << "the slow first step is no sign of a slow setting";
+  EXPECT_FALSE(race.is_hopeless(first_two(130)));
+  history.resize(4);
+  EXPECT_FALSE(Race(history).is_hopeless(first_two(60))) << "four launches do not say how launches go on";
+}
+
+TEST(Race, ASettingAsGoodAsTheBestIsHardlyEverStopped) {
+  Random random(11);
+  std::normal_distribution<double> normal;
+  const auto launch = [&](double mean, std::int64_t setting) {
+    Trial trial = ended(60);
+    trial.config.values = {setting};
+    const double factor = std::exp(0.03 * normal(random));
+    trial.samples.clear();
+    for (int i = 0; i < 12; ++i)
+      trial.samples.push_back(mean * factor * (i == 0 ? 0.7 : 1.0) * std::exp(0.03 * normal(random)));
+    trial.throughput = summarize_launch(trial.samples).mean;
+    return trial;
+  };
+  int stopped = 0, stopped_slow = 0;
+  for (int round = 0; round < 300; ++round) {
+    std::vector<Trial> history;
+    for (int i = 0; i < 10; ++i) history.push_back(launch(i == 0 ? 100 : 70 + i, i));
+    const Race race(history);
+    const auto is_stopped = [&](double mean) {
+      const Trial trial = launch(mean, 100);
+      for (std::size_t first = 1; first < trial.samples.size(); ++first)
+        if (race.is_hopeless(std::span(trial.samples).first(first))) return true;
+      return false;
+    };
+    stopped += is_stopped(100) ? 1 : 0;
+    stopped_slow += is_stopped(70) ? 1 : 0;
+  }
+  EXPECT_LE(stopped, 6) << "of 300";
+  EXPECT_GE(stopped_slow, 200);
 }
 
 TEST(Race, NothingIsHopelessBeforeSomethingRan) {

@@ -5,6 +5,8 @@
   --honest            trials take what they are given: budget_seconds, at most --seconds
   --sleep S           real seconds of a trial
   --log FILE          appends the number of every trial that was asked for
+  --report            says every sample when it has it, and ends where it is told to
+  --memory            answers with memory_bytes, too
   --misbehave N:HOW   trial N: die, exit, hang, garbage, silence, broken, nan, empty, negative, typo, word, twice, noise
 """
 import argparse
@@ -37,7 +39,29 @@ def answer(request, options):
     if speed is None:
         return {"failed": "oom", "seconds": seconds / 4}
     count = max(1, int(10 * seconds / options.seconds)) if options.seconds > 0 else 10
-    return {"samples": [speed * launch * math.exp(noise.gauss(0, 0.02)) for _ in range(count)], "seconds": seconds}
+    samples = [speed * launch * math.exp(noise.gauss(0, 0.02)) for _ in range(count)]
+    if options.report:
+        samples = report(samples, request, options)
+        seconds *= len(samples) / count
+    reply = {"samples": samples, "seconds": seconds}
+    if options.memory:
+        reply["values"] = {"memory_bytes": memory(request["config"])}
+    return reply
+
+
+def memory(config):
+    return 1e9 * (4 + config["micro_batch"] * (2 if config["recompute"] == "none" else 1))
+
+
+def report(samples, request, options):
+    """Those that were measured before somebody said that the trial is hopeless."""
+    for made, sample in enumerate(samples, 1):
+        time.sleep(options.sleep)
+        print(json.dumps({"trial": request["trial"], "sample": sample}), flush=True)
+        time.sleep(0.05)
+        if "stop_file" in request and os.path.exists(request["stop_file"]):
+            return samples[:made]
+    return samples
 
 
 def misbehave(how):
@@ -62,6 +86,8 @@ def main():
     parser.add_argument("--honest", action="store_true")
     parser.add_argument("--sleep", type=float, default=0)
     parser.add_argument("--log")
+    parser.add_argument("--report", action="store_true")
+    parser.add_argument("--memory", action="store_true")
     parser.add_argument("--misbehave", action="append", default=[])
     options = parser.parse_args()
     ways = dict(entry.split(":") for entry in options.misbehave)
@@ -71,7 +97,8 @@ def main():
         if options.log:
             with open(options.log, "a") as log:
                 log.write(f"{number}\n")
-        time.sleep(options.sleep)
+        if not options.report:
+            time.sleep(options.sleep)
         how = ways.get(str(number), ways.get("all"))
         if how in ("noise", "twice"):
             print("NCCL version 2.30.7+cuda13.0", flush=True)

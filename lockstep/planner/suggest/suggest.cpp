@@ -182,6 +182,24 @@ SearchRequest question_of(const Suggestion& suggestion, const Goal& goal) {
   throw does_not_fit(describe_misfit(question, result), fix);
 }
 
+// What a stack does not do by itself although the prediction counts on it.
+void warn_about_stack(Suggestion& suggestion) {
+  const plan::Layout& layout = suggestion.candidate.layout;
+  const Stack stack = suggestion.request.stack;
+  if (stack == Stack::kDeepspeed && layout.recompute != plan::Recompute::kNone) {
+    suggestion.warnings.push_back(
+        "DeepSpeed's `activation_checkpointing` only sets options: the model must recompute by itself "
+        "(model.gradient_checkpointing_enable()), or memory does not suffice");
+  }
+  const bool is_fsdp = (stack == Stack::kTorchrun || stack == Stack::kAccelerate) && layout.zero > 0;
+  if (is_fsdp && suggestion.candidate.batch.accumulation > 1 && suggestion.lora.rank == 0) {
+    suggestion.warnings.push_back(fmt::format(
+        "memory counts gradients as sharded in every micro-step; Accelerate's and the Trainer's no_sync() keeps them "
+        "whole ({} per GPU in bf16): set sync_each_batch",
+        format_bytes(2 * static_cast<double>(spec::parameter_count(suggestion.model)))));
+  }
+}
+
 void warn_about_memory(Suggestion& suggestion, const SearchRequest& question) {
   const plan::Layout& layout = suggestion.candidate.layout;
   if (layout.offload != plan::Offload::kNone) {
@@ -373,6 +391,7 @@ Suggestion suggest(const SuggestRequest& request) {
   explain_choice(suggestion, question, found);
   settle_rest(suggestion, goal);
   warn_about_memory(suggestion, question);
+  warn_about_stack(suggestion);
   return suggestion;
 }
 

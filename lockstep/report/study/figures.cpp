@@ -6,6 +6,9 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/units.h"
+#include "lockstep/report/canvas/chart.h"
+#include "lockstep/report/recipe/words.h"
 #include "lockstep/telemetry/progress.h"
 
 namespace lockstep::report {
@@ -66,6 +69,17 @@ std::string top_text(const tune::Conclusion& conclusion) {
 std::string estimate_text(const tune::Estimate& estimate, const std::function<std::string(double)>& show) {
   return fmt::format("{}  95% {} to {}, {} launch{}", show(estimate.value), show(estimate.low), show(estimate.high),
                      estimate.launches, estimate.launches == 1 ? "" : "es");
+}
+
+std::string objective_text(const tune::Objective& objective, double value, const std::string& unit) {
+  const std::string shown = printable(unit, 40);
+  if (objective.source == tune::Objective::Source::kThroughput) return rate(value, shown);
+  if (objective.source == tune::Objective::Source::kDollars) {
+    const std::string things = shown.ends_with("/s") ? shown.substr(0, shown.size() - 2) : "units";
+    return fmt::format("{:.3g} USD per million {}", value, things);
+  }
+  if (objective.value.ends_with("memory_bytes")) return fmt::format("{} {}", format_bytes(value), objective.name);
+  return fmt::format("{} {}", short_number(value), printable(objective.name, 40));
 }
 
 std::string cut_lines(const std::string& text, const TerminalStyle& style) {

@@ -21,6 +21,8 @@ std::string cost_percent(const tune::Estimate& percent);        // "14.2%  (11.9
 std::string top_text(const tune::Conclusion& conclusion);       // "a, b; then c or d (a tie)"
 // "51.2 k tokens/s  95% 50.1 k tokens/s to 52.3 k tokens/s, 5 launches".
 std::string estimate_text(const tune::Estimate& estimate, const std::function<std::string(double)>& show);
+// "51.2k tokens/s", "12.4 GiB memory", "0.31 USD per million tokens": a figure of that objective.
+std::string objective_text(const tune::Objective& objective, double value, const std::string& unit);
 // Lines cut at the style's width, with an ellipsis.
 std::string cut_lines(const std::string& text, const TerminalStyle& style);
 

@@ -223,6 +223,7 @@ std::vector<StudyPlot> study_plots(const StudyView& study) {
   const auto ran =
       std::count_if(study.trials.begin(), study.trials.end(), [](const auto& t) { return tune::measured(t); });
   if (ran == 0) return plots;
+  if (study.conclusion.front && !study.conclusion.front->points.empty()) plots.push_back(front_plot(study));
   plots.push_back(convergence_plot(study));
   if (!study.conclusion.importance.empty()) plots.push_back(importance_plot(study));
   if (ran >= 3 && study.conclusion.best) plots.push_back(effects_plot(study));

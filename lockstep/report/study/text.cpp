@@ -33,6 +33,7 @@ class StudyPage {
     add_header();
     add_spending();
     add_best();
+    add_front();
     add_importance();
     add_convergence();
     add_failures();
@@ -159,6 +160,25 @@ class StudyPage {
       line("  the default itself: nothing that was tried is better");
     }
     if (!same.empty()) wrapped_row("unchanged", join(same, " "));
+  }
+
+  void add_front() {
+    if (!found_.front) return;
+    const tune::Front& front = *found_.front;
+    heading("front: nothing that was tried is better in all of these");
+    std::vector<std::vector<std::string>> rows{{}};
+    for (const tune::Objective& objective : front.objectives) rows[0].push_back(printable(objective.name, 40));
+    rows[0].insert(rows[0].end(), {"fresh launches", "differs from the default by"});
+    for (const tune::Front::Point& point : front.points) {
+      std::vector<std::string> row;
+      for (std::size_t i = 0; i < point.values.size(); ++i)
+        row.push_back(objective_text(front.objectives[i], point.values[i].value, study_.setup.unit));
+      row.push_back(point.provisional ? "none: by the models" : std::to_string(point.values[0].launches));
+      const std::string change = printable(study_.space.to_text(point.config, &study_.space.default_config()), 4000);
+      row.push_back(change.empty() ? "nothing" : change);
+      rows.push_back(std::move(row));
+    }
+    text_ += cut_lines(table(rows, {}, 2, style_), style_);
   }
 
   void add_importance() {

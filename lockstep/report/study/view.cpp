@@ -14,6 +14,7 @@ StudyView view_of(const tune::StoredStudy& study, const tune::Conclusion& conclu
   view.trials_allowed = study.setup.strategy.trials;
   view.gpu_seconds_allowed = study.setup.strategy.gpu_seconds;
   view.trial_seconds = study.setup.strategy.trial_seconds;
+  view.usd_per_device_hour = study.setup.strategy.usd_per_device_hour;
   view.evaluator = study.setup.evaluator;
   view.versions = study.setup.versions;
   return view;

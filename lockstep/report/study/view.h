@@ -29,6 +29,7 @@ struct StudyView {
   std::int64_t trials_allowed = 0;
   double gpu_seconds_allowed = 0;  // 0: no such bound
   double trial_seconds = 0;
+  double usd_per_device_hour = 0;
   // How trials were made (tune/study/store_journal.h): {"kind": "engine|command|worker|simulate", ...}.
   nlohmann::json evaluator = nlohmann::json::object();
   nlohmann::json versions = nlohmann::json::object();  // strings by name

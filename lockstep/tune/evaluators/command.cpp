@@ -12,6 +12,7 @@
 #include "lockstep/tune/evaluators/metric.h"
 #include "lockstep/tune/evaluators/process.h"
 #include "lockstep/tune/evaluators/template.h"
+#include "lockstep/tune/objectives/objective.h"
 #include "lockstep/tune/study/failure.h"
 
 namespace lockstep::tune {
@@ -26,7 +27,16 @@ enum class Stop { kItself, kBudget, kHang, kMemory, kRacing, kUser };
 class Launch {
  public:
   Launch(const EvaluationRequest& request, const CommandOptions& options, const Stopwatch& watch)
-      : request_(request), options_(options), watch_(watch), metric_(options.metric), tail_(log_file()) {}
+      : request_(request), options_(options), watch_(watch), metric_(options.metric), tail_(log_file()) {
+    for (const std::string& name : options.values) {
+      if (name == kHostMemoryValue) {
+        looks_at_memory_ = true;
+      } else {
+        value_readers_.emplace_back(name, MetricReader(name));
+      }
+    }
+    looks_at_memory_ = looks_at_memory_ || options.memory_bytes > 0;
+  }
 
   Measurement run(SpawnOptions spawn) {
     if (options_.own_folder) {
@@ -77,8 +87,9 @@ class Launch {
       const double now = watch_.seconds();
       if (now >= request_.budget_seconds) return Stop::kBudget;
       if (options_.hang_seconds > 0 && now - last_output_ > options_.hang_seconds) return Stop::kHang;
-      if (options_.memory_bytes > 0 && now >= next_look) {
-        if (program.memory_bytes() > options_.memory_bytes) return Stop::kMemory;
+      if (looks_at_memory_ && now >= next_look) {
+        held_bytes_ = std::max(held_bytes_, program.memory_bytes());
+        if (options_.memory_bytes > 0 && held_bytes_ > options_.memory_bytes) return Stop::kMemory;
         next_look = watch_.seconds() + kMemoryLookSeconds;
       }
       pollfd entries[2] = {{out_.fd(), POLLIN, 0}, {error_.fd(), POLLIN, 0}};
@@ -108,14 +119,26 @@ class Launch {
     for (const std::string& line : lines) {
       tail_.add(line);
       for (const double value : metric_.read(line)) samples_.add(value);
+      read_values(line);
     }
     if (samples_.seen() == before || !request_.keep_going) return true;
     return request_.keep_going(samples_.values());
   }
 
+  void read_values(const std::string& line) {
+    for (auto& [name, reader] : value_readers_) {
+      for (const double value : reader.read(line)) {
+        double& kept = values_[name];
+        kept = name == kDeviceMemoryValue ? std::max(kept, value) : value;
+      }
+    }
+  }
+
   Measurement judge(Stop stop, const ExitStatus& status) {
     Measurement measurement;
     measurement.samples = samples_.values();
+    measurement.values = values_;
+    if (held_bytes_ > 0) measurement.values[kHostMemoryValue] = held_bytes_;
     measurement.stopped_early = stop == Stop::kRacing;
     const bool enough = stop == Stop::kRacing || stop == Stop::kBudget || (stop == Stop::kItself && status.ok());
     if (enough && !measurement.samples.empty()) return measurement;
@@ -153,6 +176,10 @@ class Launch {
   std::optional<TemporaryFolder> folder_;
   LineReader out_, error_;
   SampleList samples_;
+  std::vector<std::pair<std::string, MetricReader>> value_readers_;
+  std::map<std::string, double> values_;
+  bool looks_at_memory_ = false;
+  double held_bytes_ = 0;  // by all processes together, the most that was seen
   double last_output_ = 0;
 };
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "lockstep/tune/evaluators/evaluator.h"
 #include "lockstep/tune/evaluators/template.h"
@@ -15,9 +16,12 @@
 namespace lockstep::tune {
 
 struct CommandOptions {
-  std::string command;      // a CommandTemplate (evaluator_template.h)
-  std::string devices;      // that a trial holds: a number or the name of a knob; "": 1
-  std::string metric;       // "": tokens_per_second, samples_per_second or throughput
+  std::string command;  // a CommandTemplate (evaluator_template.h)
+  std::string devices;  // that a trial holds: a number or the name of a knob; "": 1
+  std::string metric;   // "": tokens_per_second, samples_per_second or throughput
+  // Other figures that the study needs (objectives/objective.h): of memory the largest that is printed, of others the
+  // last. kHostMemoryValue is what the program's processes hold, looked at five times a second.
+  std::vector<std::string> values;
   double hang_seconds = 0;  // no output for so long is a hang; 0: the budget decides
   double memory_bytes = 0;  // more than that is out of memory; 0: no limit of ours
   std::string directory;    // working directory; "": ours

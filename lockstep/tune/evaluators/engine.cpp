@@ -25,6 +25,7 @@ class EngineEvaluator : public Evaluator {
     command.hang_seconds = options_.hang_seconds;
     command.memory_bytes = options_.memory_bytes;
     command.logs = options_.logs;
+    command.values = options_.values;
     command.directory = options_.directory;
     program_ = make_program_evaluator([this](const EvaluationRequest& request) { return fill(request); },
                                       [this](const Config& config) { return devices(config); }, command);

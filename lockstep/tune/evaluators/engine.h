@@ -21,6 +21,7 @@ struct EngineOptions {
   std::int64_t steps = 0;              // of a trial; 0: as many as the job has, the budget or racing ends them
   double hang_seconds = 60;            // without a step; 0: the budget decides
   double memory_bytes = 0;             // of all ranks together; more is out of memory. 0: no limit of ours
+  std::vector<std::string> values;     // other figures that the study needs (CommandOptions::values)
   std::filesystem::path logs;          // folder for trial-0007.log; "": none
 };
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,8 +27,9 @@ struct EvaluationRequest {
 struct Measurement {
   Outcome outcome = Outcome::kMeasured;
   std::vector<double> samples;
-  double seconds = 0;         // as charged to the budget: launch, warm-up and failure included
-  double waited_seconds = 0;  // of the evaluation's wall time, while it held no device: not charged
+  std::map<std::string, double> values;  // what else it measured (objectives/objective.h)
+  double seconds = 0;                    // as charged to the budget: launch, warm-up and failure included
+  double waited_seconds = 0;             // of the evaluation's wall time, while it held no device: not charged
   bool stopped_early = false;
   std::string message;
 };

@@ -86,6 +86,7 @@ class Exchange {
     Measurement measurement;
     measurement.outcome = trial.outcome;
     measurement.samples = trial.samples;
+    measurement.values = trial.values;
     measurement.seconds = trial.seconds;
     measurement.stopped_early = trial.stopped_early;
     measurement.message = trial.message;

@@ -106,6 +106,7 @@ class TrialServer {
     if (leaving_) return;  // cut off by the end of this worker: the next one measures it
     trial.outcome = measurement.outcome;
     trial.samples = measurement.samples;
+    trial.values = measurement.values;
     trial.seconds = measurement.seconds;
     trial.stopped_early = measurement.stopped_early;
     trial.message = measurement.message;

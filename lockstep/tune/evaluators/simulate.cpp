@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/plan/layout.h"
+#include "lockstep/tune/objectives/objective.h"
 
 namespace lockstep::tune {
 namespace {
@@ -78,6 +79,7 @@ class SimulateEvaluator : public Evaluator {
     const double launch = std::exp(options_.launch_spread * normal(options_.seed, trial, 0));
     Measurement measurement;
     measurement.seconds = start_seconds(price);
+    if (price.memory_bytes > 0) measurement.values[kDeviceMemoryValue] = price.memory_bytes;
     for (std::int64_t step = 0; step < options_.steps; ++step) {
       const auto draw = static_cast<std::uint64_t>(step + 1);
       const auto at = static_cast<std::size_t>(step);

@@ -158,4 +158,11 @@ std::string CommandTemplate::place_of(std::size_t knob) const {
   return fmt::format("only {}", variable_of(space_.knobs()[knob].name));
 }
 
+std::vector<std::string> CommandTemplate::hidden_knobs() const {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < space_.size(); ++i)
+    if (!in_arguments_[i] && !in_environment_[i]) names.push_back(space_.knobs()[i].name);
+  return names;
+}
+
 }  // namespace lockstep::tune

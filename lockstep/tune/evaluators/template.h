@@ -33,6 +33,9 @@ class CommandTemplate {
 
   // Where a knob goes, for people: "argument", "environment", "LOCKSTEP_KNOB_X".
   std::string place_of(std::size_t knob) const;
+  // Knobs that neither an argument nor a variable of their own name carries: only programs that read LOCKSTEP_KNOB_*
+  // feel them.
+  std::vector<std::string> hidden_knobs() const;
 
  private:
   struct Piece {

@@ -76,6 +76,15 @@ Measurement read_samples(const nlohmann::json& answer) {
     }
     measurement.samples.push_back(value);
   }
+  const auto values = answer.find("values");
+  if (values == answer.end() || !values->is_object()) return measurement;
+  for (const auto& [name, value] : values->items()) {
+    if (!value.is_number() || !is_throughput(value.get<double>())) {
+      return failed(Outcome::kCrash, fmt::format("answered with `{}` of {}; values are numbers above 0",
+                                                 printable(name, 60), printable(value.dump())));
+    }
+    measurement.values[name] = value.get<double>();
+  }
   return measurement;
 }
 
@@ -196,9 +205,16 @@ class WorkerEvaluator : public Evaluator {
     double limit = request.budget_seconds + grace_of(request.budget_seconds) + (fresh ? kStartSeconds : 0);
     if (request.hard_seconds > 0) limit = std::min(limit, request.hard_seconds);
     const Deadline deadline = Deadline::after(limit - watch.seconds());
-    const nlohmann::json line{{"trial", request.trial},
-                              {"config", space_.to_json(request.config)},
-                              {"budget_seconds", request.budget_seconds}};
+    nlohmann::json line{{"trial", request.trial},
+                        {"config", space_.to_json(request.config)},
+                        {"budget_seconds", request.budget_seconds}};
+    samples_.clear();
+    stop_sent_ = false;
+    if (request.keep_going) {
+      if (!folder_) folder_.emplace("lockstep-worker");
+      stop_file_ = folder_->path() / fmt::format("stop-{}", request.trial);
+      line["stop_file"] = stop_file_.string();
+    }
     Step step = Step::kUnread;
     if (write_all(program_->process().stdin_fd().get(), line.dump() + "\n", deadline)) {
       step = await(request, deadline, measurement);
@@ -220,7 +236,12 @@ class WorkerEvaluator : public Evaluator {
         auto answer = parse_worker_line(line, request.trial);
         if (answer) {
           measurement = std::move(*answer);
+          measurement.stopped_early = stop_sent_ && measurement.outcome == Outcome::kMeasured;
           return Step::kAnswered;
+        }
+        if (const auto sample = parse_worker_sample(line, request.trial)) {
+          race(request, *sample);
+          continue;
         }
         tail_.add(line);
         garbage = true;
@@ -237,6 +258,14 @@ class WorkerEvaluator : public Evaluator {
       pollfd entries[2] = {{out_.fd(), POLLIN, 0}, {error_.fd(), POLLIN, 0}};
       ::poll(entries, 2, deadline.remaining_milliseconds(50));
     }
+  }
+
+  // A sample while it measures. A worker that looks for the file may be told that it need not go on.
+  void race(const EvaluationRequest& request, double sample) {
+    samples_.push_back(sample);
+    if (stop_sent_ || !request.keep_going || samples_.size() > kMostSamples || request.keep_going(samples_)) return;
+    stop_sent_ = true;
+    write_file_atomically(stop_file_, "hopeless\n");
   }
 
   // It is gone, or at least its output is; an answer may be in the last lines.
@@ -293,7 +322,11 @@ class WorkerEvaluator : public Evaluator {
   OutputTail tail_;
   std::optional<TrialProgram> program_;
   LineReader out_, error_;
-  int unanswered_ = 0;  // trials in a row
+  int unanswered_ = 0;                     // trials in a row
+  std::vector<double> samples_;            // of the trial under way, where the worker reports them
+  std::optional<TemporaryFolder> folder_;  // of stop files
+  std::filesystem::path stop_file_;
+  bool stop_sent_ = false;
 };
 
 }  // namespace
@@ -318,6 +351,15 @@ std::optional<Measurement> parse_worker_line(const std::string& line, std::int64
   }
   measurement.seconds = told;
   return measurement;
+}
+
+std::optional<double> parse_worker_sample(const std::string& line, std::int64_t trial) {
+  if (!trim(line).starts_with('{')) return std::nullopt;
+  const nlohmann::json told = nlohmann::json::parse(line, nullptr, false);
+  if (!told.is_object() || !told.contains("sample") || !told["sample"].is_number()) return std::nullopt;
+  if (told.contains("trial") && told["trial"] != trial) return std::nullopt;
+  const double sample = told["sample"].get<double>();
+  return is_throughput(sample) ? std::optional(sample) : std::nullopt;
 }
 
 std::unique_ptr<Evaluator> make_worker_evaluator(Space space, WorkerOptions options) {

@@ -5,6 +5,7 @@
 
 #include "lockstep/tune/importance/importance.h"
 #include "lockstep/tune/models/statistics.h"
+#include "lockstep/tune/objectives/front.h"
 #include "lockstep/tune/study/evidence.h"
 
 namespace lockstep::tune {
@@ -189,6 +190,7 @@ Conclusion conclude(const Strategy& strategy, std::span<const Trial> history) {
   count_trials(history, conclusion);
   const std::optional<Config> winner = strategy.winner(history);
   if (!winner) return conclusion;
+  if (strategy.options().wants_front()) conclusion.front = find_front(space, strategy.options(), history);
 
   const Evidence evidence(space, strategy.options().prior, history);
   PooledSpread spread = launch_spread(history);
@@ -231,6 +233,7 @@ nlohmann::json to_json(const Conclusion& conclusion, const Space& space) {
     document["best"]["devices"] = conclusion.best->devices;
     document["best"]["per_device"] = conclusion.best->throughput.value / conclusion.best->devices;
   }
+  if (conclusion.front) document["front"] = to_json(*conclusion.front, space);
   if (conclusion.median) document["median"] = to_json(*conclusion.median);
   if (conclusion.default_given) document["baseline"] = {{"config", space.to_json(conclusion.baseline)}};
   if (conclusion.baseline_throughput)

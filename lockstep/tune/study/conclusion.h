@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "lockstep/tune/objectives/objective.h"
 #include "lockstep/tune/study/strategy.h"
 #include "lockstep/tune/study/trial.h"
 
@@ -53,8 +54,20 @@ struct Interaction {
   Estimate variance_percent;
 };
 
+// What several objectives leave to choose from: no member is better than another in all of them.
+struct Front {
+  struct Point {
+    Config config;
+    std::vector<Estimate> values;  // by objective, as people read them: bytes, dollars
+    bool provisional = true;       // from the models: no fresh launches
+  };
+  std::vector<Objective> objectives;
+  std::vector<Point> points;  // fastest first
+};
+
 struct Conclusion {
   std::optional<BestFound> best;  // nullopt: nothing ran
+  std::optional<Front> front;     // of several objectives; `best` is then its fastest member
   // Did the space say what the default is? Without one there is no baseline and no gain, and `median` is what the best
   // is compared with.
   bool default_given = true;

@@ -105,7 +105,17 @@ class Writer {
 
   void study(const StoredStudy& study, const std::string& name) {
     Statement(database_, "INSERT INTO studies VALUES (1, ?)").bind(0, name).run();
-    database_.execute("INSERT INTO study_directions VALUES (1, 'MAXIMIZE', 1, 0)");
+    objectives_ = study.setup.strategy.objectives;
+    if (objectives_.empty()) objectives_.emplace_back();
+    usd_per_device_hour_ = study.setup.strategy.usd_per_device_hour;
+    for (std::size_t i = 0; i < objectives_.size(); ++i) {
+      const auto number = static_cast<std::int64_t>(i);
+      Statement(database_, "INSERT INTO study_directions VALUES (?, ?, 1, ?)")
+          .bind(0, number + 1)
+          .bind(1, objectives_[i].largest ? "MAXIMIZE" : "MINIMIZE")
+          .bind(2, number)
+          .run();
+    }
     attribute("study", 1, "lockstep:study", study.id());
     attribute("study", 1, "lockstep:space", study.space.to_yaml());
     attribute("study", 1, "lockstep:unit", study.setup.unit);
@@ -145,20 +155,32 @@ class Writer {
     Statement(database_,
               "INSERT INTO trials (number, study_id, state, datetime_start, datetime_complete) VALUES (?,1,?,?,?)")
         .bind(0, next_number_++)  // Optuna wants them without gaps
-        .bind(1, measured(trial) ? "COMPLETE" : "FAIL")
+        .bind(1, state_of(trial))
         .bind(2, local_time(trial.started_at))
         .bind(3, local_time(trial.started_at + trial.seconds))
         .run();
     const std::int64_t id = database_.last_insert_id();
     parameters(id, trial.config, space);
-    if (measured(trial)) {
-      Statement(database_, "INSERT INTO trial_values (trial_id, objective, value, value_type) VALUES (?,0,?,'FINITE')")
-          .bind(0, id)
-          .bind(1, trial.throughput)
-          .run();
-    }
-    samples(id, trial.samples);
+    if (std::string_view(state_of(trial)) == "COMPLETE") values(id, trial);
+    if (objectives_.size() == 1) samples(id, trial.samples);  // Optuna has none where there are several objectives
     attributes(id, trial);
+  }
+
+  // One that was stopped early is what Optuna calls pruned: samples, and no final value.
+  const char* state_of(const Trial& trial) const {
+    for (const Objective& objective : objectives_)
+      if (!value_of(objective, trial, usd_per_device_hour_)) return "FAIL";
+    return trial.stopped_early && objectives_.size() == 1 ? "PRUNED" : "COMPLETE";
+  }
+
+  void values(std::int64_t id, const Trial& trial) {
+    Statement insert(database_,
+                     "INSERT INTO trial_values (trial_id, objective, value, value_type) VALUES (?,?,?,'FINITE')");
+    for (std::size_t i = 0; i < objectives_.size(); ++i)
+      insert.bind(0, id)
+          .bind(1, static_cast<std::int64_t>(i))
+          .bind(2, *value_of(objectives_[i], trial, usd_per_device_hour_))
+          .run();
   }
 
   void parameters(std::int64_t id, const Config& config, const Space& space) {
@@ -198,6 +220,8 @@ class Writer {
   }
 
   Database database_;
+  std::vector<Objective> objectives_;
+  double usd_per_device_hour_ = 0;
   std::int64_t next_number_ = 0;
 };
 

@@ -105,8 +105,12 @@ class StoreJournal : public Journal {
 };
 
 json strategy_json(const StrategyOptions& options) {
-  return {{"trials", options.trials}, {"gpu_seconds", options.gpu_seconds}, {"trial_seconds", options.trial_seconds},
-          {"seed", options.seed},     {"importance", options.importance},   {"confirmations", options.confirmations}};
+  json document{
+      {"trials", options.trials}, {"gpu_seconds", options.gpu_seconds}, {"trial_seconds", options.trial_seconds},
+      {"seed", options.seed},     {"importance", options.importance},   {"confirmations", options.confirmations}};
+  if (!options.objectives.empty()) document["objectives"] = to_text(options.objectives);
+  if (options.usd_per_device_hour > 0) document["usd_per_device_hour"] = options.usd_per_device_hour;
+  return document;
 }
 
 StrategyOptions strategy_from(const JsonReader& reader) {
@@ -120,6 +124,9 @@ StrategyOptions strategy_from(const JsonReader& reader) {
   options.seed = reader.value().at("seed").get<std::uint64_t>();
   options.importance = reader.boolean("importance");
   options.confirmations = reader.integer("confirmations");
+  if (const std::string objectives = reader.text("objectives", ""); !objectives.empty())
+    options.objectives = parse_objectives(objectives);
+  options.usd_per_device_hour = reader.real_or("usd_per_device_hour", 0);
   return options;
 }
 

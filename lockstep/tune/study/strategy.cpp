@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "lockstep/tune/models/acquisition.h"
+#include "lockstep/tune/objectives/front.h"
 #include "lockstep/tune/study/choice.h"
 #include "lockstep/tune/study/evidence.h"
 #include "lockstep/tune/study/verification.h"
@@ -28,6 +29,7 @@ std::int64_t filling_trials(std::int64_t trials) {
 Strategy::Strategy(Space space, StrategyOptions options) : space_(std::move(space)), options_(options) {}
 
 std::optional<Config> Strategy::winner(std::span<const Trial> history) const {
+  if (options_.wants_front()) return fastest_of_front(space_, options_, history);
   const Evidence evidence(space_, options_.prior, history);
   return choose_setting(space_, evidence, history);
 }
@@ -37,6 +39,7 @@ Allocation Strategy::allocation(std::span<const Trial> history) const {
 }
 
 std::optional<Proposal> Strategy::next(std::span<const Trial> history, std::span<const Trial> pending) const {
+  if (options_.wants_front()) return next_for_front(space_, options_, history, pending);
   const std::int64_t made = static_cast<std::int64_t>(history.size() + pending.size());
   const std::int64_t affordable = affordable_trials(options_, history);
   if (made >= affordable) return std::nullopt;

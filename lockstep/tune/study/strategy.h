@@ -10,8 +10,10 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "lockstep/tune/models/prior.h"
+#include "lockstep/tune/objectives/objective.h"
 #include "lockstep/tune/space/space.h"
 #include "lockstep/tune/study/trial.h"
 
@@ -27,6 +29,11 @@ struct StrategyOptions {
   bool importance = true;           // reserve trials for reverting knobs
   std::int64_t confirmations = -1;  // fresh launches of the winner; -1: chosen from the number of trials
   const Prior* prior = nullptr;     // outlives the strategy
+  // Several: the study looks for a front (objectives/front.h), without reverts. None or one: throughput.
+  std::vector<Objective> objectives;
+  double usd_per_device_hour = 0;  // for the objective `dollars`
+
+  bool wants_front() const { return objectives.size() > 1; }
 };
 
 struct Proposal {

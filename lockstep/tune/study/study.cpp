@@ -132,7 +132,9 @@ class StudyRun {
     request.config = running.trial.config;
     request.budget_seconds = allowance->budget_seconds;
     request.hard_seconds = allowance->hard_seconds;
-    if (may_stop_early(running.trial.purpose)) request.keep_going = make_keep_going(Race(history_));
+    // A setting that is slow may still be on the front.
+    if (may_stop_early(running.trial.purpose) && !strategy_.options().wants_front())
+      request.keep_going = make_keep_going(Race(history_));
     running.watch.restart();
     running_.emplace(lane, std::move(running));
     lanes.start(lane, std::move(request));
@@ -169,6 +171,8 @@ class StudyRun {
     trial.samples = std::move(result.measurement.samples);
     trial.stopped_early = result.measurement.stopped_early;
     trial.message = std::move(result.measurement.message);
+    trial.values = std::move(result.measurement.values);
+    require_values(trial);
     trial.seconds = std::max(result.measurement.seconds, held_seconds);
     trial.gpu_seconds = trial.seconds * running.devices;
     set_figures(trial);
@@ -177,6 +181,19 @@ class StudyRun {
     history_.push_back(trial);
     sort_history();
     report(&trial, &running.proposal);
+  }
+
+  // A measurement without a figure that the study is about is none.
+  void require_values(Trial& trial) const {
+    if (!measured(trial)) return;
+    for (const std::string& value : printed_values(strategy_.options().objectives)) {
+      const auto found = trial.values.find(value);
+      if (found != trial.values.end() && found->second > 0) continue;
+      trial.outcome = Outcome::kCrash;
+      trial.message = fmt::format("gave a throughput but no {} above 0, which is an objective", value);
+      trial.samples.clear();
+      return;
+    }
   }
 
   void charge_interrupted(const Running& running, double seconds) {

@@ -39,6 +39,7 @@ nlohmann::json to_json(const Trial& trial, const Space& space) {
   for (const auto& [key, figure] : kFigures) document[key] = trial.*figure;
   if (!trial.set_back_knob.empty()) document["set_back"] = trial.set_back_knob;
   if (!trial.message.empty()) document["message"] = trial.message;
+  if (!trial.values.empty()) document["values"] = trial.values;
   return document;
 }
 
@@ -58,6 +59,8 @@ Trial trial_from_json(const nlohmann::json& document, const Space& space, const 
   trial.stopped_early = reader.boolean_or("stopped_early", false);
   trial.started_at = reader.real_or("started_at", 0);
   trial.message = reader.text("message", "");
+  if (const auto values = reader.object_or_none("values"))
+    for (const auto& [name, value] : values->value().items()) trial.values[name] = values->real(name);
   return trial;
 }
 

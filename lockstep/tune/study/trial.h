@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -48,14 +49,15 @@ struct Trial {
   std::string set_back_knob;  // kSetBack: its name
   double budget_seconds = 0;  // what it was allowed
   Outcome outcome = Outcome::kMeasured;
-  std::vector<double> samples;  // throughputs, higher is better, in order of time, as reported
-  double throughput = 0;        // the launch's figure: mean after warm-up; 0 unless measured
-  double relative_error = 0;    // standard error of that mean within the launch, relative; 0: unknown (one sample)
-  bool stopped_early = false;   // racing ended it: clearly worse than the best
-  double seconds = 0;           // wall time charged, launch and warm-up included
-  double gpu_seconds = 0;       // seconds x devices held
-  double started_at = 0;        // unix time
-  std::string message;          // one line about a failure; "" otherwise
+  std::vector<double> samples;           // throughputs, higher is better, in order of time, as reported
+  double throughput = 0;                 // the launch's figure: mean after warm-up; 0 unless measured
+  std::map<std::string, double> values;  // what else was measured, by name (objectives/objective.h); above 0
+  double relative_error = 0;   // standard error of that mean within the launch, relative; 0: unknown (one sample)
+  bool stopped_early = false;  // racing ended it: clearly worse than the best
+  double seconds = 0;          // wall time charged, launch and warm-up included
+  double gpu_seconds = 0;      // seconds x devices held
+  double started_at = 0;       // unix time
+  std::string message;         // one line about a failure; "" otherwise
 };
 
 // One object of the study file and of `--json`; trial_from_json throws UserError (exit 2).
