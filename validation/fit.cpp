@@ -390,14 +390,15 @@ int run_profiles(const std::string& published, const std::string& folder, int th
                                                        {"peers-jax", "maxtext"}};
   for (const auto& [hardware, count] : hardware_runs) {
     for (const auto& [name, like] : peers) {
-      save(hardware + "-" + name, profile_of(hardware, name, whole.at(hardware, name), planner::stack_facts(like),
-                                             unseen_margins.of(hardware, "", ""), count));
+      save(fmt::format("{}-{}", hardware, name),
+           profile_of(hardware, name, whole.at(hardware, name), planner::stack_facts(like),
+                      unseen_margins.of(hardware, "", ""), count));
     }
   }
   for (const auto& [key, count] : runs) {
     const auto& [hardware, stack] = key;
     if (stack.empty()) continue;
-    save(hardware + "-" + stack,
+    save(fmt::format("{}-{}", hardware, stack),
          profile_of(hardware, stack, whole.at(hardware, stack), planner::stack_facts(stack),
                     seen_margins.of(hardware, stack, ""), count, whole.stalls_at(hardware, stack)));
   }

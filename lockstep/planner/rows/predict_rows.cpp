@@ -60,6 +60,7 @@ std::vector<cost::RunVerdict> RowPredictor::observed_runs() const {
     for (const cost::RunVerdict& run : posterior.verdicts()) runs.try_emplace(run.name, run);
   }
   std::vector<cost::RunVerdict> all;
+  all.reserve(runs.size());
   for (const auto& [name, run] : runs) all.push_back(run);
   return all;
 }

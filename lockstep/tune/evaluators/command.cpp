@@ -219,12 +219,12 @@ class CommandEvaluator : public Evaluator {
 
 }  // namespace
 
-std::unique_ptr<Evaluator> make_command_evaluator(Space space, CommandOptions options) {
+std::unique_ptr<Evaluator> make_command_evaluator(const Space& space, CommandOptions options) {
   FillProgram fill = [line = CommandTemplate(options.command, space)](const EvaluationRequest& request) {
     return line.fill(request.config, request.trial, request.budget_seconds);
   };
-  DeviceCount devices(options.devices, space);  // before the options are moved from
-  return make_program_evaluator(std::move(fill), std::move(devices), std::move(options));
+  const DeviceCount devices(options.devices, space);  // before the options are moved from
+  return make_program_evaluator(std::move(fill), devices, std::move(options));
 }
 
 std::unique_ptr<Evaluator> make_program_evaluator(FillProgram fill, std::function<double(const Config&)> devices,

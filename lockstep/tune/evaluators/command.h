@@ -33,7 +33,7 @@ struct CommandOptions {
 
 // A program that is still running when the budget ends is ended; what it has printed counts. It is ended with
 // everything it started.
-std::unique_ptr<Evaluator> make_command_evaluator(Space space, CommandOptions options);
+std::unique_ptr<Evaluator> make_command_evaluator(const Space& space, CommandOptions options);
 
 // The same for programs that are made up per trial instead of by a template; `command` and `devices` of the options are
 // not read.

@@ -89,6 +89,7 @@ std::optional<Candidate> search(const Beliefs& beliefs, const AcquisitionOptions
                                 const std::vector<Candidate>& sampled) {
   Search search(beliefs, options);
   std::vector<std::pair<double, const Config*>> scores;
+  scores.reserve(sampled.size());
   for (const Candidate& candidate : sampled) scores.emplace_back(search.consider(candidate), &candidate.config);
   const std::size_t starts = std::min<std::size_t>(kRandomStarts, scores.size());
   std::partial_sort(scores.begin(), scores.begin() + static_cast<std::ptrdiff_t>(starts), scores.end(),

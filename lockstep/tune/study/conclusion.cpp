@@ -96,7 +96,7 @@ std::optional<Estimate> median_tried(std::span<const Trial> history) {
   if (launches.empty()) return std::nullopt;
   std::sort(launches.begin(), launches.end());
   const auto at = [&](double share) {
-    return launches[static_cast<std::size_t>(share * static_cast<double>(launches.size() - 1) + 0.5)];
+    return launches[static_cast<std::size_t>(std::lround(share * static_cast<double>(launches.size() - 1)))];
   };
   return Estimate{at(0.5), at(0.25), at(0.75), static_cast<std::int64_t>(launches.size())};
 }

@@ -173,14 +173,14 @@ StoredStudy load_study(const StudyStore& store, const std::string& id) {
   return study;
 }
 
-OpenStudy create_study(std::shared_ptr<StudyStore> store, const Space& space, const StudySetup& setup) {
+OpenStudy create_study(const std::shared_ptr<StudyStore>& store, const Space& space, const StudySetup& setup) {
   const std::string id = store->create(
       {.name = setup.name, .space_yaml = space.to_yaml(), .options = to_json(setup), .versions = setup.versions});
   auto journal = make_store_journal(store, id, space);
   return {load_study(*store, id), std::move(journal)};
 }
 
-OpenStudy resume_study(std::shared_ptr<StudyStore> store, const std::string& id, bool take_over) {
+OpenStudy resume_study(const std::shared_ptr<StudyStore>& store, const std::string& id, bool take_over) {
   // Read before it is taken: a study that does not read back stays as it is.
   const StoredStudy before = load_study(*store, id);
   store->acquire(before.id(), take_over);

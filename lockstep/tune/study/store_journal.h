@@ -56,9 +56,11 @@ struct OpenStudy {
   std::unique_ptr<Journal> journal;
 };
 
-OpenStudy create_study(std::shared_ptr<telemetry::StudyStore> store, const Space& space, const StudySetup& setup);
+OpenStudy create_study(const std::shared_ptr<telemetry::StudyStore>& store, const Space& space,
+                       const StudySetup& setup);
 // UserError exit 75 while another process runs it (`take_over`: its owner is on another host and known to be gone).
-OpenStudy resume_study(std::shared_ptr<telemetry::StudyStore> store, const std::string& id, bool take_over = false);
+OpenStudy resume_study(const std::shared_ptr<telemetry::StudyStore>& store, const std::string& id,
+                       bool take_over = false);
 // Keeps other options of a study this process owns: more trials, a larger budget.
 void save_setup(telemetry::StudyStore& store, const std::string& id, const StudySetup& setup);
 

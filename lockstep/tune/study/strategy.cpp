@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "lockstep/tune/models/acquisition.h"
 #include "lockstep/tune/objectives/front.h"
@@ -26,7 +27,7 @@ std::int64_t filling_trials(std::int64_t trials) {
 
 }  // namespace
 
-Strategy::Strategy(Space space, StrategyOptions options) : space_(std::move(space)), options_(options) {}
+Strategy::Strategy(Space space, StrategyOptions options) : space_(std::move(space)), options_(std::move(options)) {}
 
 std::optional<Config> Strategy::winner(std::span<const Trial> history) const {
   if (options_.wants_front()) return fastest_of_front(space_, options_, history);
